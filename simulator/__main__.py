@@ -1,0 +1,41 @@
+"""The command line: ``python -m simulator timeline | memory | step | validate``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+# A command's module is imported when the command is asked for, so that each starts as fast as it can.
+COMMANDS = {
+    "timeline": "simulator.cli_timeline",
+    "memory": "simulator.cli_plan",
+    "step": "simulator.cli_plan",
+    "validate": "simulator.cli_plan",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are functions of the same name in the modules of ``COMMANDS``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return getattr(import_module(COMMANDS[name]), name) if name in COMMANDS else None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Values that the simulator refuses end the program as any wrong option does: exit code 2, one sentence."""
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Predict the time, memory and traffic of a training plan."""
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m simulator")

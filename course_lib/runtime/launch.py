@@ -1,0 +1,258 @@
+"""Run a function on several ranks, from a notebook cell, a script, or under torchrun.
+
+Ranks are forked from a small server process that has imported torch once (Python's forkserver), so four of
+them are ready in a tenth of a second; where there is no fork (Windows) they are spawned. The launcher collects
+what they print, finds out who waits for whom when they hang, and leaves no process behind, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import multiprocessing
+import os
+import pickle
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import wait
+from typing import Any
+
+import cloudpickle
+import torch.distributed as dist
+
+from course_lib.runtime import devices, rank, torchrun
+from course_lib.runtime.mesh import mesh_size
+from course_lib.runtime.processes import RankProcess
+from course_lib.runtime.report import RankError, death_message, first_cause, hang_message, raised_message
+from course_lib.runtime.whereabouts import Whereabouts
+
+PRELOAD = ["torch", "torch._dynamo", "torch.distributed.fsdp", "course_lib.runtime.rank"]
+DEADLOCK_AFTER = 5.0  # seconds in which every unfinished rank sits in the same collective as before
+IDLE_CPU = 0.05  # seconds of processor time: a rank that moved data in those seconds used more
+GRACE = 0.3  # seconds in which other ranks may tell their own exception after the first
+
+
+def launch(
+    fn: Callable[..., Any],
+    ranks: int | None = None,
+    *,
+    mesh: Mapping[str, int] | None = None,
+    args: tuple = (),
+    timeout: float | None = 120.0,
+    backend: str | None = None,
+    quiet: bool = False,
+) -> list[Any]:
+    """Call ``fn(*args)`` on ``ranks`` processes, or ``fn(mesh, *args)`` on a mesh; results in rank order.
+
+    ``fn`` may be defined in a notebook cell: it travels with all that it refers to. Inside it the default
+    process group is ready and ``current_device()`` is this rank's device. Under torchrun nothing is started:
+    every process is already a rank, runs ``fn`` itself, and returns the results of all.
+
+    Args:
+        fn: what every rank runs.
+        ranks: how many; may be left out when ``mesh`` is given.
+        mesh: named axes and their sizes, such as ``{"dp": 2, "tp": 2}``; ``fn`` then gets a ``DeviceMesh``.
+        args: passed on to ``fn``, a copy to each rank.
+        timeout: seconds after which the run is called hung and stopped; ``None`` for no limit. Ranks that
+            all wait for each other are found out within seconds, whatever the limit.
+        backend: ``"nccl"`` or ``"gloo"``; by default NCCL with a GPU per rank, else Gloo.
+        quiet: do not show what the ranks print.
+
+    Raises:
+        ValueError: a number of ranks, mesh, backend or function that cannot be launched.
+        RankError: a rank raised, exited, was killed, or hung; the message begins with the first cause.
+    """
+    ranks = _checked_ranks(ranks, mesh)
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+    if rank.in_rank:
+        raise ValueError(
+            "launch() was called inside a rank: launch from outside, with as many ranks as you need"
+        )
+    if torchrun.is_active():
+        return torchrun.run(fn, ranks, mesh, args, backend)
+    backend = devices.choose_backend(ranks, backend)
+    call = _pickle_call(fn, args)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = {
+        "ranks": ranks,
+        "store_port": store.port,
+        "backend": backend,
+        "threads": max(1, (os.cpu_count() or 1) // ranks),
+        "mesh": dict(mesh) if mesh else None,
+        "call": call,
+        "path": [entry or os.getcwd() for entry in sys.path],
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "cells": _cells(),
+    }
+    running: list[RankProcess] = []
+    try:
+        with _without_main():
+            for r in range(ranks):
+                running.append(RankProcess(_context(), r, quiet))
+        for process in running:
+            process.send(pickle.dumps(rank.Job(rank=process.rank, **job)))
+        results = _collect(running, timeout)
+        for process in running:
+            process.leave()
+        return results
+    finally:
+        for process in running:
+            process.stop()
+        for process in running:  # in rank order, and also when a rank failed: what it printed is a clue
+            process.show_rest()
+
+
+def _collect(running: list[RankProcess], timeout: float | None) -> list[Any]:
+    """Wait for every rank's result, or find out why it will not come."""
+    started = moved = time.monotonic()
+    before: dict[int, Whereabouts | None] = {}
+    while missing := [p for p in running if p.returned is None]:
+        wait([source for p in running for source in p.sources()], timeout=0.5)
+        for process in running:
+            process.receive()
+        if any(p.raised for p in running):
+            _give_others_a_moment(running)
+            raise _error_of_raised(running)
+        if dead := next((p for p in missing if p.returned is None and p.is_dead()), None):
+            raise RankError(death_message(dead.rank, dead.exit_code(), _fates(running, but=dead)), dead.rank)
+        missing = [p for p in running if p.returned is None]
+        now = time.monotonic()
+        if missing and timeout is not None and now - started > timeout:
+            raise RankError(_hang(running, now - started))
+        if missing and now - started > 1:  # a healthy short run is never asked
+            places = {p.rank: p.where for p in missing}
+            if not _all_wait(places, before):
+                before, moved = places, now
+            elif now - moved > DEADLOCK_AFTER:
+                raise RankError(_hang(running, now - started))
+            for process in missing:
+                process.ask_where()
+    return [pickle.loads(p.returned) for p in running]
+
+
+def _all_wait(places: dict[int, Whereabouts | None], before: dict[int, Whereabouts | None]) -> bool:
+    """Whether every unfinished rank sits in the same collective as before, without doing anything there."""
+    return places == before and all(
+        place is not None and place.call and place.cpu - before[r].cpu < IDLE_CPU
+        for r, place in places.items()
+    )
+
+
+def _give_others_a_moment(running: list[RankProcess]) -> None:
+    until = time.monotonic() + GRACE
+    for process in running:
+        process.ask_where()
+    while (left := until - time.monotonic()) > 0 and not all(p.raised or p.returned for p in running):
+        wait([p.channel for p in running], timeout=left)
+        for process in running:
+            process.receive()
+
+
+def _error_of_raised(running: list[RankProcess]) -> RankError:
+    raised = {p.rank: p.raised for p in running if p.raised}
+    first = first_cause(raised)
+    error = RankError(raised_message(raised, _fates(running)), first)
+    if raised[first].pickled is not None:
+        error.__cause__ = pickle.loads(raised[first].pickled)
+    return error
+
+
+def _fates(running: list[RankProcess], but: RankProcess | None = None) -> dict[int, str]:
+    """What became of the ranks that neither raised nor died."""
+    fates = {}
+    for p in running:
+        if p is not but and not p.raised:
+            in_call = f"waiting in {p.where.call}" if p.where and p.where.call else "running"
+            fates[p.rank] = "had returned" if p.returned is not None else f"stopped while {in_call}"
+    return fates
+
+
+def _hang(running: list[RankProcess], seconds: float) -> str:
+    until = time.monotonic() + 1.0
+    missing = [p for p in running if p.returned is None]
+    for process in missing:
+        process.where = None
+        process.ask_where(again=True)
+    while any(p.where is None for p in missing) and time.monotonic() < until:
+        wait([p.channel for p in missing], timeout=0.1)
+        for process in missing:
+            process.receive()
+    returned = [p.rank for p in running if p.returned is not None]
+    return hang_message(round(seconds), {p.rank: p.where for p in missing}, returned)
+
+
+def _checked_ranks(ranks: int | None, mesh: Mapping[str, int] | None) -> int:
+    if mesh is not None:
+        size = mesh_size(mesh)
+        if ranks is not None and ranks != size:
+            raise ValueError(f"mesh {dict(mesh)} has {size} ranks, but ranks={ranks!r} was asked for")
+        return size
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise ValueError(f"ranks must be a whole number, 1 or more, not {ranks!r}")
+    return ranks
+
+
+def _context() -> Any:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the caller's script: multiprocessing would run it again in every rank, guard or no guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _pickle_call(fn: Callable[..., Any], args: tuple) -> bytes:
+    """The function and its arguments, by value unless the function's module is installed."""
+    if not callable(fn):
+        raise ValueError(f"launch needs a function to run on every rank, not {fn!r}")
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    by_value = module is not None and module.__name__ != "__main__" and not _is_installed(module)
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps((fn, tuple(args)))
+    except Exception as error:
+        name = getattr(fn, "__name__", repr(fn))
+        raise ValueError(
+            f"{name} cannot be sent to the ranks ({error}): create files, locks, generators and process groups "
+            "inside the function"
+        ) from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_installed(module: types.ModuleType) -> bool:
+    """Whether a fresh process can import the module: the standard library, installed packages, the course."""
+    if module.__name__.partition(".")[0] in ("course_lib", "simulator"):
+        return True
+    file = getattr(module, "__file__", None)
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    return file is None or any(file.startswith(folder) for folder in folders)
+
+
+def _cells() -> dict[str, tuple[str, str]]:
+    """The source of code that is in no file, such as notebook cells, for tracebacks on the ranks."""
+    numbers: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # not in IPython
+        numbers = get_ipython().compile._filename_map  # noqa: F821
+    return {
+        filename: (f"Cell In[{numbers[filename]}]" if filename in numbers else filename, "".join(entry[2]))
+        for filename, entry in list(linecache.cache.items())
+        if len(entry) == 4 and (filename in numbers or not os.path.exists(filename))
+    }

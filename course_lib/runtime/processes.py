@@ -1,0 +1,140 @@
+"""One rank as its launcher sees it: a process, a channel, what it printed, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+from typing import Any
+
+import psutil
+
+from course_lib.runtime import rank as rank_main
+from course_lib.runtime.rank import Raised
+from course_lib.runtime.whereabouts import Whereabouts
+
+KEEP = 1_000_000  # bytes of output shown per rank and stream; a runaway print must not drown the notebook
+
+
+class Output:
+    """One stream of one rank. Rank 0 is shown as it comes, so that long work shows progress; others at the end."""
+
+    def __init__(self, context: Any, rank: int, name: str, quiet: bool) -> None:
+        self.reader, self.writer = context.Pipe(duplex=False)
+        self.rank, self.name, self.quiet = rank, name, quiet
+        self.text = b""
+        self.received = 0
+        self.open = True
+
+    def receive(self) -> None:
+        """Take in what has arrived."""
+        while self.open and self.reader.poll():
+            chunk = os.read(self.reader.fileno(), 1 << 16)
+            if not chunk:
+                self.open = False
+            elif self.received < KEEP:
+                self.text += chunk
+            self.received += len(chunk)
+        if self.rank == 0:
+            whole, newline, self.text = self.text.rpartition(b"\n")
+            self._show(whole + newline)
+
+    def show_rest(self) -> None:
+        """Show what is left, then close."""
+        with contextlib.suppress(OSError):
+            self.receive()
+        self._show(self.text)
+        if self.received > KEEP:
+            self._show(
+                f"… {self.received:,} bytes were printed, only the first {KEEP:,} are shown\n".encode()
+            )
+        self.text = b""
+        self.open = False
+        self.reader.close()
+
+    def _show(self, text: bytes) -> None:
+        if text and not self.quiet:
+            lines = text.decode("utf-8", "replace").removesuffix("\n").split("\n")
+            print("\n".join(f"[rank {self.rank}] {line}" for line in lines), file=getattr(sys, self.name))
+
+
+class RankProcess:
+    """A rank, from its start to its certain end."""
+
+    def __init__(self, context: Any, rank: int, quiet: bool) -> None:
+        self.rank = rank
+        self.returned: bytes | None = None
+        self.raised: Raised | None = None
+        self.where: Whereabouts | None = None
+        self._asked = self._leaving = False
+        self.channel, theirs = context.Pipe()
+        self.outputs = [Output(context, rank, name, quiet) for name in ("stdout", "stderr")]
+        writers = [output.writer for output in self.outputs]
+        self.process = context.Process(target=rank_main.main, args=(theirs, *writers), name=f"rank {rank}")
+        self.process.start()
+        for connection in (theirs, *writers):
+            connection.close()
+
+    def sources(self) -> list[Any]:
+        """What to wait for."""
+        streams = [output.reader for output in self.outputs if output.open]
+        return [*streams, *([] if self.raised or self.returned else [self.channel, self.process.sentinel])]
+
+    def send(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # it died already: is_dead() will tell
+            self.channel.send_bytes(message)
+
+    def receive(self) -> None:
+        """Take in messages and output."""
+        for output in self.outputs:
+            output.receive()
+        with contextlib.suppress(EOFError, OSError):
+            while self.channel.poll():
+                kind, content = pickle.loads(self.channel.recv_bytes())
+                if kind == "returned":
+                    self.returned = content
+                elif kind == "raised":
+                    self.raised = content
+                else:
+                    self.where, self._asked = content, False
+
+    def ask_where(self, again: bool = False) -> None:
+        """Ask what the rank is doing; the answer arrives in ``where``."""
+        if again or not self._asked:
+            self._asked = True
+            self.send(b"where")
+
+    def is_dead(self) -> bool:
+        return self.process.exitcode is not None
+
+    def exit_code(self) -> int | None:
+        return self.process.exitcode
+
+    def leave(self) -> None:
+        """Let the rank go: everyone has returned."""
+        self._leaving = True
+        self.send(b"leave")
+
+    def stop(self) -> None:
+        """Make sure that the process and everything it started is gone."""
+        if self._leaving:
+            self.process.join(timeout=2)
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            family = psutil.Process(self.process.pid).children(recursive=True)
+        for kill in (self.process.kill, *(child.kill for child in family), self._kill_group):
+            with contextlib.suppress(psutil.Error, OSError):
+                kill()
+        self.process.join()
+        self.process.close()
+        self.channel.close()
+
+    def _kill_group(self) -> None:
+        if hasattr(os, "killpg"):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def show_rest(self) -> None:
+        for output in self.outputs:
+            output.show_rest()

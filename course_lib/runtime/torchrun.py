@@ -1,0 +1,35 @@
+"""The same function under torchrun, on one machine or many: every process is a rank already."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from course_lib.runtime import devices
+from course_lib.runtime.mesh import make_mesh
+
+
+def is_active() -> bool:
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def run(
+    fn: Callable[..., Any], ranks: int, mesh: Mapping[str, int] | None, args: tuple, backend: str | None
+) -> list[Any]:
+    """Run ``fn`` in this process as one of torchrun's ranks; the results of all, on every rank."""
+    if (world := int(os.environ["WORLD_SIZE"])) != ranks:
+        raise ValueError(f"torchrun started {world} ranks, but launch was asked for {ranks}")
+    if not dist.is_initialized():
+        devices.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(devices.choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), backend))
+        atexit.register(dist.destroy_process_group)
+    if mesh is not None:
+        args = (make_mesh(mesh), *args)
+    result = fn(*args)
+    results: list[Any] = [None] * ranks
+    dist.all_gather_object(results, result)
+    return results

@@ -1,0 +1,131 @@
+"""Where is this rank? What a rank that hangs tells about itself, read from its stack while it waits.
+
+Nothing is counted or wrapped beforehand, so a healthy run pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+# Code that talks to other ranks. The outermost function of it on the stack is the one that was called.
+_TALKERS = (
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.c10d_logger",
+    "course_lib.runtime.collectives",
+)
+_PLUMBING = ("wrapper", "_call", "<lambda>")
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """What the main thread of a rank is doing.
+
+    Args:
+        call: the collective it waits in (``"all_reduce"``), or ``""`` if it is in none.
+        detail: what it was called with: ``"float32[4]"``, ``"from rank 2"``.
+        line: the caller's line of code and where it stands.
+        issued: how many collectives this rank has issued so far, where the backend counts them.
+        cpu: seconds of processor time this rank has used: a rank that waits in vain uses none.
+    """
+
+    call: str
+    detail: str
+    line: str
+    issued: int
+    cpu: float = field(compare=False)
+
+    def __str__(self) -> str:
+        if self.call:
+            return f"waits in {self.call}({self.detail}), at {self.line}"
+        return f"is in no collective, at {self.line}"
+
+
+def whereabouts(thread_id: int) -> Whereabouts:
+    """What the thread with this id is doing right now."""
+    stack = []
+    frame = sys._current_frames().get(thread_id)
+    while frame is not None:
+        stack.append(frame)
+        frame = frame.f_back
+    call, detail, caller = "", "", stack[0] if stack else None
+    for inner, outer in zip(stack, [*stack[1:], None], strict=True):
+        if inner.f_globals.get("__name__") in _TALKERS:
+            if inner.f_code.co_name not in _PLUMBING:
+                call, detail = inner.f_code.co_name, _arguments(inner)
+            caller = outer
+        elif call:
+            break
+    if not call and stack:
+        caller = _own_code(stack)
+        source = linecache.getline(caller.f_code.co_filename, caller.f_lineno)
+        if ".wait()" in source:  # a collective started earlier: the stack shows the wait, not its name
+            call, detail = "wait", "for an asynchronous collective"
+    return Whereabouts(call, detail, _describe_line(caller), _collectives_issued(), time.process_time())
+
+
+def _own_code(stack: list[FrameType]) -> FrameType:
+    """The innermost frame that is the learner's or the course's, not a library's."""
+    for frame in stack:
+        if "site-packages" not in frame.f_code.co_filename and "/lib/python" not in frame.f_code.co_filename:
+            return frame
+    return stack[0]
+
+
+def _arguments(frame: FrameType) -> str:
+    """The argument that tells calls apart: the tensor's dtype and shape, the peer of a send."""
+    with contextlib.suppress(Exception):  # a picture of a running frame: anything may be missing
+        values = frame.f_locals
+        peer = next((f"{word} rank {values[key]}" for key, word in (("dst", "to"), ("src", "from"))
+                     if isinstance(values.get(key), int)), "")  # fmt: skip
+        tensor = next((v for v in values.values() if isinstance(v, torch.Tensor)), None)
+        shape = "" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        return " ".join(filter(None, (shape, peer)))
+    return ""
+
+
+def _describe_line(frame: FrameType | None) -> str:
+    if frame is None:
+        return "the end of its program"
+    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    place = f"{place_of(frame.f_code.co_filename)}, line {frame.f_lineno}"
+    return f"{place}: {source}" if source else place
+
+
+def _collectives_issued() -> int:
+    with contextlib.suppress(Exception):  # no process group yet, or a backend that does not count
+        return dist.group.WORLD._get_sequence_number_for_group()
+    return 0
+
+
+# Files that exist only in the caller's memory (notebook cells), by the name a reader knows them by.
+place_names: dict[str, str] = {}
+
+
+def place_of(filename: str) -> str:
+    """How to name a file to its author: the cell's number, or the file's name without its folders."""
+    return place_names.get(filename, filename.replace("\\", "/").rpartition("/")[2])
+
+
+def format_exception(error: BaseException, skip_modules: tuple[str, ...]) -> str:
+    """The traceback as its author wants it: cells by number, without the frames of ``skip_modules``."""
+    summary = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [summary]
+    while pending:  # the exception, then its causes
+        part = pending.pop()
+        if part is None:
+            continue
+        frames = [f for f in part.stack if not f.filename.replace("\\", "/").endswith(skip_modules)]
+        for f in frames:
+            f.filename = place_names.get(f.filename, f.filename)
+        part.stack = traceback.StackSummary.from_list(frames)
+        pending += [part.__cause__, part.__context__]
+    return "".join(summary.format()).rstrip()

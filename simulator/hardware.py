@@ -1,0 +1,98 @@
+"""The third input: what one device can do, and the links between devices.
+
+Peaks are the makers' dense 16-bit figures. The four efficiencies below are one set for each kind of GPU, not for
+a model or a row: ``python -m simulator validate`` shows how far they carry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection as alpha-beta: a message of n bytes takes ``latency + n / bandwidth`` seconds.
+
+    ``bandwidth`` is what one rank can send, in bytes a second, in one direction.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        if self.latency < 0 or self.bandwidth <= 0:
+            raise ValueError(f"a link needs a latency >= 0 and a bandwidth > 0, not {self}")
+
+    def seconds(self, size: float, messages: int = 1) -> float:
+        """Time for ``messages`` that carry ``size`` bytes together."""
+        return messages * self.latency + size / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One kind of device, and how such devices are joined.
+
+    Args:
+        name: as the command line calls it.
+        peak_flops: 16-bit matrix FLOP/s that the maker prints, without sparsity.
+        memory: bytes of device memory.
+        memory_bandwidth: bytes a second to that memory, as the maker prints them.
+        node: a link to a device of the same node, and
+        network: to one of another node, each as the maker prints it.
+        node_size: devices in a node.
+        units: processors that share a matrix product tile by tile (streaming multiprocessors).
+        matmul_efficiency: part of the peak that a large matrix product reaches.
+        memory_efficiency: part of the memory bandwidth that an elementwise kernel reaches.
+        link_efficiency: part of a link's bandwidth that a collective reaches.
+        launch: seconds before a kernel starts to be of use.
+    """
+
+    name: str
+    peak_flops: float
+    memory: float
+    memory_bandwidth: float
+    node: Link
+    network: Link
+    node_size: int = 8
+    units: int = 108
+    matmul_efficiency: float = 0.8
+    memory_efficiency: float = 0.8
+    link_efficiency: float = 0.8
+    launch: float = 5e-6
+
+    def __post_init__(self) -> None:
+        for name in ("peak_flops", "memory", "memory_bandwidth", "node_size", "units"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name.replace('_', ' ')} must be more than 0, not {getattr(self, name)}")
+        for name in ("matmul_efficiency", "memory_efficiency", "link_efficiency"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name.replace('_', ' ')} must be in (0, 1], not {getattr(self, name)}")
+
+    @classmethod
+    def of(
+        cls, peak_flops: float, memory_bandwidth: float, link_bandwidth: float, memory: float = inf
+    ) -> Hardware:
+        """Your own device by three numbers: FLOP/s, bytes a second of its memory and of its link to the others."""
+        link = Link(5e-6, link_bandwidth)
+        return cls("own", peak_flops, memory, memory_bandwidth, link, link)
+
+
+def _gpu(
+    name: str, tflops: float, gigabytes: float, memory: float, node: float, network: float, **more
+) -> Hardware:
+    """In the units of data sheets: TFLOP/s, GB and GB/s in one direction."""
+    links = Link(3e-6, node * 1e9), Link(6e-6, network * 1e9)
+    return Hardware(name, tflops * 1e12, gigabytes * 1e9, memory * 1e9, *links, **more)
+
+
+_LIST = [
+    _gpu("v100", 125, 32, 900, 150, 12.5, units=80),
+    _gpu("a100-40gb", 312, 40, 1555, 300, 25),
+    _gpu("a100-80gb", 312, 80, 2039, 300, 25),
+    _gpu("h100", 989, 80, 3350, 450, 50, units=132),
+    _gpu("h200", 989, 141, 4800, 450, 50, units=132),
+    _gpu("b200", 2250, 180, 8000, 900, 50, units=148),
+    _gpu("laptop-cpu", 0.5, 16, 50, 10, 0.125, node_size=1, units=8),
+]
+GPUS = {device.name: device for device in _LIST}

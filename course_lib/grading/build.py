@@ -1,0 +1,168 @@
+"""Write ``exercises/`` from ``solutions/``, and keep what a learner has written there.
+
+``make exercises`` runs it. The solution is the only source: its marked lines become a ``raise``, the answers'
+outputs go, the checks keep the output they expect. Every exercise notebook remembers what it was shipped with
+(a hash of each cell's source), so a later build can tell a learner's cell from an old one of the course: answers
+that were edited and cells that were added are carried into the new notebook.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import click
+import nbformat
+from nbformat import NotebookNode
+
+from course_lib.grading.exercise import answer_id, check_id, read_exercises, stub
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def digest(source: str) -> str:
+    """Tells a cell as shipped from an edited one; blanks at the ends of the cell do not count."""
+    return hashlib.sha256(source.strip().encode()).hexdigest()[:12]
+
+
+def read_notebook(path: Path) -> NotebookNode:
+    """Read a notebook as nbformat 4.
+
+    Raises:
+        ValueError: where there is none, or it is not a notebook.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"there is no notebook {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    try:
+        json.loads(text)
+        notebook = nbformat.reads(text, as_version=4)
+        nbformat.validate(notebook)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not a notebook: not JSON at line {error.lineno}") from None
+    except Exception as error:  # nbformat: a type of its own for each thing that can be missing
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is not a notebook: {reason}") from None
+    return notebook
+
+
+def _text(notebook: NotebookNode) -> str:
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def write_notebook(notebook: NotebookNode, path: Path) -> None:
+    """Write the notebook in one step: whoever reads sees the old one or the new one, never half."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(_text(notebook), encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def make_exercise(solution: NotebookNode, name: str) -> NotebookNode:
+    """The exercise notebook that belongs to this solution; the same bytes every time.
+
+    Args:
+        solution: the executed solution.
+        name: its name without the suffix, such as ``"05_ddp"``.
+
+    Raises:
+        ValueError: where the solution departs from the form of an exercise.
+    """
+    notebook = copy.deepcopy(solution)
+    for exercise in read_exercises(solution, name):
+        cell = notebook.cells[exercise.answer]
+        cell.source = stub(cell.source, exercise)
+        cell.outputs, cell.execution_count = [], None
+    shipped = [digest(cell.source) for cell in notebook.cells]
+    notebook.metadata = nbformat.from_dict({**METADATA, "course": {"chapter": name, "shipped": shipped}})
+    return notebook
+
+
+def keep_learner(fresh: NotebookNode, old: NotebookNode) -> list[str]:
+    """Carry what the learner wrote in ``old`` over into ``fresh``; return what was kept, in words.
+
+    An answer that differs from the one shipped takes the place of the new one. Any other cell that was not
+    shipped with ``old`` is put behind the cell it stood behind, except a check: the course's own stays.
+    """
+    shipped = set(old.metadata.get("course", {}).get("shipped", [])) | {digest(c.source) for c in fresh.cells}
+    answers = {answer_id(cell): cell for cell in fresh.cells if answer_id(cell)}
+    kept, behind = [], None
+    for cell in old.cells:
+        exercise = answer_id(cell)
+        if digest(cell.source) in shipped:
+            same = (c for c in fresh.cells if digest(c.source) == digest(cell.source))
+            behind = answers.get(exercise) or next(same, behind)
+        elif exercise in answers and f"answer {exercise}" not in kept:
+            behind = answers[exercise]
+            behind.source, behind.outputs, behind.execution_count = cell.source, [], None
+            kept.append(f"answer {exercise}")
+        elif cell.source.strip() and not check_id(cell):
+            mine = copy.deepcopy(cell)
+            if any(mine.get("id") == other.get("id") for other in fresh.cells):
+                mine.id = f"{digest(mine.source)}-{len(fresh.cells)}"
+            place = 1 + next((i for i, c in enumerate(fresh.cells) if c is behind), -1)
+            fresh.cells.insert(place, mine)
+            behind = mine
+            kept.append("a cell of your own")
+    return kept
+
+
+def build(solution: Path, exercises: Path) -> list[str]:
+    """Write the exercise notebook of one solution into a folder; return what of the learner's was kept.
+
+    Raises:
+        ValueError: when the solution departs from the form, or the exercise there is not a notebook (it is left).
+    """
+    fresh = make_exercise(read_notebook(solution), solution.stem)
+    path = exercises / solution.name
+    kept = keep_learner(fresh, read_notebook(path)) if path.exists() else []
+    exercises.mkdir(exist_ok=True)
+    write_notebook(fresh, path)
+    return kept
+
+
+def drift(solution: Path, exercises: Path) -> str | None:
+    """How the exercise notebook departs from its solution, in a sentence; None when it does not.
+
+    To the byte, unless a learner has worked in it: then it only has to descend from this very solution.
+    """
+    path = exercises / solution.name
+    if not path.exists():
+        return f"{path.name}: there is no exercise for this solution; run `make exercises`"
+    fresh, old = make_exercise(read_notebook(solution), solution.stem), read_notebook(path)
+    text, course = _text(fresh), fresh.metadata.course
+    if path.read_text(encoding="utf-8") == text:
+        return None
+    worked_in = old.metadata.get("language_info") != METADATA["language_info"] or keep_learner(fresh, old)
+    if worked_in and old.metadata.get("course") == course:
+        return None
+    return f"{path.name} is not what its solution gives; run `make exercises`"
+
+
+@click.command()
+@click.option("--solutions", type=click.Path(path_type=Path), default=Path("solutions"), show_default=True)
+@click.option("--exercises", type=click.Path(path_type=Path), default=Path("exercises"), show_default=True)
+def main(solutions: Path, exercises: Path) -> None:
+    """Write every exercise notebook from its solution, keeping the learner's answers."""
+    try:
+        for solution in sorted(solutions.glob("[0-9][0-9]_*.ipynb")):
+            kept = build(solution, exercises)
+            click.echo(f"{exercises / solution.name}" + (f": kept {', '.join(kept)}" if kept else ""))
+    except ValueError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The form of an exercise: three cells of ``solutions/NN_topic.ipynb``, in this order.
+
+1. A Markdown cell with the task. One of its lines is the heading, which carries the number, the title and
+   the points::
+
+       ### Exercise 05.2 · Gradient buckets (4 points)
+
+2. The answer: a code cell whose first line is ``# EXERCISE 05.2``. What the learner is to write stands between
+   two marks; ``exercises/`` gets a ``raise`` in its place, with the words after the colon (or the title)::
+
+       # EXERCISE 05.2
+       def assign_buckets(parameters, limit):
+           \"\"\"Lists of parameters, last first, each list at most `limit` bytes.\"\"\"
+           # BEGIN SOLUTION: walk the parameters from the last to the first
+           ...
+           # END SOLUTION
+
+3. The check: a code cell tagged ``nbval-check-output`` that calls ``check_05_2``::
+
+       checks.ddp.check_05_2(assign_buckets)
+
+Other cells may stand between them. An answer may use what the course's own cells define above it, and nothing
+of another exercise's answer: each is graded as if the others were not there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from nbformat import NotebookNode
+
+CHECK_TAG = "nbval-check-output"
+LONGEST_LINE = 110  # of the ``raise`` in an exercise, so that the formatter leaves it alone
+
+_HEADING = re.compile(r"^### Exercise (\d\d\.\d+) · (\S.*) \(([1-9]\d*) points?\)[ \t]*$", re.MULTILINE)
+_ANSWER = re.compile(r"\s*#[ \t]*EXERCISE[ \t]+(\d\d\.\d+)[ \t]*(?:\n|$)")
+_CHECK = re.compile(r"\bcheck_(\d\d)_(\d+)\(")
+_SOLUTION = re.compile(
+    r"^([ \t]*)# BEGIN SOLUTION(?:: (\S.*))?\n.*?^[ \t]*# END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise; ``task``, ``answer`` and ``check`` are the indices of its cells."""
+
+    id: str
+    title: str
+    points: int
+    task: int
+    answer: int
+    check: int
+
+
+def answer_id(cell: NotebookNode) -> str | None:
+    """The exercise that this cell answers, such as ``"05.2"``, or None."""
+    match = _ANSWER.match(cell.source) if cell.cell_type == "code" else None
+    return match and match[1]
+
+
+def check_id(cell: NotebookNode) -> str | None:
+    """The exercise that this cell checks, or None: it calls ``check_05_2`` and answers nothing itself."""
+    if cell.cell_type != "code" or answer_id(cell):
+        return None
+    match = _CHECK.search(cell.source)
+    return match and f"{match[1]}.{match[2]}"
+
+
+def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
+    """The exercises of a solution notebook, in its order.
+
+    Args:
+        notebook: a solution, as read by nbformat.
+        name: the notebook's name without the suffix, for the messages; its first two digits are the chapter.
+
+    Raises:
+        ValueError: where a cell is missing, stands twice, is out of order or lacks its tag or its marks.
+    """
+    tasks: dict[str, tuple[int, str, int]] = {}
+    found: list[tuple[str, str, int]] = []
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            for exercise, title, points in _HEADING.findall(cell.source):
+                found.append(("task", exercise, index))
+                tasks[exercise] = (index, title, int(points))
+        elif exercise := answer_id(cell):
+            found.append(("answer", exercise, index))
+            if not _SOLUTION.search(cell.source):
+                raise ValueError(f"{name}: answer {exercise} has no `# BEGIN SOLUTION` … `# END SOLUTION`")
+        elif exercise := check_id(cell):
+            found.append(("check", exercise, index))
+            if CHECK_TAG not in cell.metadata.get("tags", []):
+                raise ValueError(f"{name}: check {exercise} lacks the tag `{CHECK_TAG}`")
+    for (role, exercise), times in Counter((role, exercise) for role, exercise, _ in found).items():
+        if times > 1:
+            raise ValueError(f"{name}: {times} cells are the {role} of exercise {exercise}; one is wanted")
+    where = {(role, exercise): index for role, exercise, index in found}
+    exercises = []
+    for exercise in dict.fromkeys(exercise for _, exercise, _ in found):
+        places = [where.get((role, exercise)) for role in ("task", "answer", "check")]
+        if None in places or places != sorted(places):
+            raise ValueError(
+                f"{name}: exercise {exercise} needs its task (`### Exercise {exercise} · Title (4 points)`), "
+                f"its answer (`# EXERCISE {exercise}`) and its check (`check_{exercise.replace('.', '_')}(`), "
+                "in this order"
+            )
+        if exercise[:2] != name[:2]:
+            raise ValueError(f"{name}: exercise {exercise} belongs to chapter {exercise[:2]}")
+        _, title, points = tasks[exercise]
+        exercises.append(Exercise(exercise, title, points, *places))
+    return exercises
+
+
+def stub(source: str, exercise: Exercise) -> str:
+    """The answer cell as the learner gets it: every marked part becomes ``raise NotImplementedError``.
+
+    Raises:
+        ValueError: when what is left is not Python, or the raise would be longer than a line.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        text = f"{exercise.id}: {match[2] or exercise.title}".replace('"', "'")
+        line = f'{match[1]}raise NotImplementedError("{text}")'
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"exercise {exercise.id}: shorten the text after BEGIN SOLUTION: {text!r}")
+        return line
+
+    text = _SOLUTION.sub(replacement, source)
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(
+            f"exercise {exercise.id}: without its solution the cell is not Python ({error.msg}, "
+            f"line {error.lineno}); mark whole statements"
+        ) from None
+    return text

@@ -1,8 +1,16 @@
-"""The memory ledger: what one rank must hold, by category, in bytes."""
+"""The memory ledger: what one rank must hold, by category, in bytes.
+
+Model states after ZeRO (arXiv:1910.02054), activations after Korthikanti et al. (arXiv:2205.05198), whose
+coefficients each count what one operator keeps for its backward; sharded units after FSDP (arXiv:2304.11277).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from simulator.plan import ModelShape, Plan
+
+DDP_BUCKET = 25 * 2**20  # bytes, PyTorch's bucket_cap_mb
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +31,182 @@ class MemoryBreakdown:
     def model_states(self) -> float:
         """Parameters, gradients and optimizer states: all that does not depend on the batch."""
         return self.parameters + self.gradients + self.optimizer_states
+
+    def __add__(self, other: MemoryBreakdown) -> MemoryBreakdown:
+        mine, theirs = self.as_dict(), other.as_dict()
+        return MemoryBreakdown(*(mine[name] + theirs[name] for name in mine))
+
+    def as_dict(self) -> dict[str, float]:
+        """Category -> bytes, without the total."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+# ---- model states -----------------------------------------------------------------------------------------
+
+
+def model_states(parameters: float, plan: Plan, copies: int | None = None) -> MemoryBreakdown:
+    """Parameters, gradients and optimizer states of one device that computes with ``parameters`` of them.
+
+    Mixed precision with Adam takes 2 + 2 + 12 bytes a parameter; ZeRO stage 1 divides the 12 among the ranks
+    that share the states, stage 2 the gradients too, stage 3 everything.
+
+    Args:
+        copies: data-parallel ranks that hold the same parameters; None: all dp x cp of the plan.
+    """
+    copies = plan.dp * plan.cp if copies is None else copies
+    shard = min(plan.shard, copies)
+    here, grads, states = plan.itemsize, plan.itemsize, plan.optimizer_bytes
+    states = 0 if plan.offload != "none" else states / (shard if plan.zero >= 1 else 1)
+    grads = 0 if plan.offload != "none" else grads / (shard if plan.zero >= 2 else 1)
+    here = 0 if plan.offload == "parameters" else here / (shard if plan.zero >= 3 else 1)
+    return MemoryBreakdown(parameters * here, parameters * grads, parameters * states)
+
+
+def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """What offloading keeps in the host's memory for one device of pipeline rank ``rank``."""
+    dense, experts = plan.parameters_of(shape, rank)
+    copies = plan.dp * plan.cp
+    total = 0.0
+    for parameters, sharers in ((dense, copies), (experts, copies // plan.ep)):
+        sharers = min(plan.shard, sharers) if plan.zero else 1
+        moved = {"none": 0, "optimizer": plan.itemsize + plan.optimizer_bytes}
+        moved["parameters"] = moved["optimizer"] + plan.itemsize
+        total += parameters * moved[plan.offload] / sharers
+    return total
+
+
+# ---- activations ------------------------------------------------------------------------------------------
+
+
+def attention_core_bytes(shape: ModelShape, plan: Plan) -> float:
+    """Kept between the two products with the scores in one layer: 5 a s^2 b / t bytes without FlashAttention.
+
+    Softmax output (2), dropout mask (1) and dropout output (2); FlashAttention keeps one fp32 number for each
+    row of the scores instead (arXiv:2205.14135).
+    """
+    b, s, a = plan.micro_batch, shape.sequence, shape.heads / plan.tp
+    rows = b * a * s / plan.cp
+    if plan.attention == "flash":
+        return 4 * rows
+    return rows * s * (2 * plan.itemsize + 1 if shape.dropout else plan.itemsize)
+
+
+def layer_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What one layer keeps of one microbatch, without recomputation, on one rank.
+
+    For a GPT in 16 bits: sbh (10 + 24/t + 5as/(ht)) with tensor parallelism, sbh (34/t + 5as/(ht)) with
+    sequence parallelism too. The few numbers a norm keeps for each token are left out, as in the paper.
+    """
+    e, t, h = plan.itemsize, plan.tp, shape.hidden
+    tokens = plan.micro_batch * shape.sequence / plan.cp
+    split = t if plan.sequence_parallel else 1
+    mask = 1 if shape.dropout else 0
+    kv = max(1, shape.kv_heads / t) * shape.head_size
+    # (tokens, h), split only by sequence parallelism: two norms' inputs and outputs, two dropout masks
+    outside = (4 * e + 2 * mask) * h / split
+    # (tokens, h/t): q, k, v and the input of the projection
+    attention = e * (h / t + 2 * kv + h / t)
+    # (tokens, ffn/t): the activation's input (gate and up projection of SwiGLU, fused) and output
+    inner = e * (3 if shape.activation == "swiglu" else 2) * shape.ffn / t
+    if shape.experts > 1:
+        # Every token visits k experts: its copies travel there and back, and are weighed on return.
+        k = shape.experts_per_token
+        inner = k * (inner + 2 * e * h / split) + 4 * shape.experts / split
+    return tokens * (outside + attention + inner) + attention_core_bytes(shape, plan)
+
+
+def recomputed_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What one layer does not keep but brings back in its backward, given the plan's recomputation."""
+    if plan.recompute == "full":
+        return layer_bytes(shape, plan)
+    # FlashAttention recomputes the scores tile by tile: selective recomputation has nothing left to save.
+    selective = plan.recompute == "selective" and plan.attention == "unfused"
+    return attention_core_bytes(shape, plan) if selective else 0
+
+
+def kept_layer_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What one layer keeps of one microbatch until its backward; with full recomputation, its input: 2 sbh."""
+    if plan.recompute == "full":
+        return _layer_input(shape, plan)
+    return layer_bytes(shape, plan) - recomputed_bytes(shape, plan)
+
+
+def _layer_input(shape: ModelShape, plan: Plan) -> float:
+    """(s/cp, b, h), split along s by sequence parallelism: 2 sbh bytes."""
+    tokens = plan.micro_batch * shape.sequence / plan.cp
+    return plan.itemsize * tokens * shape.hidden / (plan.tp if plan.sequence_parallel else 1)
+
+
+def embedding_bytes(shape: ModelShape, plan: Plan) -> float:
+    """The mask of the dropout behind the embedding: sbh."""
+    return _layer_input(shape, plan) / plan.itemsize if shape.dropout else 0
+
+
+def head_bytes(shape: ModelShape, plan: Plan) -> float:
+    """Input and output of the final norm, and the logits in fp32, split by vocabulary: 4sb (h + V/t)."""
+    logits = plan.micro_batch * shape.sequence / plan.cp * 4 * shape.vocab / plan.tp
+    return 2 * _layer_input(shape, plan) + logits
+
+
+def in_flight(plan: Plan, rank: int) -> list[int]:
+    """Microbatches of each chunk of a pipeline rank whose activations are alive at the peak (1F1B).
+
+    A rank runs forwards for a warm-up, then one more before each backward. Plain 1F1B: p - rank. With v chunks
+    the warm-up is (v-1) p + 2 (p-1-rank), taken p microbatches of a chunk at a time.
+    """
+    p, m, v = plan.pp, plan.microbatches, plan.chunks
+    if v == 1:
+        return [min(m, p - rank)]
+    forwards = min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1)
+    rounds, rest = divmod(forwards, p * v)
+    return [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
+
+
+def activation_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """All that pipeline rank ``rank`` keeps at its peak: layers of every microbatch in flight, and the ends."""
+    counts, layers = in_flight(plan, rank), plan.layers_of(shape)[rank]
+    total = kept_layer_bytes(shape, plan) * sum(n * l for n, l in zip(counts, layers, strict=True))
+    if rank == 0:
+        total += embedding_bytes(shape, plan) * counts[0]
+    if rank == plan.pp - 1:
+        total += head_bytes(shape, plan)  # the last stage goes straight on to the backward
+    return total
+
+
+# ---- what is alive for a moment ---------------------------------------------------------------------------
+
+
+def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """Communication buffers, and the one layer that recomputation brings back to life.
+
+    DDP and ZeRO 1: one bucket of gradients on its way. ZeRO 2: the gradients of one layer before they are
+    scattered. ZeRO 3: the unit in use, those prefetched, and one unit's gradients.
+    """
+    recomputed = recomputed_bytes(shape, plan)
+    if plan.dp * plan.cp == 1:
+        return recomputed
+    dense, experts = plan.parameters_of(shape, rank)
+    unit = plan.itemsize * shape.layer_parameters(plan.tp, plan.ep)
+    if plan.zero < 2:
+        return recomputed + min(DDP_BUCKET, plan.itemsize * (dense + experts))
+    if plan.zero == 2:
+        return recomputed + unit
+    layers = sum(plan.layers_of(shape)[rank])
+    return recomputed + unit * (min(1 + plan.prefetch, layers) + 1)
+
+
+# ---- the whole --------------------------------------------------------------------------------------------
+
+
+def rank_memory(shape: ModelShape, plan: Plan, rank: int = 0) -> MemoryBreakdown:
+    """The peak of one device of pipeline rank ``rank``."""
+    dense, experts = plan.parameters_of(shape, rank)
+    states = model_states(dense, plan) + model_states(experts, plan, plan.dp * plan.cp // plan.ep)
+    activations, buffers = activation_bytes(shape, plan, rank), buffer_bytes(shape, plan, rank)
+    return states + MemoryBreakdown(activations=activations, buffers=buffers)
+
+
+def plan_memory(shape: ModelShape, plan: Plan) -> list[MemoryBreakdown]:
+    """The peak of every pipeline rank; the heaviest decides whether the plan fits."""
+    plan.check(shape)
+    return [rank_memory(shape, plan, rank) for rank in range(plan.pp)]

@@ -108,6 +108,10 @@ def sent_bytes(collective: str, payload: float, group_size: int) -> float:
     return formulas[collective]
 
 
+# The exact bytes of one rank, for the collectives of course_lib.runtime.collectives. A tensor dealt out by rows
+# counts its rows as elements, and the bytes of one row as itemsize.
+
+
 def ring_reduce_scatter_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """Rank r ends with chunk r, so every chunk but its own passes through its hands: n - c[r]."""
     return itemsize * (elements - _chunk(elements, ranks, rank))

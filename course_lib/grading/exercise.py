@@ -39,7 +39,8 @@ _HEADING = re.compile(r"^### Exercise (\d\d\.\d+) · (\S.*) \(([1-9]\d*) points?
 _ANSWER = re.compile(r"\s*#[ \t]*EXERCISE[ \t]+(\d\d\.\d+)[ \t]*(?:\n|$)")
 _CHECK = re.compile(r"\bcheck_(\d\d)_(\d+)\(")
 _SOLUTION = re.compile(
-    r"^([ \t]*)# BEGIN SOLUTION(?:: (\S.*))?\n.*?^[ \t]*# END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
+    r"^([ \t]*)# BEGIN SOLUTION(?:: (\S[^\n]*))?[ \t]*\n.*?^[ \t]*# END SOLUTION[ \t]*$",
+    re.MULTILINE | re.DOTALL,
 )
 
 

@@ -50,10 +50,10 @@ def test_the_likely_mistake_is_the_one_whose_value_came_out():
         (lambda x, y: x, "2 values: TypeError", "keep the names and arguments that were given."),
         (lambda x: x @ torch.ones(5, 5), "2 values: RuntimeError", None),
         (
-            lambda x: missing(x),
+            lambda x: missing(x),  # noqa: F821
             "2 values: NameError: name 'missing' is not defined",
             "graded without your other",
-        ),  # noqa: F821
+        ),
     ],
 )
 def test_a_wrong_answer_is_told_in_one_line(answer, fact, likely):

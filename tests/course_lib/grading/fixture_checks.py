@@ -1,0 +1,22 @@
+"""The checks of the small chapter that the grader is tested with; its notebook imports them by path."""
+
+from course_lib.grading.report import check
+
+
+@check
+def check_98_1(report, double):
+    for x in (3, -1):
+        report.equal(f"{x}: twice", double(x), 2 * x, mistakes={"squared, not doubled.": x * x})
+
+
+@check
+def check_98_2(report, running_sums):
+    report.equal("no values", running_sums([]), [])
+    report.equal("four values", running_sums([1, 2, 3, 4]), [1, 3, 6, 10])
+
+
+@check
+def check_98_3(report, counter_class):
+    counter = counter_class()
+    report.equal("first call", counter(), 1)
+    report.equal("second call", counter(), 2, mistakes={"the count is not kept.": 1})

@@ -1,0 +1,51 @@
+"""Notebooks executed in place: the same bytes twice, and the old notebook when a cell fails."""
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_lib.grading.execute import execute, main, notebooks_in
+
+
+def test_executing_twice_changes_nothing(tmp_path):
+    path = tmp_path / "97_try.ipynb"
+    cell = new_code_cell(
+        "print('a')\nprint('b')\n1 + 1", metadata={"execution": {"iopub.status.busy": "now"}}
+    )
+    nbformat.write(
+        new_notebook(
+            cells=[cell], metadata={"widgets": {}, "language_info": {"name": "python", "version": "3"}}
+        ),
+        path,
+    )
+    seen = []
+    execute(path, on_cell=lambda index, count: seen.append((index, count)))
+    first = path.read_bytes()
+    notebook = nbformat.reads(first.decode(), as_version=4)
+    assert [output.output_type for output in notebook.cells[0].outputs] == ["stream", "execute_result"]
+    assert notebook.cells[0].metadata == {}
+    assert notebook.metadata.language_info == {"name": "python"}
+    assert "widgets" not in notebook.metadata
+    assert seen == [(0, 1)]
+    execute(path)
+    assert path.read_bytes() == first
+
+
+def test_a_failing_cell_is_named_and_the_notebook_kept(tmp_path):
+    path = tmp_path / "97_try.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("x = 1"), new_code_cell("x / 0")]), path)
+    before = path.read_bytes()
+    result = CliRunner().invoke(main, [str(path)])
+    assert result.exit_code == 1
+    assert "cell 1: ZeroDivisionError: division by zero" in result.output
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_paths_are_notebooks_or_folders(tmp_path):
+    for name in ("02_b.ipynb", "01_a.ipynb", "notes.ipynb"):
+        (tmp_path / name).touch()
+    assert [path.name for path in notebooks_in((tmp_path,))] == ["01_a.ipynb", "02_b.ipynb"]
+    with pytest.raises(ValueError, match="neither a notebook nor a folder"):
+        list(notebooks_in((tmp_path / "none",)))

@@ -1,0 +1,149 @@
+"""Every exercise rejects plausible wrong answers, each with its own hint, and slow ones for being slow.
+
+``tests/wrong_answers/NN_topic.toml`` lists them: at least three wrong and one slow for each exercise. An answer
+is given by what differs from the solution (``old`` stands in the solution's answer cell exactly once), or in
+full (``source``)::
+
+    [["05.2"]]
+    name = "divides before the sum"               # shown in the test's name
+    hint = "not divided by the number of ranks"   # part of what the check then says
+    old = "gradient / ranks"
+    new = "gradient"
+
+    [["05.2"]]
+    name = "one message per parameter"
+    slow = true                                   # right, and misses its target
+    hint = "at most 3 are needed"
+    source = '''
+    def average(parameters, ranks):
+        ...
+    '''
+
+The check cells run here in this process, on the answer alone. That the grader sees the same through a kernel
+is tested once per chapter: the solution earns every point.
+"""
+
+import functools
+import linecache
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from course_lib.grading.build import drift, read_notebook
+from course_lib.grading.exercise import read_exercises, stub
+from course_lib.grading.report import CheckFailed
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))
+
+
+@functools.cache
+def notebook(chapter):
+    return read_notebook(ROOT / "solutions" / f"{chapter}.ipynb")
+
+
+@functools.cache
+def exercises(chapter):
+    return {exercise.id: exercise for exercise in read_exercises(notebook(chapter), chapter)}
+
+
+def solution(chapter, number):
+    return notebook(chapter).cells[exercises(chapter)[number].answer].source
+
+
+@functools.cache
+def entries(chapter):
+    path = HERE / f"{chapter}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def answer_source(chapter, number, entry):
+    if "source" in entry:
+        return entry["source"]
+    text = solution(chapter, number)
+    assert text.count(entry["old"]) == 1, "`old` must stand in the solution exactly once"
+    return text.replace(entry["old"], entry["new"])
+
+
+def execute(source, namespace, name):
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), namespace)
+
+
+@functools.cache
+def names_before_each_answer(chapter):
+    """Run the solution's cells in order, the checks left out; what is defined where each answer begins."""
+    namespace = {"__name__": "__main__", "display": lambda *_, **__: None}
+    begins = {exercise.answer: number for number, exercise in exercises(chapter).items()}
+    checks = {exercise.check for exercise in exercises(chapter).values()}
+    found = {}
+    for index, cell in enumerate(notebook(chapter).cells):
+        if index in begins:
+            found[begins[index]] = dict(namespace)
+        if cell.cell_type == "code" and index not in checks:
+            execute(cell.source, namespace, f"<{chapter}, cell {index}>")
+    return found
+
+
+def check(chapter, number, source):
+    """Run one check on one answer, as the notebook would."""
+    namespace = dict(names_before_each_answer(chapter)[number])
+    execute(source, namespace, f"<answer {number}>")
+    execute(notebook(chapter).cells[exercises(chapter)[number].check].source, namespace, f"<check {number}>")
+
+
+ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
+WRONG = [
+    pytest.param(chapter, number, entry, id=f"{number}-{entry['name'].replace(' ', '_')}")
+    for chapter in CHAPTERS
+    for number, found in entries(chapter).items()
+    for entry in found
+]
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_every_exercise_has_wrong_answers_and_a_slow_one(chapter, number):
+    found = entries(chapter).get(number, [])
+    wrong = [entry for entry in found if not entry.get("slow")]
+    assert len(wrong) >= 3, (
+        f"{chapter}.toml has {len(wrong)} wrong answers to {number}; at least 3 are wanted"
+    )
+    assert len({entry["hint"] for entry in wrong}) == len(wrong), (
+        f"{number}: each wrong answer has its own hint"
+    )
+    assert len(found) > len(wrong), f"{chapter}.toml has no slow answer to {number}"
+
+
+@pytest.mark.parametrize(("chapter", "number", "entry"), WRONG)
+def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
+    with pytest.raises(CheckFailed) as failed:
+        check(chapter, number, answer_source(chapter, number, entry))
+    assert entry["hint"] in str(failed.value)
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_solution_passes_and_the_shipped_answer_is_not_written_yet(chapter, number):
+    exercise, text = exercises(chapter)[number], solution(chapter, number)
+    check(chapter, number, text)
+    with pytest.raises(
+        (CheckFailed, NotImplementedError), match=number.replace(".", r"\.") + "|not written yet"
+    ):
+        check(chapter, number, stub(text, exercise))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_exercises_are_built_from_the_solutions(chapter):
+    assert drift(ROOT / "solutions" / f"{chapter}.ipynb", ROOT / "exercises") is None
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.toml")), ids=lambda path: path.stem)
+def test_wrong_answers_belong_to_an_exercise(path):
+    assert path.stem in CHAPTERS
+    assert set(entries(path.stem)) <= set(exercises(path.stem))
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_checks_were_executed_in_the_solution(chapter, number):
+    assert notebook(chapter).cells[exercises(chapter)[number].check].outputs

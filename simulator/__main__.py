@@ -25,7 +25,7 @@ class LazyGroup(click.Group):
         return getattr(import_module(COMMANDS[name]), name) if name in COMMANDS else None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Values that the simulator refuses end the program as any wrong option does: exit code 2, one sentence."""
+        """A value that the simulator refuses ends as a wrong option does: one sentence, exit code 2."""
         try:
             return super().invoke(ctx)
         except ValueError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+BUBBLES = ("idle", "internal", "overhead")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """One piece of work on one lane of one rank.
 
     Args:
@@ -67,3 +69,36 @@ class Timeline:
     def busy(self, rank: int, lane: str = "compute") -> float:
         """How long the lane of that rank was at work."""
         return sum(span.duration for span in self.of(rank, lane))
+
+    def bubble(self, definition: str = "idle", lane: str = "compute") -> float:
+        """The share of time lost to waiting, by one of the three definitions in use.
+
+        Args:
+            definition:
+                ``"idle"``: idle time / total time, over all ranks from the first start to the last end. Equals
+                (p - 1)/(m + p - 1) for GPipe (arXiv:1811.06965).
+                ``"internal"``: as ``"idle"``, but every rank is timed from its own first start to its own last
+                end, and the longest of these spans counts for all: filling and draining cost nothing if the
+                next step can use them. The bubble rate of zero-bubble pipelines (arXiv:2401.10241).
+                ``"overhead"``: (actual - ideal)/ideal, where the ideal has every rank busy all the time.
+                Equals (p - 1)/m for 1F1B (arXiv:2104.04473).
+            lane: the lane that should never be idle.
+
+        Raises:
+            ValueError: there is no such definition, or nothing on that lane.
+        """
+        spans_of = {rank: spans for rank in self.ranks if (spans := self.of(rank, lane))}
+        if definition not in BUBBLES:
+            raise ValueError(f"bubble {definition!r} is unknown: choose from {', '.join(BUBBLES)}")
+        if not spans_of:
+            raise ValueError(
+                f"no span lies on lane {lane!r}: the lanes are {', '.join(self.lanes) or 'none'}"
+            )
+        busy = sum(span.duration for spans in spans_of.values() for span in spans) / len(spans_of)
+        if definition == "internal":
+            total = max(max(s.end for s in spans) - spans[0].start for spans in spans_of.values())
+        else:
+            spans = [span for spans in spans_of.values() for span in spans]
+            total = max(s.end for s in spans) - min(s.start for s in spans)
+        lost = total - busy
+        return lost / busy if definition == "overhead" else lost / total

@@ -7,6 +7,7 @@ critical path and a deadlock all follow from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 
 from simulator.actions import Action, Schedule
@@ -55,7 +56,7 @@ def simulate(
     W = _table("backward_weight", backward_weight, slowness, m)
     took = {"F": F, "B": B, "W": W, "BW": [b + w for b, w in zip(B, W, strict=True)]}
     message = _at_least_0("transfer", transfer) + _at_least_0("message_bytes", message_bytes) / bandwidth
-    crosses = [a != b for a, b in zip(rank_of, rank_of[1:], strict=False)]
+    crosses = [a != b for a, b in pairwise(rank_of)]
     sends_on = {"F": [*crosses, False], "BW": [False, *crosses], "W": [False] * stages}
     sends_on["B"] = sends_on["BW"]
 

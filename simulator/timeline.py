@@ -75,8 +75,8 @@ class Timeline:
 
         Args:
             definition:
-                ``"idle"``: idle time / total time, over all ranks from the first start to the last end. Equals
-                (p - 1)/(m + p - 1) for GPipe (arXiv:1811.06965).
+                ``"idle"``: idle time / total time, over all ranks, from the first start to the last end of
+                anything. Equals (p - 1)/(m + p - 1) for GPipe (arXiv:1811.06965).
                 ``"internal"``: as ``"idle"``, but every rank is timed from its own first start to its own last
                 end, and the longest of these spans counts for all: filling and draining cost nothing if the
                 next step can use them. The bubble rate of zero-bubble pipelines (arXiv:2401.10241).
@@ -98,7 +98,6 @@ class Timeline:
         if definition == "internal":
             total = max(max(s.end for s in spans) - spans[0].start for spans in spans_of.values())
         else:
-            spans = [span for spans in spans_of.values() for span in spans]
-            total = max(s.end for s in spans) - min(s.start for s in spans)
+            total = self.makespan
         lost = total - busy
         return lost / busy if definition == "overhead" else lost / total

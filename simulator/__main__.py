@@ -15,6 +15,12 @@ COMMANDS = {
 }
 
 
+class Refused(click.ClickException):
+    """A value that makes no sense: one sentence, and the exit code of a wrong option."""
+
+    exit_code = 2
+
+
 class LazyGroup(click.Group):
     """A group whose commands are functions of the same name in the modules of ``COMMANDS``."""
 
@@ -25,11 +31,10 @@ class LazyGroup(click.Group):
         return getattr(import_module(COMMANDS[name]), name) if name in COMMANDS else None
 
     def invoke(self, ctx: click.Context) -> object:
-        """A value that the simulator refuses ends as a wrong option does: one sentence, exit code 2."""
         try:
             return super().invoke(ctx)
-        except ValueError as error:
-            raise click.UsageError(str(error), ctx) from error
+        except (ValueError, OSError) as error:
+            raise Refused(str(error)) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

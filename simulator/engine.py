@@ -173,6 +173,6 @@ def _speeds(speeds: Sequence[float] | None, ranks: int) -> Sequence[float]:
 
 
 def _at_least_0(name: str, value: float) -> float:
-    if not value >= 0:
-        raise ValueError(f"{name} must not be negative, not {value}")
+    if not 0 <= value < inf:
+        raise ValueError(f"{name} must be a number of at least 0, not {value}")
     return value

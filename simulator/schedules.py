@@ -53,7 +53,7 @@ def interleaved_1f1b(p: int, m: int, v: int | None = None) -> Schedule:
     Microbatches travel in rounds of p: a rank takes a whole round through one of its chunks, then through the
     next. The paper wants m to be a multiple of p; here the rounds just become as equal as possible.
     """
-    v = _chunks("interleaved-1f1b", v, 2, at_least=1)
+    v = _chunks("interleaved-1f1b", v, 2, any_number=True)
     rounds = _rounds(m, max(1, m // p))
     ranks = []
     for r in range(p):
@@ -110,11 +110,12 @@ def _rounds(m: int, count: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(edges)]
 
 
-def _chunks(name: str, v: int | None, default: int, at_least: int | None = None) -> int:
-    if v is None or v == default or (at_least is not None and v >= at_least):
+def _chunks(name: str, v: int | None, default: int, *, any_number: bool = False) -> int:
+    if v is None or v == default or any_number:
         return default if v is None else v
-    accepted = f"{at_least} or more chunks" if at_least is not None else f"exactly {default}"
-    raise ValueError(f"{name} takes {accepted} a rank, not {v}")
+    raise ValueError(
+        f"{name} has {default} chunk a rank, not {v}: for more take interleaved-1f1b, zb-v or dualpipe-v"
+    )
 
 
 def _schedule(name: str, p: int, m: int, v: int, ranks: list[list[Action]]) -> Schedule:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 BUBBLES = ("idle", "internal", "overhead")
 
@@ -99,5 +101,37 @@ class Timeline:
             total = max(max(s.end for s in spans) - spans[0].start for spans in spans_of.values())
         else:
             total = self.makespan
-        lost = total - busy
-        return lost / busy if definition == "overhead" else lost / total
+        reference = busy if definition == "overhead" else total
+        return (total - busy) / reference if reference else 0.0
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The timeline in Chrome's trace format: a process a rank, a thread a lane, times taken as seconds.
+
+        https://ui.perfetto.dev and ``chrome://tracing`` open it.
+        """
+        threads = {
+            lane: number for number, lane in enumerate(sorted(self.lanes, key=lambda x: (x != "compute", x)))
+        }
+        events: list[dict[str, Any]] = []
+        for rank in self.ranks:
+            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+            events.append(
+                {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
+            )
+        for rank, lane in sorted({(span.rank, span.lane) for span in self.spans}):
+            named = {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": rank,
+                "tid": threads[lane],
+                "args": {"name": lane},
+            }
+            events.append(named)
+        for rank, lane, name, start, end in self.spans:
+            times = {"ts": (start - self.start) * 1e6, "dur": (end - start) * 1e6}  # microseconds
+            events.append({"ph": "X", "name": name, "cat": lane, "pid": rank, "tid": threads[lane], **times})
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write ``chrome_trace`` as JSON."""
+        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")

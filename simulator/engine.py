@@ -123,7 +123,7 @@ def simulate(
 
     if any(len(done) < len(todo) for done, todo in zip(starts, schedule.actions, strict=True)):
         raise ValueError(explain_deadlock(schedule, [len(done) for done in starts]))
-    return Execution(schedule, starts, ends, sends, blocking=blocking)
+    return Execution(schedule, starts, ends, sends, blocking=blocking, together=overlapped is not None)
 
 
 def explain_deadlock(schedule: Schedule, done: Sequence[int]) -> str:

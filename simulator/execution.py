@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import NamedTuple
 
 from simulator.actions import Action, Schedule
@@ -49,6 +50,7 @@ class Execution(Timeline):
         starts, ends: for every rank, one number for each of its actions.
         sends: transfers between ranks: sender, position of the action whose output it is, start, end.
         blocking: a rank waited for its own transfers to end.
+        together: the pairs of ``schedule.overlapped`` ran as one.
     """
 
     def __init__(
@@ -59,31 +61,35 @@ class Execution(Timeline):
         sends: Sequence[Send] = (),
         *,
         blocking: bool = False,
+        together: bool = False,
     ) -> None:
         # A frozen dataclass by inheritance, so plain assignment is closed.
         vars(self).update(schedule=schedule, starts=starts, ends=ends, sends=sends, blocking=blocking)
+        pairs = schedule.overlapped if together else ()
+        vars(self).update(_pairs=pairs or [frozenset()] * schedule.ranks)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Made when they are first asked for: a large schedule is simulated faster than it is spelled out."""
         spans = []
-        for rank in range(self.schedule.ranks):
-            at = 0
-            while at < len(self.starts[rank]):
-                spans.append(self._span(rank, at))
-                at += 2 if self._pair(rank, at) else 1
+        for rank, actions in enumerate(self.schedule.actions):
+            if self._pairs[rank]:
+                spans += [
+                    self._span(rank, at) for at in range(len(actions)) if at - 1 not in self._pairs[rank]
+                ]
+            else:
+                names = map(self.schedule.span_name, actions)
+                rows = zip(
+                    repeat(rank), repeat("compute"), names, self.starts[rank], self.ends[rank], strict=False
+                )
+                spans += map(Span._make, rows)
         return tuple(sorted(spans + [self._send(send) for send in self.sends]))
 
-    def _pair(self, rank: int, at: int) -> bool:
-        """The action at this position ran together with the one behind it."""
-        pairs = self.schedule.overlapped
-        return bool(pairs) and at in pairs[rank] and self.starts[rank][at] == self.starts[rank][at + 1]
-
     def _span(self, rank: int, at: int) -> Span:
-        at -= at > 0 and self._pair(rank, at - 1)
+        at -= at - 1 in self._pairs[rank]
         actions = self.schedule.actions[rank]
         name = self.schedule.span_name(actions[at])
-        if self._pair(rank, at):
+        if at in self._pairs[rank]:
             name += " + " + self.schedule.span_name(actions[at + 1])
         return Span(rank, "compute", name, self.starts[rank][at], self.ends[rank][at])
 
@@ -129,7 +135,7 @@ class Execution(Timeline):
     def _suppliers(self, rank: int, at: int) -> list[Node]:
         """What this action gets from other ranks, and when it is there."""
         found = []
-        for position in (at, at + 1) if self._pair(rank, at) else (at,):
+        for position in (at, at + 1) if at in self._pairs[rank] else (at,):
             for output in inputs_of(self.schedule, self.schedule.actions[rank][position]):
                 maker = self._made[output]
                 if maker[0] != rank:
@@ -151,7 +157,7 @@ class Execution(Timeline):
             if previous := self._sent[rank, at][1]:
                 held.append(Node(previous[3], True, *previous[:2]))
         else:
-            at -= at > 0 and self._pair(rank, at - 1)
+            at -= at - 1 in self._pairs[rank]
             if at:
                 held.append(Node(self._end((rank, at - 1)), False, rank, at - 1))
             if self.blocking and (rank, at - 1) in self._sent:

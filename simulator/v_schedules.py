@@ -7,25 +7,34 @@ of those that do not exist are left out, which can break no dependency of the ot
 
 from __future__ import annotations
 
+from itertools import accumulate, compress
+
 from simulator.actions import Action, Schedule
+
+# What a step is: its kind, its chunk, and the counters that it moves on.
+STEPS = {
+    f"{kind}{chunk}": (kind, chunk, [f"{letter}{chunk}" for letter in kind])
+    for kind in ("F", "B", "W", "BW")
+    for chunk in (0, 1)
+}
 
 
 class _Rank:
-    """One rank's list in the making; it knows which microbatch is next for each (kind, chunk)."""
+    """One rank's list in the making; it knows which microbatch comes next in each step."""
 
     def __init__(self, r: int, p: int) -> None:
         self.stages = (r, 2 * p - 1 - r)
-        self.next = {(kind, chunk): 0 for kind in "FBW" for chunk in (0, 1)}
+        self.next = {"F0": 0, "F1": 0, "B0": 0, "B1": 0, "W0": 0, "W1": 0}
         self.actions: list[Action] = []
         self.overlapped: set[int] = set()
 
     def do(self, *steps: str) -> None:
         """``"F0"``: the next forward of chunk 0; ``"B1"``, ``"W1"``: halves of a backward; ``"BW1"``: all of it."""
         for step in steps:
-            kind, chunk = step[:-1], int(step[-1])
-            self.actions.append(Action(kind, self.stages[chunk], self.next[kind[0], chunk]))
-            for letter in kind:
-                self.next[letter, chunk] += 1
+            kind, chunk, counted = STEPS[step]
+            self.actions.append(Action(kind, self.stages[chunk], self.next[counted[0]]))
+            for counter in counted:
+                self.next[counter] += 1
 
     def together(self, forward: str, backward: str) -> None:
         """Two steps that the rank runs at once."""
@@ -34,7 +43,7 @@ class _Rank:
 
     def pending(self, chunk: int) -> int:
         """Weight gradients of this chunk that are still owed."""
-        return self.next["B", chunk] - self.next["W", chunk]
+        return self.next[f"B{chunk}"] - self.next[f"W{chunk}"]
 
 
 def zb_v(p: int, m: int, v: int | None = None) -> Schedule:
@@ -48,8 +57,8 @@ def zb_v(p: int, m: int, v: int | None = None) -> Schedule:
             rank.do("F1", "F0")
         for _ in range(p - r):
             rank.do("F1", "B1", "W1")
-        while rank.next["F", 1] < total:  # steady: one of each
-            rank.do(*["F0"] * (rank.next["F", 0] < total), "B0", "W0", "F1", "B1", "W1")
+        while rank.next["F1"] < total:  # steady: one of each
+            rank.do(*["F0"] * (rank.next["F0"] < total), "B0", "W0", "F1", "B1", "W1")
         for _ in range(r):  # drain: inputs first, since others wait for them
             rank.do("B0", "B1")
         for _ in range(p - r):
@@ -103,8 +112,8 @@ def _v_schedule(name: str, p: int, m: int, v: int | None, ranks: list[_Rank]) ->
         raise ValueError(f"{name} takes exactly 2 chunks a rank, one for each side of the V, not {v}")
     actions, overlapped = [], []
     for rank in ranks:
-        kept = [i for i, action in enumerate(rank.actions) if action.microbatch < m]
-        place = {i: position for position, i in enumerate(kept)}
-        actions.append(tuple(rank.actions[i] for i in kept))
-        overlapped.append(frozenset(place[i] for i in rank.overlapped if i in place and i + 1 in place))
+        kept = [action.microbatch < m for action in rank.actions]
+        place = list(accumulate(kept, initial=0))  # how many are kept before each
+        actions.append(tuple(compress(rank.actions, kept)))
+        overlapped.append(frozenset(place[at] for at in rank.overlapped if kept[at] and kept[at + 1]))
     return Schedule(name, p, m, 2, tuple(actions), "v", tuple(overlapped))

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 import click
 
+from simulator.hardware import GPUS, Hardware
 from simulator.memory import MemoryBreakdown, model_states, plan_memory
 from simulator.plan import (
     ATTENTION,
@@ -116,3 +117,91 @@ def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
     """Whole bytes; the total is the sum of what is printed."""
     entry = {name: round(size) for name, size in breakdown.as_dict().items()}
     return entry | {"total": sum(entry.values())}
+
+
+@click.command()
+@options(SHAPE_OPTIONS, PLAN_OPTIONS)
+@click.option("--gpu", required=True, help=f"{', '.join(GPUS)}, or your own: FLOP/s,memory B/s,link B/s.")
+@click.option("--gpus", type=int, help="How many devices there are; the plan must not need more.")
+@click.option("--global-batch", type=int, required=True, help="Sequences in one step, on all ranks.")
+@JSON
+def step(gpu: str, gpus: int | None, global_batch: int, as_json: bool, **values: object) -> None:
+    """Seconds of one training step, by part, with MFU and HFU."""
+    from simulator.step import check_fits, step_cost
+
+    hardware, shape = read_hardware(gpu), read_shape(values)
+    given = {"attention": hardware.attention} | _given(Plan, values)
+    plan = Plan(**given, microbatches=_microbatches(global_batch, **given))
+    if gpus is not None and plan.ranks > gpus:
+        raise ValueError(f"dp x tp x pp x cp must be at most the {gpus} devices there are, not {plan.ranks}")
+    plan.check(shape)
+    check_fits(shape, plan, hardware)
+    cost = step_cost(shape, plan, hardware)
+    numbers = {name: getattr(cost, name) for name in ("seconds", "tflops_per_gpu", "mfu", "hfu")}
+    if as_json:
+        click.echo(json.dumps(numbers | {"parts": cost.parts}))
+        return
+    click.echo(f"{plan.ranks} x {hardware.name}: {cost.seconds:.4g} s a step of {global_batch} sequences")
+    click.echo(f"MFU {cost.mfu:.1%}, HFU {cost.hfu:.1%}, {cost.tflops_per_gpu:.4g} TFLOP/s on each device")
+    for name, seconds in sorted(cost.parts.items(), key=lambda part: -part[1]):
+        click.echo(f"  {name.replace('_', ' '):22}{seconds:10.4g} s {seconds / cost.seconds:7.1%}")
+
+
+def read_hardware(text: str) -> Hardware:
+    """A known device, or three numbers: FLOP/s, bytes a second to its memory, bytes a second to the others."""
+    if text in GPUS:
+        return GPUS[text]
+    try:
+        flops, memory_bandwidth, link_bandwidth = (float(number) for number in text.split(","))
+    except ValueError:
+        known = ", ".join(GPUS)
+        raise ValueError(f"gpu must be one of {known} or three numbers with commas, not {text}") from None
+    return Hardware.of(flops, memory_bandwidth, link_bandwidth)
+
+
+def _microbatches(global_batch: int, dp: int = 1, micro_batch: int = 1, **_: object) -> int:
+    """Global batch / (dp x microbatch), which must come out even."""
+    each = Plan(dp=dp, micro_batch=micro_batch).dp * micro_batch  # refuses a zero before it divides
+    if global_batch < 1 or global_batch % each:
+        raise ValueError(f"global batch must be a multiple of dp x micro-batch = {each}, not {global_batch}")
+    return global_batch // each
+
+
+@click.command()
+@JSON
+def validate(as_json: bool) -> None:
+    """Every published row beside its prediction; exit code 1 if the errors are above their targets."""
+    from simulator.published import TARGETS, published_rows
+
+    rows = [
+        {
+            "source": row.source,
+            "name": row.name,
+            "kind": row.kind,
+            "quantity": row.quantity,
+            "printed": row.printed,
+            "predicted": row.predicted(),
+            "error": row.error(),
+        }
+        for row in published_rows()
+    ]
+    summary = {}
+    for kind in TARGETS:
+        errors = [abs(row["error"]) for row in rows if row["kind"] == kind]
+        summary[kind] = {"rows": len(errors), "mean": sum(errors) / len(errors), "worst": max(errors)}
+    if as_json:
+        click.echo(json.dumps({"rows": rows, "summary": summary}))
+    else:
+        for row in rows:
+            click.echo(
+                f"{row['source']:31}{row['name']:37}{row['quantity']:15}"
+                f"{row['printed']:>11.4g}{row['predicted']:>11.4g}{row['error']:>+8.1%}"
+            )
+        for kind, found in summary.items():
+            mean, worst = TARGETS[kind]
+            click.echo(
+                f"{kind}: {found['rows']} rows, mean error {found['mean']:.1%} (at most {mean:.0%}), "
+                f"worst {found['worst']:.1%} (at most {worst:.0%})"
+            )
+    if any(s["mean"] > TARGETS[kind][0] or s["worst"] > TARGETS[kind][1] for kind, s in summary.items()):
+        raise SystemExit(1)

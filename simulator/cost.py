@@ -1,0 +1,204 @@
+"""How long one operator, one collective and one layer take: rooflines for kernels, alpha-beta for links.
+
+Nothing here is fitted to a model or a plan. What a data sheet does not say stands in ``Hardware``, once for each
+kind of device, and in the few constants below, once for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+from simulator.plan import Hardware, Link, ModelShape, Plan
+
+# Output tiles a matrix product is cut into, and how near each comes to the best rate: small tiles reread more.
+TILES = {(256, 128): 1.0, (128, 256): 1.0, (128, 128): 0.93, (64, 128): 0.75}
+FLASH_RATE = (
+    0.55  # of a matrix product's rate: exponentials between the products (arXiv:2307.08691, section 4)
+)
+
+
+# ---- kernels ----------------------------------------------------------------------------------------------
+
+
+def matmul_seconds(m: int, n: int, k: int, hardware: Hardware, itemsize: int = 2, batch: int = 1) -> float:
+    """``batch`` products (m, k) @ (k, n): tiles in waves over the processors, or the memory, if that is slower.
+
+    A tile takes 2 x its area x (k + ``hardware.tile_start``) operations' time: filling and draining it costs as
+    much as that many more columns. The last wave is as long as the others, however few tiles it has.
+    """
+    rate = hardware.peak_flops * hardware.matmul_efficiency * (2 / max(itemsize, 2))
+    waves = (
+        ceil(batch * ceil(m / rows) * ceil(n / columns) / hardware.units) * rows * columns / quality
+        for (rows, columns), quality in TILES.items()
+    )
+    compute = 2 * min(waves) * hardware.units * (k + hardware.tile_start) / rate
+    moved = itemsize * batch * (m * k + k * n + m * n)
+    return hardware.launch + max(compute, memory_seconds(moved, hardware))
+
+
+def memory_seconds(size: float, hardware: Hardware) -> float:
+    """An elementwise kernel that reads and writes ``size`` bytes in all."""
+    return size / (hardware.memory_bandwidth * hardware.memory_efficiency)
+
+
+def flash_seconds(flops: float, hardware: Hardware) -> float:
+    """FlashAttention of ``flops`` over the whole square; a causal mask lets it skip half of the tiles."""
+    return flops / 2 / (hardware.peak_flops * hardware.matmul_efficiency * FLASH_RATE)
+
+
+# ---- links ------------------------------------------------------------------------------------------------
+
+
+def group_link(ranks: int, stride: int, hardware: Hardware) -> Link:
+    """The link that bounds a ring over ``ranks`` devices which stand ``stride`` apart.
+
+    A ring inside a node runs at the node's rate. A ring across nodes leaves each node through as many network
+    cards as it has members there.
+    """
+    node, network = hardware.node, hardware.network
+    members = max(1, min(ranks, hardware.node_size // stride))
+    if members == ranks:
+        return Link(node.latency, node.rate)
+    return Link(network.latency, min(node.rate, members * network.rate))
+
+
+def collective_seconds(collective: str, payload: float, ranks: int, stride: int, hardware: Hardware) -> float:
+    """A ring collective on ``payload`` bytes (the whole tensor): p - 1 steps of payload / p, twice to all-reduce.
+
+    All-to-all sends each of its p - 1 messages straight to its receiver, most of them to other nodes.
+    """
+    if ranks == 1:
+        return 0.0
+    steps = (ranks - 1) * (2 if collective == "all-reduce" else 1)
+    if collective == "all-to-all" and ranks * stride > hardware.node_size:
+        return hardware.network.seconds(payload * (ranks - 1) / ranks, ranks - 1)
+    return group_link(ranks, stride, hardware).seconds(steps * payload / ranks, steps)
+
+
+# ---- one layer --------------------------------------------------------------------------------------------
+
+
+def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[Counter, Counter]:
+    """Forward and backward of one layer on one microbatch, by part, without recomputation.
+
+    Parts: ``attention`` and ``mlp`` (matrix products and what runs between them), ``norms`` (norms, dropout and
+    residuals), ``tensor_parallel``, ``context_parallel`` and ``expert_parallel`` (the exposed communication).
+    """
+    forward, backward = Counter(), Counter()
+    for part in (_attention, _mlp, _norms, _communication):
+        ahead, back = part(shape, plan, hardware)
+        forward.update(ahead)
+        backward.update(back)
+    return forward, backward
+
+
+def recompute_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """What the backward of one layer repeats of its forward."""
+    if plan.recompute == "full":
+        return sum(layer_seconds(shape, plan, hardware)[0].values())
+    if plan.recompute == "selective" and plan.attention == "unfused":
+        return _core(shape, plan, hardware)[0]
+    return 0.0
+
+
+def _tokens(shape: ModelShape, plan: Plan) -> int:
+    return plan.micro_batch * shape.sequence // plan.cp
+
+
+def _linear(m: int, n: int, k: int, plan: Plan, hardware: Hardware, batch: int = 1) -> tuple[float, float]:
+    """A linear layer forward, and its two products backward: of the input, of the weight."""
+    e = plan.itemsize
+    ahead = matmul_seconds(m, n, k, hardware, e, batch)
+    of_input = matmul_seconds(m, k, n, hardware, e, batch)
+    of_weight = matmul_seconds(k, n, m, hardware, e, batch)
+    return ahead, of_input + of_weight
+
+
+def _attention(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
+    kv = max(1, shape.kv_heads // t) * shape.head_size
+    columns = h // t + 2 * kv
+    qkv = _linear(tokens, columns, h, plan, hardware)
+    projection = _linear(tokens, h, h // t, plan, hardware)
+    core = _core(shape, plan, hardware)
+    # q, k, v and the context change their layout: read and written once each way; rotary does so to q and k.
+    layout = 2 * e * tokens * (columns + h / t + (0 if shape.learned_positions else h / t + kv))
+    moved = memory_seconds(layout, hardware)
+    return (
+        {"attention": qkv[0] + projection[0] + core[0] + moved},
+        {"attention": qkv[1] + projection[1] + core[1] + moved},
+    )
+
+
+def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float]:
+    """Scores, softmax, dropout, and the sum of the values: (forward, backward)."""
+    s, d, e = shape.sequence, shape.head_size, plan.itemsize
+    heads, rows = plan.micro_batch * shape.heads // plan.tp, shape.sequence // plan.cp
+    if plan.attention == "flash":
+        flops = 4 * heads * rows * s * d
+        return flash_seconds(flops, hardware), flash_seconds(2.5 * flops, hardware)  # 5 products for 2
+    scores = matmul_seconds(rows, s, d, hardware, e, heads)
+    values = matmul_seconds(rows, d, s, hardware, e, heads)
+    # Forward: softmax reads and writes; dropout too, and writes its mask. Backward: softmax reads two.
+    square = heads * rows * s
+    ahead = 2 * e + (2 * e + 1 if shape.dropout else 0)
+    back = 3 * e + (2 * e + 1 if shape.dropout else 0)
+    return (
+        scores + values + memory_seconds(ahead * square, hardware),
+        2 * (scores + values) + memory_seconds(back * square, hardware),
+    )
+
+
+def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    tokens, h, e = _tokens(shape, plan), shape.hidden, plan.itemsize
+    f = shape.ffn // plan.tp
+    gates = 2 if shape.activation == "swiglu" else 1
+    experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
+    each = ceil(tokens * shape.experts_per_token / experts)
+    up = _linear(each, gates * f, h, plan, hardware, experts)
+    down = _linear(each, h, f, plan, hardware, experts)
+    inner = e * each * experts * f
+    ahead = memory_seconds((gates + 1) * inner, hardware)
+    back = memory_seconds((2 * gates + 1) * inner, hardware)
+    if shape.experts > 1:  # tokens are dealt out to the experts and put together again
+        dealt = memory_seconds(4 * e * each * experts * h, hardware)
+        ahead, back = ahead + dealt, back + dealt
+    return {"mlp": up[0] + down[0] + ahead}, {"mlp": up[1] + down[1] + back}
+
+
+def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    """Two norms, two residual additions, each with dropout: on every rank whole, unless sequence parallel."""
+    elements = _tokens(shape, plan) * shape.hidden / (plan.tp if plan.sequence_parallel else 1)
+    e, mask = plan.itemsize, 1 if shape.dropout else 0
+    norm, residual = 2 * e, 3 * e + mask
+    norm_back, residual_back = 5 * e, (2 * e + mask if shape.dropout else 0)
+    return (
+        {"norms": memory_seconds(2 * (norm + residual) * elements, hardware)},
+        {"norms": memory_seconds(2 * (norm_back + residual_back) * elements, hardware)},
+    )
+
+
+def _communication(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
+    # Two all-reduces, or two all-gathers and two reduce-scatters, in each direction. Backward, the product for
+    # the weight does not wait for them.
+    tensor = 2 * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
+    ahead = {"tensor_parallel": tensor}
+    back = {"tensor_parallel": tensor * (1 - hardware.overlap)}
+    if plan.cp > 1:
+        kv = 2 * e * tokens * max(1, shape.kv_heads // t) * shape.head_size
+        ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
+        core = _core(shape, plan, hardware)
+        ahead["context_parallel"] = exposed(ring, core[0], hardware)
+        back["context_parallel"] = exposed(2 * ring, core[1], hardware)
+    if plan.ep > 1:
+        copies = e * tokens * shape.experts_per_token * h / (t if plan.sequence_parallel else 1)
+        both = 2 * collective_seconds("all-to-all", copies, plan.ep, t * plan.cp, hardware)
+        ahead["expert_parallel"] = back["expert_parallel"] = both
+    return ahead, back
+
+
+def exposed(communication: float, computation: float, hardware: Hardware) -> float:
+    """How much longer it takes when a transfer runs beside computation: it takes processors and memory from it."""
+    return communication - hardware.overlap * min(communication, computation)

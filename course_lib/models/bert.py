@@ -72,6 +72,22 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(x))
 
 
+class BertCore(nn.Module):
+    """Attention without weights, a module of its own so that it can be recomputed or replaced by itself.
+
+    Query, key and value, and the result: ``(batch, heads, seq, size)``.
+    """
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
+        )
+
+
 class BertSelfAttention(nn.Module):
     """Every token attends to every token that is no padding.
 
@@ -82,16 +98,14 @@ class BertSelfAttention(nn.Module):
         super().__init__()
         h = config.hidden_size
         self.head_size = h // config.num_attention_heads
-        self.dropout_p = config.attention_probs_dropout_prob
         self.query = nn.Linear(h, h)
         self.key = nn.Linear(h, h)
         self.value = nn.Linear(h, h)
+        self.core = BertCore(config.attention_probs_dropout_prob)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (self._split_heads(project(x)) for project in (self.query, self.key, self.value))
-        y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=self.dropout_p if self.training else 0.0
-        )
+        y = self.core(q, k, v, mask)
         return y.transpose(1, 2).flatten(2)  # (batch, seq, heads * size)
 
     def _split_heads(self, x: Tensor) -> Tensor:

@@ -1,0 +1,39 @@
+"""Floating-point operations, counted as autograd runs them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+
+class Flops(NamedTuple):
+    """Of one step; a multiplication and an addition are two. Matrix products and convolutions count."""
+
+    forward: int
+    backward: int
+
+
+def count_flops(model: nn.Module, *inputs: Any) -> Flops:
+    """FLOPs of ``model(*inputs)`` and of the backward of the sum of all that it returns.
+
+    Nothing is computed: model and inputs are copied to the device ``meta``, so that any size is quick, and
+    attention runs as its matrix products, which on the CPU would be counted as nothing. What is recomputed
+    counts for the backward. A causal mask saves nothing: the whole s x s square counts.
+
+    Args:
+        model: any module; it stays as it is, and may be on ``meta`` already.
+    """
+    model = copy.deepcopy(model).to("meta")
+    inputs = tree_map_only(Tensor, lambda t: t.to("meta"), inputs)
+    with FlopCounterMode(display=False) as counter:
+        results = model(*inputs)
+        forward = counter.get_total_flops()
+        sum(
+            t.sum() for t in tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad
+        ).backward()
+    return Flops(forward, counter.get_total_flops() - forward)

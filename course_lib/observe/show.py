@@ -54,8 +54,8 @@ def show_source(*objects: Any, docstrings: bool = True) -> Shown:
     html = "".join(
         '<figure style="margin:0 0 1em 0; padding:.6em 1em; background:#ffffff; border:1px solid #8a8a8a">'
         f'<figcaption style="color:#595959; font-size:85%">{escape(title)}</figcaption>'
-        f'<pre style="margin:0; background:#ffffff; color:#000000; overflow-x:auto">{_highlighted(source)}</pre>'
-        "</figure>"
+        '<pre style="margin:0; background:#ffffff; color:#000000; overflow-x:auto; font-family:monospace">'
+        f"{_highlighted(source)}</pre></figure>"
         for title, source in pieces
     )
     return Shown(text, html)

@@ -12,7 +12,7 @@ from math import ceil
 from simulator.plan import Hardware, Link, ModelShape, Plan
 
 # Output tiles a matrix product is cut into, and how near each comes to the best rate: small tiles reread more.
-TILES = {(256, 128): 1.0, (128, 256): 1.0, (128, 128): 0.93, (64, 128): 0.75}
+TILES = {(256, 128): 1.0, (128, 256): 1.0, (128, 128): 0.93, (64, 128): 0.75, (128, 64): 0.75}
 FLASH_RATE = (
     0.55  # of a matrix product's rate: exponentials between the products (arXiv:2307.08691, section 4)
 )

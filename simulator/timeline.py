@@ -66,7 +66,7 @@ class Timeline:
     def of(self, rank: int | None = None, lane: str | None = None) -> list[Span]:
         """The spans of one rank, one lane, or both, in order of their start."""
         chosen = (s for s in self.spans if rank in (None, s.rank) and lane in (None, s.lane))
-        return sorted(chosen, key=lambda s: s.start)
+        return sorted(chosen, key=lambda s: (s.start, s.end))
 
     def busy(self, rank: int, lane: str = "compute") -> float:
         """How long the lane of that rank was at work."""

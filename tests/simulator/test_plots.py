@@ -1,0 +1,154 @@
+"""Pictures: the same file each time, readable aloud, and with the numbers that matter in them."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from simulator.engine import simulate
+from simulator.memory import MemoryBreakdown
+from simulator.overlap import ddp_timeline, fsdp_timeline
+from simulator.plot_time import COLOURS, IDLE, category, lightness
+from simulator.plots import Picture, plot_bytes_over_time, plot_memory, plot_plans, plot_timeline
+from simulator.replay import replay
+from simulator.schedules import make_schedule
+from simulator.timeline import Span, Timeline
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(picture: Picture) -> list[str]:
+    return [node.text for node in ElementTree.fromstring(picture.svg).iter(f"{SVG}text")]
+
+
+def all_pictures() -> list[Picture]:
+    rank = MemoryBreakdown(2e9, 2e9, 12e9, 8e9, 1e9)
+    histories = replay(simulate(make_schedule("zb-h1", 2, 3)), 1e9, 4e8)
+    return [
+        plot_timeline(simulate(make_schedule("zb-v", 2, 3), transfer=0.1)),
+        plot_timeline(
+            ddp_timeline([1, 1], [2, 2], [5, 5], ranks=2, bandwidth=5), titles=["DDP"], unit="seconds"
+        ),
+        plot_memory([rank, rank], rank, titles=["predicted", "measured"], capacity=40e9),
+        plot_bytes_over_time(histories, titles=["zb-h1"]),
+        plot_plans({"tp 8": ({"compute": 10, "bubble": 1}, rank)}, capacity=40e9),
+    ]
+
+
+def test_every_picture_is_deterministic_small_and_has_its_sentence():
+    for first, second in zip(all_pictures(), all_pictures(), strict=True):
+        assert first.svg == second.svg
+        assert len(first.svg) < 300_000
+        root = ElementTree.fromstring(first.svg)
+        assert root.get("role") == "img"
+        assert root.get("aria-label") == root.find(f"{SVG}title").text == first.alt == repr(first)
+        assert re.fullmatch(r"[A-Za-z].*\.", first.alt)
+        assert first._repr_mimebundle_() == {"image/svg+xml": first.svg, "text/plain": first.alt}
+
+
+def test_every_microbatch_number_is_readable_at_8_by_16():
+    picture = plot_timeline(simulate(make_schedule("1f1b", 8, 16)))
+    sizes = re.findall(r"font-size: ([\d.]+)px[^>]*>\d+</text>", picture.svg)
+    assert len([text for text in texts(picture) if text.isdigit()]) >= 8 * 16 * 2
+    assert min(map(float, sizes)) >= 7
+    assert picture.alt == "Timeline of 1f1b on 8 ranks: 69 long, 30.4% of the computing time idle."
+
+
+def test_three_at_8_by_16_stay_below_300_kilobytes():
+    names = ("gpipe", "1f1b", "zb-h1")
+    assert len(plot_timeline(*[simulate(make_schedule(name, 8, 16)) for name in names]).svg) < 300_000
+
+
+def test_a_dense_timeline_becomes_pixels():
+    picture = plot_timeline(simulate(make_schedule("1f1b", 16, 64)))
+    assert "<image" in picture.svg
+    assert len(picture.svg) < 300_000
+
+
+def test_kinds_differ_in_lightness_so_that_print_keeps_them_apart():
+    kinds = [lightness(COLOURS[name][0]) for name in ("forward", "backward", "weight gradients")]
+    assert lightness(IDLE) - kinds[0] > 0.1
+    assert kinds[0] - kinds[1] > 0.15
+    assert kinds[1] - kinds[2] > 0.2
+    assert (lightness("#000000"), lightness("#ffffff")) == pytest.approx((0, 1), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("F3", "forward"),
+        ("B12 stage 5", "backward"),
+        ("W0", "weight gradients"),
+        ("F3 stage 0 + B1 stage 3", "forward + backward"),
+        ("forward block 2", "forward"),
+        ("send F3", "send"),
+        ("all-gather block 1", "all-gather"),
+        ("bucket 2", "all-reduce"),
+        ("Fetch", "other"),
+    ],
+)
+def test_category_is_read_from_the_name(name, expected):
+    assert category(name) == expected
+
+
+def test_chunks_have_their_own_shade_and_legend():
+    words = texts(plot_timeline(simulate(make_schedule("interleaved-1f1b", 2, 4, 3))))
+    assert {"forward, chunk 0", "forward, chunk 2", "backward, chunk 1", "idle"} <= set(words)
+
+
+def test_a_measured_timeline_is_drawn_by_the_same_function():
+    measured = Timeline(
+        [Span(0, "compute", "F0", 12.5, 13), Span(0, "communication", "all-gather block 4", 12, 12.5)]
+    )
+    words = texts(plot_timeline(measured, titles=["measured"], unit="seconds"))
+    assert {"rank 0", "communication", "measured", "time, seconds", "4"} <= set(words)
+
+
+def test_fsdp_shows_blocks_and_collectives():
+    words = texts(plot_timeline(fsdp_timeline([2, 2], [4, 4], [9, 9], ranks=2, bandwidth=5)))
+    assert {"all-gather", "reduce-scatter", "forward", "backward", "communication"} <= set(words)
+
+
+def test_the_peak_over_time_names_its_action():
+    histories = replay(simulate(make_schedule("gpipe", 2, 3)), 1e9)
+    picture = plot_bytes_over_time(histories)
+    assert "3 GB at F2" in texts(picture)
+    assert picture.alt == "Memory over time: rank 0 peaks at 3 GB at F2."
+
+
+def test_save_writes_svg_and_png(tmp_path):
+    picture = plot_memory(MemoryBreakdown(parameters=1e6))
+    picture.save(tmp_path / "a.svg")
+    picture.save(tmp_path / "a.png")
+    assert (tmp_path / "a.svg").read_text() == picture.svg
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"can only be saved as \.svg, not \.png"):
+        Picture("<svg></svg>", "Nothing.").save(tmp_path / "b.png")
+
+
+def test_a_picture_of_any_svg_gets_its_label():
+    picture = Picture('<?xml version="1.0"?><svg width="1"><g/></svg>', 'Two "ranks" & a link.')
+    assert picture.svg == (
+        '<svg role="img" aria-label="Two &quot;ranks&quot; &amp; a link." width="1">'
+        "<title>Two &quot;ranks&quot; &amp; a link.</title><g/></svg>"
+    )
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plot_timeline(),
+        lambda: plot_timeline(Timeline([])),
+        lambda: plot_memory(),
+        lambda: plot_bytes_over_time(),
+        lambda: plot_plans({}),
+    ],
+)
+def test_nothing_to_draw(draw):
+    with pytest.raises(ValueError, match="there is nothing to draw"):
+        draw()
+
+
+def test_titles_must_match():
+    with pytest.raises(ValueError, match="1 drawings need as many titles, not 2"):
+        plot_timeline(simulate(make_schedule("1f1b", 2, 2)), titles=["a", "b"])

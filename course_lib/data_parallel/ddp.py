@@ -1,0 +1,235 @@
+"""Data parallelism: every rank holds the whole model, sees its own part of the batch, and averages gradients.
+
+First the obvious way, then the way of PyTorch's DistributedDataParallel (Li et al., arXiv:2006.15704): gradients
+are gathered into buckets, and a bucket is all-reduced as soon as its last gradient is ready, while backward
+goes on below it. Psi is the number of bytes of the gradients, p the number of ranks; either way every rank
+sends 2 (p-1)/p Psi a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib.runtime import trace
+
+
+class NaiveDDP(nn.Module):
+    """One all-reduce per parameter, after backward.
+
+    Call ``average_gradients()`` between ``loss.backward()`` and ``optimizer.step()``.
+    """
+
+    def __init__(self, module: nn.Module, group: ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, group
+        broadcast_state(module, group)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        broadcast_buffers(self.module, self.group)
+        return self.module(*inputs, **named)
+
+    def average_gradients(self) -> None:
+        for name, parameter in self.module.named_parameters():  # a tied parameter appears once
+            if parameter.requires_grad:
+                if parameter.grad is None:  # unused here, but another rank may have used it
+                    parameter.grad = torch.zeros_like(parameter)
+                with trace.span("communication", name):
+                    dist.all_reduce(parameter.grad, group=self.group)
+                    parameter.grad /= dist.get_world_size(self.group)
+
+
+class DDP(nn.Module):
+    """Bucketed all-reduce, overlapped with backward by hooks; nothing to call, the gradients are just right.
+
+    Args:
+        module: the model, the same on every rank after construction (rank 0's parameters and buffers).
+        bucket_mb: megabytes (2**20 bytes) a bucket may hold. Small buckets leave early and pay latency often.
+        find_unused: also allow forward passes that leave some parameters out; their gradients are averaged as
+            zeros. It costs a walk through the graph after each forward pass.
+        group: the ranks that hold replicas; by default all.
+
+    Raises:
+        ValueError: a module without anything to train, or a bucket size that is not positive.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        bucket_mb: float = 25.0,
+        find_unused: bool = False,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        trained = [p for p in module.parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("no parameter of this module requires a gradient: there is nothing to average")
+        if not bucket_mb > 0:
+            raise ValueError(f"bucket_mb must be positive, not {bucket_mb!r}")
+        self.module, self.group, self.find_unused = module, group, find_unused
+        self.synchronising = True
+        broadcast_state(module, group)
+        self.buckets = [
+            Bucket(f"bucket {i}", parameters, group)
+            for i, parameters in enumerate(assign_buckets(trained, bucket_mb * 2**20))
+        ]
+        for bucket in self.buckets:
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(self._on_gradient(bucket))
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        if self.synchronising and torch.is_grad_enabled():
+            broadcast_buffers(self.module, self.group)
+        output = self.module(*inputs, **named)
+        if self.synchronising and torch.is_grad_enabled():
+            used = parameters_in_graph(output) if self.find_unused else None
+            for bucket in self.buckets:
+                bucket.prepare(used)
+            self._finish_queued = False
+        return output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients without communicating: for all microbatches of a step but the last."""
+        self.synchronising = False
+        try:
+            yield
+        finally:
+            self.synchronising = True
+
+    def _on_gradient(self, bucket: Bucket) -> Callable[[Tensor], None]:
+        def gradient_is_ready(parameter: Tensor) -> None:
+            if not self.synchronising:
+                return
+            if not self._finish_queued:  # once per backward: run when the whole backward pass is over
+                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+                self._finish_queued = True
+            bucket.waiting.discard(parameter)
+            self._launch_ready()
+
+        return gradient_is_ready
+
+    def _launch_ready(self) -> None:
+        """Start every bucket that is complete, in order.
+
+        In the same order on every rank, or one rank's first bucket would meet another rank's second.
+        """
+        for bucket in self.buckets:
+            if bucket.waiting:
+                return
+            bucket.launch()
+
+    def _finish(self) -> None:
+        missing = [p for bucket in self.buckets for p in bucket.waiting]
+        if missing:
+            names = {p: name for name, p in self.module.named_parameters()}
+            raise RuntimeError(
+                f"{len(missing)} parameters, {names[missing[0]]} first, got no gradient in this backward pass: "
+                "wrap the model with find_unused=True if that is meant"
+            )
+        self._launch_ready()  # a step without any gradient on this rank must still answer its peers
+        for bucket in self.buckets:
+            bucket.finish()
+
+
+class Bucket:
+    """Some parameters whose gradients lie side by side in one buffer and travel in one all-reduce."""
+
+    def __init__(self, name: str, parameters: Sequence[Tensor], group: ProcessGroup | None) -> None:
+        self.name, self.parameters, self.group = name, list(parameters), group
+        sizes = [p.numel() for p in self.parameters]
+        self.buffer = self.parameters[0].new_zeros(sum(sizes))  # (elements of all gradients,)
+        self.views = [
+            part.view_as(p) for part, p in zip(self.buffer.split(sizes), self.parameters, strict=True)
+        ]
+        self.waiting: set[Tensor] = set()
+        self.work: dist.Work | None = None
+
+    def prepare(self, used: set[Tensor] | None) -> None:
+        """A forward pass is over: wait for the gradients of its parameters, or of all."""
+        self.waiting = set(self.parameters if used is None else used.intersection(self.parameters))
+        self.work = None
+
+    def launch(self) -> None:
+        """All gradients are here: start the all-reduce and let backward go on."""
+        if self.work is not None:
+            return
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad.data_ptr() != view.data_ptr():
+                view.copy_(parameter.grad)
+            parameter.grad = view  # from now on gradients are accumulated in the buffer itself
+        self.buffer /= dist.get_world_size(self.group)  # divide first: a sum of halves cannot overflow
+        end = trace.begin("communication", self.name)
+        self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
+        self.work.get_future().add_done_callback(end)
+
+    def finish(self) -> None:
+        """Backward is over: from here on the averaged gradients may be read."""
+        self.work.wait()
+
+
+def assign_buckets(parameters: Sequence[Tensor], bucket_bytes: float) -> list[list[Tensor]]:
+    """Deal parameters into buckets, last ones first: that is the order in which backward finishes gradients.
+
+    A bucket holds parameters of one dtype and device, and is full when the next would exceed
+    ``bucket_bytes``; a larger parameter has a bucket of its own. Each tensor is dealt once, however many
+    names it has.
+    """
+    buckets: list[list[Tensor]] = []
+    filled = 0.0
+    for parameter in reversed(list(dict.fromkeys(parameters))):
+        size = parameter.numel() * parameter.element_size()
+        last = buckets[-1][-1] if buckets else None
+        fits = last is not None and filled + size <= bucket_bytes
+        if not fits or (last.dtype, last.device) != (parameter.dtype, parameter.device):
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(parameter)
+        filled += size
+    return buckets
+
+
+def parameters_in_graph(output: Any) -> set[Tensor]:
+    """The parameters whose gradients a backward pass from ``output`` will reach."""
+    nodes = [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+    seen, found = set(nodes), set()
+    while nodes:
+        node = nodes.pop()
+        if hasattr(node, "variable"):  # AccumulateGrad: a leaf
+            found.add(node.variable)
+        for parent, _ in node.next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                nodes.append(parent)
+    return found
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from _tensors(value)
+
+
+def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:
+    """Everyone starts from the first rank's parameters and buffers."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        dist.broadcast(tensor.detach(), group=group, group_src=0)
+
+
+def broadcast_buffers(module: nn.Module, group: ProcessGroup | None = None) -> None:
+    """Everyone continues with the first rank's buffers, such as BatchNorm's running statistics."""
+    for buffer in module.buffers():
+        dist.broadcast(buffer, group=group, group_src=0)

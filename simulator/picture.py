@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from html import escape
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 class Picture:
     """An SVG and the sentence that says what is in it.
 
-    Notebooks show the SVG (with ``role="img"`` and the sentence as its label) and keep the sentence as the
-    text form, for readers who cannot see it and for graders.
+    Notebooks show the SVG as an HTML image with the sentence as its ``alt``: JupyterLab shows no bare SVG in a
+    notebook it does not trust, such as a fresh clone's, and drops its label in one it does. The sentence is also
+    the text form, for graders and for readers who cannot see it.
     """
 
     def __init__(self, svg: str, alt: str, figure: Figure | None = None) -> None:
@@ -30,7 +32,10 @@ class Picture:
         self._figure = figure
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"image/svg+xml": self.svg, "text/plain": self.alt}
+        data = base64.b64encode(self.svg.encode()).decode()
+        style = "max-width: 100%; background: white"
+        image = f'<img alt="{escape(self.alt, quote=True)}" style="{style}" src="data:image/svg+xml;base64,{data}"/>'
+        return {"text/html": image, "text/plain": self.alt}
 
     def __repr__(self) -> str:
         return self.alt

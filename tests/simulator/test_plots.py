@@ -1,6 +1,8 @@
 """Pictures: the same file each time, readable aloud, and with the numbers that matter in them."""
 
+import base64
 import re
+from html import escape
 from xml.etree import ElementTree
 
 import pytest
@@ -43,7 +45,10 @@ def test_every_picture_is_deterministic_small_and_has_its_sentence():
         assert root.get("role") == "img"
         assert root.get("aria-label") == root.find(f"{SVG}title").text == first.alt == repr(first)
         assert re.fullmatch(r"[A-Za-z].*\.", first.alt)
-        assert first._repr_mimebundle_() == {"image/svg+xml": first.svg, "text/plain": first.alt}
+        shown = first._repr_mimebundle_()
+        assert shown["text/plain"] == first.alt
+        assert f'alt="{escape(first.alt, quote=True)}"' in shown["text/html"]
+        assert base64.b64decode(shown["text/html"].split("base64,")[1].split('"')[0]).decode() == first.svg
 
 
 def test_every_microbatch_number_is_readable_at_8_by_16():

@@ -46,7 +46,9 @@ PLAN_OPTIONS = [
     click.option("--cp", type=int, help="Context-parallel ranks."),
     click.option("--ep", type=int, help="Expert-parallel ranks, inside --dp."),
     click.option("--micro-batch", type=int, help="Sequences in a microbatch."),
+    click.option("--microbatches", type=int, help="In a step; if not given, as many as fill the pipeline."),
     click.option("--chunks", type=int, help="Model chunks on a pipeline rank."),
+    click.option("--stage-layers", help="Layers of every chunk in the model's order: 3,4,4,3."),
     click.option("--sequence-parallel", is_flag=True, default=None),
     click.option("--zero", type=int, help="ZeRO stage, 0 to 3."),
     click.option("--shard", type=int, help="Ranks that share one copy of the states (hybrid sharding)."),
@@ -75,6 +77,18 @@ def _given(cls: type, values: dict) -> dict:
     return {name: value for name, value in values.items() if name in names and value is not None}
 
 
+def _plan_values(values: dict) -> dict:
+    given = _given(Plan, values)
+    if "stage_layers" in given:
+        try:
+            given["stage_layers"] = tuple(int(number) for number in given["stage_layers"].split(","))
+        except ValueError:
+            raise ValueError(
+                f"stage layers must be numbers with commas, not {given['stage_layers']}"
+            ) from None
+    return given
+
+
 def read_shape(values: dict) -> ModelShape:
     given, name = _given(ModelShape, values), values["model"]
     if name is not None:
@@ -89,12 +103,11 @@ def read_shape(values: dict) -> ModelShape:
 
 @click.command()
 @options(SHAPE_OPTIONS, PLAN_OPTIONS)
-@click.option("--microbatches", type=int, help="In one step; as many as fill the pipeline if not given.")
 @click.option("--parameters", type=float, help="Model states of this many parameters, without a shape.")
 @JSON
 def memory(parameters: float | None, as_json: bool, **values: object) -> None:
     """Bytes that each pipeline rank must hold, by category."""
-    plan = Plan(**_given(Plan, values))
+    plan = Plan(**_plan_values(values))
     if parameters is None:
         parameters = PARAMETERS_ONLY.get(values["model"])
     if parameters is None:
@@ -107,9 +120,10 @@ def memory(parameters: float | None, as_json: bool, **values: object) -> None:
     if as_json:
         click.echo(json.dumps({"ranks": entries, "peak_total": max(entry["total"] for entry in entries)}))
         return
-    click.echo(f"{'GB on rank':18}" + "".join(f"{rank:>9}" for rank in range(len(entries))))
+    unit, size = ("GB", 1e9) if max(entry["total"] for entry in entries) >= 1e9 else ("MB", 1e6)
+    click.echo(f"{unit + ' on rank':18}" + "".join(f"{rank:>9}" for rank in range(len(entries))))
     for name in entries[0]:
-        numbers = "".join(f"{entry[name] / 1e9:9.2f}" for entry in entries)
+        numbers = "".join(f"{entry[name] / size:9.2f}" for entry in entries)
         click.echo(f"{name.replace('_', ' '):18}{numbers}")
 
 
@@ -130,8 +144,8 @@ def step(gpu: str, gpus: int | None, global_batch: int, as_json: bool, **values:
     from simulator.step import check_fits, step_cost
 
     hardware, shape = read_hardware(gpu), read_shape(values)
-    given = {"attention": hardware.attention} | _given(Plan, values)
-    plan = Plan(**given, microbatches=_microbatches(global_batch, **given))
+    given = {"attention": hardware.attention} | _plan_values(values)
+    plan = Plan(**(given | {"microbatches": _microbatches(global_batch, **given)}))
     if gpus is not None and plan.ranks > gpus:
         raise ValueError(f"dp x tp x pp x cp must be at most the {gpus} devices there are, not {plan.ranks}")
     plan.check(shape)
@@ -159,11 +173,17 @@ def read_hardware(text: str) -> Hardware:
     return Hardware.of(flops, memory_bandwidth, link_bandwidth)
 
 
-def _microbatches(global_batch: int, dp: int = 1, micro_batch: int = 1, **_: object) -> int:
-    """Global batch / (dp x microbatch), which must come out even."""
+def _microbatches(
+    global_batch: int, dp: int = 1, micro_batch: int = 1, microbatches: int | None = None, **_: object
+) -> int:
+    """Global batch / (dp x microbatch), which must come out even, and as ``microbatches`` says, if it does."""
     each = Plan(dp=dp, micro_batch=micro_batch).dp * micro_batch  # refuses a zero before it divides
     if global_batch < 1 or global_batch % each:
         raise ValueError(f"global batch must be a multiple of dp x micro-batch = {each}, not {global_batch}")
+    if microbatches not in (None, global_batch // each):
+        raise ValueError(
+            f"a global batch of {global_batch} makes {global_batch // each} microbatches, not {microbatches}"
+        )
     return global_batch // each
 
 

@@ -180,7 +180,8 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     """Communication buffers, and the one layer that recomputation brings back to life.
 
     DDP and ZeRO 1: one bucket of gradients on its way. ZeRO 2: the gradients of one layer before they are
-    scattered. ZeRO 3: the unit in use, those prefetched, and one unit's gradients.
+    scattered. ZeRO 3: the root unit (embedding, final norm, output), which stays gathered, the layer in use, those
+    prefetched, and the gradients of the largest unit.
     """
     recomputed = recomputed_bytes(shape, plan)
     if plan.dp * plan.cp == 1:
@@ -191,8 +192,9 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
         return recomputed + min(DDP_BUCKET, plan.itemsize * (dense + experts))
     if plan.zero == 2:
         return recomputed + unit
-    layers = sum(plan.layers_of(shape)[rank])
-    return recomputed + unit * (min(1 + plan.prefetch, layers) + 1)
+    root = plan.itemsize * plan.root_parameters(shape, rank)
+    gathered = root + unit * min(1 + plan.prefetch, sum(plan.layers_of(shape)[rank]))
+    return recomputed + gathered + max(root, unit)
 
 
 # ---- the whole --------------------------------------------------------------------------------------------

@@ -150,10 +150,14 @@ class Plan:
         """Parameters on pipeline rank ``rank`` before any sharding over data: (dense, of experts)."""
         layers = sum(self.layers_of(shape)[rank])
         experts = layers * shape.expert_parameters(self.tp) * (shape.experts // self.ep)
-        dense = layers * shape.layer_parameters(self.tp, self.ep) - experts
-        if rank == 0:
-            dense += shape.embedding_parameters(self.tp)
-        if rank == self.pp - 1:
-            dense += shape.head_parameters(self.tp, own_copy=self.pp > 1)
+        dense = (
+            layers * shape.layer_parameters(self.tp, self.ep) - experts + self.root_parameters(shape, rank)
+        )
         # A dense MLP is one expert that every data-parallel rank has.
         return (dense, experts) if shape.experts > 1 else (dense + experts, 0)
+
+    def root_parameters(self, shape: ModelShape, rank: int) -> int:
+        """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""
+        first = shape.embedding_parameters(self.tp) if rank == 0 else 0
+        last = shape.head_parameters(self.tp, own_copy=self.pp > 1) if rank == self.pp - 1 else 0
+        return first + last

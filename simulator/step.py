@@ -108,6 +108,9 @@ def stage_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) 
         parts["gradient_accumulation"] = again * memory_seconds(accumulated, hardware)
     if plan.zero >= 2:
         parts["data_parallel"] = layers * _sharded_layer(shape, plan, hardware, forward, backward)
+        # The root unit is gathered before anything else and scattered after it: beside no computation.
+        root = _sharding(shape, plan, hardware, (plan.root_parameters(shape, rank), 0))
+        parts["data_parallel"] += sum(root)
     return parts
 
 
@@ -173,17 +176,25 @@ def _gradients(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> 
     return {"data_parallel": exposed(reduced, window, hardware) + gathered}
 
 
+def _sharding(
+    shape: ModelShape, plan: Plan, hardware: Hardware, parameters: tuple[float, float]
+) -> tuple[float, float]:
+    """(gather, scatter) of a unit of dense and expert parameters under ZeRO 2 or 3."""
+    gather = scatter = 0.0
+    for size, _, shard, stride in _copies(shape, plan, parameters):
+        scatter += collective_seconds("reduce-scatter", size, shard, stride, hardware)
+        if plan.zero == 3:
+            gather += collective_seconds("all-gather", size, shard, stride, hardware)
+    return gather, scatter
+
+
 def _sharded_layer(
     shape: ModelShape, plan: Plan, hardware: Hardware, forward: Counter, backward: Counter
 ) -> float:
     """ZeRO 2 and 3, each layer and microbatch: gather for forward and backward, scatter the gradients."""
     experts = shape.expert_parameters(plan.tp) * (shape.experts // plan.ep) if shape.experts > 1 else 0
     dense = shape.layer_parameters(plan.tp, plan.ep) - experts
-    gather = scatter = 0.0
-    for size, _, shard, stride in _copies(shape, plan, (dense, experts)):
-        scatter += collective_seconds("reduce-scatter", size, shard, stride, hardware)
-        if plan.zero == 3:
-            gather += collective_seconds("all-gather", size, shard, stride, hardware)
+    gather, scatter = _sharding(shape, plan, hardware, (dense, experts))
     recompute = recompute_seconds(shape, plan, hardware)
     ahead = exposed(gather, sum(forward.values()), hardware)
     return ahead + exposed(gather + scatter, sum(backward.values()) + recompute, hardware)

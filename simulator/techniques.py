@@ -208,14 +208,28 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
 
 
 def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
-    """The part of ``plan_traffic`` that keeps the copies of the parameters one: experts have fewer copies."""
+    """The part of ``plan_traffic`` that keeps the copies of the parameters one: experts have fewer copies.
+
+    With ZeRO 3 a layer is a unit; the root unit (embedding, final norm, output) stays gathered.
+    """
     dense, experts = plan.parameters_of(shape, stage)
+    layers, root = sum(plan.layers_of(shape)[stage]), plan.root_parameters(shape, stage)
+    everyone, m = plan.dp * plan.cp, plan.microbatches
     total = Traffic()
-    for elements, ranks in ((dense, plan.dp * plan.cp), (experts, plan.dp * plan.cp // plan.ep)):
-        sizes, shard = [elements] if elements else [], min(plan.shard, ranks)
+    for elements, last, ranks in ((dense, root, everyone), (experts, 0, everyone // plan.ep)):
+        shard = min(plan.shard, ranks)
+        if not elements:
+            continue
         if plan.zero == 3:
-            total += fsdp_traffic(sizes, ranks, plan.itemsize, shard=shard, accumulation=plan.microbatches)
+            units = [(elements - last) // layers] * layers + [last] * (last > 0)
+            total += fsdp_traffic(
+                units, ranks, plan.itemsize, shard=shard, keep_last=last > 0, accumulation=m
+            )
         else:
-            accumulation = plan.microbatches if plan.zero == 2 else 1
-            total += zero_traffic(plan.zero, sizes, ranks, plan.itemsize, accumulation=accumulation)
+            total += zero_traffic(plan.zero, [elements], ranks, plan.itemsize, accumulation=m)
     return total
+
+
+def padded(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Sizes rounded up to whole shards, as implementations do that give every rank equally much."""
+    return [-(-size // ranks) * ranks for size in sizes]

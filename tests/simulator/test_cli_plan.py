@@ -42,10 +42,17 @@ def test_memory_of_parameters_alone_is_model_states():
     assert read("memory --model resnet50")["peak_total"] == 16 * 25_557_032
 
 
-def test_memory_table_names_categories():
+def test_memory_table_names_categories_and_unit():
     output = run("memory --model gpt2 --pp 2").output
     assert "optimizer states" in output
+    assert "GB" in output
     assert len(output.splitlines()) == 7
+    assert "MB" in run("memory --model resnet18").output
+
+
+def test_layers_dealt_out_by_hand():
+    even, uneven = (read(f"memory --model gpt2 --pp 4{more}") for more in ("", " --stage-layers 3,4,4,1"))
+    assert uneven["ranks"][1]["parameters"] > even["ranks"][1]["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,11 @@ def test_memory_table_names_categories():
         ("memory --model gpt3-175b --pp 97", "97 pipeline stages need as many layers; the model has 96"),
         ("memory --model gpt3-175b --zero 5", "zero must be 0, 1, 2 or 3, not 5"),
         ("memory --model gpt5", "model must be one of gpt3-175b"),
+        ("memory --model gpt2 --pp 2 --stage-layers 6,5", "2 numbers that add up to 12, not (6, 5)"),
+        (
+            "memory --model gpt2 --pp 2 --stage-layers half",
+            "stage layers must be numbers with commas, not half",
+        ),
         ("memory --layers 3", "a shape also needs --hidden, --heads, --vocab, --sequence"),
         ("memory --parameters -1", "parameters must be more than 0, not -1"),
     ],
@@ -117,6 +129,7 @@ def test_validate_prints_every_row_and_holds_its_targets():
         ("--gpu 1,2 --global-batch 64", "three numbers with commas, not 1,2"),
         ("--gpu h100 --global-batch 65 --dp 2", "must be a multiple of dp x micro-batch = 2, not 65"),
         ("--gpu h100 --global-batch 0", "global batch must be a multiple of dp x micro-batch = 1, not 0"),
+        ("--gpu h100 --global-batch 64 --microbatches 8", "makes 64 microbatches, not 8"),
         ("--gpu h100 --global-batch 64 --dp 0", "dp must be a whole number of at least 1, not 0"),
         (
             "--gpu h100 --global-batch 64 --tp 8 --pp 8 --gpus 8",

@@ -154,11 +154,14 @@ def test_hybrid_sharding_shares_within_the_group():
 
 
 def test_zero_3_holds_the_units_in_use():
-    unit = 2 * SMALL.layer_parameters()
-    assert buffer_bytes(SMALL, Plan(dp=4, zero=3, prefetch=0)) == 2 * unit
-    assert buffer_bytes(SMALL, Plan(dp=4, zero=3)) == 3 * unit
-    assert buffer_bytes(SMALL, Plan(dp=4, zero=3, prefetch=99)) == 11 * unit
-    assert buffer_bytes(SMALL, Plan(dp=4, zero=2)) == unit
+    layer, root = 2 * SMALL.layer_parameters(), 2 * Plan().root_parameters(SMALL, 0)
+    assert root > layer  # its gradients are the largest
+    assert buffer_bytes(SMALL, Plan(dp=4, zero=3, prefetch=0)) == 2 * root + layer
+    assert buffer_bytes(SMALL, Plan(dp=4, zero=3)) == 2 * root + 2 * layer
+    assert buffer_bytes(SMALL, Plan(dp=4, zero=3, prefetch=99)) == 2 * root + 10 * layer
+    middle = Plan(dp=4, pp=5, zero=3)
+    assert buffer_bytes(SMALL, middle, rank=1) == 3 * layer  # no root on a stage in the middle
+    assert buffer_bytes(SMALL, Plan(dp=4, zero=2)) == layer
     assert buffer_bytes(SMALL, Plan(dp=4)) == 2 * SMALL.parameters  # all gradients fit in one bucket
     assert buffer_bytes(SMALL, Plan()) == 0
 

@@ -9,6 +9,7 @@ from simulator.techniques import (
     ddp_traffic,
     expert_parallel_traffic,
     fsdp_traffic,
+    padded,
     pipeline_traffic,
     plan_traffic,
     tensor_parallel_traffic,
@@ -103,6 +104,17 @@ def test_experts_are_reduced_among_fewer_copies():
     assert set(rows) == {16, 2}
     assert rows[2].payload == 2 * shape.layers * shape.expert_parameters()
     assert plan_traffic(shape, Plan(dp=8, ep=8)).of("all-to-all").calls == 4 * shape.layers
+
+
+def test_a_plan_with_zero_3_gathers_layers_twice_and_the_root_once():
+    shape = ModelShape(8, 64, 8, 128, 32)
+    traffic = data_parallel_traffic(shape, Plan(dp=4, zero=3))
+    assert traffic.of("all-gather").calls == 8 + 8 + 1
+    assert traffic.of("reduce-scatter").rows[0].payload == 2 * shape.parameters
+
+
+def test_padding_rounds_up_to_whole_shards():
+    assert padded([12, 13, 0], 4) == [12, 16, 0]
 
 
 def test_shards_must_divide():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+_TRUSTED = ("builtins", "numpy", "fractions", "decimal")
+
 LONGEST = 100  # characters of a value in a message
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "detach") and hasattr(value, "dtype")
+    """Torch's own tensors and parameters; a subclass made in an answer could compare as it likes."""
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 
 
 def same(got: Any, want: Any) -> bool:
@@ -30,7 +34,15 @@ def same(got: Any, want: Any) -> bool:
         if not isinstance(got, Mapping) or got.keys() != want.keys():
             return False
         return all(same(got[key], want[key]) for key in want)
-    return bool(got == want)
+    # Whose `==` is asked matters: an answer's own class might say yes to anything.
+    return _plain(got) == _plain(want) and bool(want == got)
+
+
+def _plain(value: Any) -> type | None:
+    """The family of a plain value, where 1, 1.0 and True are numbers alike; of other things, their class."""
+    return (
+        complex if isinstance(value, numbers.Number) and type(value).__module__ in _TRUSTED else type(value)
+    )
 
 
 def describe(value: Any) -> str:

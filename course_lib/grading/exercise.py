@@ -78,7 +78,8 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
         name: the notebook's name without the suffix, for the messages; its first two digits are the chapter.
 
     Raises:
-        ValueError: where a cell is missing, stands twice, is out of order or lacks its tag or its marks.
+        ValueError: where a cell is missing, stands twice, is out of order or lacks its tag or its marks,
+            and for a cell that is not plain Python.
     """
     tasks: dict[str, tuple[int, str, int]] = {}
     found: list[tuple[str, str, int]] = []
@@ -87,7 +88,10 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
             for exercise, title, points in _HEADING.findall(cell.source):
                 found.append(("task", exercise, index))
                 tasks[exercise] = (index, title, int(points))
-        elif exercise := answer_id(cell):
+            continue
+        if cell.cell_type == "code":
+            _parse(cell.source, f"{name}: cell {index}")
+        if exercise := answer_id(cell):
             found.append(("answer", exercise, index))
             if not _SOLUTION.search(cell.source):
                 raise ValueError(f"{name}: answer {exercise} has no `# BEGIN SOLUTION` … `# END SOLUTION`")
@@ -130,11 +134,12 @@ def stub(source: str, exercise: Exercise) -> str:
         return line
 
     text = _SOLUTION.sub(replacement, source)
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        raise ValueError(
-            f"exercise {exercise.id}: without its solution the cell is not Python ({error.msg}, "
-            f"line {error.lineno}); mark whole statements"
-        ) from None
+    _parse(text, f"exercise {exercise.id}: mark whole statements; without its solution the cell")
     return text
+
+
+def _parse(source: str, what: str) -> None:
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        raise ValueError(f"{what} is not plain Python ({error.msg}, line {error.lineno})") from None

@@ -1,0 +1,243 @@
+"""Grade a chapter: the learner's answers, the course's notebook, and each check's own outcome.
+
+Only answers are taken from the learner's notebook. What they do is read first (``scan.py``), then watched
+(``guard.py``) in a process of its own (``sandbox.py``). An answer that hangs, ends the kernel or tampers with it
+loses its exercise; the others are graded again without it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
+from course_lib.grading.build import read_notebook
+from course_lib.grading.exercise import Exercise, read_exercises
+from course_lib.grading.sandbox import Event, run_notebook
+
+CELL_TIMEOUT = 60.0  # seconds for an answer, and for a check
+TIME_LIMIT = 600.0  # seconds for the chapter
+COURSE_TIMEOUT = (
+    120.0  # seconds for one of the course's own cells, which nobody can make hang before an answer
+)
+
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Result:
+    """One exercise: ``status`` is passed, failed, refused, timeout, missing or error."""
+
+    id: str
+    title: str
+    points: int
+    status: str = "error"
+    message: str = ""
+    facts: tuple[str, ...] = ()  # what the check found right before it ended
+
+    @property
+    def earned(self) -> int:
+        return self.points if self.status == "passed" else 0
+
+
+@dataclass
+class Grade:
+    """A chapter's results, in the notebook's order."""
+
+    chapter: str
+    exercises: list[Result]
+
+    @property
+    def earned(self) -> int:
+        return sum(result.earned for result in self.exercises)
+
+    @property
+    def possible(self) -> int:
+        return sum(result.points for result in self.exercises)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``course grade --json`` prints."""
+        fields = ("id", "title", "points", "earned", "status", "message")
+        return {
+            "chapter": self.chapter,
+            "earned": self.earned,
+            "possible": self.possible,
+            "exercises": [{name: getattr(result, name) for name in fields} for result in self.exercises],
+        }
+
+
+def chapter_path(number: str, solutions: Path) -> Path:
+    """The solution of chapter ``"5"``, ``"05"`` or ``"05_ddp"``.
+
+    Raises:
+        ValueError: when there is none; names the chapters that have exercises.
+    """
+    known = sorted(solutions.glob("[0-9][0-9]_*.ipynb"))
+    for path in known:
+        if number in (path.stem, path.stem[:2], path.stem[:2].removeprefix("0")):
+            return path
+    names = ", ".join(path.stem[:2] for path in known) or "none yet"
+    raise ValueError(f"there are no exercises for chapter {number!r}; chapters with exercises: {names}")
+
+
+def failed_grade(solution: Path, message: str) -> Grade:
+    """Every exercise of the chapter in error, for one reason."""
+    exercises = read_exercises(read_notebook(solution), solution.stem)
+    return Grade(solution.stem, [Result(e.id, e.title, e.points, "error", message) for e in exercises])
+
+
+def grade(
+    solution: Path,
+    notebook: Path,
+    *,
+    cell_timeout: float = CELL_TIMEOUT,
+    time_limit: float = TIME_LIMIT,
+    memory_limit: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Grade:
+    """Grade the answers in ``notebook`` by the chapter's solution.
+
+    Args:
+        solution: the trusted notebook, ``solutions/NN_topic.ipynb``, executed.
+        notebook: the learner's.
+        cell_timeout: seconds that an answer, or its check, may take.
+        time_limit: seconds for all runs together.
+        memory_limit: bytes that a run may hold; by default four fifths of what is free.
+        on_progress: called with the exercise, the cells done and the cells in all.
+
+    Raises:
+        ValueError: when either is not a notebook, or the solution departs from the form of an exercise.
+    """
+    trusted = read_notebook(solution)
+    exercises = read_exercises(trusted, solution.stem)
+    submission = read_answers(read_notebook(notebook), trusted, exercises)
+    deadline = time.monotonic() + time_limit
+    verdicts: dict[str, tuple[str, str]] = dict(submission.verdicts)
+    facts: dict[str, tuple[str, ...]] = {}
+    while pending := {exercise.id for exercise in exercises} - verdicts.keys():
+        sources = {
+            e: s
+            for e, s in submission.sources.items()
+            if e in pending or verdicts[e][0] in ("passed", "failed")
+        }
+        run = _Run(trusted, exercises, sources, pending, cell_timeout, on_progress)
+        run.go(max(0.0, deadline - time.monotonic()), memory_limit)
+        verdicts |= run.verdicts
+        facts |= run.facts
+        if not run.verdicts or time.monotonic() > deadline:
+            late = f"not reached within the {time_limit:g} s that grading may take"
+            verdicts |= dict.fromkeys(pending - verdicts.keys(), ("timeout", late))
+    return Grade(solution.stem, [_result(e, verdicts[e.id], facts, submission) for e in exercises])
+
+
+def _result(exercise: Exercise, verdict: tuple[str, str], facts: dict, submission: Submission) -> Result:
+    status, message = verdict
+    message = "\n".join(filter(None, [message, submission.notes.get(exercise.id)]))
+    return Result(exercise.id, exercise.title, exercise.points, status, message, facts.get(exercise.id, ()))
+
+
+class _Run:
+    """One pass over the notebook, up to its end or to the answer that spoils it."""
+
+    def __init__(
+        self,
+        trusted: NotebookNode,
+        exercises: list[Exercise],
+        sources: dict[str, str],
+        pending: set[str],
+        cell_timeout: float,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.notebook, self.parts = graded_notebook(
+            trusted, exercises, sources, pending, cell_timeout, COURSE_TIMEOUT
+        )
+        self.pending, self.cell_timeout, self.on_progress = pending, cell_timeout, on_progress
+        self.expected = {e.id: _printed(trusted.cells[e.check]) for e in exercises}
+        self.verdicts: dict[str, tuple[str, str]] = {}
+        self.facts: dict[str, tuple[str, ...]] = {}
+        self.outcome: dict[tuple[str | None, str], Event] = {}
+        self.current: Part = self.parts[0]
+
+    def go(self, time_limit: float, memory_limit: int | None) -> None:
+        reason = run_notebook(self.notebook, self._event, time_limit, memory_limit)
+        if reason == "memory":
+            self._spoilt(self.current, "error", "it needs more memory than there is to spare")
+        elif reason.startswith("broken"):
+            self.verdicts |= dict.fromkeys(
+                self.pending - self.verdicts.keys(), ("error", f"grading did not start ({reason})")
+            )
+
+    def _event(self, event: Event) -> None:
+        part = self.current = self.parts[event["cell"]]
+        if event["event"] == "begin":
+            if self.on_progress:
+                self.on_progress(part.exercise or "", event["cell"], len(self.parts))
+            return
+        self.outcome[part.exercise, part.role] = event
+        if event["timed_out"]:
+            self._spoilt(part, "timeout", f"the {part.role} took longer than {self._seconds(part):g} s")
+        elif event["died"]:
+            self._spoilt(part, "error", f"the kernel ended in the {part.role}: by os._exit, or a crash?")
+        elif event["ename"] == "Tampered":
+            self._spoilt(part, "refused", event["evalue"])
+        elif not event["passed"] and part.exercise is None:
+            what = f"a cell of the course failed: {_first_line(event)}"
+            self.verdicts |= dict.fromkeys(self.pending, ("error", what))
+        elif part.role == "verified" and part.exercise not in self.verdicts:
+            self._decide(part.exercise)
+
+    def _seconds(self, part: Part) -> float:
+        return self.cell_timeout if part.role in ("answer", "check") else COURSE_TIMEOUT
+
+    def _spoilt(self, part: Part, status: str, message: str) -> None:
+        """The run ends here, and costs the exercise at hand; before any answer, all of them."""
+        for exercise in [part.exercise] if part.exercise else self.pending - self.verdicts.keys():
+            self.verdicts[exercise] = (status, message)
+
+    def _decide(self, exercise: str) -> None:
+        answer, check = self.outcome[exercise, "answer"], self.outcome[exercise, "check"]
+        lines = check["stdout"].splitlines()
+        self.facts[exercise] = tuple(line.strip()[2:] for line in lines if line.startswith("  ✓ "))
+        verified = self.outcome[exercise, "verify"]["passed"] and self.outcome[exercise, "verified"]["passed"]
+        if not answer["passed"]:
+            self.verdicts[exercise] = _raised(answer, exercise)
+        elif check["passed"] and verified:
+            self.verdicts[exercise] = ("passed", "")
+        elif check["ename"] == "CheckFailed":
+            self.verdicts[exercise] = ("failed", check["evalue"])
+        elif check["ename"]:
+            self.verdicts[exercise] = ("error", _first_line(check))
+        else:
+            self.verdicts[exercise] = ("failed", _other_output(self.expected[exercise], lines))
+
+
+def _raised(event: Event, exercise: str) -> tuple[str, str]:
+    unwritten = re.match(rf"{re.escape(exercise)}: (.*)", event["evalue"])
+    if event["ename"] == "NotImplementedError" and unwritten:
+        return "failed", f"not written yet: {unwritten[1]}"
+    return "error", f"the answer's cell raised {_first_line(event)}"
+
+
+def _first_line(event: Event) -> str:
+    text = f"{event['ename']}: {event['evalue']}" if event["ename"] else event["problem"]
+    return (text.strip() or "an error").splitlines()[0][:400]
+
+
+def _printed(check: NotebookNode) -> list[str]:
+    text = "".join(output.text for output in check.outputs if output.get("name") == "stdout")
+    return text.splitlines()
+
+
+def _other_output(expected: list[str], got: list[str]) -> str:
+    for index in range(max(len(expected), len(got))):
+        want = expected[index].strip() if index < len(expected) else "nothing more"
+        have = got[index].strip() if index < len(got) else "nothing more"
+        if want != have:
+            return f"the check printed {have[:200]!r}, expected {want[:200]!r}"
+    return "the check showed something else than expected"

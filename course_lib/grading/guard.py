@@ -1,0 +1,156 @@
+"""Runs inside the kernel that grades: what answers write is capped, and what checks rely on stays as it was.
+
+The grader puts three hidden cells around each answer: ``watch()`` before it, ``verify()`` before its check, and
+``verify()`` again after it, since an answer also runs while it is checked.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+OUTPUT_LIMIT = 1_000_000  # characters a cell may print
+THREAD_LIMIT = 16  # threads an answer may leave behind: a library may keep a few, nobody keeps a hundred
+WATCHED = ("course_lib", "simulator")  # packages watched whole
+TORCH = ("nn", "nn.functional", "distributed", "autograd", "linalg", "testing")
+ALSO_WATCHED = ("math", "numpy", "numpy.testing", "torch", *(f"torch.{name}" for name in TORCH))
+SHELL_NAMES = {"_", "__", "___", "In", "Out", "get_ipython", "exit", "quit", "open", "display"}
+
+_before: dict[tuple[str, str], Any] = {}
+_threads: set[int] = set()
+
+
+class Tampered(Exception):  # noqa: N818 - what happened, in a word
+    """An answer changed something that checks rely on."""
+
+
+class OutputLimit(RuntimeError):  # noqa: N818
+    """A cell printed more than its share."""
+
+
+def begin() -> None:
+    """Cap what each cell may print from now on."""
+    written = 0
+
+    def reset(*_: Any) -> None:
+        nonlocal written
+        written = 0
+
+    def capped(write: Callable[[str], int]) -> Callable[[str], int]:
+        def write_capped(text: str) -> int:
+            nonlocal written
+            written += len(text)
+            if written > OUTPUT_LIMIT:
+                raise OutputLimit(f"more than {OUTPUT_LIMIT // 1_000_000} MB printed by one cell")
+            return write(text)
+
+        return write_capped
+
+    for stream in (sys.stdout, sys.stderr):
+        stream.write = capped(stream.write)
+    _shell().events.register("pre_run_cell", reset)
+
+
+def watch() -> None:
+    """Remember how everything is; called before an answer runs."""
+    _before.clear()
+    _before.update(_everything())
+    _threads.clear()
+    _threads.update(thread.ident for thread in threading.enumerate())
+
+
+def verify() -> None:
+    """Compare with what ``watch`` remembered.
+
+    Raises:
+        Tampered: naming what was changed.
+    """
+    for (place, name), value in _everything().items():
+        if (place, name) in _before and not _alike(_before[place, name], value):
+            raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
+    shadowed = sorted(_shadowing() - _before["the notebook", "shadowing"])
+    if shadowed:
+        raise Tampered(f"it redefines Python's `{shadowed[0]}`; choose another name")
+    left = [thread for thread in threading.enumerate() if thread.ident not in _threads]
+    if len(left) > THREAD_LIMIT:
+        raise Tampered(f"it leaves {len(left)} threads running; an answer ends what it starts")
+
+
+def _shell() -> Any:
+    from IPython import get_ipython
+
+    return get_ipython()
+
+
+def _shadowing() -> set[str]:
+    return {name for name in _shell().user_ns if hasattr(builtins, name)} - SHELL_NAMES
+
+
+def _everything() -> dict[tuple[str, str], Any]:
+    """All that is watched: (where, name) -> value."""
+    shell, found = _shell(), {}
+    transforms = shell.input_transformer_manager
+    hooks = {
+        "ast_transformers": shell.ast_transformers,
+        "input_transformers_post": shell.input_transformers_post,
+        "cleanup_transforms": transforms.cleanup_transforms,
+        "line_transforms": transforms.line_transforms,
+        "token_transformers": transforms.token_transformers,
+    }
+    found.update({("IPython", name): list(value) for name, value in hooks.items()})
+    for event, callbacks in shell.events.callbacks.items():
+        found["IPython", f"events {event}"] = list(callbacks)
+    for name in ("displayhook", "stdout", "stderr"):
+        found["sys", name] = getattr(sys, name)
+    found["sys", "settrace"], found["sys", "setprofile"] = sys.gettrace(), sys.getprofile()
+    for name, value in vars(builtins).items():
+        if name not in SHELL_NAMES:
+            found["Python", name] = value
+    for name, value in shell.user_ns.items():
+        if isinstance(value, types.ModuleType):
+            found["the notebook", name] = value
+    found["the notebook", "shadowing"] = _shadowing()
+    for module in _modules(shell):
+        found.update({(module.__name__, name): value for name, value in _definitions(module)})
+    return found
+
+
+def _modules(shell: Any) -> Iterator[types.ModuleType]:
+    names = {value.__name__ for value in shell.user_ns.values() if isinstance(value, types.ModuleType)}
+    for name, module in list(sys.modules.items()):
+        watched = name.partition(".")[0] in WATCHED or name in ALSO_WATCHED or name in names
+        if watched and name != __name__ and isinstance(module, types.ModuleType):
+            yield module
+
+
+def _definitions(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    """Functions and classes of a module, the code of the functions, and the methods of its own classes."""
+    for name, value in list(vars(module).items()):
+        if not callable(value) or (name.startswith("_") and getattr(value, "__name__", None) != name):
+            continue
+        yield name, value
+        yield from _code(name, value)
+        ours = getattr(value, "__module__", None) == module.__name__ or name in ("Tensor", "Module")
+        if isinstance(value, type) and ours:
+            for method, function in list(vars(value).items()):
+                if callable(function):
+                    yield f"{name}.{method}", function
+                    yield from _code(f"{name}.{method}", function)
+
+
+def _code(name: str, function: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(function, types.FunctionType):
+        yield f"{name}.__code__", function.__code__
+        yield f"{name}.__defaults__", function.__defaults__
+
+
+def _alike(before: Any, now: Any) -> bool:
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+    if isinstance(before, types.MethodType):  # made anew each time it is looked up
+        return before == now
+    return isinstance(before, set) or before is now

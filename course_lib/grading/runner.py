@@ -1,0 +1,120 @@
+"""Runs nbval on one notebook in a process of its own and tells, line by line, how each cell fared.
+
+``sandbox.py`` starts it: ``python -m course_lib.grading.runner NOTEBOOK``. Events are JSON lines on what was
+stdout at the start; the kernel inherits a closed door in its place, so that no answer can write events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from queue import Empty
+from typing import Any
+
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+
+import nbval.plugin
+import pytest
+from nbval.kernel import RunningKernel
+
+LONGEST = 20_000  # characters of a message or an output that are passed on
+
+
+class KernelDied(RuntimeError):  # noqa: N818 - what happened
+    """The kernel ended while it ran a cell."""
+
+
+class WatchedKernel(RunningKernel):
+    """nbval waits for a dead kernel until the cell's time is over; this one notices."""
+
+    def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
+        deadline = time.monotonic() + (timeout or 600)
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return super().await_reply(msg_id, timeout=max(0.0, min(0.5, left)))
+            except Empty:
+                if not self.is_alive():
+                    raise KernelDied("the kernel died") from None
+                if left <= 0.5:
+                    raise
+
+
+class Teller:
+    """A pytest plugin: before each cell, what begins; after it, the outcome and what the cell said.
+
+    It ends the run at a time-out, a dead kernel or a tampered one: what follows in that kernel proves nothing.
+    """
+
+    def __init__(self, channel: int) -> None:
+        self.channel = channel
+
+    def tell(self, **event: Any) -> None:
+        os.write(self.channel, (json.dumps(event) + "\n").encode())
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        item.config.option.nbval_cell_timeout = item.cell.metadata["course"]["timeout"]
+        self.tell(event="begin", cell=item.cell_num)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
+        report = yield
+        if report.when == "call" or report.failed:
+            outputs = item.test_outputs or []
+            error = next((out for out in outputs if out["output_type"] == "error"), {})
+            died = call.excinfo is not None and "ernel died" in str(call.excinfo.value)
+            passed = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
+            stdout = "".join(out["text"] for out in outputs if out.get("name") == "stdout")
+            self.tell(
+                event="end",
+                cell=item.cell_num,
+                passed=passed,
+                timed_out=bool(item.parent.timed_out),
+                died=died,
+                ename=error.get("ename", ""),
+                evalue=str(error.get("evalue", ""))[:LONGEST],
+                stdout=stdout[:LONGEST],
+                problem="" if call.excinfo is None else str(call.excinfo.value)[:LONGEST],
+            )
+            if died or item.parent.timed_out or error.get("ename") == "Tampered":
+                item.session.shouldstop = "the kernel proves nothing any more"
+        return report
+
+
+def leave_with_parent() -> None:
+    """End when the grader has ended, however that was: its end of our stdin closes."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(3)  # the kernel sees its parent go, and follows
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main(notebook: str) -> int:
+    """Run the notebook's cells; 0 unless nbval itself could not."""
+    channel = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    leave_with_parent()
+    nbval.plugin.RunningKernel = WatchedKernel
+    folder = os.path.dirname(notebook)
+    options = [
+        "-p",
+        "nbval.plugin",
+        "--nbval-lax",
+        "--nbval-current-env",
+        "-p",
+        "no:cacheprovider",
+        "--color=no",
+    ]
+    options += ["--rootdir", folder, "-c", os.path.join(folder, "pytest.ini")]
+    code = pytest.main([*options, notebook], plugins=[Teller(channel)])
+    return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

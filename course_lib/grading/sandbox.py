@@ -1,0 +1,177 @@
+"""Run a notebook under nbval where it can do no harm: a folder of its own, limits, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+from nbformat import NotebookNode
+
+MARK = "COURSE_GRADING"  # in the environment of every process of a run, however far it has moved away
+POLL = 0.2  # seconds
+
+Event = dict[str, Any]
+
+
+def run_notebook(
+    notebook: NotebookNode,
+    on_event: Callable[[Event], None],
+    time_limit: float,
+    memory_limit: int | None = None,
+) -> str:
+    """Run the cells, telling ``on_event`` as each begins and ends, until the end or the first limit.
+
+    Args:
+        notebook: its code cells carry ``metadata.course.timeout``, in seconds.
+        on_event: gets ``runner.py``'s events.
+        time_limit: seconds for all of it.
+        memory_limit: bytes of resident memory of all its processes; by default four fifths of what is free now.
+
+    Returns:
+        ``"ended"`` when the runner came to its end, ``"time"`` or ``"memory"`` at a limit, and ``"broken: …"``
+        with the runner's last words when it did not work at all.
+    """
+    memory_limit = memory_limit or int(0.8 * psutil.virtual_memory().available)
+    mark = uuid.uuid4().hex
+    folder = Path(tempfile.mkdtemp(prefix="grade-"))
+    process = None
+    try:
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        path = folder / "graded.ipynb"
+        nbformat.write(notebook, path)
+        with (folder / "stderr").open("wb") as words:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "course_lib.grading.runner", str(path)],
+                cwd=folder,
+                env=_environment(folder, mark),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+        reason = _follow(process, on_event, time.monotonic() + time_limit, memory_limit)
+        if reason == "ended" and process.wait() != 0:
+            words = (folder / "stderr").read_text(errors="replace").strip().splitlines()
+            reason = f"broken: {words[-1] if words else f'exit code {process.returncode}'}"
+        return reason
+    finally:
+        with _undisturbed():
+            _kill_all(mark, process)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(folder: Path, mark: str) -> dict[str, str]:
+    """The learner's environment, with every place where a kernel leaves files inside ``folder``."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "JPY_", "COV_"))}
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TMPDIR", "TEMP", "TMP"):
+        place = folder / ("t" if name in ("TMPDIR", "TEMP", "TMP") else name.lower())
+        place.mkdir(exist_ok=True)
+        environment[name] = str(place)
+    return environment | {MARK: mark, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _follow(
+    process: subprocess.Popen,
+    on_event: Callable[[Event], None],
+    deadline: float,
+    memory_limit: int,
+) -> str:
+    lines: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=POLL)
+        except queue.Empty:
+            if time.monotonic() > deadline:
+                return "time"
+            if _resident(process.pid) > memory_limit:
+                return "memory"
+            continue
+        if not line:
+            return "ended"
+        on_event(json.loads(line))
+
+
+def _resident(pid: int) -> int:
+    total = 0
+    for process in _family(pid):
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _marked(mark: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                yield process
+        except (psutil.Error, OSError):  # another user's, or gone meanwhile
+            continue
+
+
+def _kill_all(mark: str, process: subprocess.Popen | None) -> None:
+    """End every process of the run: children, their orphans, and those started while we look."""
+    for _ in range(20):
+        found = [*(_family(process.pid) if process else []), *_marked(mark)]
+        found = [each for each in set(found) if _alive(each)]
+        for each in found:
+            try:
+                each.kill()
+            except psutil.Error:
+                continue
+        if process is not None:
+            process.wait()
+        if not found:
+            return
+        psutil.wait_procs(found, timeout=1)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let a second, impatient Ctrl-C wait until everything is cleared away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Light to dark: forward, backward, weights; the second colour of each is the last chunk's.
+# Light to dark: forward, backward, weights; the second colour of each is the last chunk's. No two kinds share a grey.
 COLOURS = {
-    "forward": ("#9cc9ee", "#dcebf9"),
-    "backward": ("#d9772b", "#f0b683"),
-    "weight gradients": ("#23614a", "#5d9c82"),
-    "forward + backward": ("#7d5ba6", "#b39ccd"),
+    "forward": ("#9cc9ee", "#c6e1f6"),
+    "backward": ("#cc6a26", "#e28f55"),
+    "weight gradients": ("#143f30", "#2f6b53"),
+    "forward + backward": ("#6a4c93", "#8d74b0"),
     "send": ("#8a8a8a", "#8a8a8a"),
     "all-gather": ("#e8c547", "#e8c547"),
     "reduce-scatter": ("#6b4c9a", "#6b4c9a"),
@@ -34,7 +34,7 @@ KINDS = {
     "forward": "forward",
     "backward": "backward",
 }
-IDLE = "#efefef"
+IDLE = "#f0f0f0"
 INK = "#222222"
 DENSE = 1500  # spans in one drawing beyond which boxes become pixels and lose their numbers
 
@@ -58,13 +58,13 @@ def plot_timeline(*timelines: Timeline, titles: Sequence[str] | None = None, uni
     figure = Figure(figsize=(12, 0.75 + sum(0.3 * h + 0.5 for h in heights)), layout="constrained")
     axes = figure.subplots(len(timelines), 1, squeeze=False, height_ratios=[h + 1 for h in heights])[:, 0]
     longest = max(timeline.makespan for timeline in timelines) or 1
-    drawn: dict[str, str] = {}
+    drawn: set[str] = set()
     for axis, timeline, lanes, title in zip(axes, timelines, rows, titles, strict=True):
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_xlim(0, longest)
         drawn |= _draw(axis, timeline, lanes, points=770 / longest)
     axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=8, loc="right")
-    _legend(figure, drawn)
+    _legend(figure, drawn, chunks=any(chunks > 1 for t in timelines for _, chunks in _stages(t).values()))
     return render(figure, "; ".join(map(_sentence, timelines, titles)) + ".")
 
 
@@ -85,17 +85,15 @@ def _only_sends(timeline: Timeline, lane: str) -> bool:
     return all(span.name.startswith("send ") for span in timeline.spans if span.lane == lane)
 
 
-def _draw(
-    axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float
-) -> dict[str, str]:
-    """Fill one set of axes, in which a time unit is that many ``points`` wide; returns the legend: text and colour."""
+def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float) -> set[str]:
+    """Fill one set of axes, in which a time unit is that many ``points`` wide; returns what was drawn."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
     dense = len(timeline.spans) > DENSE
     stages = _stages(timeline)
     boxes: dict[str, list] = {}
-    numbers, ticks, used = [], [], {}
+    numbers, ticks, used = [], [], set()
     top = 0.0
     for rank, lane, height in rows:
         low, high = -top - height * 0.95, -top - height * 0.05
@@ -109,7 +107,7 @@ def _draw(
             colour = _shade(what, chunk, chunks)
             start, end = span.start - timeline.start, span.end - timeline.start
             boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
-            used[what if chunks == 1 or what == "send" else f"{what}, chunk {chunk}"] = colour
+            used.add(what)
             if height == 1:
                 text = "+".join(re.findall(r"(?<!stage )\b[A-Z]?(\d+)", span.name))
                 numbers.append(((start + end) / 2, (low + high) / 2, text, (end - start) * points, colour))
@@ -139,7 +137,7 @@ def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]]) -> N
     size = min(9.0, max(6.0, rooms[len(rooms) // 50]))
     for x, y, text, room, colour in numbers:
         if text and room >= 0.7 * len(text) * size:
-            ink = INK if lightness(colour) > 0.55 else "white"
+            ink = INK if lightness(colour) > 0.5 else "white"
             axis.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color=ink)
 
 
@@ -187,12 +185,13 @@ def lightness(colour: str) -> float:
     return 1.16 * luminance ** (1 / 3) - 0.16 if luminance > 0.008856 else 9.033 * luminance
 
 
-def _legend(figure: Figure, used: dict[str, str]) -> None:
+def _legend(figure: Figure, used: set[str], chunks: bool) -> None:
     from matplotlib.patches import Patch
 
-    order = list(COLOURS)
-    names = sorted(used, key=lambda name: (order.index(name.split(", chunk")[0]), name))
-    patches = [Patch(color=used[name], label=name) for name in names] + [Patch(color=IDLE, label="idle")]
+    patches = [Patch(color=first, label=name) for name, (first, _) in COLOURS.items() if name in used]
+    patches.append(Patch(color=IDLE, label="idle"))
+    if chunks:
+        patches.append(Patch(color="none", label="(paler: a later chunk of the rank)"))
     figure.legend(handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False)
 
 

@@ -55,6 +55,10 @@ def simulate(
     B = _table("backward_input", backward_input, slowness, m)
     W = _table("backward_weight", backward_weight, slowness, m)
     took = {"F": F, "B": B, "W": W, "BW": [b + w for b, w in zip(B, W, strict=True)]}
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be more than 0, not {bandwidth}")
+    if overlapped is not None:
+        _at_least_0("overlapped", overlapped)
     message = _at_least_0("transfer", transfer) + _at_least_0("message_bytes", message_bytes) / bandwidth
     crosses = [a != b for a, b in pairwise(rank_of)]
     sends_on = {"F": [*crosses, False], "BW": [False, *crosses], "W": [False] * stages}

@@ -12,8 +12,10 @@ import linecache
 import multiprocessing
 import os
 import pickle
+import shutil
 import sys
 import sysconfig
+import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +23,6 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import cloudpickle
-import torch.distributed as dist
 
 from course_lib.runtime import devices, rank, torchrun
 from course_lib.runtime.mesh import mesh_size
@@ -76,10 +77,12 @@ def launch(
         return torchrun.run(fn, ranks, mesh, args, backend)
     backend = devices.choose_backend(ranks, backend)
     call = _pickle_call(fn, args)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    folder = tempfile.mkdtemp(
+        prefix="course-ranks-"
+    )  # where the ranks meet: a file cannot clash as a port can
     job = {
         "ranks": ranks,
-        "store_port": store.port,
+        "meeting": os.path.join(folder, "store"),
         "backend": backend,
         "threads": max(1, (os.cpu_count() or 1) // ranks),
         "mesh": dict(mesh) if mesh else None,
@@ -105,11 +108,12 @@ def launch(
             process.stop()
         for process in running:  # in rank order, and also when a rank failed: what it printed is a clue
             process.show_rest()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _collect(running: list[RankProcess], timeout: float | None) -> list[Any]:
     """Wait for every rank's result, or find out why it will not come."""
-    started = moved = time.monotonic()
+    started = moved = asked = time.monotonic()
     before: dict[int, Whereabouts | None] = {}
     while missing := [p for p in running if p.returned is None]:
         wait([source for p in running for source in p.sources()], timeout=0.5)
@@ -117,9 +121,10 @@ def _collect(running: list[RankProcess], timeout: float | None) -> list[Any]:
             process.receive()
         if any(p.raised for p in running):
             _give_others_a_moment(running)
-            raise _error_of_raised(running)
-        if dead := next((p for p in missing if p.returned is None and p.is_dead()), None):
+        if dead := next((p for p in running if p.is_dead()), None):  # before the peers that only noticed it
             raise RankError(death_message(dead.rank, dead.exit_code(), _fates(running, but=dead)), dead.rank)
+        if any(p.raised for p in running):
+            raise _error_of_raised(running)
         missing = [p for p in running if p.returned is None]
         now = time.monotonic()
         if missing and timeout is not None and now - started > timeout:
@@ -130,8 +135,10 @@ def _collect(running: list[RankProcess], timeout: float | None) -> list[Any]:
                 before, moved = places, now
             elif now - moved > DEADLOCK_AFTER:
                 raise RankError(_hang(running, now - started))
-            for process in missing:
-                process.ask_where()
+            if now - asked > 0.5:
+                asked = now
+                for process in missing:
+                    process.ask_where()
     return [pickle.loads(p.returned) for p in running]
 
 
@@ -163,10 +170,13 @@ def _error_of_raised(running: list[RankProcess]) -> RankError:
 
 
 def _fates(running: list[RankProcess], but: RankProcess | None = None) -> dict[int, str]:
-    """What became of the ranks that neither raised nor died."""
+    """What became of the ranks that are not to blame."""
     fates = {}
     for p in running:
-        if p is not but and not p.raised:
+        if p is not but and (but or not p.raised):
+            if p.raised:
+                fates[p.rank] = "lost the connection to it"
+                continue
             in_call = f"waiting in {p.where.call}" if p.where and p.where.call else "running"
             fates[p.rank] = "had returned" if p.returned is not None else f"stopped while {in_call}"
     return fates

@@ -10,14 +10,15 @@ import contextlib
 import linecache
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -39,7 +40,7 @@ class Job:
 
     rank: int
     ranks: int
-    store_port: int
+    meeting: str  # the file through which the ranks find each other
     backend: str
     threads: int
     mesh: dict[str, int] | None
@@ -75,7 +76,7 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
             channel.send_bytes(pickle.dumps((kind, content)))
 
     job: Job = pickle.loads(channel.recv_bytes())
-    listening = (channel, tell, leave, threading.get_ident())
+    listening = (channel, tell, leave, threading.get_ident(), Path(job.meeting).parents[1])
     threading.Thread(target=_answer_launcher, args=listening, daemon=True).start()
     try:
         result = _run(job)
@@ -109,17 +110,19 @@ def _run(job: Job) -> Any:
 
 
 def join_group(job: Job) -> None:
-    """Meet the other ranks of this machine at the launcher's store."""
+    """Meet the other ranks of this machine at the launcher's file."""
     devices.set_device(job.rank)
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         os.environ.setdefault(
             "GLOO_SOCKET_IFNAME", loopback
         )  # a laptop's own host name often resolves nowhere
-    store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=timedelta(seconds=60))
+    store = dist.FileStore(job.meeting, job.ranks)
     dist.init_process_group(job.backend, store=store, rank=job.rank, world_size=job.ranks)
 
 
-def _answer_launcher(channel: Connection, tell: Any, leave: threading.Event, main_thread: int) -> None:
+def _answer_launcher(
+    channel: Connection, tell: Any, leave: threading.Event, main_thread: int, folder: Path
+) -> None:
     """Answer where the main thread is; when the launcher is gone, go too, and take our children along."""
     while True:
         try:
@@ -129,6 +132,9 @@ def _answer_launcher(channel: Connection, tell: Any, leave: threading.Event, mai
                 return
             tell("at", whereabouts.whereabouts(main_thread))
         except (EOFError, OSError):
+            shutil.rmtree(
+                folder, ignore_errors=True
+            )  # of the launcher, if it was killed before it could tidy up
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
@@ -143,7 +149,7 @@ def _redirect(stdout: Connection, stderr: Connection) -> None:
         os.dup2(connection.fileno(), number)
         connection.close()
         mode = {"buffering": 1, "encoding": "utf-8", "errors": "replace", "closefd": False}
-        setattr(sys, "stdout" if number == 1 else "stderr", open(number, "w", **mode))
+        setattr(sys, "stdout" if number == 1 else "stderr", open(number, "w", **mode))  # noqa: SIM115
 
 
 def _flush() -> None:

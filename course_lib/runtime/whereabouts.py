@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import re
 import sys
 import time
 import traceback
@@ -20,9 +21,14 @@ import torch.distributed as dist
 _TALKERS = (
     "torch.distributed.distributed_c10d",
     "torch.distributed.c10d_logger",
+    "torch.utils._contextlib",
     "course_lib.runtime.collectives",
 )
-_PLUMBING = ("wrapper", "_call", "<lambda>")
+# Where a rank can wait for others; get_rank() and its like are no waiting.
+_WAITS = re.compile(
+    "all_|broadcast|reduce|gather|scatter|barrier|monitored_barrier|send|recv|isend|irecv|receive|exchange"
+    "|batch_isend_irecv|init_process_group|new_group"
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def whereabouts(thread_id: int) -> Whereabouts:
     call, detail, caller = "", "", stack[0] if stack else None
     for inner, outer in zip(stack, [*stack[1:], None], strict=True):
         if inner.f_globals.get("__name__") in _TALKERS:
-            if inner.f_code.co_name not in _PLUMBING:
+            if _WAITS.match(inner.f_code.co_name):
                 call, detail = inner.f_code.co_name, _arguments(inner)
             caller = outer
         elif call:

@@ -1,0 +1,281 @@
+"""Collectives, each made from nothing but send and receive.
+
+``p`` is the number of ranks of the group, ``n`` the bytes of the whole tensor. Every function returns a new
+tensor and leaves its input alone. Where a tensor is dealt out along its first dimension, it need not divide:
+the first ranks get one row more (``simulator.traffic.chunk_sizes``).
+
+Names and ring algorithms after Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
+Operations in MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce" (2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from simulator.traffic import chunk_sizes
+
+REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "mean": torch.add,  # and divided by p at the end
+    "product": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+# ---- point to point: all that the rest stands on ----------------------------------------------------------
+
+
+def send(t: Tensor, to: int, group: ProcessGroup | None = None) -> None:
+    """Send ``t`` to rank ``to`` of the group; returns when ``t`` may be changed again."""
+    if t.numel():
+        dist.send(_for_wire(t, group), group=group, group_dst=to)
+
+
+def receive(like: Tensor, source: int, group: ProcessGroup | None = None) -> Tensor:
+    """Wait for a tensor with the shape and dtype of ``like`` from rank ``source`` of the group."""
+    buffer = _for_wire(torch.empty_like(like, memory_format=torch.contiguous_format), group)
+    if buffer.numel():
+        dist.recv(buffer, group=group, group_src=source)
+    return buffer.to(like.device)
+
+
+def exchange(t: Tensor, to: int, like: Tensor, source: int, group: ProcessGroup | None = None) -> Tensor:
+    """Send ``t`` while receiving from ``source``: in a ring where all send first, nobody would receive."""
+    sending = dist.isend(_for_wire(t, group), group=group, group_dst=to) if t.numel() else None
+    received = receive(like, source, group)
+    if sending is not None:
+        sending.wait()
+    return received
+
+
+# ---- one rank and the others ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def broadcast(t: Tensor, src: int = 0, group: ProcessGroup | None = None) -> Tensor:
+    """Everyone gets ``t`` of rank ``src``, down a binomial tree: ceil(log2 p) rounds, p-1 messages of n bytes.
+
+    In round k the ranks that have it, 2^k of them, each pass it on to one that has not.
+    """
+    p, me = _group(group, src)
+    position = (me - src) % p  # the root sits at position 0
+    result = t.clone(memory_format=torch.contiguous_format)
+    distance = 1
+    while distance < p:
+        if position < distance and position + distance < p:
+            send(result, (me + distance) % p, group)
+        elif distance <= position < 2 * distance:
+            result = receive(t, (me - distance) % p, group)
+        distance *= 2
+    return result
+
+
+@torch.no_grad()
+def reduce(t: Tensor, dst: int = 0, op: str = "sum", group: ProcessGroup | None = None) -> Tensor | None:
+    """Rank ``dst`` gets the reduction of everyone's ``t``, up the same tree; the others get None."""
+    p, me = _group(group, dst)
+    combine = _reduction(op, t)
+    position = (me - dst) % p
+    result = t.clone(memory_format=torch.contiguous_format)
+    distance = 1
+    while distance < p:
+        distance *= 2
+    while (distance := distance // 2) > 0:
+        if distance <= position < 2 * distance:
+            send(result, (me - distance) % p, group)
+        elif position < distance and position + distance < p:
+            result = combine(result, receive(t, (me + distance) % p, group))
+    if position != 0:
+        return None
+    return result / p if op == "mean" else result
+
+
+@torch.no_grad()
+def scatter(t: Tensor, src: int = 0, group: ProcessGroup | None = None) -> Tensor:
+    """Rank r gets the r-th chunk of rows of the ``t`` of rank ``src``; others pass any tensor of its shape."""
+    p, me = _group(group, src)
+    chunks = _rows(t, p)
+    if me != src:
+        return receive(chunks[me], src, group)
+    for rank in range(p):
+        if rank != src:
+            send(chunks[rank], rank, group)
+    return chunks[src].clone()
+
+
+@torch.no_grad()
+def gather(
+    t: Tensor, dst: int = 0, rows: Sequence[int] | None = None, group: ProcessGroup | None = None
+) -> Tensor | None:
+    """Rank ``dst`` gets everyone's rows, in rank order; the others get None.
+
+    Args:
+        t: (rows of this rank, …).
+        rows: how many rows each rank has; by default as many as this one.
+    """
+    p, me = _group(group, dst)
+    shapes = _shards(t, rows, p, me)
+    if me != dst:
+        send(t, dst, group)
+        return None
+    return torch.cat([t if rank == me else receive(shapes[rank], rank, group) for rank in range(p)])
+
+
+# ---- everyone and everyone --------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def all_gather(t: Tensor, rows: Sequence[int] | None = None, group: ProcessGroup | None = None) -> Tensor:
+    """Everyone gets everyone's rows, in rank order: p-1 steps around a ring, (p-1)/p n bytes sent by each.
+
+    In step s every rank passes to its right what it got from its left the step before.
+
+    Args:
+        t: (rows of this rank, …).
+        rows: how many rows each rank has; by default as many as this one.
+    """
+    p, me = _group(group)
+    chunks = _shards(t, rows, p, me)
+    chunks[me] = t
+    for step in range(p - 1):
+        mine, theirs = (me - step) % p, (me - step - 1) % p
+        chunks[theirs] = exchange(chunks[mine], (me + 1) % p, chunks[theirs], (me - 1) % p, group)
+    return torch.cat(chunks)
+
+
+@torch.no_grad()
+def reduce_scatter(t: Tensor, op: str = "sum", group: ProcessGroup | None = None) -> Tensor:
+    """Rank r gets the r-th chunk of rows of the reduction: p-1 steps around a ring, (p-1)/p n bytes sent by each.
+
+    Each chunk travels around the ring once, and every rank it passes adds its own part.
+    """
+    p, me = _group(group)
+    combine = _reduction(op, t)
+    chunks = _rows(t, p)
+    for step in range(p - 1):
+        mine, theirs = (me - step - 1) % p, (me - step - 2) % p
+        received = exchange(chunks[mine], (me + 1) % p, chunks[theirs], (me - 1) % p, group)
+        chunks[theirs] = combine(chunks[theirs], received)
+    return chunks[me] / p if op == "mean" else chunks[me].clone()
+
+
+@torch.no_grad()
+def all_reduce(
+    t: Tensor, op: str = "sum", algorithm: str = "ring", group: ProcessGroup | None = None
+) -> Tensor:
+    """Everyone gets the reduction of everyone's ``t``.
+
+    ``"naive"``: all to rank 0 and back, which sends (p-1) n bytes alone. ``"tree"``: reduce, then broadcast, in
+    2 log2 p rounds of n bytes. ``"ring"``: reduce-scatter, then all-gather, 2 (p-1) rounds of n/p bytes:
+    2 (p-1)/p n sent by every rank, the least there can be.
+    """
+    if algorithm not in ALL_REDUCE:
+        raise ValueError(f"algorithm must be one of {', '.join(ALL_REDUCE)}, not {algorithm!r}")
+    return ALL_REDUCE[algorithm](t, op, group)
+
+
+def all_reduce_naive(t: Tensor, op: str, group: ProcessGroup | None) -> Tensor:
+    p, me = _group(group)
+    combine = _reduction(op, t)
+    if me != 0:
+        send(t, 0, group)
+        return receive(t, 0, group)
+    total = t.clone(memory_format=torch.contiguous_format)
+    for rank in range(1, p):
+        total = combine(total, receive(t, rank, group))
+    total = total / p if op == "mean" else total
+    for rank in range(1, p):
+        send(total, rank, group)
+    return total
+
+
+def all_reduce_tree(t: Tensor, op: str, group: ProcessGroup | None) -> Tensor:
+    total = reduce(t, 0, op, group)
+    return broadcast(t if total is None else total, 0, group)
+
+
+def all_reduce_ring(t: Tensor, op: str, group: ProcessGroup | None) -> Tensor:
+    flat = t.reshape(-1)
+    shard = reduce_scatter(flat, op, group)
+    return all_gather(shard, chunk_sizes(flat.numel(), dist.get_world_size(group)), group).view(t.shape)
+
+
+ALL_REDUCE = {"naive": all_reduce_naive, "tree": all_reduce_tree, "ring": all_reduce_ring}
+
+
+@torch.no_grad()
+def all_to_all(t: Tensor, group: ProcessGroup | None = None) -> Tensor:
+    """Rank r gets the r-th chunk of rows of every rank, in rank order: a transpose of ranks and chunks.
+
+    p-1 steps; in step s everyone sends to the rank s to the right: (p-1)/p n bytes sent by each.
+    """
+    p, me = _group(group)
+    chunks = _rows(t, p)
+    received = [chunks[me]] * p
+    for step in range(1, p):
+        to, source = (me + step) % p, (me - step) % p
+        received[source] = exchange(chunks[to], to, chunks[me], source, group)
+    return torch.cat(received)
+
+
+def barrier(group: ProcessGroup | None = None) -> None:
+    """Nobody leaves before everyone has come: ceil(log2 p) rounds of one byte (the dissemination barrier).
+
+    After round k every rank has heard, directly or not, of the 2^(k+1) - 1 ranks before it.
+    """
+    p, me = _group(group)
+    token = torch.zeros(1, dtype=torch.uint8)
+    distance = 1
+    while distance < p:
+        exchange(token, (me + distance) % p, token, (me - distance) % p, group)
+        distance *= 2
+
+
+# ---- helpers ----------------------------------------------------------------------------------------------
+
+
+def _group(group: ProcessGroup | None, root: int = 0) -> tuple[int, int]:
+    """The size of the group and this rank's place in it."""
+    p, me = dist.get_world_size(group), dist.get_rank(group)
+    if not 0 <= root < p:
+        raise ValueError(f"rank {root} is not in a group of {p} ranks: choose 0 to {p - 1}")
+    return p, me
+
+
+def _rows(t: Tensor, p: int) -> list[Tensor]:
+    """``t`` dealt into ``p`` chunks of rows."""
+    if t.dim() == 0:
+        raise ValueError("a tensor without dimensions has no rows to deal out: give it one with reshape(1)")
+    return list(t.split(chunk_sizes(t.shape[0], p)))
+
+
+def _shards(t: Tensor, rows: Sequence[int] | None, p: int, me: int) -> list[Tensor]:
+    """Empty tensors of the shapes that the ranks hold."""
+    if t.dim() == 0:
+        raise ValueError("a tensor without dimensions has no rows to gather: give it one with reshape(1)")
+    rows = [t.shape[0]] * p if rows is None else list(rows)
+    if len(rows) != p or rows[me] != t.shape[0]:
+        raise ValueError(f"rows={rows} must hold one number a rank ({p}), and {t.shape[0]} for rank {me}")
+    return [t.new_empty(r, *t.shape[1:]) for r in rows]
+
+
+def _reduction(op: str, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    if op not in REDUCTIONS:
+        raise ValueError(f"op must be one of {', '.join(REDUCTIONS)}, not {op!r}")
+    if op == "mean" and not (t.is_floating_point() or t.is_complex()):
+        raise ValueError(
+            f"the mean of {t.dtype} tensors is not {t.dtype}: use sum, or convert to float first"
+        )
+    return REDUCTIONS[op]
+
+
+def _for_wire(t: Tensor, group: ProcessGroup | None) -> Tensor:
+    """What the backend can send: contiguous, and in the CPU's memory where Gloo serves ranks that share a GPU."""
+    t = t.detach().contiguous()
+    return t.cpu() if t.is_cuda and dist.get_backend(group) == "gloo" else t

@@ -1,0 +1,331 @@
+"""launch: however a run ends, its results or its first cause arrive, and nothing is left behind."""
+
+import asyncio
+import glob
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime import RankError, current_device, launch
+from course_lib.runtime import launch as launch_function
+
+TORCHS_OWN = ("torchelastic_", "torchinductor_")  # torchrun's log folder, the compiler's cache
+
+
+def rank_processes(pid=None):
+    """Every process below this one that is neither the fork server nor its resource tracker."""
+    children = psutil.Process(pid).children(recursive=True)
+    found = []
+    for child in children:
+        try:
+            servers = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+            is_server = any(word in " ".join(child.cmdline()) for word in servers)
+            if not is_server or child.parent().pid != (pid or os.getpid()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path_factory, monkeypatch):
+    launch(lambda: None, 1)  # the fork server is there before we count
+    scratch = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    descriptors = psutil.Process().num_fds()
+    yield
+    deadline = time.monotonic() + 2
+    while rank_processes() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert rank_processes() == []
+    assert [name for name in os.listdir(scratch) if not name.startswith(TORCHS_OWN)] == []
+    assert psutil.Process().num_fds() <= descriptors
+    assert launch(lambda: dist.get_rank(), 2) == [0, 1], "the next run works"
+
+
+def rank():
+    return dist.get_rank()
+
+
+def add_up():
+    t = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(t)
+    return t.item()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_results_in_rank_order(ranks):
+    assert launch(rank, ranks) == list(range(ranks))
+    assert launch(add_up, ranks=ranks) == [sum(range(ranks))] * ranks
+
+
+def test_closures_arguments_and_large_tensors_travel():
+    factor = torch.full((1000, 1000), 2.0)
+    results = launch(lambda x, y: (factor * x + dist.get_rank() * y).sum().item(), 2, args=(1.0, 0.5))
+    assert results == [2e6, 2.5e6]
+    back = launch(lambda: torch.full((1000, 1000), float(dist.get_rank())), 2)
+    assert [t.mean().item() for t in back] == [0.0, 1.0]
+
+
+def test_mesh_has_named_axes():
+    def coordinates(mesh, extra):
+        return mesh.get_local_rank("dp"), mesh.get_local_rank("tp"), mesh.mesh_dim_names, extra
+
+    results = launch(coordinates, mesh={"dp": 2, "tp": 2}, args=("x",))
+    assert [r[:2] for r in results] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert results[0][2:] == (("dp", "tp"), "x")
+
+
+def test_output_in_rank_order_with_both_streams(capfd):
+    def speak():
+        time.sleep(0.05 * (3 - dist.get_rank()))
+        print("hello from", dist.get_rank())
+        os.system("echo from a child program")
+        print("careful", file=sys.stderr)
+
+    launch(speak, 3)
+    out, err = capfd.readouterr()
+    said = [f"[rank {r}] {line}" for r in range(3) for line in (f"hello from {r}", "from a child program")]
+    assert out.splitlines() == said
+    assert err.splitlines() == [f"[rank {r}] careful" for r in range(3)]
+    launch(speak, 3, quiet=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_flood_of_output_is_cut(capfd):
+    launch(lambda: print("x" * 30_000_000), 2)
+    out = capfd.readouterr().out
+    assert len(out) < 3_000_000
+    assert "only the first 1,000,000 are shown" in out
+
+
+def test_the_rank_that_raised_comes_first():
+    def fails():
+        dist.barrier()
+        if dist.get_rank() == 2:
+            raise KeyError("no such layer")
+        dist.barrier()
+
+    with pytest.raises(RankError) as caught:
+        launch(fails, 4)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "rank 2 raised KeyError: 'no such layer'"
+    assert any('raise KeyError("no such layer")' in line for line in lines), "the source line is shown"
+    assert not any("rank.py" in line for line in lines), "without the launcher's own frames"
+    assert lines[-1] == "ranks 0, 1, 3: stopped while waiting in barrier"
+    assert caught.value.rank == 2
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_same_error_everywhere_is_told_once():
+    def fails():
+        raise ValueError("hidden=10 does not divide by heads=3")
+
+    with pytest.raises(RankError) as caught:
+        launch(fails, 4)
+    assert str(caught.value).count("Traceback") == 1
+    assert "raised the same" in str(caught.value)
+
+
+@pytest.fixture
+def quick_diagnosis(monkeypatch):
+    monkeypatch.setattr(sys.modules["course_lib.runtime.launch"], "DEADLOCK_AFTER", 1.5)
+
+
+def test_mismatched_collectives_are_found_and_named(quick_diagnosis):
+    def hangs():
+        if dist.get_rank() == 1:
+            dist.broadcast(torch.ones(2), src=0)
+        elif dist.get_rank() == 3:
+            return
+        else:
+            dist.all_reduce(torch.ones(4))
+        dist.barrier()
+
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        launch(hangs, 4)
+    assert time.monotonic() - started < 30, "found out long before the limit of 120 s"
+    message = str(caught.value)
+    assert "rank 0  waits in all_reduce(float32[4]), at test_launch.py" in message
+    assert "rank 1  waits in broadcast(float32[2] from rank 0)" in message
+    assert "rank 3  has returned" in message
+    assert "ranks 1, 3 never came to the all_reduce(float32[4]) where ranks 0, 2 wait." in message
+
+
+def test_our_own_collectives_are_named_too():
+    from course_lib.runtime import collectives
+
+    def hangs():
+        if dist.get_rank() == 0:
+            collectives.all_reduce(torch.ones(4))
+
+    with pytest.raises(RankError, match=r"rank 0  waits in all_reduce\(float32\[4\]\), at test_launch.py"):
+        launch(hangs, 2, timeout=3)
+
+
+def test_a_rank_that_computes_for_ever_meets_the_limit():
+    def spins():
+        while dist.get_rank() == 1:
+            pass
+        dist.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError) as caught:
+        launch(spins, 2, timeout=2)
+    assert "rank 1  is in no collective, at test_launch.py" in str(caught.value)
+    assert "rank 1 never came to the all_reduce(float32[1]) where rank 0 wait" in str(caught.value)
+
+
+def test_slow_work_is_no_deadlock(quick_diagnosis):
+    def slow():
+        if dist.get_rank() == 0:
+            time.sleep(4)
+        dist.barrier()
+        return True
+
+    assert launch(slow, 2) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("leave", "words"),
+    [
+        (lambda: os._exit(3), "rank 1 left with exit code 3"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 was killed by signal 9"),
+        (lambda: sys.exit(4), "rank 1 raised SystemExit: 4"),
+    ],
+)
+def test_a_rank_that_goes_away(leave, words):
+    def goes():
+        dist.barrier()
+        if dist.get_rank() == 1:
+            leave()
+        dist.barrier()
+
+    with pytest.raises(RankError, match=words) as caught:
+        launch(goes, 3)
+    for line in str(caught.value).splitlines()[1:] if "SystemExit" not in words else []:
+        assert re.match(r"ranks? [02, ]+: (stopped while waiting in barrier|lost the connection to it)", line)
+
+
+def test_an_unpicklable_result_says_so():
+    with pytest.raises(RankError, match="the result of this rank is a generator, which cannot be sent"):
+        launch(lambda: (i for i in range(3)), 2)
+
+
+def test_a_function_that_cannot_travel_says_so():
+    stuck = (i for i in range(3))
+    with pytest.raises(ValueError, match="cannot be sent to the ranks"):
+        launch(lambda: next(stuck), 2)
+
+
+def test_programs_that_ranks_started_go_too():
+    def starts():
+        subprocess.Popen(["sleep", "1000"])
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        raise RuntimeError("and then fails")
+
+    with pytest.raises(RankError):
+        launch(starts, 2)
+    # the fixture looks for what is left
+
+
+def test_inside_a_running_event_loop():
+    async def cell():
+        return launch(add_up, 2)
+
+    assert asyncio.run(cell()) == [1.0, 1.0]
+
+
+def test_torch_is_seeded_alike_and_threads_are_shared_out():
+    results = launch(lambda: (torch.rand(1).item(), torch.get_num_threads(), str(current_device())), 2)
+    assert results[0][0] == results[1][0], "ranks that build the same model start from the same numbers"
+    assert results[0][1] == max(1, os.cpu_count() // 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"ranks": 0}, "ranks must be a whole number, 1 or more, not 0"),
+        ({"ranks": 2.5}, "not 2.5"),
+        ({}, "not None"),
+        ({"mesh": {}}, "at least one axis"),
+        ({"mesh": {"dp": 0}}, "mesh axis 'dp'"),
+        ({"mesh": {"dp": 2}, "ranks": 3}, "has 2 ranks, but ranks=3"),
+        ({"ranks": 2, "backend": "mpi"}, "backend must be one of gloo, nccl"),
+        ({"ranks": 2, "timeout": -1}, "timeout must be a positive"),
+    ],
+)
+def test_bad_arguments(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        launch(rank, **arguments)
+
+
+def test_launch_inside_a_rank_is_refused():
+    with pytest.raises(RankError, match="was called inside a rank"):
+        launch(lambda: launch_function(lambda: None, 2), 2)
+
+
+def run_script(tmp_path, body, *command, **options):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(body))
+    return subprocess.Popen([sys.executable, *command, str(script)], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, start_new_session=True, **options)  # fmt: skip
+
+
+STUCK = """
+    import time
+    from course_lib.runtime import launch
+    def sleepy():
+        print("asleep", flush=True)
+        time.sleep(1000)
+    launch(sleepy, 2)  # no __main__ guard: none is needed
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ranks_die_with_their_launcher(tmp_path, how):
+    process = run_script(tmp_path, STUCK)
+    assert process.stdout.readline() == "[rank 0] asleep\n"
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 4, "fork server, resource tracker, two ranks"
+    process.send_signal(how)
+    process.communicate(timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+    assert glob.glob(str(tmp_path / "*")) == [str(tmp_path / "script.py")]
+
+
+def test_the_same_script_runs_under_torchrun(tmp_path):
+    body = """
+        import torch, torch.distributed as dist
+        from course_lib.runtime import launch
+        def add_up(mesh):
+            t = torch.tensor([float(dist.get_rank())])
+            dist.all_reduce(t, group=mesh.get_group("tp"))
+            return t.item()
+        print(f"sums {launch(add_up, mesh={'dp': 2, 'tp': 2})}\\n", end="", flush=True)
+    """
+    alone = run_script(tmp_path, body).communicate(timeout=60)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    many = run_script(tmp_path, body, *torchrun, env={**os.environ, "OMP_NUM_THREADS": "1"}).communicate(
+        timeout=120
+    )
+    assert alone[0] == "sums [1.0, 1.0, 5.0, 5.0]\n"
+    assert many[0] == alone[0] * 4, many
+
+
+def test_where_there_is_no_forkserver_ranks_are_spawned(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    assert launch(add_up, 2) == [1.0, 1.0]

@@ -136,7 +136,7 @@ def graded_notebook(
         if index in answers:
             if answers[index] in sources:
                 current = answers[index]
-                add("watch", new_code_cell(f"{GUARD}.watch()"))
+                add("watch", new_code_cell(f"{_called(solution, exercises, current)}\n{GUARD}.watch()"))
                 # The last expression of the cell is not shown, however long it is.
                 add("answer", new_code_cell(f"{sources[current]}\nNone"), cell_timeout)
         elif index in checks:
@@ -148,3 +148,12 @@ def graded_notebook(
         else:
             add("course", new_code_cell(cell.source))
     return nbformat.from_dict(new_notebook(cells=cells)), parts
+
+
+def _called(solution: NotebookNode, exercises: list[Exercise], exercise: str) -> str:
+    """What the check calls, such as ``checks.ddp.check_05_2``: named before the answer runs, so that it is loaded."""
+    index = next(each.check for each in exercises if each.id == exercise)
+    calls = [
+        node.func for node in ast.walk(ast.parse(solution.cells[index].source)) if isinstance(node, ast.Call)
+    ]
+    return next(text for text in map(ast.unparse, calls) if "check_" in text)

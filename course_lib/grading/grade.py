@@ -173,12 +173,13 @@ class _Run:
                 self.pending - self.verdicts.keys(), ("error", f"grading did not start ({reason})")
             )
 
-    def _event(self, event: Event) -> None:
+    def _event(self, event: Event) -> bool:
+        """Take one event in; true when nothing more is to be learnt from this kernel."""
         part = self.current = self.parts[event["cell"]]
         if event["event"] == "begin":
             if self.on_progress:
                 self.on_progress(part.exercise or "", event["cell"], len(self.parts))
-            return
+            return False
         self.outcome[part.exercise, part.role] = event
         if event["timed_out"]:
             self._spoilt(part, "timeout", f"the {part.role} took longer than {self._seconds(part):g} s")
@@ -189,8 +190,12 @@ class _Run:
         elif not event["passed"] and part.exercise is None:
             what = f"a cell of the course failed: {_first_line(event)}"
             self.verdicts |= dict.fromkeys(self.pending, ("error", what))
-        elif part.role == "verified" and part.exercise not in self.verdicts:
+        elif part.role == "verified":
             self._decide(part.exercise)
+            return event["cell"] == len(self.parts) - 1
+        else:
+            return False
+        return True
 
     def _seconds(self, part: Part) -> float:
         return self.cell_timeout if part.role in ("answer", "check") else COURSE_TIMEOUT

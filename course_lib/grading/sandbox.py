@@ -30,21 +30,21 @@ Event = dict[str, Any]
 
 def run_notebook(
     notebook: NotebookNode,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[Event], bool],
     time_limit: float,
     memory_limit: int | None = None,
 ) -> str:
-    """Run the cells, telling ``on_event`` as each begins and ends, until the end or the first limit.
+    """Run the cells, telling ``on_event`` as each begins and ends, until it has seen enough or a limit is hit.
 
     Args:
         notebook: its code cells carry ``metadata.course.timeout``, in seconds.
-        on_event: gets ``runner.py``'s events.
+        on_event: gets ``runner.py``'s events; true ends the run.
         time_limit: seconds for all of it.
         memory_limit: bytes of resident memory of all its processes; by default four fifths of what is free now.
 
     Returns:
-        ``"ended"`` when the runner came to its end, ``"time"`` or ``"memory"`` at a limit, and ``"broken: …"``
-        with the runner's last words when it did not work at all.
+        ``"stopped"`` by ``on_event``, ``"time"`` or ``"memory"`` at a limit, ``"ended"`` when there are no more
+        cells, and ``"broken: …"`` with the runner's last words when it did not work at all.
     """
     memory_limit = memory_limit or int(0.8 * psutil.virtual_memory().available)
     mark = uuid.uuid4().hex
@@ -87,7 +87,7 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
 
 def _follow(
     process: subprocess.Popen,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[Event], bool],
     deadline: float,
     memory_limit: int,
 ) -> str:
@@ -110,7 +110,8 @@ def _follow(
             continue
         if not line:
             return "ended"
-        on_event(json.loads(line))
+        if on_event(json.loads(line)):
+            return "stopped"
 
 
 def _resident(pid: int) -> int:

@@ -165,8 +165,10 @@ class _Reader(ast.NodeVisitor):
             self.refuse(
                 node, f"changes an attribute of `{root}`", "an answer leaves what it imports as it is"
             )
-        if node.attr in MODULES and root in self.foreign:
-            self.refuse(node, f"reaches for `{node.attr}` through `{root}`", "use what the task names")
+        if node.attr in MODULES and (root in self.foreign or node.attr.startswith("_")):
+            self.refuse(
+                node, f"reaches for `{node.attr}` through `{root or 'a value'}`", "use what the task names"
+            )
         self._attribute(node, node.attr)
         self.generic_visit(node)
 

@@ -21,6 +21,7 @@ from simulator.plan import (
     Plan,
 )
 from simulator.shape import ACTIVATIONS, PARAMETERS_ONLY
+from simulator.stages import schedule_memory
 
 SHAPE_OPTIONS = [
     click.option("--model", help=f"A known shape: {', '.join([*MODELS, *PARAMETERS_ONLY])}."),
@@ -59,6 +60,9 @@ PLAN_OPTIONS = [
     click.option("--precision", type=click.Choice(list(PRECISIONS))),
     click.option("--offload", type=click.Choice(OFFLOAD)),
 ]
+SCHEDULE = click.option(
+    "--schedule", help="As in timeline; 1F1B, or interleaved with --chunks, if not given."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -104,14 +108,16 @@ def read_shape(values: dict) -> ModelShape:
 @click.command()
 @options(SHAPE_OPTIONS, PLAN_OPTIONS)
 @click.option("--parameters", type=float, help="Model states of this many parameters, without a shape.")
+@SCHEDULE
 @JSON
-def memory(parameters: float | None, as_json: bool, **values: object) -> None:
+def memory(parameters: float | None, schedule: str | None, as_json: bool, **values: object) -> None:
     """Bytes that each pipeline rank must hold, by category."""
     plan = Plan(**_plan_values(values))
     if parameters is None:
         parameters = PARAMETERS_ONLY.get(values["model"])
     if parameters is None:
-        ranks = plan_memory(read_shape(values), plan)
+        shape = read_shape(values)
+        ranks = plan_memory(shape, plan) if schedule is None else schedule_memory(shape, plan, schedule)
     elif parameters <= 0:
         raise ValueError(f"parameters must be more than 0, not {parameters:g}")
     else:
@@ -138,8 +144,11 @@ def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
 @click.option("--gpu", required=True, help=f"{', '.join(GPUS)}, or your own: FLOP/s,memory B/s,link B/s.")
 @click.option("--gpus", type=int, help="How many devices there are; the plan must not need more.")
 @click.option("--global-batch", type=int, required=True, help="Sequences in one step, on all ranks.")
+@SCHEDULE
 @JSON
-def step(gpu: str, gpus: int | None, global_batch: int, as_json: bool, **values: object) -> None:
+def step(
+    gpu: str, gpus: int | None, global_batch: int, schedule: str | None, as_json: bool, **values: object
+) -> None:
     """Seconds of one training step, by part, with MFU and HFU."""
     from simulator.step import check_fits, step_cost
 
@@ -149,8 +158,8 @@ def step(gpu: str, gpus: int | None, global_batch: int, as_json: bool, **values:
     if gpus is not None and plan.ranks > gpus:
         raise ValueError(f"dp x tp x pp x cp must be at most the {gpus} devices there are, not {plan.ranks}")
     plan.check(shape)
-    check_fits(shape, plan, hardware)
-    cost = step_cost(shape, plan, hardware)
+    check_fits(shape, plan, hardware, schedule)
+    cost = step_cost(shape, plan, hardware, schedule)
     numbers = {name: getattr(cost, name) for name in ("seconds", "tflops_per_gpu", "mfu", "hfu")}
     if as_json:
         click.echo(json.dumps(numbers | {"parts": cost.parts}))

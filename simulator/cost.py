@@ -13,9 +13,10 @@ from simulator.plan import Hardware, Link, ModelShape, Plan
 
 # Output tiles a matrix product is cut into, and how near each comes to the best rate: small tiles reread more.
 TILES = {(256, 128): 1.0, (128, 256): 1.0, (128, 128): 0.93, (64, 128): 0.75, (128, 64): 0.75}
-FLASH_RATE = (
-    0.55  # of a matrix product's rate: exponentials between the products (arXiv:2307.08691, section 4)
-)
+# FlashAttention's part of a matrix product's rate: exponentials run between the products (arXiv:2307.08691).
+FLASH_RATE = 0.55
+# Bytes that the loss moves for one logit, in fp32: converted, maximum, shifted, exponential, sum, and back.
+LOSS_BYTES = 36
 
 
 # ---- kernels ----------------------------------------------------------------------------------------------
@@ -106,29 +107,41 @@ def _tokens(shape: ModelShape, plan: Plan) -> int:
     return plan.micro_batch * shape.sequence // plan.cp
 
 
-def _linear(m: int, n: int, k: int, plan: Plan, hardware: Hardware, batch: int = 1) -> tuple[float, float]:
-    """A linear layer forward, and its two products backward: of the input, of the weight."""
-    e = plan.itemsize
-    ahead = matmul_seconds(m, n, k, hardware, e, batch)
-    of_input = matmul_seconds(m, k, n, hardware, e, batch)
-    of_weight = matmul_seconds(k, n, m, hardware, e, batch)
-    return ahead, of_input + of_weight
+def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, int, int]]]:
+    """The linear layers of one layer as (m, n, k, batch): m tokens, n columns out, k columns in."""
+    tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
+    columns = h // t + 2 * max(1, shape.kv_heads // t) * shape.head_size
+    f, gates = shape.ffn // t, 2 if shape.activation == "swiglu" else 1
+    experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
+    each = ceil(tokens * shape.experts_per_token / experts)
+    return {
+        "attention": [(tokens, columns, h, 1), (tokens, h, h // t, 1)],
+        "mlp": [(each, gates * f, h, experts), (each, h, f, experts)],
+    }
+
+
+def _products(part: str, shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float, float]:
+    """The linear layers of a part: forward, and backward for the input and for the weight."""
+    e, sizes = plan.itemsize, _linears(shape, plan)[part]
+    forward = sum(matmul_seconds(m, n, k, hardware, e, batch) for m, n, k, batch in sizes)
+    of_input = sum(matmul_seconds(m, k, n, hardware, e, batch) for m, n, k, batch in sizes)
+    of_weight = sum(matmul_seconds(k, n, m, hardware, e, batch) for m, n, k, batch in sizes)
+    return forward, of_input, of_weight
+
+
+def weight_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """The part of a layer's backward that no other layer waits for: the products for the weights."""
+    return sum(_products(part, shape, plan, hardware)[2] for part in ("attention", "mlp"))
 
 
 def _attention(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
-    tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
-    kv = max(1, shape.kv_heads // t) * shape.head_size
-    columns = h // t + 2 * kv
-    qkv = _linear(tokens, columns, h, plan, hardware)
-    projection = _linear(tokens, h, h // t, plan, hardware)
+    forward, *backward = _products("attention", shape, plan, hardware)
     core = _core(shape, plan, hardware)
     # q, k, v and the context change their layout: read and written once each way; rotary does so to q and k.
-    layout = 2 * e * tokens * (columns + h / t + (0 if shape.learned_positions else h / t + kv))
-    moved = memory_seconds(layout, hardware)
-    return (
-        {"attention": qkv[0] + projection[0] + core[0] + moved},
-        {"attention": qkv[1] + projection[1] + core[1] + moved},
-    )
+    kv, own = max(1, shape.kv_heads // plan.tp) * shape.head_size, shape.hidden / plan.tp
+    columns = 2 * own + 2 * kv + (0 if shape.learned_positions else own + kv)
+    moved = memory_seconds(2 * plan.itemsize * _tokens(shape, plan) * columns, hardware)
+    return {"attention": forward + core[0] + moved}, {"attention": sum(backward) + core[1] + moved}
 
 
 def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float]:
@@ -151,20 +164,15 @@ def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, flo
 
 
 def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
-    tokens, h, e = _tokens(shape, plan), shape.hidden, plan.itemsize
-    f = shape.ffn // plan.tp
+    forward, *backward = _products("mlp", shape, plan, hardware)
     gates = 2 if shape.activation == "swiglu" else 1
-    experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
-    each = ceil(tokens * shape.experts_per_token / experts)
-    up = _linear(each, gates * f, h, plan, hardware, experts)
-    down = _linear(each, h, f, plan, hardware, experts)
-    inner = e * each * experts * f
+    copies = plan.itemsize * _tokens(shape, plan) * shape.experts_per_token
+    inner = copies * shape.ffn / plan.tp
     ahead = memory_seconds((gates + 1) * inner, hardware)
     back = memory_seconds((2 * gates + 1) * inner, hardware)
-    if shape.experts > 1:  # tokens are dealt out to the experts and put together again
-        dealt = memory_seconds(4 * e * each * experts * h, hardware)
-        ahead, back = ahead + dealt, back + dealt
-    return {"mlp": up[0] + down[0] + ahead}, {"mlp": up[1] + down[1] + back}
+    # With experts, tokens are dealt out to them and put together again.
+    dealt = memory_seconds(4 * copies * shape.hidden, hardware) if shape.experts > 1 else 0
+    return {"mlp": forward + ahead + dealt}, {"mlp": sum(backward) + back + dealt}
 
 
 def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
@@ -202,3 +210,22 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[d
 def exposed(communication: float, computation: float, hardware: Hardware) -> float:
     """How much longer it takes when a transfer runs beside computation: it takes processors and memory from it."""
     return communication - hardware.overlap * min(communication, computation)
+
+
+# ---- the two ends of the model ----------------------------------------------------------------------------
+
+
+def embedding_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """Look up, add up over the vocabulary's parts, dropout; backward, the gradients are added to their rows."""
+    size = plan.itemsize * plan.micro_batch * shape.sequence // plan.cp * shape.hidden
+    return memory_seconds(10 * size, hardware) + collective_seconds("all-reduce", size, plan.tp, 1, hardware)
+
+
+def logits_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    tokens, h = plan.micro_batch * shape.sequence // plan.cp, shape.hidden
+    part = -(-shape.vocab // plan.tp)
+    sizes = (tokens, part, h), (tokens, h, part), (h, part, tokens)
+    products = sum(matmul_seconds(*size, hardware, plan.itemsize) for size in sizes)
+    gradient = collective_seconds("all-reduce", plan.itemsize * tokens * h, plan.tp, 1, hardware)
+    loss = memory_seconds(LOSS_BYTES * tokens * part, hardware)
+    return products + loss + (1 - hardware.overlap) * gradient

@@ -131,6 +131,18 @@ def kept_layer_bytes(shape: ModelShape, plan: Plan) -> float:
     return layer_bytes(shape, plan) - recomputed_bytes(shape, plan)
 
 
+def weight_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What the weights' backward of one layer needs, if it comes later: inputs and output gradients of its four
+    linear layers, 32 sbh for a GPT (M_W of arXiv:2401.10241, table 1), and never more than the layer keeps."""
+    h, t, gates = shape.hidden, plan.tp, 2 if shape.activation == "swiglu" else 1
+    kv = max(1, shape.kv_heads / t) * shape.head_size
+    split = t if plan.sequence_parallel else 1
+    inputs = 2 * h / split + h / t + shape.experts_per_token * shape.ffn / t
+    gradients = h / t + 2 * kv + 2 * h / split + gates * shape.experts_per_token * shape.ffn / t
+    tokens = plan.micro_batch * shape.sequence / plan.cp
+    return min(plan.itemsize * tokens * (inputs + gradients), kept_layer_bytes(shape, plan))
+
+
 def _layer_input(shape: ModelShape, plan: Plan) -> float:
     """(s/cp, b, h), split along s by sequence parallelism: 2 sbh bytes."""
     tokens = plan.micro_batch * shape.sequence / plan.cp

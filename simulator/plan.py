@@ -120,9 +120,13 @@ class Plan:
         state = 2 if self.precision == "bf16" else 4
         return OPTIMIZERS[self.optimizer] * state + (4 if self.precision == "mixed" else 0)
 
+    def layers_by_stage(self, shape: ModelShape) -> list[int]:
+        """Layers of every stage (a chunk of a pipeline rank), in the model's order."""
+        return list(self.stage_layers or chunk_sizes(shape.layers, self.pp * self.chunks))
+
     def layers_of(self, shape: ModelShape) -> list[list[int]]:
         """Layers of every chunk, by pipeline rank: chunk c of rank r is stage c p + r of the model."""
-        stages = self.stage_layers or chunk_sizes(shape.layers, self.pp * self.chunks)
+        stages = self.layers_by_stage(shape)
         return [list(stages[rank :: self.pp]) for rank in range(self.pp)]
 
     def check(self, shape: ModelShape) -> None:

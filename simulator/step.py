@@ -10,24 +10,24 @@ from dataclasses import dataclass
 
 from simulator.cost import (
     collective_seconds,
+    embedding_seconds,
     exposed,
     layer_seconds,
-    matmul_seconds,
+    logits_seconds,
     memory_seconds,
     recompute_seconds,
 )
 from simulator.flops import hardware_flops, model_flops
 from simulator.memory import plan_memory
 from simulator.plan import Hardware, ModelShape, Plan
+from simulator.stages import run_schedule, schedule_memory
 
-# Bytes that the loss moves for one logit, in fp32: converted, maximum, shifted, exponential, sum, and back.
-LOSS_BYTES = 36
 # Bytes for one gradient before the optimizer uses it: unscaled to fp32, checked, its norm, clipped, and zeroed.
 GRADIENT_BYTES = 20
-HOST_MEMORY = (
-    100e9  # bytes a second of the host's memory for one device's share of an optimizer that lives there
-)
-HOST_LINK = 25e9  # bytes a second between host and device
+# Bytes a second of the host's memory, for one device's share of an optimizer that lives there, and of the link to it.
+HOST_MEMORY, HOST_LINK = 100e9, 25e9
+# Parts of a stage's time that the engine is not asked about: they are the same in every schedule.
+OUTSIDE = ("pipeline", "gradient_accumulation", "data_parallel")
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,26 @@ class StepCost:
         return self.hardware_flops / self.seconds / self.ranks / 1e12
 
 
-def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
-    """Predict one step of ``plan`` with ``plan.global_batch`` sequences."""
+def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str | None = None) -> StepCost:
+    """Predict one step of ``plan`` with ``plan.global_batch`` sequences.
+
+    Args:
+        schedule: a name of ``simulator.schedules``, whose bubble the engine finds; None: 1F1B, interleaved if the
+            plan has several chunks, whose bubble is known.
+    """
     plan.check(shape)
     stages = [stage_seconds(shape, plan, hardware, rank) for rank in range(plan.pp)]
     times = [sum(stage.values()) for stage in stages]
     slowest = max(range(plan.pp), key=times.__getitem__)
     parts = Counter({name: plan.microbatches * seconds for name, seconds in stages[slowest].items()})
-    # A microbatch passes every other stage once before and after the steady state; a chunk is 1/v of a stage.
-    # Even stages: (p - 1) / (v m) of the compute time (arXiv:2104.04473, section 2.2.2).
-    parts["bubble"] = (sum(times) - times[slowest]) / plan.chunks
+    if schedule is None:
+        # A microbatch passes every other stage once before and after the steady state; a chunk is 1/v of a stage.
+        # Even stages: (p - 1) / (v m) of the compute time (arXiv:2104.04473, section 2.2.2).
+        parts["bubble"] = (sum(times) - times[slowest]) / plan.chunks
+    else:
+        busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
+        makespan = run_schedule(shape, plan, hardware, schedule).makespan
+        parts["bubble"] = makespan - plan.microbatches * busy
     parts.update(_gradients(shape, plan, hardware, slowest))
     parts.update(_optimizer(shape, plan, hardware, slowest))
     batch = plan.global_batch
@@ -96,9 +106,9 @@ def stage_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) 
     parts = Counter({name: layers * seconds for name, seconds in (forward + backward).items()})
     parts["recomputation"] = layers * recompute_seconds(shape, plan, hardware)
     if rank == 0:
-        parts["embedding"] = _embedding(shape, plan, hardware)
+        parts["embedding"] = embedding_seconds(shape, plan, hardware)
     if rank == plan.pp - 1:
-        parts["logits"] = _logits(shape, plan, hardware)
+        parts["logits"] = logits_seconds(shape, plan, hardware)
     if plan.pp > 1:
         parts["pipeline"] = 2 * plan.chunks * _transfer(shape, plan, hardware)
     if plan.microbatches > 1 and plan.zero < 2:
@@ -114,30 +124,15 @@ def stage_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) 
     return parts
 
 
-def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware) -> None:
+def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str | None = None) -> None:
     """Raise a ValueError if some pipeline rank needs more memory than the device has."""
-    needed = max(rank.total for rank in plan_memory(shape, plan))
+    ranks = plan_memory(shape, plan) if schedule is None else schedule_memory(shape, plan, schedule)
+    needed = max(rank.total for rank in ranks)
     if needed > hardware.memory:
         raise ValueError(
             f"this plan needs {needed / 1e9:.1f} GB on a device and {hardware.name} has "
             f"{hardware.memory / 1e9:.0f} GB: use more tp, pp or zero, recompute, or a smaller micro-batch"
         )
-
-
-def _embedding(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
-    """Look up, add up over the vocabulary's parts, dropout; backward, the gradients are added to their rows."""
-    size = plan.itemsize * plan.micro_batch * shape.sequence // plan.cp * shape.hidden
-    return memory_seconds(10 * size, hardware) + collective_seconds("all-reduce", size, plan.tp, 1, hardware)
-
-
-def _logits(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
-    tokens, h = plan.micro_batch * shape.sequence // plan.cp, shape.hidden
-    part = -(-shape.vocab // plan.tp)
-    sizes = (tokens, part, h), (tokens, h, part), (h, part, tokens)
-    products = sum(matmul_seconds(*size, hardware, plan.itemsize) for size in sizes)
-    gradient = collective_seconds("all-reduce", plan.itemsize * tokens * h, plan.tp, 1, hardware)
-    loss = memory_seconds(LOSS_BYTES * tokens * part, hardware)
-    return products + loss + (1 - hardware.overlap) * gradient
 
 
 def _transfer(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:

@@ -143,3 +143,17 @@ def test_impossible_steps_end_with_one_sentence_and_exit_code_2(options, sentenc
     assert result.exit_code == 2
     assert sentence in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_schedule_by_name_changes_time_and_memory():
+    line = "--layers 16 --hidden 2048 --heads 16 --vocab 32000 --sequence 1024 --pp 4"
+    one, gpipe = (read(f"memory {line} --microbatches 8 --schedule {name}") for name in ("1f1b", "gpipe"))
+    assert one == read(f"memory {line} --microbatches 8")
+    assert gpipe["ranks"][3]["activations"] == pytest.approx(8 * one["ranks"][3]["activations"])
+    one, zero = (
+        read(f"step {line} --gpu a100-80gb --global-batch 8 --schedule {name}") for name in ("1f1b", "zb-h1")
+    )
+    assert zero["parts"]["bubble"] < one["parts"]["bubble"]
+    result = run(f"memory {line} --schedule magic")
+    assert result.exit_code == 2
+    assert "magic" in result.output

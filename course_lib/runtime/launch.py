@@ -20,6 +20,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
+from multiprocessing.util import get_temp_dir
 from typing import Any
 
 import cloudpickle
@@ -77,12 +78,14 @@ def launch(
         return torchrun.run(fn, ranks, mesh, args, backend)
     backend = devices.choose_backend(ranks, backend)
     call = _pickle_call(fn, args)
+    scratch = get_temp_dir()  # multiprocessing's own for this process, gone when this process is
     folder = tempfile.mkdtemp(
-        prefix="course-ranks-"
-    )  # where the ranks meet: a file cannot clash as a port can
+        prefix="ranks-", dir=scratch
+    )  # they meet at a file: it cannot clash as a port can
     job = {
         "ranks": ranks,
         "meeting": os.path.join(folder, "store"),
+        "scratch": scratch,
         "backend": backend,
         "threads": max(1, (os.cpu_count() or 1) // ranks),
         "mesh": dict(mesh) if mesh else None,

@@ -18,7 +18,6 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -41,6 +40,7 @@ class Job:
     rank: int
     ranks: int
     meeting: str  # the file through which the ranks find each other
+    scratch: str  # the launcher's temporary folder, with the meeting in it
     backend: str
     threads: int
     mesh: dict[str, int] | None
@@ -76,7 +76,7 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
             channel.send_bytes(pickle.dumps((kind, content)))
 
     job: Job = pickle.loads(channel.recv_bytes())
-    listening = (channel, tell, leave, threading.get_ident(), Path(job.meeting).parents[1])
+    listening = (channel, tell, leave, threading.get_ident(), job.scratch)
     threading.Thread(target=_answer_launcher, args=listening, daemon=True).start()
     try:
         result = _run(job)
@@ -121,7 +121,7 @@ def join_group(job: Job) -> None:
 
 
 def _answer_launcher(
-    channel: Connection, tell: Any, leave: threading.Event, main_thread: int, folder: Path
+    channel: Connection, tell: Any, leave: threading.Event, main_thread: int, scratch: str
 ) -> None:
     """Answer where the main thread is; when the launcher is gone, go too, and take our children along."""
     while True:

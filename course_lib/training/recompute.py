@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     operation saves something, as dropout does; a last linear layer is spared.
 
     Raises (in backward):
-        RuntimeError: an argument was changed in place since, or ``function`` did something else the second time.
+        RuntimeError: an argument was changed in place since; or ``function`` did something else the second time.
     """
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
@@ -49,9 +49,14 @@ class _Region:
     """One call of ``checkpoint``; its life ends with the part of the graph that it stands for."""
 
     def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
-        self.call = partial(function, *args, **kwargs)
-        self.tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        self.versions = [t._version for t in self.tensors]
+        self.function = function
+        self.leaves, self.structure = tree_flatten((args, kwargs))
+        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
+        self.kept = _Keep.apply(
+            torch.empty(0, requires_grad=True), *(self.leaves[i] for i in self.places)
+        ).grad_fn
+        for i in self.places:
+            self.leaves[i] = None
         self.saved: list[tuple] = []  # shape, dtype and device of each tensor that autograd would have kept
         self.recomputed: dict[int, Tensor] = {}
         # A method's owner, or the module that is called, may update its buffers.
@@ -77,11 +82,10 @@ class _Region:
         return self.recomputed.pop(number)
 
     def recompute(self) -> None:
-        if [t._version for t in self.tensors] != self.versions:
-            raise RuntimeError(
-                "an argument of a recomputed function was changed in place, by the function or later, so it "
-                "cannot be run again; change a clone"
-            )
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, self.kept.saved_tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = tree_unflatten(leaves, self.structure)
         self.recomputed.clear()
         count = 0
 
@@ -95,7 +99,7 @@ class _Region:
                 raise _Enough
 
         with self.as_it_was(), saved_tensors_hooks(pack, _never), suppress(_Enough):
-            self.call()
+            self.function(*args, **kwargs)
         if count < len(self.saved):
             self.complain(count, None)
 
@@ -120,6 +124,19 @@ class _Region:
             f"the recomputed forward differs from the first: saved tensor {number + 1} of {len(self.saved)} was "
             f"{_say(self.saved[number])}, now {_say(None if tensor is None else _kind(tensor))}"
         )
+
+
+class _Keep(torch.autograd.Function):
+    """Saves the arguments the way any operation saves what it needs.
+
+    So autograd notices when one is changed in place, whoever counts saved tensors sees them, and a checkpoint
+    around this one drops them in its turn. Its backward never runs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, _: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return torch.empty(0)
 
 
 class _Enough(Exception):  # noqa: N818

@@ -141,6 +141,21 @@ def test_a_graph_kept_for_a_second_backward_and_a_second_derivative():
     torch.testing.assert_close(curvature, expected)
 
 
+def test_one_inside_the_other_keeps_the_arguments_of_the_outer_one():
+    x = torch.randn(4, requires_grad=True)
+    inner = []
+
+    def function(x):
+        y = x.exp()
+        inner.append(torch.multiprocessing.reductions.StorageWeakRef(y.untyped_storage()))
+        return checkpoint(torch.sin, y)
+
+    out = checkpoint(function, x)
+    assert inner[0].expired()
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, x.exp().cos() * x.exp())
+
+
 def test_one_inside_the_other():
     x, results = torch.randn(5, 6), []
     for run in (checkpoint, plain):
@@ -157,7 +172,7 @@ def test_an_argument_changed_in_place_is_noticed():
     y = x * 2
     out = checkpoint(torch.exp, y.sin()) + checkpoint(lambda t: t.sin().exp(), y)
     y.add_(1)
-    with pytest.raises(RuntimeError, match="changed in place"):
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
 
 

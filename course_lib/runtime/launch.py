@@ -78,10 +78,9 @@ def launch(
         return torchrun.run(fn, ranks, mesh, args, backend)
     backend = devices.choose_backend(ranks, backend)
     call = _pickle_call(fn, args)
-    scratch = get_temp_dir()  # multiprocessing's own for this process, gone when this process is
-    folder = tempfile.mkdtemp(
-        prefix="ranks-", dir=scratch
-    )  # they meet at a file: it cannot clash as a port can
+    # The ranks meet at a file, which cannot clash as a port can, in the folder that multiprocessing removes with us.
+    scratch = get_temp_dir()
+    folder = tempfile.mkdtemp(prefix="ranks-", dir=scratch)
     job = {
         "ranks": ranks,
         "meeting": os.path.join(folder, "store"),

@@ -132,9 +132,7 @@ def _answer_launcher(
                 return
             tell("at", whereabouts.whereabouts(main_thread))
         except (EOFError, OSError):
-            shutil.rmtree(
-                folder, ignore_errors=True
-            )  # of the launcher, if it was killed before it could tidy up
+            shutil.rmtree(scratch, ignore_errors=True)  # a launcher that was killed could not tidy up
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import click
 
-from simulator.hardware import GPUS, Hardware
+from simulator.hardware import GPUS, Hardware, find_device
 from simulator.memory import MemoryBreakdown, model_states, plan_memory
 from simulator.plan import (
     ATTENTION,
@@ -172,13 +172,12 @@ def step(
 
 def read_hardware(text: str) -> Hardware:
     """A known device, or three numbers: FLOP/s, bytes a second to its memory, bytes a second to the others."""
-    if text in GPUS:
-        return GPUS[text]
+    if "," not in text:
+        return find_device(text)
     try:
         flops, memory_bandwidth, link_bandwidth = (float(number) for number in text.split(","))
     except ValueError:
-        known = ", ".join(GPUS)
-        raise ValueError(f"gpu must be one of {known} or three numbers with commas, not {text}") from None
+        raise ValueError(f"your own gpu is three numbers with commas, not {text}") from None
     return Hardware.of(flops, memory_bandwidth, link_bandwidth)
 
 

@@ -125,7 +125,15 @@ _LIST = [
     _gpu("h100", 989, 80, 3350, 450, 50, **_HOPPER),
     _gpu("h200", 989, 141, 4800, 450, 50, **_HOPPER),
     _gpu("b200", 2250, 180, 8000, 900, 50, **(_HOPPER | {"units": 148})),
-    # Four cores with 256-bit multiply-adds in fp32; "16-bit" halves what a step moves, not what it computes.
-    _gpu("laptop-cpu", 0.4, 16, 50, 10, 0.125, node_size=1, units=4, tile_start=16),
+    # Four cores that reach 0.4 TFLOP/s in fp32, the precision to plan with; ranks talk through memory.
+    _gpu("laptop-cpu", 0.8, 16, 50, 2, 0.125, units=4, tile_start=16),
 ]
 GPUS = {device.name: device for device in _LIST}
+
+
+def find_device(name: str) -> Hardware:
+    """The device of that name, or of which it is an unmistakable part: ``"H100"``, ``"cpu"``."""
+    found = [device for known, device in GPUS.items() if name.lower() in known]
+    if name.lower() in GPUS or len(found) == 1:
+        return GPUS.get(name.lower(), found[0])
+    raise ValueError(f"gpu must be one of {', '.join(GPUS)}, or three numbers with commas, not {name}")

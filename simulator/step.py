@@ -86,7 +86,7 @@ def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str |
     else:
         busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
         makespan = run_schedule(shape, plan, hardware, schedule).makespan
-        parts["bubble"] = makespan - plan.microbatches * busy
+        parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
     parts.update(_gradients(shape, plan, hardware, slowest))
     parts.update(_optimizer(shape, plan, hardware, slowest))
     batch = plan.global_batch

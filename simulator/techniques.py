@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.actions import Schedule
 from simulator.plan import ModelShape, Plan
 from simulator.traffic import (
     Traffic,
@@ -153,6 +154,16 @@ def pipeline_traffic(
     forward = chunks - (1 if rank == ranks - 1 else 0)
     backward = chunks - (1 if rank == 0 else 0)
     messages = microbatches * (forward + backward) if ranks > 1 else 0
+    size = messages * elements * itemsize
+    return Traffic([TrafficRow("send", 2, messages, size, size)] if messages else [])
+
+
+def schedule_traffic(schedule: Schedule, elements: int, rank: int, itemsize: int = 2) -> Traffic:
+    """The same for any schedule, read off its actions: a stage's neighbour may live on the same rank."""
+    messages = 0
+    for kind, stage, _ in schedule.actions[rank]:
+        neighbour = {"F": stage + 1, "B": stage - 1, "BW": stage - 1, "W": stage}[kind]
+        messages += 0 <= neighbour < schedule.stages and schedule.rank_of(neighbour) != rank
     size = messages * elements * itemsize
     return Traffic([TrafficRow("send", 2, messages, size, size)] if messages else [])
 

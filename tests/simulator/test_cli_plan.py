@@ -127,6 +127,7 @@ def test_validate_prints_every_row_and_holds_its_targets():
         ),
         ("--gpu tpu --global-batch 64", "gpu must be one of v100"),
         ("--gpu 1,2 --global-batch 64", "three numbers with commas, not 1,2"),
+        ("--gpu a100 --global-batch 64", "not a100"),
         ("--gpu h100 --global-batch 65 --dp 2", "must be a multiple of dp x micro-batch = 2, not 65"),
         ("--gpu h100 --global-batch 0", "global batch must be a multiple of dp x micro-batch = 1, not 0"),
         ("--gpu h100 --global-batch 64 --microbatches 8", "makes 64 microbatches, not 8"),

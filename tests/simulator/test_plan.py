@@ -2,6 +2,7 @@
 
 import pytest
 
+from simulator.hardware import find_device
 from simulator.plan import GPUS, MODELS, Hardware, Link, ModelShape, Plan
 
 
@@ -130,6 +131,13 @@ def test_hardware_by_three_numbers_and_refused_numbers():
         Hardware.of(0, 1e12, 50e9)
     with pytest.raises(ValueError, match="bandwidth > 0"):
         Link(1e-6, 0)
+
+
+def test_devices_by_an_unmistakable_part_of_their_name():
+    assert find_device("A100-40GB") is GPUS["a100-40gb"]
+    assert find_device("cpu") is GPUS["laptop-cpu"]
+    with pytest.raises(ValueError, match=r"gpu must be one of v100, .* not a100"):
+        find_device("a100")
 
 
 def test_link_is_alpha_beta():

@@ -3,6 +3,7 @@
 import pytest
 
 from simulator.plan import MODELS, ModelShape, Plan
+from simulator.schedules import make_schedule
 from simulator.techniques import (
     context_parallel_traffic,
     data_parallel_traffic,
@@ -12,6 +13,7 @@ from simulator.techniques import (
     padded,
     pipeline_traffic,
     plan_traffic,
+    schedule_traffic,
     tensor_parallel_traffic,
     zero_traffic,
 )
@@ -77,6 +79,23 @@ def test_pipeline_ends_have_one_neighbour():
     assert sent == [1200, 2400, 2400, 1200]
     assert pipeline_traffic(100, 6, 4, 0, chunks=2).calls == 6 * (2 + 1)
     assert pipeline_traffic(100, 6, 1, 0).rows == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"), [("gpipe", 1), ("1f1b", 1), ("zb-h1", 1), ("interleaved-1f1b", 2)]
+)
+def test_every_schedule_on_a_loop_sends_alike(name, chunks):
+    schedule = make_schedule(name, 4, 8, chunks)
+    for rank in range(4):
+        assert schedule_traffic(schedule, 100, rank) == pipeline_traffic(100, 8, 4, rank, chunks)
+
+
+def test_the_bottom_of_a_v_sends_nothing():
+    """zb-v, arXiv:2401.10241, section 6: the last rank holds the two middle stages."""
+    schedule = make_schedule("zb-v", 4, 8)
+    assert [schedule_traffic(schedule, 1, rank).calls for rank in range(4)] == [16, 32, 32, 16]
+    loop = sum(pipeline_traffic(1, 8, 4, rank, chunks=2).calls for rank in range(4))
+    assert sum(schedule_traffic(schedule, 1, rank).calls for rank in range(4)) == loop - 2 * 8
 
 
 def test_ring_attention_and_experts():

@@ -121,7 +121,7 @@ def _collect(running: list[RankProcess], timeout: float | None) -> list[Any]:
         wait([source for p in running for source in p.sources()], timeout=0.5)
         for process in running:
             process.receive()
-        if any(p.raised for p in running):
+        if any(p.raised or p.is_dead() for p in running):
             _give_others_a_moment(running)
         if dead := next((p for p in running if p.is_dead()), None):  # before the peers that only noticed it
             raise RankError(death_message(dead.rank, dead.exit_code(), _fates(running, but=dead)), dead.rank)

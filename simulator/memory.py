@@ -160,23 +160,36 @@ def head_bytes(shape: ModelShape, plan: Plan) -> float:
     return 2 * _layer_input(shape, plan) + logits
 
 
-def in_flight(plan: Plan, rank: int) -> list[int]:
-    """Microbatches of each chunk of a pipeline rank whose activations are alive at the peak (1F1B).
+def in_flight(plan: Plan, rank: int, weights: list[float] | None = None) -> list[int]:
+    """Microbatches of each chunk of a pipeline rank that are alive when the most is (1F1B).
 
     A rank runs forwards for a warm-up, then one more before each backward. Plain 1F1B: p - rank. With v chunks
-    the warm-up is (v-1) p + 2 (p-1-rank), taken p microbatches of a chunk at a time.
+    the warm-up is (v-1) p + 2 (p-1-rank) forwards; a rank takes p microbatches through a chunk, then through the
+    next, and backwards in the opposite order.
+
+    Args:
+        weights: what a microbatch in each chunk counts: their layers, where they differ.
     """
     p, m, v = plan.pp, plan.microbatches, plan.chunks
     if v == 1:
         return [min(m, p - rank)]
-    forwards = min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1)
-    rounds, rest = divmod(forwards, p * v)
-    return [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
+
+    def done(actions: int) -> list[int]:
+        rounds, rest = divmod(actions, p * v)
+        return [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
+
+    warm_up = min(m * v, (v - 1) * p + 2 * (p - 1 - rank))
+    alive = []
+    for backwards in range(min(m * v - warm_up, p * v) + 1):  # after one round of all chunks it repeats
+        forwards = done(min(warm_up + backwards + 1, m * v))
+        alive.append([f - b for f, b in zip(forwards, reversed(done(backwards)), strict=True)])
+    return max(alive, key=lambda counts: sum(n * w for n, w in zip(counts, weights or [1] * v, strict=True)))
 
 
 def activation_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     """All that pipeline rank ``rank`` keeps at its peak: layers of every microbatch in flight, and the ends."""
-    counts, layers = in_flight(plan, rank), plan.layers_of(shape)[rank]
+    layers = plan.layers_of(shape)[rank]
+    counts = in_flight(plan, rank, layers)
     total = kept_layer_bytes(shape, plan) * sum(n * l for n, l in zip(counts, layers, strict=True))
     if rank == 0:
         total += embedding_bytes(shape, plan) * counts[0]

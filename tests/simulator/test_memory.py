@@ -19,6 +19,7 @@ from simulator.memory import (
     rank_memory,
 )
 from simulator.plan import MODELS, ModelShape, Plan
+from simulator.stages import schedule_memory
 
 GPT = MODELS["gpt3-175b"]
 SMALL = ModelShape(layers=10, hidden=64, heads=8, vocab=1000, sequence=32)
@@ -83,6 +84,18 @@ def test_microbatches_in_flight():
     assert [sum(counts) for counts in interleaved] == [11, 9, 7, 5]
     assert interleaved[0] == [7, 4]
     assert in_flight(Plan(pp=4, chunks=2, microbatches=4), 0) == [4, 4]
+
+
+def test_the_heaviest_moment_of_uneven_chunks_is_not_the_fullest():
+    plan = Plan(pp=4, chunks=2, microbatches=8)
+    assert in_flight(plan, 3) == [4, 1]
+    assert in_flight(plan, 3, [9, 1]) == [5, 0]
+    for layers in ((2, 2, 2, 2, 1, 1, 1, 1), (1, 1, 1, 1, 2, 2, 2, 2), (3, 1, 1, 1, 1, 1, 1, 3)):
+        uneven = Plan(pp=4, chunks=2, microbatches=8, stage_layers=layers)
+        shape = ModelShape(12, 64, 8, 8, 32)  # next to nothing at the ends
+        formula, replayed = plan_memory(shape, uneven), schedule_memory(shape, uneven, "interleaved-1f1b")
+        for f, r in zip(formula, replayed, strict=True):
+            assert f.activations == pytest.approx(r.activations, rel=0.02)
 
 
 def test_uneven_stages_count_the_heaviest():

@@ -33,8 +33,8 @@ class FlatParameters:
         full: (p * part,) all parameters, then the padding.
         shard: (part,) the part this rank owns, as a parameter that an optimizer can update. A view into
             ``full``, so updating it changes the model.
-        gradient: (p * part,) this rank's own gradient of everything, before it is reduced; None until some
-            arrives.
+        gradient: (p * part,) this rank's own gradients, divided by p, before they are reduced; None until some
+            arrive.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class FlatParameters:
         for p in self.parameters:
             self.places[p] = (end, p.shape)
             end += p.numel()
+        self.end = end  # of the last parameter; padding follows
         self.part = -(-end // self.ranks)  # elements, rounded up
 
         self.full = self.pack([p.detach() for p in self.parameters])
@@ -100,18 +101,32 @@ class FlatParameters:
     # ---- gradients ----------------------------------------------------------------------------------------
 
     def take_gradient(self, parameter: nn.Parameter) -> None:
-        """Add what backward has left in ``parameter.grad`` to the flat gradient, and free it there."""
+        """Move what backward has left in ``parameter.grad``, divided by p, to its place in the flat gradient."""
         if self.gradient is None:
-            self.open_gradient()
-        self.view(self.gradient, parameter).add_(parameter.grad)
+            self.gradient, self.arrived = torch.empty_like(self.full), set()
+        place = self.view(self.gradient, parameter)
+        if parameter in self.arrived:  # a second backward before the step
+            place.add_(parameter.grad, alpha=1 / self.ranks)
+        else:
+            torch.div(parameter.grad, self.ranks, out=place)
+        self.arrived.add(parameter)
         parameter.grad = None
 
-    def open_gradient(self) -> None:
-        """Zeros for this rank's gradient. If a sum over the ranks is there from an earlier backward, it goes
-        into this rank's own part: the next reduction adds to it, and counts it once."""
-        self.gradient = torch.zeros_like(self.full)
+    def complete_gradient(self) -> Tensor:
+        """The flat gradient, ready to be summed over the ranks.
+
+        What did not take part in the backward is zero. The mean of an earlier backward, which this rank alone has
+        of its own part, goes on top: the sum over the ranks includes it once.
+        """
+        if self.gradient is None:
+            self.gradient, self.arrived = torch.zeros_like(self.full), set(self.parameters)
+        for parameter in self.parameters:
+            if parameter not in self.arrived:
+                self.view(self.gradient, parameter).zero_()
+        self.gradient[self.end :].zero_()
         if self.shard.grad is not None:
-            self.mine(self.gradient).copy_(self.shard.grad)
+            self.mine(self.gradient).add_(self.shard.grad)
+        return self.gradient
 
     # ---- stage 3: the full buffer comes and goes ----------------------------------------------------------
 
@@ -140,3 +155,9 @@ class FlatParameters:
             with trace.span("communication", f"all-gather {self.name}"):
                 all_gather(self.full, self.shard.detach(), group=self.group)
             self.point_into(self.full)
+
+
+def storage_bytes(tensors: Iterable[object]) -> int:
+    """Of the memory behind tensors, shared memory counted once; what is no tensor counts nothing."""
+    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())

@@ -1,13 +1,11 @@
 """ZeRO (arXiv:1910.02054): data parallelism in which no rank keeps what another rank keeps already.
 
-Under plain data parallelism every rank holds all parameters, all gradients and all optimizer states, p times the
-same. Here each rank owns 1/p of the elements and updates only these. An all-reduce was a reduce-scatter followed by
-an all-gather all along; the update moves in between, where each rank has just the part it needs
-(arXiv:2004.13336). Psi is the number of parameters, and a rank sends, up to the factor (p-1)/p:
+Every rank owns 1/p of the elements and updates only these. Psi is the number of parameters; what a rank sends in a
+step is up to the factor (p-1)/p
 
-    stage 1   optimizer states / p                     reduce-scatter, update, all-gather           2 Psi
-    stage 2   and gradients / p                        the same, bucket by bucket                   2 Psi
-    stage 3   and parameters / p  (zero3.py)           all-gather before each use, twice            3 Psi
+    stage 1   optimizer states / p                      reduce-scatter, update, all-gather             2 Psi
+    stage 2   gradients / p, too                        the same                                       2 Psi
+    stage 3   parameters / p, too (zero3.py)            reduce-scatter, update, 2 x all-gather         3 Psi
 
 Only for optimizers that update every element by itself, such as SGD, Adam and AdamW: a shard is a flat piece of
 many tensors, and has no rows or columns that Adafactor or Muon could look at.
@@ -27,42 +25,11 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from course_lib.data_parallel.checkpoint import full_state, load_full_state
-from course_lib.data_parallel.flat import FlatParameters, all_gather, reduce_scatter
+from course_lib.data_parallel.ddp import assign_buckets, broadcast_buffers
+from course_lib.data_parallel.flat import FlatParameters, all_gather, reduce_scatter, storage_bytes
+from course_lib.data_parallel.sharded_update import check_elementwise
 from course_lib.runtime import trace
 from simulator.memory import MemoryBreakdown
-
-NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
-
-
-class ShardedUpdate:
-    """The obvious way: backward first, then reduce-scatter, update, all-gather, once for the whole model."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer_class: type[Optimizer],
-        *,
-        group: ProcessGroup | None = None,
-        **settings: Any,
-    ) -> None:
-        self.flat = FlatParameters((p for p in model.parameters() if p.requires_grad), "model", group)
-        self.optimizer = optimizer_class([self.flat.shard], **settings)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        flat = self.flat
-        for parameter in flat.parameters:
-            if parameter.grad is not None:
-                flat.take_gradient(parameter)
-        flat.shard.grad = torch.empty_like(flat.shard)
-        reduce_scatter(flat.shard.grad, flat.gradient, group=flat.group)
-        flat.shard.grad /= flat.ranks
-        self.optimizer.step()
-        all_gather(flat.full, flat.shard, group=flat.group)
-        self.zero_grad()
-
-    def zero_grad(self) -> None:
-        self.flat.gradient = self.flat.shard.grad = None
 
 
 class Zero1:
@@ -84,7 +51,7 @@ class Zero1:
         parameters: what to train, as every optimizer takes it: parameters, or groups ``{"params": […], "lr": …}``.
             Default: the model's. Frozen ones are left alone.
         group: the ranks that share the work, such as ``mesh["dp"].get_group()``; None: all.
-        bucket_bytes: size from which a bucket is closed.
+        bucket_mb: megabytes (2**20 bytes) a bucket may hold.
         max_norm: clip the gradient to this norm, taken over all parameters.
 
     Attributes:
@@ -102,21 +69,16 @@ class Zero1:
         *,
         parameters: Iterable[Any] | None = None,
         group: ProcessGroup | None = None,
-        bucket_bytes: int = 25 * 2**20,
+        bucket_mb: float = 25.0,
         max_norm: float | None = None,
         **settings: Any,
     ) -> None:
-        if optimizer_class.__name__ in NOT_ELEMENTWISE:
-            raise ValueError(
-                f"{optimizer_class.__name__} does not update each element by itself, and a shard is a flat "
-                "piece of many tensors: use an elementwise optimizer such as Adam, AdamW or SGD"
-            )
-        if bucket_bytes < 1 or (max_norm is not None and not max_norm > 0):
-            raise ValueError(
-                f"bucket_bytes={bucket_bytes} and max_norm={max_norm}: both must be above 0, and max_norm may be None"
-            )
-        self.model, self.group = model, group
-        self.bucket_bytes, self.max_norm = bucket_bytes, max_norm
+        check_elementwise(optimizer_class)
+        if not bucket_mb > 0:
+            raise ValueError(f"bucket_mb must be positive, not {bucket_mb!r}")
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"max_norm must be positive, or None to clip nothing, not {max_norm!r}")
+        self.model, self.group, self.bucket_mb, self.max_norm = model, group, bucket_mb, max_norm
         self.param_groups = _param_groups(model.parameters() if parameters is None else parameters)
         order = {p: i for i, p in enumerate(model.parameters())}
         shards, self.flats = [], []
@@ -130,8 +92,7 @@ class Zero1:
         if not any(flat.shard.requires_grad for flat in self.flats):
             raise ValueError("there is nothing to train: no parameter requires a gradient")
         self.optimizer = optimizer_class(shards, **settings)
-        for buffer in model.buffers():
-            dist.broadcast(buffer, group=group, group_src=0)
+        broadcast_buffers(model, group)
 
         # Backward runs from the last parameter to the first, so the flats whose first comes last are done first.
         self.flats.sort(key=lambda flat: -min(order[p] for p in flat.parameters))
@@ -144,16 +105,10 @@ class Zero1:
         self._forget_backward()
 
     def _cut(self, parameters: list[nn.Parameter]) -> Iterator[tuple[str, list[nn.Parameter]]]:
-        """Deal one group's parameters into buckets of one dtype and about ``bucket_bytes``, from the last."""
-        bucket, size, number = [], 0, 0
-        for p in reversed([p for p in parameters if p.requires_grad]):
-            if bucket and (size >= self.bucket_bytes or p.dtype != bucket[0].dtype):
-                yield f"bucket {number}", bucket
-                bucket, size, number = [], 0, number + 1
-            bucket.append(p)
-            size += p.numel() * p.element_size()
-        if bucket:
-            yield f"bucket {number}", bucket
+        """What of one group goes into each flat buffer: here DDP's buckets."""
+        trained = [p for p in parameters if p.requires_grad]
+        for i, bucket in enumerate(assign_buckets(trained, self.bucket_mb * 2**20)):
+            yield f"bucket {i}", bucket
 
     # ---- backward: each bucket is reduced as soon as it is complete ---------------------------------------
 
@@ -189,22 +144,21 @@ class Zero1:
 
     @torch.no_grad()
     def _reduce(self, flat: FlatParameters) -> None:
-        if flat.gradient is None:
-            flat.open_gradient()
-        total = self._place_for_sum(flat)
+        gradient = flat.complete_gradient()
+        mean = self._place_for_mean(flat)
         arrived = trace.begin("communication", f"reduce-scatter {flat.name}")
-        work = reduce_scatter(total, flat.gradient, group=self.group, async_op=True)
-        self.on_the_way.append((flat, total, work, arrived))
+        work = reduce_scatter(mean, gradient, group=self.group, async_op=True)
+        self.on_the_way.append((flat, mean, work, arrived))
 
-    def _place_for_sum(self, flat: FlatParameters) -> Tensor:
-        """Where the sum over the ranks goes: into the gradient's buffer, which stays until the step."""
+    def _place_for_mean(self, flat: FlatParameters) -> Tensor:
+        """Where this rank's part of the mean goes: into the gradient's buffer, which stays until the step."""
         return flat.mine(flat.gradient)
 
     def _receive(self) -> None:
         flat, flat.shard.grad, work, arrived = self.on_the_way.popleft()
         work.wait()
         arrived()
-        flat.gradient = None  # the buffer goes too, unless the sum lies in it
+        flat.gradient = None  # the buffer goes too, unless the mean lies in it
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -234,8 +188,6 @@ class Zero1:
         shards = [flat.shard for flat in self.flats if flat.shard.grad is not None]
         if not shards:
             raise ValueError("there is no gradient to step with: call backward on a loss first")
-        for shard in shards:
-            shard.grad /= dist.get_world_size(self.group)
         self._clip(shards)
         with trace.span("compute", "update"):
             self.optimizer.step()
@@ -278,7 +230,7 @@ class Zero1:
         parameters = [*model, *(f.full for f in flats), *(f.shard for f in flats)]
         gradients = [*(p.grad for p in model), *(f.gradient for f in flats), *(f.shard.grad for f in flats)]
         states = [value for state in self.optimizer.state.values() for value in state.values()]
-        return MemoryBreakdown(_bytes(parameters), _bytes(gradients), _bytes(states))
+        return MemoryBreakdown(storage_bytes(parameters), storage_bytes(gradients), storage_bytes(states))
 
     def state_dict(self) -> dict[str, Any]:
         """Model and optimizer as one device would have them, by name; see ``checkpoint``. All ranks call it."""
@@ -292,7 +244,7 @@ class Zero1:
 
 
 class Zero2(Zero1):
-    """Stage 2: the gradients, too. Of a bucket each rank keeps the sum over its own shard, and gives the buffer
+    """Stage 2: the gradients, too. Of a bucket each rank keeps its own part of the mean, and gives the buffer
     back as soon as that has arrived. Smaller buckets: less memory, more messages.
 
     With several backwards before a step each one sends, because what would be waited with is no longer there.
@@ -300,7 +252,7 @@ class Zero2(Zero1):
 
     stage = 2
 
-    def _place_for_sum(self, flat: FlatParameters) -> Tensor:
+    def _place_for_mean(self, flat: FlatParameters) -> Tensor:
         return torch.empty_like(flat.shard)
 
     def _reduce(self, flat: FlatParameters) -> None:
@@ -315,9 +267,3 @@ def _param_groups(parameters: Iterable[Any]) -> list[dict[str, Any]]:
     groups = parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
     tensors = lambda given: [given] if isinstance(given, Tensor) else list(given)  # noqa: E731
     return [{**group, "params": tensors(group["params"])} for group in groups]
-
-
-def _bytes(tensors: Iterable[Any]) -> int:
-    """Of the memory behind some tensors, shared memory counted once."""
-    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
-    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())

@@ -29,7 +29,7 @@ class Zero3(Zero2):
         units: modules to be gathered whole, with all that is below them: fewer, larger messages. A module that
             reads a submodule's parameters without calling it, as ``nn.MultiheadAttention`` does, has to be one.
             By default every module is by itself.
-        settings: as in ``Zero1``; ``bucket_bytes`` has no effect.
+        settings: as in ``Zero1``; ``bucket_mb`` has no effect.
 
     Raises:
         ValueError: as ``Zero1``; a unit that is not in the model.

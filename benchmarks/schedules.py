@@ -1,6 +1,6 @@
 """How fast the simulator is, beside PyTorch's own lists of a schedule with spacing.
 
-    python benchmarks/simulator.py
+    python benchmarks/schedules.py
 
 Prints the target beside what was measured and exits with 1 if one is missed.
 """
@@ -14,11 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])  # in this folder, this file would hide the package of its name
-
-# ruff: noqa: E402
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from simulator.engine import simulate

@@ -1,0 +1,89 @@
+"""The step time of ZeRO stage 1 by hand beside torch's ZeroRedundancyOptimizer on torch's DDP.
+
+    python benchmarks/zero.py
+
+On 2 ranks, Gloo on the CPU, both train the same GPT in turn; a ratio is that of two neighbouring steps of the
+slowest rank, and the median of these counts. Prints the target beside what was measured and exits with 1 if it is
+missed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from course_lib.data_parallel.zero import Zero1
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.runtime import launch
+from course_lib.training.loop import cross_entropy
+
+TARGET = 1.10
+PAIRS = 25
+MODELS = {  # name -> configuration, sequences of 64 tokens for each rank
+    "0.8 M parameters, 8 sequences": (GPTConfig.tiny(), 8),
+    "3.3 M parameters, 4 sequences": (GPTConfig.tiny(hidden_size=256), 4),
+    "19 M parameters, 8 sequences": (GPTConfig.tiny(hidden_size=512, num_layers=6), 8),
+}
+
+
+def seconds(step: Callable[[], None]) -> float:
+    dist.barrier()
+    start = time.perf_counter()
+    step()
+    dist.barrier()
+    return time.perf_counter() - start
+
+
+def training_step(model: nn.Module, optimizer: Zero1 | ZeroRedundancyOptimizer, tokens: Tensor) -> None:
+    optimizer.zero_grad()
+    cross_entropy(model(tokens)[:, :-1], tokens[:, 1:]).backward()
+    optimizer.step()
+
+
+def compare(config: GPTConfig, sequences: int) -> list[tuple[float, float]]:
+    """Seconds of (ours, theirs), pair by pair, each first in turn."""
+    torch.set_num_threads(1)
+    model, wrapped = GPT(config), DistributedDataParallel(GPT(config))
+    zero = Zero1(model, AdamW, lr=1e-3)
+    official = ZeroRedundancyOptimizer(wrapped.parameters(), AdamW, lr=1e-3)
+    tokens = torch.randint(config.vocab_size, (sequences, 64))
+    steps = (
+        lambda: training_step(model, zero, tokens),
+        lambda: training_step(wrapped, official, tokens),
+    )
+    for step in steps * 3:
+        step()
+    times = []
+    for pair in range(PAIRS):
+        order = (0, 1) if pair % 2 else (1, 0)
+        took = {which: seconds(steps[which]) for which in order}
+        times.append((took[0], took[1]))
+    return times
+
+
+def main() -> int:
+    missed = 0
+    print(
+        f"{'ZeRO-1 step, ours / ZeroRedundancyOptimizer':46}{'ours':>10}{'theirs':>10}{'ratio':>8}{'target':>8}"
+    )
+    for name, arguments in MODELS.items():
+        times = launch(compare, ranks=2, args=arguments, backend="gloo", quiet=True)[0]
+        ours, theirs = (statistics.median(column) for column in zip(*times, strict=True))
+        ratio = statistics.median(a / b for a, b in times)
+        missed += ratio > TARGET
+        verdict = "  MISSED" if ratio > TARGET else ""
+        print(f"{name:46}{ours * 1e3:8.1f}ms{theirs * 1e3:8.1f}ms{ratio:8.3f}{TARGET:8.2f}{verdict}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

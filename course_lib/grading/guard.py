@@ -36,10 +36,6 @@ def begin() -> None:
     """Cap what each cell may print from now on."""
     written = 0
 
-    def reset(*_: Any) -> None:
-        nonlocal written
-        written = 0
-
     def capped(write: Callable[[str], int]) -> Callable[[str], int]:
         def write_capped(text: str) -> int:
             nonlocal written
@@ -48,11 +44,16 @@ def begin() -> None:
                 raise OutputLimit(f"more than {OUTPUT_LIMIT // 1_000_000} MB printed by one cell")
             return write(text)
 
+        write_capped.caps = write
         return write_capped
 
-    for stream in (sys.stdout, sys.stderr):
-        stream.write = capped(stream.write)
-    _shell().events.register("pre_run_cell", reset)
+    def before_cell(*_: Any) -> None:
+        nonlocal written
+        written = 0
+        for stream in (sys.stdout, sys.stderr):  # IPython gives them a fresh `write` for each cell
+            stream.write = capped(getattr(stream.write, "caps", stream.write))
+
+    _shell().events.register("pre_run_cell", before_cell)
 
 
 def watch() -> None:
@@ -123,7 +124,7 @@ def _modules(shell: Any) -> Iterator[types.ModuleType]:
     names = {value.__name__ for value in shell.user_ns.values() if isinstance(value, types.ModuleType)}
     for name, module in list(sys.modules.items()):
         watched = name.partition(".")[0] in WATCHED or name in ALSO_WATCHED or name in names
-        if watched and name != __name__ and isinstance(module, types.ModuleType):
+        if watched and name not in (__name__, "sys") and isinstance(module, types.ModuleType):
             yield module
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,19 +143,18 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 def _kill_all(mark: str, process: subprocess.Popen | None) -> None:
     """End every process of the run: children, their orphans, and those started while we look."""
-    for _ in range(20):
-        found = [*(_family(process.pid) if process else []), *_marked(mark)]
-        found = [each for each in set(found) if _alive(each)]
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        found = {*(_family(process.pid) if process else []), *_marked(mark)}
+        found = {each for each in found if _alive(each)}
         for each in found:
-            try:
+            with suppress(psutil.Error):
                 each.kill()
-            except psutil.Error:
-                continue
-        if process is not None:
-            process.wait()
         if not found:
-            return
-        psutil.wait_procs(found, timeout=1)
+            break
+        time.sleep(0.02)
+    if process is not None:
+        process.wait()
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -1,0 +1,264 @@
+"""The grader: right answers earn, wrong ones do not, and neither does anything tried in place of an answer."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_lib.grading.build import build, read_notebook
+from course_lib.grading.grade import chapter_path, grade
+
+SECONDS = 4  # for a cell: the answers here need none, a busy machine may
+RIGHT = {
+    "98.1": "# EXERCISE 98.1\ndef double(x):\n    return 2 * x",
+    "98.2": "# EXERCISE 98.2\nfrom itertools import accumulate\ndef running_sums(v):\n    return list(accumulate(v))",
+    "98.3": "# EXERCISE 98.3\nclass Counter:\n    n = 0\n\n    def __call__(self):\n"
+    "        self.n += 1\n        return self.n",
+}
+WRONG = {
+    "98.1": "# EXERCISE 98.1\ndef double(x):\n    return x * x",
+    "98.2": "# EXERCISE 98.2\ndef running_sums(v):\n    return v",
+    "98.3": "# EXERCISE 98.3\nclass Counter:\n    def __call__(self):\n        return 1",
+}
+
+
+def hand_in(chapter, answers):
+    """The exercise notebook with these answers in it."""
+    build(chapter.path, chapter.exercises)
+    notebook = read_notebook(chapter.exercise)
+    for number, source in answers.items():
+        chapter.find(notebook, f"answer-{number[-1]}").source = source
+    return notebook
+
+
+def graded(chapter, notebook, **options):
+    nbformat.write(notebook, chapter.exercise)
+    result = grade(chapter.path, chapter.exercise, cell_timeout=SECONDS, **options)
+    return {each.id: each for each in result.exercises}
+
+
+def left_over():
+    """Folders of the grader, and processes that carry its mark."""
+    processes = []
+    for process in psutil.process_iter():
+        try:
+            if "COURSE_GRADING" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return [*Path(tempfile.gettempdir()).glob("grade-*"), *processes]
+
+
+def test_right_answers_earn_and_wrong_ones_are_told_why(chapter):
+    seen = []
+    answers = RIGHT | {"98.1": WRONG["98.1"]}
+    results = graded(chapter, hand_in(chapter, answers), on_progress=lambda *event: seen.append(event))
+    assert [each.status for each in results.values()] == ["failed", "passed", "passed"]
+    assert results["98.1"].message == "3: twice: got 9, expected 6\nlikely: squared, not doubled."
+    assert results["98.1"].earned == 0
+    assert results["98.3"].earned == 4
+    assert results["98.3"].facts == ("first call", "second call")
+    assert {exercise for exercise, _, _ in seen} == {"", "98.1", "98.2", "98.3"}
+    assert left_over() == []
+
+
+def test_the_shipped_exercise_earns_nothing_and_starts_nothing(chapter):
+    begin = time.monotonic()
+    results = graded(chapter, hand_in(chapter, {}))
+    assert [(each.status, each.message) for each in results.values()] == [("failed", "not written yet")] * 3
+    assert time.monotonic() - begin < 1
+
+
+def test_edited_deleted_and_duplicated_checks_are_ignored(chapter):
+    """Wrong answers whose checks were tampered with, with saved outputs that look right, and tags that skip."""
+    notebook = hand_in(chapter, WRONG)
+    edited = chapter.find(notebook, "check-1")
+    edited.source = "print('  ✓ 3: twice\\n  ✓ -1: twice')  # check_98_1(double)"
+    edited.metadata.tags = ["nbval-skip"]
+    edited.execution_count = 7
+    chapter.find(notebook, "answer-1").metadata.tags = ["nbval-skip", "raises-exception"]
+    notebook.cells.remove(chapter.find(notebook, "check-2"))
+    extra = new_code_cell("def check_98_3(_): print('  ✓ first call')\ncheck_98_3(Counter)")
+    notebook.cells.append(extra)
+    results = graded(chapter, notebook)
+    assert [each.earned for each in results.values()] == [0, 0, 0]
+    assert [each.status for each in results.values()] == ["failed"] * 3
+    notes = [each.message.splitlines()[-1].split()[1] for each in results.values()]
+    assert notes == ["edited", "missing", "duplicated"]
+
+
+def test_what_can_be_said_without_running_anything(chapter):
+    notebook = hand_in(chapter, {"98.2": RIGHT["98.2"], "98.3": "# EXERCISE 98.3\nclass Counter(:\n    pass"})
+    notebook.cells.remove(chapter.find(notebook, "answer-1"))
+    notebook.cells.append(new_code_cell(RIGHT["98.2"]))
+    results = graded(chapter, notebook)
+    assert [each.status for each in results.values()] == ["missing", "refused", "error"]
+    assert "no cell begins with `# EXERCISE 98.1`" in results["98.1"].message
+    assert "2 cells begin with `# EXERCISE 98.2`" in results["98.2"].message
+    assert results["98.3"].message.startswith("not Python: invalid syntax (line 2: `class Counter(:`)")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos._exit(0)",
+        "def double(x):  # NBVAL_RAISES_EXCEPTION\n    while True: pass",
+        "# NBVAL_RAISES_EXCEPTION\nwhile True: pass",
+        "# NBVAL_SKIP\ndouble = None",
+        "print = lambda *_: None\ndef double(x): return 2 * x",
+        "def check_98_1(_): pass\nchecks.check_98_1 = check_98_1",
+        "import ast\nclass Strip(ast.NodeTransformer): pass\nget_ipython().ast_transformers.append(Strip())",
+        "import threading\nfor _ in range(100): threading.Thread(target=input).start()",
+    ],
+)
+def test_attacks_in_plain_sight_are_refused_unrun(chapter, source):
+    results = graded(chapter, hand_in(chapter, {"98.1": f"# EXERCISE 98.1\n{source}"}))
+    assert results["98.1"].status == "refused"
+    assert results["98.1"].earned == 0
+    assert len(results["98.1"].message) > 20
+
+
+# Attacks that get past the reader, by a name put together at run time. Each is an answer of its own; `double` is
+# right where the point is that a right answer does not excuse it.
+SYSTEM = "import random\nsystem = getattr(random, '_' + 'os')\nmodules = system.sys.modules\n"
+GOOD, BAD = "def double(x):\n    return 2 * x\n", "def double(x):\n    return x\n"
+ATTACKS = [
+    (
+        "redefined check",
+        BAD + "c = checks\nc.check_97_1 = lambda f: print('  ✓ 3: twice')",
+        "refused",
+        "check_97_1",
+    ),
+    (
+        "patched print",
+        BAD + SYSTEM + "modules['builtins'].print = len",
+        "refused",
+        "changes `print` of Python",
+    ),
+    (
+        "stripped asserts",
+        GOOD + SYSTEM + "shell = modules['IPython'].get_ipython()\n"
+        "shell.ast_transformers.append(modules['ast'].NodeTransformer())",
+        "refused",
+        "changes `ast_transformers` of IPython",
+    ),
+    (
+        "a patch from inside the check",
+        SYSTEM + "def double(x):\n    modules['builtins'].abs = len\n    return 2 * x",
+        "refused",
+        "changes `abs` of Python",
+    ),
+    (
+        "os._exit, with a process left behind",
+        SYSTEM + "start = modules['subprocess'].Popen\n"
+        "def double(x):\n    start(['sleep', '1000'], start_new_session=True)\n    system._exit(0)",
+        "error",
+        "the kernel ended in the check",
+    ),
+    (
+        "an endless loop",
+        "def double(x):\n    while True:\n        pass",
+        "timeout",
+        f"the check took longer than {SECONDS} s",
+    ),
+    (
+        "100 threads that never end",
+        GOOD + SYSTEM + "import time\nfor _ in range(100):\n"
+        "    modules['threading'].Thread(target=time.sleep, args=(1e6,), daemon=False).start()",
+        "refused",
+        "leaves 100 threads running",
+    ),
+    (
+        "all the memory there is",
+        "def double(x):\n    kept = []\n    while True:\n        kept.append(b'x' * (1 << 26))",
+        "error",
+        "more memory than there is",
+    ),
+    (
+        "100 MB printed",
+        GOOD + "for _ in range(100):\n    print('x' * 1_000_000)",
+        "error",
+        "more than 1 MB printed",
+    ),
+    ("100 MB shown", BAD + "'x' * 100_000_000", "failed", "got 3, expected 6"),
+    (
+        "100 MB printed while checked",
+        "def double(x):\n    print('x' * 100_000_000)",
+        "failed",
+        "answer printed more",
+    ),
+    ("an impossible array", "def double(x):\n    return [0] * 10**13", "failed", "MemoryError"),
+    ("an early exit", GOOD + "raise SystemExit(0)", "error", "SystemExit"),
+    ("an exit while checked", "def double(x):\n    raise SystemExit(0)", "failed", "SystemExit"),
+    (
+        "prints the facts, then fails",
+        "def double(x):\n    print('  ✓ 3: twice\\n  ✓ -1: twice')\n    return x",
+        "failed",
+        "got 3, expected 6",
+    ),
+    (
+        "equal to everything",
+        "class Yes(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n"
+        "def double(x):\n    return Yes(0)",
+        "failed",
+        "expected 6",
+    ),
+    ("an honest answer", GOOD, "passed", ""),
+]
+
+
+def test_attacks_on_the_running_grader_earn_nothing_and_cost_nobody_else(tmp_path):
+    """All in one notebook, since each that spoils the kernel costs a new one; the honest answer is the last."""
+    setup = f"import sys\nsys.path.insert(0, {os.path.dirname(__file__)!r})\nimport fixture_checks as checks"
+    solved = [new_code_cell(setup, execution_count=1)]
+    handed_in = []
+    facts = new_output("stream", name="stdout", text="  ✓ 3: twice\n  ✓ -1: twice\n")
+    for number, (name, source, _, _) in enumerate(ATTACKS, 1):
+        marked = f"# EXERCISE 97.{number}\ndef double(x):\n    # BEGIN SOLUTION\n    return x + x\n    # END SOLUTION"
+        solved += [
+            new_markdown_cell(f"### Exercise 97.{number} · {name.capitalize()} (1 point)"),
+            new_code_cell(marked, execution_count=1),
+            new_code_cell(
+                f"checks.check_97_{number}(double)",
+                metadata={"tags": ["nbval-check-output"]},
+                outputs=[facts],
+                execution_count=1,
+            ),
+        ]
+        handed_in += [new_code_cell(f"# EXERCISE 97.{number}\n{source}"), solved[-1]]
+    nbformat.write(new_notebook(cells=solved), tmp_path / "97_attacks.ipynb")
+    nbformat.write(new_notebook(cells=handed_in), tmp_path / "handed_in.ipynb")
+    result = grade(
+        tmp_path / "97_attacks.ipynb",
+        tmp_path / "handed_in.ipynb",
+        cell_timeout=SECONDS,
+        memory_limit=1 << 30,
+    )
+    for (name, _, status, message), each in zip(ATTACKS, result.exercises, strict=True):
+        assert (name, each.status) == (name, status), each.message
+        assert message in each.message, name
+    assert result.earned == 1
+    assert left_over() == []
+
+
+def test_the_limit_for_all_runs_is_kept(chapter):
+    hanging = "# EXERCISE 98.1\ndef double(x):\n    while True:\n        pass"
+    begin = time.monotonic()
+    results = graded(chapter, hand_in(chapter, {**RIGHT, "98.1": hanging}), time_limit=4)
+    assert time.monotonic() - begin < 10
+    assert results["98.1"].status == "timeout"
+    assert results["98.3"].status == "timeout"
+    assert "not reached within the 4 s" in results["98.3"].message
+
+
+def test_chapters_are_found_by_number_and_name(tmp_path):
+    for name in ("04_collectives", "05_ddp"):
+        (tmp_path / f"{name}.ipynb").touch()
+    assert [chapter_path(text, tmp_path).stem for text in ("5", "05", "05_ddp")] == ["05_ddp"] * 3
+    with pytest.raises(ValueError, match="no exercises for chapter '7'; chapters with exercises: 04, 05"):
+        chapter_path("7", tmp_path)

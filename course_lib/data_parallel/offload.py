@@ -1,0 +1,210 @@
+"""ZeRO-Offload (arXiv:2101.06840): the optimizer and its states live with the CPU, the model with the device.
+
+Of the 16 bytes a parameter takes in mixed precision, the device keeps 2. The update is the one part of a step
+whose work grows with the parameters alone, not with the batch, so the slow processor can do it, and only
+gradients and parameters travel: 2 + 2 bytes, the least any such split must move. They travel while both sides
+work: gradients as backward finishes each, parameters as each is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.runtime import trace
+from course_lib.training.adam import Adam, AdamW
+
+
+class CopyLane:
+    """What can copy one tensor at a time, beside the computation: a thread, and on a GPU a stream of its own.
+
+    Attributes:
+        moved: bytes copied so far, by direction: ``{"to host": …, "to device": …}``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.moved = {"to host": 0, "to device": 0}
+
+    def start(
+        self, target: Tensor, source: Tensor, direction: str, name: str, *, add: bool = False
+    ) -> Future:
+        """Copy ``source`` to ``target``, or add it, after all copies before it and all work given out so far."""
+        ready = torch.cuda.current_stream().record_event() if self.stream else None
+        return self.thread.submit(self._copy, target, source, direction, name, add, ready)
+
+    @torch.no_grad()
+    def _copy(
+        self,
+        target: Tensor,
+        source: Tensor,
+        direction: str,
+        name: str,
+        add: bool,
+        ready: torch.cuda.Event | None,
+    ) -> None:
+        with trace.span("copy", name), torch.cuda.stream(self.stream):
+            if self.stream:
+                self.stream.wait_event(ready)
+            if add:
+                target.add_(source.to(target.device))
+            else:
+                target.copy_(source, non_blocking=True)  # truly so from and to pinned memory
+            if self.stream:
+                self.stream.synchronize()
+        self.moved[direction] += source.nbytes
+
+
+@dataclass
+class _Slot:
+    """One parameter and what the host holds for it: 4 bytes of master, 2 of wire, and Adam's 8."""
+
+    name: str
+    parameter: nn.Parameter
+    master: Tensor  # fp32
+    wire: Tensor  # in the parameter's dtype, pinned: its gradient on the way in, its new value on the way out
+    arrival: Future | None = None  # of the gradient
+
+
+class OffloadedOptimizer:
+    """Adam or AdamW on the host for parameters on a device; in fp32 to the bit what it is on the device.
+
+    ``parameter.grad`` is None after backward: gradients are taken to the host, and freed, as they are ready.
+    Several backwards before a step add up there. Where parameters are the CPU's, "device" and "host" are two
+    places in the same memory, and everything else is the same.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either, as any optimizer takes them.
+        optimizer: ``Adam`` or ``AdamW`` of ``course_lib.training.adam``.
+        settings: its settings: ``lr=…``.
+
+    Attributes:
+        host: the optimizer on the host, with its groups (for a learning rate schedule) and states.
+        moved: bytes copied so far, by direction.
+
+    Raises:
+        ValueError: a parameter stands twice among ``params``, or on another device than the first; all are frozen.
+    """
+
+    def __init__(self, params: Iterable[Any], optimizer: type[Adam] = AdamW, **settings: Any) -> None:
+        groups = list(params)
+        if not (groups and isinstance(groups[0], dict)):
+            groups = [{"params": groups}]
+        self.slots: dict[nn.Parameter, _Slot] = {}
+        host_groups = []
+        for number, group in enumerate(groups):
+            named = [
+                entry if isinstance(entry, tuple) else (f"parameter {i} of group {number}", entry)
+                for i, entry in enumerate(group["params"])
+            ]
+            host_groups.append({**group, "params": [(name, self._take(name, p)) for name, p in named]})
+        if not self.slots:
+            raise ValueError("there is nothing to offload: no parameter among those given needs a gradient")
+        self.host = optimizer(host_groups, **settings)
+        self.lane = CopyLane(next(iter(self.slots)).device)
+
+    def _take(self, name: str, parameter: nn.Parameter) -> Tensor:
+        if not parameter.requires_grad:
+            return parameter  # never gets a gradient: it keeps its place in the groups, and moves nowhere
+        if parameter in self.slots:
+            raise ValueError(f"{name} is the same parameter as {self.slots[parameter].name}; give it once")
+        if self.slots and parameter.device != (first := next(iter(self.slots))).device:
+            raise ValueError(
+                f"{name} is on {parameter.device}, the others on {first.device}; give one device's"
+            )
+        pinned = parameter.is_cuda
+        wire = torch.empty_like(parameter, device="cpu", pin_memory=pinned, requires_grad=False)
+        master = parameter.detach().to("cpu", torch.float32, copy=True)
+        self.slots[parameter] = _Slot(name, parameter, master, wire)
+        parameter.register_post_accumulate_grad_hook(self.collect)
+        return master
+
+    @property
+    def moved(self) -> dict[str, int]:
+        return self.lane.moved
+
+    @property
+    def host_bytes(self) -> int:
+        """What the host holds: masters, wires and the optimizer's states."""
+        tensors = [t for slot in self.slots.values() for t in (slot.master, slot.wire)]
+        tensors += [t for state in self.host.state.values() for t in state.values() if t.ndim]
+        return sum(t.nbytes for t in tensors)
+
+    def collect(self, parameter: nn.Parameter) -> None:
+        """Send the gradient of ``parameter`` on its way and forget it here.
+
+        Autograd calls it for each parameter. Who sets ``.grad`` by hand (a shard's, after a reduce-scatter) may
+        call it then; ``step`` does it for the rest.
+        """
+        slot = self.slots[parameter]
+        gradient, parameter.grad = parameter.grad, None
+        slot.arrival = self.lane.start(
+            slot.wire, gradient.detach(), "to host", f"gradient {slot.name}", add=slot.arrival is not None
+        )
+
+    def gradients(self) -> list[Tensor]:
+        """Wait for the gradients on their way; they may be changed in place before ``step`` (clipping)."""
+        return [slot.wire for slot in self._arrived()]
+
+    def _arrived(self) -> list[_Slot]:
+        for parameter in self.slots:
+            if parameter.grad is not None:
+                self.collect(parameter)
+        slots = [slot for slot in self.slots.values() if slot.arrival is not None]
+        for slot in slots:
+            slot.arrival.result()
+        return slots
+
+    def zero_grad(self) -> None:
+        """Forget gradients that have come since the last step."""
+        for slot in self._arrived():
+            slot.arrival = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter that has a gradient; each returns to the device while the next is updated.
+
+        Raises:
+            ValueError: a gradient is not finite. No parameter and no state has changed, and the gradients are
+                dropped, so that training can go on with another batch.
+        """
+        slots = self._arrived()
+        for slot in slots:  # all before the first update: there is no way back
+            if not slot.wire.isfinite().all():
+                self.zero_grad()
+                raise ValueError(
+                    f"the gradient of {slot.name} is not finite; all parameters are as before the step"
+                )
+        group_of = {master: group for group in self.host.param_groups for master in group["params"]}
+        returning = []
+        for slot in slots:
+            with trace.span("compute", f"update {slot.name}"):
+                self.host.update(slot.master, slot.wire.float(), group_of[slot.master])
+                slot.wire.copy_(
+                    slot.master
+                )  # the gradient has done its work; rounded here, half as much travels
+            returning.append(
+                self.lane.start(slot.parameter, slot.wire, "to device", f"parameter {slot.name}")
+            )
+            slot.arrival = None
+        for copy in returning:
+            copy.result()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The host optimizer's, which it can read without offloading too, and ``masters`` by name."""
+        masters = {slot.name: slot.master for slot in self.slots.values()}
+        return {**self.host.state_dict(), "masters": masters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a ``state_dict``; the parameters become its masters, rounded."""
+        self.host.load_state_dict({key: state[key] for key in ("state", "param_groups")})
+        for slot in self.slots.values():
+            slot.master.copy_(state["masters"][slot.name])
+            slot.parameter.copy_(slot.master)

@@ -12,9 +12,8 @@ What makes it fast is order: a unit is gathered while the one before it computes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,9 +25,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from course_lib.data_parallel.fsdp_unit import FlatUnit, storage_bytes
+from course_lib.data_parallel.flat import storage_bytes
+from course_lib.data_parallel.fsdp_checkpoint import full_state, load_full_state
+from course_lib.data_parallel.fsdp_unit import FlatUnit, Unit
 from course_lib.data_parallel.fsdp_wrap import ROOT, deal
-from course_lib.runtime import trace
 from simulator.memory import MemoryBreakdown
 
 
@@ -165,7 +165,7 @@ class FSDP:
         """The unit's backward is over: free its parameters, and send its gradients on their way."""
         unit.end_span()
         unit.reshard()
-        unit.due = False
+        unit.due, unit.missing = False, len(unit.trainable)
         self._advance()  # so one unit's gradients are under way while the next unit's are made, and no more
         for flat in unit.flats:
             if flat.trainable:
@@ -183,7 +183,6 @@ class FSDP:
             if unit.due or unit.missing < len(unit.trainable):  # with a parameter that backward did not reach
                 self._reduce(unit)
             unit.reshard()
-            unit.missing = len(unit.trainable)
         while self.reductions:
             self._advance()
         self.in_backward = False
@@ -234,43 +233,17 @@ class FSDP:
         )
         return MemoryBreakdown(parameters, gradients, storage_bytes(states))
 
+    def state_dict(self, optimizer: Optimizer | None = None) -> dict[str, Any]:
+        """Model, and optimizer if given, as one device would have them; on every rank. All ranks call it.
 
-@dataclass(eq=False)
-class Unit:
-    """A module with its flat buffers: one, or several where its parameters differ in dtype or some are frozen."""
+        Names, shapes and layout are those of ``checkpoint.py``: any number of ranks can take it up.
+        """
+        return full_state(self.model, self.units, optimizer)
 
-    name: str
-    module: nn.Module
-    flats: list[FlatUnit]
-    reshard_after_forward: bool
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
+        """Take this rank's part of what ``state_dict`` gave, here or in a run of another size.
 
-    def __post_init__(self) -> None:
-        self.trainable = [slot for flat in self.flats if flat.trainable for slot in flat.slots]
-        self.missing = len(self.trainable)  # parameters that backward has yet to reach
-        self.due = False  # a forward awaits its backward
-        self.end_span = lambda: None
-
-    def gather(self) -> None:
-        for flat in self.flats:
-            flat.gather()
-
-    def unshard(self) -> None:
-        self.gather()
-        for flat in self.flats:
-            flat.unshard()
-
-    def reshard(self) -> None:
-        for flat in self.flats:
-            flat.reshard()
-
-    def forget(self) -> None:
-        """Drop the gradients that a failed backward has left."""
-        self.missing = len(self.trainable)
-        for flat in self.flats:
-            flat.gradient, flat.on_the_way, flat.reached = None, [], set()
-            for slot in flat.slots:
-                slot.whole.grad = None
-
-    def begin_span(self, what: str) -> None:
-        if self.name != ROOT:  # which encloses all others
-            self.end_span = trace.begin("compute", f"{what} {self.name}")
+        Raises:
+            ValueError: names, shapes or parameter groups are others than this model's; nothing is changed.
+        """
+        load_full_state(self.model, self.units, state, optimizer)

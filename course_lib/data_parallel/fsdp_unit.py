@@ -1,4 +1,4 @@
-"""What FSDP moves at a time: the parameters of one module laid end to end, whole only while it computes.
+"""What FSDP moves at a time: the parameters of one module (a unit) laid end to end, whole only while it computes.
 
 Between uses each of F ranks (the sharding factor) keeps a 1/F-th of the flat buffer, its shard. ``gather``
 brings the buffer to life, ``reshard`` lets it go, and ``reduction`` turns the gradient of the whole into the
@@ -7,7 +7,7 @@ averaged gradient of the shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from course_lib.data_parallel.flat import all_gather, reduce_scatter
+from course_lib.data_parallel.flat import all_gather, reduce_scatter, storage_bytes
 from course_lib.runtime import trace
 
 
-@dataclass
+@dataclass(eq=False)
 class Slot:
     """One parameter of a unit, in its two forms.
 
@@ -201,7 +201,42 @@ class FlatUnit:
         return storage_bytes(parameters), storage_bytes([self.gradient, *self.on_the_way, *wholes, *pieces])
 
 
-def storage_bytes(tensors: Iterable[Tensor | None]) -> int:
-    """Of the memory behind some tensors, shared memory counted once."""
-    storages = [t.untyped_storage() for t in tensors if t is not None]
-    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+@dataclass(eq=False)
+class Unit:
+    """A module with its flat buffers: one, or several where its parameters differ in dtype or some are frozen."""
+
+    name: str
+    module: nn.Module
+    flats: list[FlatUnit]
+    reshard_after_forward: bool
+
+    def __post_init__(self) -> None:
+        self.trainable = [slot for flat in self.flats if flat.trainable for slot in flat.slots]
+        self.missing = len(self.trainable)  # parameters that backward has yet to reach
+        self.due = False  # a forward awaits its backward
+        self.end_span = lambda: None
+
+    def gather(self) -> None:
+        for flat in self.flats:
+            flat.gather()
+
+    def unshard(self) -> None:
+        self.gather()
+        for flat in self.flats:
+            flat.unshard()
+
+    def reshard(self) -> None:
+        for flat in self.flats:
+            flat.reshard()
+
+    def forget(self) -> None:
+        """Drop the gradients that a failed backward has left."""
+        self.missing = len(self.trainable)
+        for flat in self.flats:
+            flat.gradient, flat.on_the_way, flat.reached = None, [], set()
+            for slot in flat.slots:
+                slot.whole.grad = None
+
+    def begin_span(self, what: str) -> None:
+        if self.name:  # the root encloses all others
+            self.end_span = trace.begin("compute", f"{what} {self.name}")

@@ -39,7 +39,9 @@ INK = "#222222"
 DENSE = 1500  # spans in one drawing beyond which boxes become pixels and lose their numbers
 
 
-def plot_timeline(*timelines: Timeline, titles: Sequence[str] | None = None, unit: str = "") -> Picture:
+def plot_timeline(
+    *timelines: Timeline, titles: Sequence[str] | None = None, unit: str = "", alt: str | None = None
+) -> Picture:
     """Who did what when: one row a rank, and a thinner row for each further lane; several are drawn to one scale.
 
     Args:
@@ -47,6 +49,8 @@ def plot_timeline(*timelines: Timeline, titles: Sequence[str] | None = None, uni
             box is the microbatch, layer or bucket.
         titles: one for each timeline; None: the schedule's name where there is one.
         unit: of the time axis, such as ``"seconds"``.
+        alt: the sentence that says what is seen; by default one with lengths and idle times, which for a
+            measured timeline are others in every run.
     """
     from matplotlib.figure import Figure
 
@@ -65,7 +69,7 @@ def plot_timeline(*timelines: Timeline, titles: Sequence[str] | None = None, uni
         drawn |= _draw(axis, timeline, lanes, points=770 / longest)
     axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=8, loc="right")
     _legend(figure, drawn, chunks=any(chunks > 1 for t in timelines for _, chunks in _stages(t).values()))
-    return render(figure, "; ".join(map(_sentence, timelines, titles)) + ".")
+    return render(figure, alt or "; ".join(map(_sentence, timelines, titles)) + ".")
 
 
 def _rows(timeline: Timeline) -> list[tuple[int, str, float]]:
@@ -145,7 +149,7 @@ def category(name: str) -> str:
     """What a span is, from its name: the key of its colour."""
     if " + " in name:
         return "forward + backward"
-    if match := re.match(r"([FBW])\d+|(forward|backward|send|all-gather|reduce-scatter|update)\b", name):
+    if match := re.match(r"([FBW])(?:\d| )|(forward|backward|send|all-gather|reduce-scatter|update)\b", name):
         return KINDS.get(match[1] or match[2], match[2])
     return "all-reduce" if re.match("bucket|all-reduce", name) else "other"
 

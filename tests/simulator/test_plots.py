@@ -1,6 +1,7 @@
 """Pictures: the same file each time, readable aloud, and with the numbers that matter in them."""
 
 import base64
+import itertools
 import re
 from html import escape
 from xml.etree import ElementTree
@@ -10,8 +11,9 @@ import pytest
 from simulator.engine import simulate
 from simulator.memory import MemoryBreakdown
 from simulator.overlap import ddp_timeline, fsdp_timeline
+from simulator.plot_curves import STROKES
 from simulator.plot_time import COLOURS, IDLE, category, lightness
-from simulator.plots import Picture, plot_bytes_over_time, plot_memory, plot_plans, plot_timeline
+from simulator.plots import Picture, plot_bytes_over_time, plot_curves, plot_memory, plot_plans, plot_timeline
 from simulator.replay import replay
 from simulator.schedules import make_schedule
 from simulator.timeline import Span, Timeline
@@ -34,6 +36,7 @@ def all_pictures() -> list[Picture]:
         plot_memory([rank, rank], rank, titles=["predicted", "measured"], capacity=40e9),
         plot_bytes_over_time(histories, titles=["zb-h1"]),
         plot_plans({"tp 8": ({"compute": 10, "bubble": 1}, rank)}, capacity=40e9),
+        plot_curves({"1 rank": [2, 1], "2 ranks": [2, 1.5]}, {"1 rank": [2, 1]}, titles=["plain", "synced"]),
     ]
 
 
@@ -89,6 +92,7 @@ def test_kinds_differ_in_lightness_so_that_print_keeps_them_apart():
         ("W0", "weight gradients"),
         ("F3 stage 0 + B1 stage 3", "forward + backward"),
         ("forward block 2", "forward"),
+        ("B layer4", "backward"),
         ("send F3", "send"),
         ("all-gather block 1", "all-gather"),
         ("bucket 2", "all-reduce"),
@@ -161,3 +165,32 @@ def test_nothing_to_draw(draw):
 def test_titles_must_match():
     with pytest.raises(ValueError, match="1 drawings need as many titles, not 2"):
         plot_timeline(simulate(make_schedule("1f1b", 2, 2)), titles=["a", "b"])
+
+
+def test_curves_that_lie_on_each_other_are_all_seen():
+    picture = plot_curves({name: [2.0, 1.0, 0.5] for name in ("1 rank", "2 ranks", "4 ranks")})
+    assert {"step", "loss", "1 rank", "2 ranks", "4 ranks"} <= set(texts(picture))
+    assert picture.alt == "Loss over step: 1 rank, 2 ranks, 4 ranks."
+    widths = [width for _, width, _ in STROKES[:3]]
+    assert min(a / b for a, b in itertools.pairwise(widths)) > 1.5
+    shades = [lightness(colour) for colour, _, _ in STROKES[:3]]
+    assert min(a - b for a, b in itertools.pairwise(shades)) > 0.15
+
+
+@pytest.mark.parametrize(
+    ("panels", "words"),
+    [
+        ([{}], "nothing to draw"),
+        ([{"a": []}], "nothing to draw"),
+        ([{str(i): [1] for i in range(6)}], "6 curves cannot be told apart; give at most 5"),
+    ],
+)
+def test_curves_refuse_what_cannot_be_drawn(panels, words):
+    with pytest.raises(ValueError, match=words):
+        plot_curves(*panels)
+
+
+def test_a_picture_can_say_what_is_seen_in_other_words():
+    timeline = Timeline([Span(0, "compute", "F0", 0, 1)])
+    assert plot_timeline(timeline, alt="One box.").alt == "One box."
+    assert plot_curves({"a": [1]}, alt="One point.").alt == "One point."

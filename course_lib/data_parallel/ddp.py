@@ -74,6 +74,7 @@ class DDP(nn.Module):
             raise ValueError(f"bucket_mb must be positive, not {bucket_mb!r}")
         self.module, self.group, self.find_unused = module, group, find_unused
         self.synchronising = True
+        self._finish_queued = False
         broadcast_state(module, group)
         self.buckets = [
             Bucket(f"bucket {i}", parameters, group)
@@ -81,17 +82,18 @@ class DDP(nn.Module):
         ]
         for bucket in self.buckets:
             for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(self._on_gradient(bucket))
+                parameter.register_post_accumulate_grad_hook(self._hook(bucket))
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        if self.synchronising and torch.is_grad_enabled():
+        communicates = self.synchronising and torch.is_grad_enabled()
+        if communicates:
             broadcast_buffers(self.module, self.group)
         output = self.module(*inputs, **named)
-        if self.synchronising and torch.is_grad_enabled():
-            used = parameters_in_graph(output) if self.find_unused else None
-            for bucket in self.buckets:
-                bucket.prepare(used)
+        if communicates:
+            self.used = parameters_in_graph(output) if self.find_unused else None
             self._finish_queued = False
+            for bucket in self.buckets:
+                bucket.expect(self.used)
         return output
 
     @contextmanager
@@ -103,39 +105,47 @@ class DDP(nn.Module):
         finally:
             self.synchronising = True
 
-    def _on_gradient(self, bucket: Bucket) -> Callable[[Tensor], None]:
+    def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def gradient_is_ready(parameter: Tensor) -> None:
             if not self.synchronising:
                 return
-            if not self._finish_queued:  # once per backward: run when the whole backward pass is over
+            if not self._finish_queued:  # autograd calls it once this backward pass is over
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
                 self._finish_queued = True
             bucket.waiting.discard(parameter)
-            self._launch_ready()
+            self._start_ready()
 
         return gradient_is_ready
 
-    def _launch_ready(self) -> None:
-        """Start every bucket that is complete, in order.
+    def _start_ready(self) -> None:
+        """Start every bucket that is complete, in the order that all ranks share.
 
-        In the same order on every rank, or one rank's first bucket would meet another rank's second.
+        A bucket that overtook another on one rank only would meet the wrong bucket of its peers.
         """
         for bucket in self.buckets:
             if bucket.waiting:
                 return
-            bucket.launch()
+            bucket.start()
 
     def _finish(self) -> None:
-        missing = [p for bucket in self.buckets for p in bucket.waiting]
-        if missing:
-            names = {p: name for name, p in self.module.named_parameters()}
+        if missing := [p for bucket in self.buckets for p in bucket.waiting]:
+            name = next(name for name, p in self.module.named_parameters() if p is missing[0])
             raise RuntimeError(
-                f"{len(missing)} parameters, {names[missing[0]]} first, got no gradient in this backward pass: "
+                f"{len(missing)} parameters, such as {name}, got no gradient in this backward pass; "
                 "wrap the model with find_unused=True if that is meant"
             )
-        self._launch_ready()  # a step without any gradient on this rank must still answer its peers
+        self._start_ready()
+        used_anywhere = self._used_anywhere() if self.find_unused else None
         for bucket in self.buckets:
-            bucket.finish()
+            bucket.finish(used_anywhere)
+
+    def _used_anywhere(self) -> set[Tensor]:
+        """One small all-reduce: a parameter that no rank used must keep its gradient, None included."""
+        parameters = [p for bucket in self.buckets for p in bucket.parameters]
+        flags = torch.tensor([p in self.used for p in parameters], dtype=torch.int32)
+        flags = flags.to(parameters[0].device)
+        dist.all_reduce(flags, group=self.group)
+        return {p for p, ranks in zip(parameters, flags.tolist(), strict=True) if ranks}
 
 
 class Bucket:
@@ -145,19 +155,18 @@ class Bucket:
         self.name, self.parameters, self.group = name, list(parameters), group
         sizes = [p.numel() for p in self.parameters]
         self.buffer = self.parameters[0].new_zeros(sum(sizes))  # (elements of all gradients,)
-        self.views = [
-            part.view_as(p) for part, p in zip(self.buffer.split(sizes), self.parameters, strict=True)
-        ]
+        parts = self.buffer.split(sizes)
+        self.views = [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
         self.waiting: set[Tensor] = set()
         self.work: dist.Work | None = None
 
-    def prepare(self, used: set[Tensor] | None) -> None:
-        """A forward pass is over: wait for the gradients of its parameters, or of all."""
+    def expect(self, used: set[Tensor] | None) -> None:
+        """A forward pass is over: its backward will bring the gradients of ``used``, or of all."""
         self.waiting = set(self.parameters if used is None else used.intersection(self.parameters))
         self.work = None
 
-    def launch(self) -> None:
-        """All gradients are here: start the all-reduce and let backward go on."""
+    def start(self) -> None:
+        """All gradients are here: send them on their way, and let backward go on."""
         if self.work is not None:
             return
         for parameter, view in zip(self.parameters, self.views, strict=True):
@@ -165,15 +174,19 @@ class Bucket:
                 view.zero_()
             elif parameter.grad.data_ptr() != view.data_ptr():
                 view.copy_(parameter.grad)
-            parameter.grad = view  # from now on gradients are accumulated in the buffer itself
-        self.buffer /= dist.get_world_size(self.group)  # divide first: a sum of halves cannot overflow
+        self.buffer /= dist.get_world_size(
+            self.group
+        )  # before the sum, which might overflow in half precision
         end = trace.begin("communication", self.name)
         self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
         self.work.get_future().add_done_callback(end)
 
-    def finish(self) -> None:
-        """Backward is over: from here on the averaged gradients may be read."""
+    def finish(self, used_anywhere: set[Tensor] | None) -> None:
+        """Wait for the averages; from now on they are the gradients, read where they arrived."""
         self.work.wait()
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if used_anywhere is None or parameter in used_anywhere:
+                parameter.grad = view
 
 
 def assign_buckets(parameters: Sequence[Tensor], bucket_bytes: float) -> list[list[Tensor]]:
@@ -225,11 +238,20 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:
     """Everyone starts from the first rank's parameters and buffers."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        dist.broadcast(tensor.detach(), group=group, group_src=0)
+    broadcast_together([*module.parameters(), *module.buffers()], group)
 
 
 def broadcast_buffers(module: nn.Module, group: ProcessGroup | None = None) -> None:
     """Everyone continues with the first rank's buffers, such as BatchNorm's running statistics."""
-    for buffer in module.buffers():
-        dist.broadcast(buffer, group=group, group_src=0)
+    broadcast_together(list(module.buffers()), group)
+
+
+@torch.no_grad()
+def broadcast_together(tensors: Sequence[Tensor], group: ProcessGroup | None = None) -> None:
+    """The first rank's values for all these tensors, in one message for each dtype."""
+    for dtype in dict.fromkeys(t.dtype for t in tensors):
+        same = [t for t in tensors if t.dtype == dtype]
+        flat = torch.cat([t.reshape(-1) for t in same])
+        dist.broadcast(flat, group=group, group_src=0)
+        for t, values in zip(same, flat.split([t.numel() for t in same]), strict=True):
+            t.copy_(values.view_as(t))

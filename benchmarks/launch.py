@@ -1,0 +1,58 @@
+"""Four ranks from start to exit: launch beside torch.multiprocessing.spawn doing the same, alternating in one run.
+
+    python benchmarks/launch.py [--ranks 4] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+import click
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from paired import report
+
+from course_lib.runtime import launch
+
+
+def all_reduce() -> float:
+    t = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(t)
+    return t.item()
+
+
+def spawned(rank: int, ranks: int, meeting: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
+    all_reduce()
+    dist.destroy_process_group()
+
+
+def seconds_with_spawn(ranks: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        mp.spawn(spawned, args=(ranks, f"{folder}/store"), nprocs=ranks)
+        return time.perf_counter() - start
+
+
+def seconds_with_launch(ranks: int) -> float:
+    start = time.perf_counter()
+    launch(all_reduce, ranks)
+    return time.perf_counter() - start
+
+
+@click.command(help=__doc__)
+@click.option("--ranks", default=4, show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+def main(ranks: int, rounds: int) -> None:
+    print(f"the first launch, which starts the fork server: {seconds_with_launch(ranks):.2f} s")
+    launched, spawn = [], []
+    for _ in range(rounds):
+        launched.append(seconds_with_launch(ranks))
+        spawn.append(seconds_with_spawn(ranks))
+    report("spawn / launch, warm", spawn, launched, at_least=15)
+
+
+if __name__ == "__main__":
+    main()

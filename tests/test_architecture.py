@@ -1,0 +1,75 @@
+"""What may import what: the house rules of DESIGN, read from the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TECHNIQUES = (
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline",
+    "context_parallel",
+    "expert_parallel",
+    "finetuning",
+    "elastic",
+)
+GROUND = ("models", "data", "attention", "training")  # know nothing of parallelism
+TOP = ("observe", "grading")  # see everything; nobody below sees them
+
+
+def modules():
+    for package in ("course_lib", "simulator"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT)
+
+
+def imports(path):
+    """The dotted names that a file imports, those inside functions too."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import: write the full name"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def folder(name):
+    """``course_lib.models.bert`` -> ``models``."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "course_lib" and len(parts) > 1 else ""
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if p.parts[0] == "simulator"], ids=str)
+def test_the_simulator_stands_on_the_ground(path):
+    for name in imports(path):
+        assert name.split(".")[0] not in ("torch", "course_lib", "torchview", "transformers"), (
+            f"{path} imports {name}"
+        )
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in modules() if p.parts[0] == "course_lib" and len(p.parts) > 2], ids=str
+)
+def test_course_lib_imports_downwards(path):
+    here = path.parts[1]
+    for name in imports(path):
+        there = folder(name)
+        if here in GROUND:
+            assert there not in (*TECHNIQUES, *TOP, "parallelize"), f"{path} imports {name}"
+            assert not name.startswith("torch.distributed"), f"{path} knows of parallelism: {name}"
+        if here in TECHNIQUES:
+            others = [t for t in TECHNIQUES if t != here]
+            assert there not in (*others, *TOP), (
+                f"{path} imports {name}: only parallelize.py composes techniques"
+            )
+        if here == "runtime":
+            assert there in ("", "runtime"), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", list(modules()), ids=str)
+def test_a_file_can_be_read_in_one_sitting(path):
+    lines = (ROOT / path).read_text().count("\n")
+    assert lines <= 300, f"{path} has {lines} lines; about 250 is the most that is read in one sitting"

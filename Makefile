@@ -1,43 +1,48 @@
-# make lab        set up and open the course          make test    every test
+# make lab        set up and open the course          make test       every test, notebook and solution
 # make exercises  regenerate exercises/               make notebooks  execute every notebook again
-# make lint       ruff on code and notebooks          make bench   the benchmarks
+# make lint       ruff on code and notebooks          make bench      the benchmarks
+# make setup      only the environment in .venv       make clean      remove it
 
 PYTHON ?= python3
-BIN := .venv/bin
 WORKERS ?= 2
-NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 \
+BIN := .venv/bin
+NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	--nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
 
-.PHONY: lab test exercises notebooks lint bench clean
+.PHONY: lab test setup exercises notebooks lint bench clean
+
+setup: .venv/.installed
 
 .venv/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 2; }
+		{ echo "Python 3.11 or newer is needed, not $$($(PYTHON) --version): make PYTHON=python3.12 …"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing; the first time this takes a few minutes."
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
 	@touch $@
 
-lab: .venv/.installed
+lab: setup
 	$(BIN)/jupyter lab notebooks/00_start_here.ipynb $(ARGS)
 
-test: .venv/.installed
+test: setup
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests
 	$(NBVAL) notebooks solutions
 
-exercises: .venv/.installed
+exercises: setup
 	$(BIN)/python -m course_lib.grading.build
 
-notebooks: .venv/.installed
+notebooks: setup
 	$(BIN)/python -m course_lib.grading.execute notebooks solutions
-	$(MAKE) exercises
+	$(BIN)/python -m course_lib.grading.build
 
-lint: .venv/.installed
+lint: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.installed
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+bench: setup
+	for name in $(filter-out benchmarks/paired.py, $(wildcard benchmarks/*.py)); do \
+		echo "== $$name"; $(BIN)/python $$name || exit 1; done
 
 clean:
 	rm -rf .venv build dist runs .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from course_lib.models.resnet import ResNet18
 from course_lib.observe.flops import count_flops
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute, checkpoint, remove_recompute
+from simulator.flops import hardware_flops, model_flops
+from simulator.plan import MODELS, Plan
 
 
 def official(function, *args, **kwargs):
@@ -284,18 +287,18 @@ def test_full_recomputation_is_one_more_forward():
     assert flops("full", 0.0, **SHAPE).backward == normal.backward + layers - l * 8 * b * s * h**2
 
 
-@pytest.mark.parametrize(
-    ("heads", "hidden", "layers", "published"), [(96, 12288, 96, 0.027), (128, 20480, 105, 0.016)]
-)
-def test_selective_recomputation_of_the_papers_models(heads, hidden, layers, published):
-    """GPT-3 and the 530B model of arXiv:2205.05198, on ``meta``, as many layers as in the paper."""
-    s, V, b = 2048, 51200, 2
-    shape = {"vocab_size": V, "max_length": s, "num_layers": 2, "num_heads": heads, "hidden_size": hidden}
-    normal, selective = flops(None, 0.1, **shape), flops("selective", 0.1, **shape)
-    # The core is two products of 2 b s² h. The second one's result is not needed again: half a core is repeated.
-    assert selective.backward - normal.backward == 2 * 2 * b * s**2 * hidden
-    # The paper counts 72 b s h² (s/6h) more a layer, forward and backward of both products: six times as much.
-    logits = 6 * b * s * hidden * V
-    model = (sum(normal) - logits) / 2 * layers + logits
-    charged = 6 * (selective.backward - normal.backward) / 2 * layers
-    assert charged / model == pytest.approx(published, abs=0.0011)
+@pytest.mark.parametrize(("name", "published"), [("gpt3-175b", 0.027), ("gpt-530b", 0.016)])
+def test_selective_recomputation_of_the_papers_models(name, published):
+    """arXiv:2205.05198, section 5: two layers at full width on ``meta``, beside the formula."""
+    shape, b = replace(MODELS[name], layers=2), 2
+    sizes = {"vocab_size": shape.vocab, "max_length": shape.sequence, "num_layers": 2}
+    sizes |= {"num_heads": shape.heads, "hidden_size": shape.hidden}
+    normal, selective = flops(None, 0.1, **sizes), flops("selective", 0.1, **sizes)
+    assert sum(normal) == sum(model_flops(shape, b).values())
+    # The core is two products of 2 b s² h each. The second's result is not needed again: half a core is repeated.
+    measured = selective.backward - normal.backward
+    assert measured == 2 * 2 * b * shape.sequence**2 * shape.hidden
+    # The paper charges three cores, those of a whole step: six times what has to be computed.
+    assert hardware_flops(shape, Plan(recompute="selective"), b)["recomputation"] == 6 * measured
+    layers = sum(normal) - 6 * b * shape.sequence * shape.hidden * shape.vocab
+    assert 6 * measured / layers == pytest.approx(published, abs=0.001)

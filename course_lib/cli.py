@@ -109,16 +109,28 @@ def _stop(sentence: str) -> None:
 
 @contextlib.contextmanager
 def _progress(chapter: str) -> Iterator[OnProgress]:
+    """A bar on stderr; where that is no terminal, a line for each exercise as it begins."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        begun = {""}
+
+        def say(exercise: str, done: int, cells: int) -> None:
+            if exercise not in begun:
+                begun.add(exercise)
+                click.echo(f"grading {exercise}", err=True)
+
+        yield say
+        return
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(BAR), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"{chapter}: starting a kernel", total=None)
 
-        def on_progress(exercise: str, done: int, cells: int) -> None:
+        def show(exercise: str, done: int, cells: int) -> None:
             bar.update(
                 task, description=f"{chapter}: {exercise or 'setting up'}", completed=done, total=cells
             )
 
-        yield on_progress
+        yield show
 
 
 def _grade_table(result: Grade) -> Table:

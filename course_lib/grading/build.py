@@ -44,7 +44,9 @@ def read_notebook(path: Path) -> NotebookNode:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     try:
-        json.loads(text)
+        content = json.loads(text)
+        if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
+            raise ValueError("it holds no list of cells")
         notebook = nbformat.reads(text, as_version=4)
         nbformat.validate(notebook)
     except json.JSONDecodeError as error:

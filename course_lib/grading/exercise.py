@@ -37,7 +37,7 @@ LONGEST_LINE = 110  # of the ``raise`` in an exercise, so that the formatter lea
 
 _HEADING = re.compile(r"^### Exercise (\d\d\.\d+) · (\S.*) \(([1-9]\d*) points?\)[ \t]*$", re.MULTILINE)
 _ANSWER = re.compile(r"\s*#[ \t]*EXERCISE[ \t]+(\d\d\.\d+)[ \t]*(?:\n|$)")
-_CHECK = re.compile(r"\bcheck_(\d\d)_(\d+)\(")
+_CHECK = re.compile(r"(?<!def )\bcheck_(\d\d)_(\d+)\(")
 _SOLUTION = re.compile(
     r"^([ \t]*)# BEGIN SOLUTION(?:: (\S[^\n]*))?[ \t]*\n.*?^[ \t]*# END SOLUTION[ \t]*$",
     re.MULTILINE | re.DOTALL,

@@ -32,6 +32,7 @@ import pytest
 
 from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
+from course_lib.grading.grade import grade
 from course_lib.grading.report import CheckFailed
 
 ROOT = Path(__file__).parents[2]
@@ -147,3 +148,10 @@ def test_wrong_answers_belong_to_an_exercise(path):
 @pytest.mark.parametrize(("chapter", "number"), ALL)
 def test_checks_were_executed_in_the_solution(chapter, number):
     assert notebook(chapter).cells[exercises(chapter)[number].check].outputs
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_grader_gives_the_solution_every_point(chapter):
+    path = ROOT / "solutions" / f"{chapter}.ipynb"
+    result = grade(path, path)
+    assert {each.id: each.message for each in result.exercises if each.status != "passed"} == {}

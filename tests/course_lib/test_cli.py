@@ -1,0 +1,182 @@
+"""The ``course`` command: what it prints, its exit codes, and that it leaves nothing running."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from click.testing import CliRunner
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_lib import doctor
+from course_lib.cli import main
+from course_lib.grading.build import build, read_notebook
+from course_lib.grading.progress import chapters, load
+
+CHECK = """from course_lib.grading.report import check
+@check
+def check_96_1(report, half):
+    report.equal("half of 6", half(6), 3, mistakes={"doubled, not halved.": 12})"""
+ANSWER = "# EXERCISE 96.1\ndef half(x):\n    # BEGIN SOLUTION\n    return x / 2\n    # END SOLUTION"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course of one chapter with one exercise."""
+    output = new_output("stream", name="stdout", text="  ✓ half of 6\n")
+    tag = {"tags": ["nbval-check-output"]}
+    cells = [
+        new_code_cell(CHECK, execution_count=1),
+        new_markdown_cell("### Exercise 96.1 · Halves (3 points)"),
+        new_code_cell(ANSWER, execution_count=2),
+        new_code_cell("check_96_1(half)", execution_count=3, outputs=[output], metadata=tag),
+    ]
+    (tmp_path / "solutions").mkdir()
+    nbformat.write(new_notebook(cells=cells), tmp_path / "solutions" / "96_halves.ipynb")
+    build(tmp_path / "solutions" / "96_halves.ipynb", tmp_path / "exercises")
+    return tmp_path
+
+
+def answer(course, body):
+    path = course / "exercises" / "96_halves.ipynb"
+    notebook = read_notebook(path)
+    notebook.cells[2].source = f"# EXERCISE 96.1\ndef half(x):\n    {body}"
+    nbformat.write(notebook, path)
+    return path
+
+
+def run(course, *arguments):
+    return CliRunner().invoke(main, [*map(str, arguments), "--root", str(course)])
+
+
+def test_json_is_as_promised_and_progress_is_remembered(course):
+    assert "not graded yet" in run(course, "progress").output
+    result = run(course, "grade", "96", course / "solutions" / "96_halves.ipynb", "--json")
+    exercise = {"id": "96.1", "title": "Halves", "points": 3, "earned": 3, "status": "passed", "message": ""}
+    wanted = {"chapter": "96_halves", "earned": 3, "possible": 3, "exercises": [exercise]}
+    assert json.loads(result.stdout) == wanted
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert chapters(course) == [("96_halves", 3, 3)]
+    shown = run(course, "progress")
+    assert "3 / 3" in shown.output
+    assert shown.exit_code == 0
+
+
+def test_the_table_names_what_is_wrong_and_why(course):
+    answer(course, "return x * 2")
+    result = run(course, "grade", "96")
+    assert result.exit_code == 1
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[0].startswith("96.1  Halves")
+    assert lines[0].endswith("0 / 3")
+    assert lines[1:3] == ["  ✗ half of 6: got 12, expected 3", "    likely: doubled, not halved."]
+    assert lines[-1].split() == ["96_halves", "0", "/", "3"]
+    assert load(course) == {"96_halves": {"96.1": 0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not JSON {", "not JSON at line 1"),
+        ("[1, 2]", "is not a notebook"),
+        ('{"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "is not a notebook"),
+        (None, "there is no notebook"),
+    ],
+)
+def test_what_is_not_a_notebook_is_said_in_one_sentence(course, text, reason):
+    path = course / "mine.ipynb"
+    if text is not None:
+        path.write_text(text)
+    result = run(course, "grade", "96", path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    result = run(course, "grade", "96", path, "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert (found["chapter"], found["earned"], found["possible"]) == ("96_halves", 0, 3)
+    assert found["exercises"][0]["status"] == "error"
+    assert reason in found["exercises"][0]["message"]
+
+
+def test_an_unknown_chapter_is_named_with_those_there_are(course):
+    result = run(course, "grade", "7")
+    assert result.exit_code == 2
+    assert result.stderr == "there are no exercises for chapter '7'; chapters with exercises: 96\n"
+
+
+def test_a_damaged_progress_file_is_no_obstacle(course):
+    (course / ".progress.json").write_text("{")
+    assert "not graded yet" in run(course, "progress").output
+    assert run(course, "grade", "96").exit_code == 1
+    assert load(course) == {"96_halves": {"96.1": 0}}
+    assert sorted(path.name for path in course.iterdir()) == [".progress.json", "exercises", "solutions"]
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
+    answer(course, "while True: pass")
+    before = set(Path(tempfile.gettempdir()).glob("grade-*"))
+    command = [
+        sys.executable,
+        "-c",
+        "from course_lib.cli import main; main()",
+        "grade",
+        "96",
+        "--root",
+        str(course),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not any(
+        "ipykernel" in " ".join(p.cmdline()) for p in psutil.Process(process.pid).children(recursive=True)
+    ):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(how)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert set(Path(tempfile.gettempdir()).glob("grade-*")) == before
+
+
+@pytest.mark.parametrize(("body", "code"), [(None, 1), ("return x / 2", 0)])
+def test_plain_nbval_works_on_exercises(course, body, code):
+    path = answer(course, body) if body else course / "exercises" / "96_halves.ipynb"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", str(path)]
+    result = subprocess.run(command, cwd=course, capture_output=True, text=True)
+    assert result.returncode == code, result.stdout
+
+
+def test_doctor_looks_at_everything(monkeypatch):
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 0, result.output
+    for what in (
+        "Python",
+        "PyTorch",
+        "CPU cores",
+        "memory",
+        "GPU",
+        "drawings",
+        "Jupyter",
+        "4 ranks summed to 6",
+    ):
+        assert what in " ".join(result.output.split())
+
+    def broken():
+        raise ImportError("No module named 'jupyterlab'")
+
+    monkeypatch.setattr(doctor, "_jupyter", broken)
+    monkeypatch.setattr(doctor, "_ranks", doctor._python)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 1
+    assert "No module named 'jupyterlab'" in result.output
+    assert "make lab" in result.output

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.fsdp_checkpoint import full_state, load_full_state
-from course_lib.data_parallel.fsdp_unit import FlatUnit, Unit
+from course_lib.data_parallel.fsdp_unit import FlatBuffer, Unit
 from course_lib.data_parallel.fsdp_wrap import ROOT, deal
 from simulator.memory import MemoryBreakdown
 
@@ -87,7 +87,7 @@ class FSDP:
             flats = []
             for (trains, _), slots in kinds.items():
                 label = (name or "root") + ("" if trains else " (frozen)")
-                flats.append(FlatUnit(label, slots, *groups, self.device, compute_dtype, offload))
+                flats.append(FlatBuffer(label, slots, *groups, self.device, compute_dtype, offload))
             reshard = name != ROOT if reshard_after_forward is None else reshard_after_forward
             self.units.append(Unit(name, module, flats, reshard))
         for buffer in model.buffers():
@@ -215,8 +215,8 @@ class FSDP:
         norm = squares.sqrt()
         if not norm.isfinite():
             raise ValueError(
-                f"the norm of the gradient is {norm:g}, because a loss was not finite on some rank; "
-                "take no step with it, and call zero_grad: the parameters are as they were"
+                f"the norm of the gradient is {norm:g}: a loss or a gradient was not finite on some rank, so call "
+                "zero_grad and take no step with it; the parameters are as they were"
             )
         scale = (max_norm / (norm + 1e-6)).clamp(max=1).item()
         if scale < 1:
@@ -227,11 +227,11 @@ class FSDP:
     def memory(self, optimizer: Optimizer | None = None) -> MemoryBreakdown:
         """Bytes of model states alive on this rank now, those that are offloaded included."""
         flats = [flat for unit in self.units for flat in unit.flats]
+        of_optimizer = optimizer.state.values() if optimizer else ()
         parameters, gradients = map(sum, zip(*(flat.memory() for flat in flats), strict=True))
-        states = (
-            [value for state in optimizer.state.values() for value in state.values()] if optimizer else []
+        return MemoryBreakdown(
+            parameters, gradients, storage_bytes(v for s in of_optimizer for v in s.values())
         )
-        return MemoryBreakdown(parameters, gradients, storage_bytes(states))
 
     def state_dict(self, optimizer: Optimizer | None = None) -> dict[str, Any]:
         """Model, and optimizer if given, as one device would have them; on every rank. All ranks call it.

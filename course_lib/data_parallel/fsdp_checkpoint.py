@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.data_parallel.checkpoint import ONE_NUMBER
-from course_lib.data_parallel.fsdp_unit import FlatUnit, Slot, Unit
+from course_lib.data_parallel.fsdp_unit import FlatBuffer, Slot, Unit
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def full_state(model: nn.Module, units: Sequence[Unit], optimizer: Optimizer | N
     return state
 
 
-def _optimizer_state(flat: FlatUnit, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+def _optimizer_state(flat: FlatBuffer, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
     """By name of the parameter. A rank whose piece has had no gradient has no state for it; others may."""
     here = {slot.name: optimizer.state.get(slot.piece, {}) for slot in flat.slots}
     numbers = {  # None stands for a tensor with a number for each element

@@ -38,7 +38,7 @@ class Slot:
     start: int = 0
 
 
-class FlatUnit:
+class FlatBuffer:
     """Parameters that come and go together.
 
     Args:
@@ -153,7 +153,8 @@ class FlatUnit:
     @torch.no_grad()
     def reduction(self) -> Iterator[None]:
         """Average the gradient over all ranks. Yields while a collective is under way, so that the caller may
-        compute: reduce-scatter among the ranks that share this copy, then all-reduce among the copies."""
+        compute: reduce-scatter among the ranks that share this copy, then all-reduce among the copies. Their spans
+        end when they are waited for, as Gloo does not say when a reduce-scatter is over."""
         gradient, self.gradient = self.gradient, None
         reached, self.reached = self.reached, set()
         mine = gradient.new_empty(self.part)
@@ -207,7 +208,7 @@ class Unit:
 
     name: str
     module: nn.Module
-    flats: list[FlatUnit]
+    flats: list[FlatBuffer]
     reshard_after_forward: bool
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """FSDP trains as one device does, and as ``fully_shard`` does to the bit; it holds and sends what was predicted."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.data_parallel.fsdp import FSDP
+from course_lib.data_parallel.zero import Zero1
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.timeline import gather_timeline, record_timeline
 from course_lib.observe.traffic import record_traffic
@@ -199,56 +201,56 @@ def test_accumulation_without_sync_reduces_once_a_step():
 # ---- the same as PyTorch -----------------------------------------------------------------------------------
 
 
-def beside_fully_shard(mesh, settings, low):
-    """Losses, gradient norms and parameters, ours and PyTorch's, of 5 steps in fp32, or bf16 in the low case."""
-    norm = lambda m: clip_grad_norm_(m.parameters(), math.inf).full_tensor()  # noqa: E731
+def beside_fully_shard(mesh, cases):
+    """For each case the losses and gradient norms of 5 steps, ours and PyTorch's, and the parameters after."""
+    warnings.simplefilter("ignore", FutureWarning)
+    return [(ours(mesh, **case), official(mesh, **case)) for case in cases]
+
+
+def ours(mesh, low=False, **settings):
     model = make()
     fsdp = FSDP(model, ["blocks.*"], mesh, compute_dtype=torch.bfloat16 if low else None, **settings)
-    ours = run(model, AdamW(model.parameters(), lr=1e-3), my_batches(), lambda _: fsdp.clip_grad_norm())
-    ours_state = fsdp.state_dict()["model"]
+    optimizer = AdamW(model.parameters(), lr=1e-3)
+    return *run(model, optimizer, my_batches(), lambda _: fsdp.clip_grad_norm()), fsdp.state_dict()["model"]
 
+
+def official(mesh, low=False, reshard_after_forward=None, prefetch=1):
     model = make()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if low else MixedPrecisionPolicy()
-    settings = {
-        "mesh": mesh,
-        "mp_policy": policy,
-        "reshard_after_forward": settings.get("reshard_after_forward"),
-    }
+    settings = {"mesh": mesh, "mp_policy": policy}
     for block in model.blocks:
-        fully_shard(
-            block, **settings | {"reshard_after_forward": settings["reshard_after_forward"] is not False}
-        )
-    fully_shard(model, **settings)
-    theirs = run(model, AdamW(model.parameters(), lr=1e-3), my_batches(), norm)
-    theirs_state = {name: p.full_tensor().cpu() for name, p in model.state_dict().items()}
-    return ours, theirs, ours_state, theirs_state
+        fully_shard(block, **settings, reshard_after_forward=reshard_after_forward is not False)
+    fully_shard(model, **settings, reshard_after_forward=reshard_after_forward)
+    norm = lambda m: clip_grad_norm_(m.parameters(), math.inf).full_tensor()  # noqa: E731
+    out = run(model, AdamW(model.parameters(), lr=1e-3), my_batches(), norm)
+    return *out, {name: p.full_tensor().cpu() for name, p in model.state_dict().items()}
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(
-    ("mesh", "settings", "low"),
-    [
-        ({"dp": 2}, {}, False),
-        ({"dp": 2}, {"reshard_after_forward": False}, False),
-        ({"dp": 2}, {"reshard_after_forward": True, "prefetch": 0}, False),
-        ({"dp": 2}, {}, True),
-        ({"copies": 2, "shards": 2}, {}, False),
-        ({"dp": 4}, {}, False),
-    ],
-    ids=str,
-)
-def test_equals_fully_shard(mesh, settings, low):
-    for ours, theirs, state, expected in launch(
-        beside_fully_shard, mesh=mesh, args=(settings, low), quiet=True
-    ):
-        assert ours[1] == pytest.approx(theirs[1], rel=1e-6)
-        if mesh == {"dp": 4}:  # sums of four, whose order depends on where in a message a number lies
-            assert ours[0] == pytest.approx(theirs[0], abs=1e-6)
-            for name, value in expected.items():
-                torch.testing.assert_close(state[name], value, atol=2e-5, rtol=0)
-        else:
-            assert ours[0] == theirs[0]
-            assert all(torch.equal(state[name], value) for name, value in expected.items())
+CASES = [
+    {},
+    {"low": True},
+    {"reshard_after_forward": False},
+    {"reshard_after_forward": True, "prefetch": 0},
+]
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 2}, {"copies": 2, "shards": 2}], ids=str)
+def test_equals_fully_shard_to_the_bit(mesh):
+    for results in launch(beside_fully_shard, mesh=mesh, args=(CASES,)):
+        for (losses, norms, state), (their_losses, their_norms, their_state) in results:
+            assert losses == their_losses
+            assert norms == pytest.approx(
+                their_norms, rel=1e-6
+            )  # their squares are added up in another order
+            assert all(torch.equal(state[name], value) for name, value in their_state.items())
+
+
+def test_equals_fully_shard_but_for_the_order_of_sums():
+    """With four ranks that order depends on where in a message a number lies, and Adam divides by small ones."""
+    for [(mine, theirs)] in launch(beside_fully_shard, mesh={"dp": 4}, args=([{}],)):
+        assert mine[0] == pytest.approx(theirs[0], abs=1e-6)
+        for name, value in theirs[2].items():
+            torch.testing.assert_close(mine[2][name], value, atol=2e-5, rtol=0)
 
 
 # ---- memory ------------------------------------------------------------------------------------------------
@@ -292,9 +294,11 @@ def bytes_at_boundaries(mesh, prefetch, dtype):
     return alive, shards, sum(block), sum(root)
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_parameters_alive_are_the_shards_and_the_units_in_use(prefetch):
-    for alive, shards, block, root in launch(bytes_at_boundaries, mesh={"dp": 2}, args=(prefetch, None)):
+def test_parameters_alive_are_the_shards_and_the_units_in_use():
+    def everything(mesh):
+        return [bytes_at_boundaries(mesh, prefetch, None) for prefetch in range(3)]
+
+    for prefetch, (alive, shards, block, root) in enumerate(launch(everything, mesh={"dp": 2})[1]):
         assert shards == make().config.parameters * 4 / 2
         expected = {"before": shards, "after": shards}
         for i in range(LAYERS):
@@ -340,61 +344,50 @@ def test_model_states_to_the_byte(mesh):
 # ---- traffic -----------------------------------------------------------------------------------------------
 
 
-def traffic_of_a_step(mesh, name, settings, microbatches=1):
+def traffic_of_a_step(mesh, name, microbatches=1, **settings):
+    """What a step sends, and the elements of the buffers of trainable and of frozen parameters."""
     model = make(name)
     fsdp = FSDP(model, units_of(model), mesh, **settings)
     x, y = my_batches(1)[0]
     with record_traffic() as log:
         for _ in range(microbatches):
             cross_entropy(model(x), y).backward()
-    kinds = [
-        (
-            flat.trainable,
-            [f.full.numel() for unit in fsdp.units for f in unit.flats if f.trainable == flat.trainable],
-        )
-        for flat in (fsdp.units[0].flats if name == "odd" else fsdp.units[0].flats[:1])
-    ]
-    return log.traffic, dict(kinds)
+    sizes = {True: [], False: []}
+    for unit in fsdp.units:
+        for flat in unit.flats:
+            sizes[flat.trainable].append(flat.full.numel())
+    return Traffic(row for row in log.traffic.rows if row.group_size > 1), sizes
 
 
-@pytest.mark.parametrize(
-    ("mesh", "settings", "microbatches"),
-    [
-        ({"dp": 2}, {"reshard_after_forward": True}, 1),
-        ({"dp": 3}, {"reshard_after_forward": False}, 1),
-        ({"dp": 3}, {"prefetch": 0}, 2),
-        ({"dp": 2}, {"compute_dtype": torch.bfloat16}, 1),
-        ({"copies": 2, "shards": 2}, {"reshard_after_forward": True}, 1),
-        ({"copies": 2, "shards": 1}, {"reshard_after_forward": True}, 1),
-    ],
-    ids=str,
-)
-def test_traffic_to_the_byte(mesh, settings, microbatches):
-    ranks = math.prod(mesh.values())
-    low = "compute_dtype" in settings
-    for traffic, kinds in launch(traffic_of_a_step, mesh=mesh, args=("gpt", settings, microbatches)):
-        predicted = fsdp_traffic(
-            kinds[True],
-            ranks,
-            2 if low else 4,
-            shard=mesh.get("shards"),
-            gradient_itemsize=4,
-            reshard=settings.get("reshard_after_forward") is not False,
-            keep_last="reshard_after_forward" not in settings,  # the root
-            accumulation=microbatches,
-        )
-        assert Traffic(row for row in traffic.rows if row.group_size > 1) == predicted
-        if mesh == {"dp": 2} and not low:
-            assert predicted.sent == 3 * 4 * make().config.parameters * (2 - 1) / 2
+@pytest.mark.parametrize("mesh", [{"dp": 3}, {"copies": 2, "shards": 2}, {"copies": 2, "shards": 1}], ids=str)
+def test_traffic_to_the_byte(mesh):
+    def everything(mesh):
+        return [
+            traffic_of_a_step(mesh, "gpt", reshard_after_forward=True),
+            traffic_of_a_step(mesh, "gpt", reshard_after_forward=False),
+            traffic_of_a_step(mesh, "gpt", microbatches=2, prefetch=0),
+            traffic_of_a_step(mesh, "gpt", compute_dtype=torch.bfloat16),
+        ]
+
+    ranks, shard = math.prod(mesh.values()), mesh.get("shards")
+    for results in launch(everything, mesh=mesh):
+        units = results[0][1][True]
+        assert [traffic for traffic, _ in results] == [
+            fsdp_traffic(units, ranks, shard=shard),
+            fsdp_traffic(units, ranks, shard=shard, reshard=False),
+            fsdp_traffic(units, ranks, shard=shard, keep_last=True, accumulation=2),  # the root is kept
+            fsdp_traffic(units, ranks, 2, shard=shard, keep_last=True, gradient_itemsize=4),
+        ]
 
 
-def test_frozen_parameters_are_gathered_and_not_reduced():
-    (traffic, kinds), _ = launch(
-        traffic_of_a_step, mesh={"dp": 2}, args=("odd", {"reshard_after_forward": True})
-    )
-    frozen = calls("all-gather", kinds[False], 4, 2, times=2)
-    assert len(kinds[False]) == LAYERS
-    assert traffic == fsdp_traffic(kinds[True], 2) + frozen
+def test_traffic_is_three_models_and_frozen_parameters_are_not_reduced():
+    def everything(mesh):
+        return [traffic_of_a_step(mesh, name, reshard_after_forward=True) for name in ("gpt", "odd")]
+
+    (traffic, _), (mixed, sizes) = launch(everything, mesh={"dp": 2})[0]
+    assert traffic.sent == 3 * (4 * make().config.parameters) * (2 - 1) / 2
+    assert len(sizes[False]) == LAYERS
+    assert mixed == fsdp_traffic(sizes[True], 2) + calls("all-gather", sizes[False], 4, 2, times=2)
 
 
 # ---- time --------------------------------------------------------------------------------------------------
@@ -409,9 +402,16 @@ def spans_of_a_step(mesh, prefetch):
     return gather_timeline(log)
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_spans_follow_the_predicted_order(prefetch):
-    measured = launch(spans_of_a_step, mesh={"dp": 2}, args=(prefetch,))[0]
+def all_spans(mesh):
+    return [spans_of_a_step(mesh, prefetch) for prefetch in range(3)]
+
+
+def test_spans_follow_the_predicted_order():
+    for prefetch, measured in enumerate(launch(all_spans, mesh={"dp": 2})[0]):
+        check_spans(measured, prefetch)
+
+
+def check_spans(measured, prefetch):
     predicted = fsdp_timeline(
         [1] * LAYERS, [2] * LAYERS, [1] * LAYERS, ranks=2, bandwidth=4, prefetch=prefetch
     )
@@ -428,8 +428,8 @@ def test_spans_follow_the_predicted_order(prefetch):
 # ---- saving ------------------------------------------------------------------------------------------------
 
 
-def train_and_save(mesh, steps, state=None):
-    model = make("odd", torch.float64)
+def train_and_save(mesh, steps, state=None, name="odd"):
+    model = make(name, torch.float64)
     fsdp = FSDP(model, units_of(model), mesh)
     optimizer = AdamW(groups(model), lr=1e-2)
     if state is not None:
@@ -449,6 +449,23 @@ def test_a_state_dict_is_taken_up_by_other_numbers_of_ranks():
             for name, value in expected.items():
                 torch.testing.assert_close(state["model"][name], value.cpu(), atol=1e-6, rtol=0)
             assert all(float(s["step"]) == STEPS for s in state["optimizer"]["state"].values())
+
+
+def go_on_with_zero(mesh, state):
+    model = make("gpt", torch.float64)
+    zero = Zero1(model, AdamW, parameters=groups(model), lr=1e-2)
+    zero.load_state_dict(state)
+    for x, y in my_batches()[2:]:
+        cross_entropy(model(x), y).backward()
+        zero.step()
+    return zero.state_dict()["model"]
+
+
+def test_zero_takes_up_the_state():
+    *_, expected = one_device("gpt")
+    saved = launch(train_and_save, mesh={"dp": 3}, args=(slice(0, 2), None, "gpt"))[0]
+    for name, value in launch(go_on_with_zero, mesh={"dp": 2}, args=(saved,))[0].items():
+        torch.testing.assert_close(value, expected[name].cpu(), atol=1e-6, rtol=0)
 
 
 def load_bad_states(mesh):
@@ -545,10 +562,12 @@ def stumble(*_):
     raise ArithmeticError
 
 
-@pytest.mark.parametrize("reshard", [None, False])
-def test_goes_on_after_evaluation_and_failures(reshard):
+def test_goes_on_after_evaluation_and_failures():
+    def everything(mesh):
+        return [interrupted(mesh, reshard) for reshard in (None, False)]
+
     *_, expected = one_device("gpt")
-    for state in launch(interrupted, mesh={"dp": 2}, args=(reshard,)):
+    for state in launch(everything, mesh={"dp": 2})[0]:
         for name, value in expected.items():
             torch.testing.assert_close(state[name], value.cpu(), atol=1e-6, rtol=0)
 

@@ -136,7 +136,6 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         self.alive = WeakIdKeyDictionary()  # storage -> category
         self.running: list[str] = []  # modules whose forward is under way, innermost last
         self.returning = ""  # the module whose backward began last
-        self.updating = False
         theirs = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
         self.trained = [*model.parameters(), *theirs]
         self.note(theirs, "optimizer_states")  # those that are the model's own are counted as such
@@ -168,28 +167,24 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        forward = torch.is_grad_enabled()
+        forward = torch.is_grad_enabled() and "c10d" not in func.namespace  # messages live for a moment
         category = "activations" if forward else "buffers"
         self.note(tree_leaves((args, kwargs)), category, only_new=True)
         result = func(*args, **(kwargs or {}))
         if self.note(tree_leaves(result), category, only_new=True):
-            self.mark(self.doing(forward))
+            self.mark(self.doing())
         return result
 
-    def doing(self, forward: bool) -> str:
-        if self.updating:
-            return "update"
-        if (
-            torch._C._current_graph_task_id() != -1
-        ):  # inside of a backward; torch.utils.checkpoint asks so too
-            if forward and self.running:
-                return f"recompute {self.running[-1]}"
-            return f"backward {self.returning}".rstrip()
-        return f"forward {self.running[-1]}" if self.running else "forward"
+    def doing(self) -> str:
+        module = self.running[-1] if self.running else ""
+        in_backward = torch._C._current_graph_task_id() != -1  # torch.utils.checkpoint asks so too
+        if in_backward:
+            return f"recompute {module}" if module else f"backward {self.returning}".rstrip()
+        return f"forward {module}".rstrip() if module or torch.is_grad_enabled() else "update"
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Follow which module is running, forward or backward, and when an optimizer is."""
+        """Follow which module is running, forward or backward."""
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
                 name = name or type(self.model).__name__
@@ -199,11 +194,6 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
                 )
                 stack.callback(before.remove)
                 stack.callback(after.remove)
-            for optimizer in self.optimizers:
-                before = optimizer.register_step_pre_hook(lambda *_: self.update(True))
-                after = optimizer.register_step_post_hook(lambda *_: self.update(False))
-                stack.callback(before.remove)
-                stack.callback(after.remove)
             yield
 
     def leave(self, name: str, output: Any) -> None:
@@ -211,6 +201,3 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(lambda _: setattr(self, "returning", name))
-
-    def update(self, updating: bool) -> None:
-        self.updating = updating

@@ -87,6 +87,7 @@ class Adam(Optimizer):
                 raise ValueError(f"both betas must be at least 0 and below 1, not {settings['betas']}")
         super().add_param_group(param_group)
 
+    @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every parameter that has a gradient; return what ``closure`` returned, if there is one."""
         loss = None
@@ -99,6 +100,7 @@ class Adam(Optimizer):
                     self.update(parameter, parameter.grad, group)
         return loss
 
+    @torch.no_grad()
     def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         """Update one parameter with the settings of its ``group``."""
         if gradient.is_sparse:

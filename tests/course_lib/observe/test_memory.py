@@ -175,12 +175,16 @@ def test_history_of_every_rank():
         model = nn.Linear(10, 10, bias=False)
         x = torch.zeros(rows[dist.get_rank()], 10)
         with record_memory(model) as log:
+            with torch.no_grad():
+                whole = [torch.empty(10, 10) for _ in range(2)]
+            dist.all_gather(whole, model.weight.detach())
             model(x).sum().backward()
         return gather_histories(log)
 
     for histories in launch(step, ranks=2, args=([5, 7],)):
         assert [h.rank for h in histories] == [0, 1]
         assert [h.held[-1].activations for h in histories] == [200, 280]
+        assert [h.held[-1].buffers for h in histories] == [800, 800], "what is gathered is a buffer"
         assert all(
             h.times[0] == 0 and list(h.times) == sorted(h.times) and h.end >= h.times[-1] for h in histories
         )
@@ -219,5 +223,5 @@ def test_on_a_gpu_the_allocator_agrees(tmp_path):
             optimizer.step()
         foreign -= log.held[0].total + size([tokens])
     assert any(label.startswith("backward blocks.0") for label in log.labels)
-    assert log.peak.total + foreign <= log.allocator_peak <= 1.1 * (log.peak.total + foreign)
+    assert log.peak.total + foreign <= log.allocator_peak <= 1.25 * (log.peak.total + foreign)
     assert pickle.loads((tmp_path / "memory.pickle").read_bytes())["segments"]

@@ -79,7 +79,8 @@ def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[in
     for call, there in calls.items():
         missing = sorted(absent + [r for other, ranks in calls.items() if other != call for r in ranks])
         if missing and not call.startswith(("send", "recv", "isend", "irecv")):
-            verdict.append(f"{_ranks(missing)} never came to the {call} where {_ranks(there)} wait.")
+            waits = "waits" if len(there) == 1 else "wait"
+            verdict.append(f"{_ranks(missing)} never came to the {call} where {_ranks(there)} {waits}.")
     if len(calls) > 1:
         verdict.append(
             "Every rank of a group must call the same collectives, in the same order, with the same shapes."

@@ -185,7 +185,7 @@ def test_a_rank_that_computes_for_ever_meets_the_limit():
     with pytest.raises(RankError) as caught:
         launch(spins, 2, timeout=2)
     assert "rank 1  is in no collective, at test_launch.py" in str(caught.value)
-    assert "rank 1 never came to the all_reduce(float32[1]) where rank 0 wait" in str(caught.value)
+    assert "rank 1 never came to the all_reduce(float32[1]) where rank 0 waits." in str(caught.value)
 
 
 def test_slow_work_is_no_deadlock(quick_diagnosis):

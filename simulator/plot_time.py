@@ -113,7 +113,7 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
             boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
             used.add(what)
             if height == 1:
-                text = "+".join(re.findall(r"(?<!stage )\b[A-Z]?(\d+)", span.name))
+                text = "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+)", span.name))
                 numbers.append(((start + end) / 2, (low + high) / 2, text, (end - start) * points, colour))
         top += height
     for colour, corners in boxes.items():  # one path a colour: the file stays small

@@ -194,3 +194,15 @@ def test_a_picture_can_say_what_is_seen_in_other_words():
     timeline = Timeline([Span(0, "compute", "F0", 0, 1)])
     assert plot_timeline(timeline, alt="One box.").alt == "One box."
     assert plot_curves({"a": [1]}, alt="One point.").alt == "One point."
+
+
+def test_digits_inside_a_parameters_name_number_no_box():
+    words = [
+        [
+            text
+            for text in texts(plot_timeline(Timeline([Span(0, "communication", name, 0, 1)])))
+            if text == "0"
+        ]
+        for name in ("all-reduce layer1.0.bias", "bucket 0")
+    ]
+    assert [len(found) for found in words] == [0, 1]

@@ -42,7 +42,8 @@ def plot_memory(
         raise ValueError("there is nothing to draw: give at least one MemoryBreakdown")
     titles = _titles(titles, len(sets))
     widths = [max(2.0, 0.45 * len(ranks)) for ranks in sets]
-    figure = Figure(figsize=(min(12, 1.8 + sum(widths) + 0.4 * len(sets)), 3.2), layout="constrained")
+    width = min(12, max(5.5, 1.8 + sum(widths) + 0.4 * len(sets)))  # the legend alone takes 5.5 inches
+    figure = Figure(figsize=(width, 3.2), layout="constrained")
     axes = figure.subplots(1, len(sets), sharey=True, squeeze=False, width_ratios=widths)[0]
     unit, size = _unit(max(m.total for ranks in sets for m in ranks))
     for axis, ranks, title in zip(axes, sets, titles, strict=True):
@@ -60,8 +61,8 @@ def plot_memory(
         axis.set_xticks(range(len(ranks)) if len(ranks) <= 16 else range(0, len(ranks), len(ranks) // 8))
         axis.set_xlabel("rank", fontsize=8)
         axis.set_xlim(-0.8, len(ranks) - 0.2)
-        axis.margins(y=0.1)
         _bare(axis)
+    axes[0].set_ylim(0, 1.12 * max([capacity or 0, *(m.total for ranks in sets for m in ranks)]) / size)
     axes[0].set_ylabel(unit, fontsize=8)
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=5, fontsize=8, frameon=False

@@ -10,8 +10,6 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from html import escape
-
-# ections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -102,10 +100,11 @@ def draw(
     alt = f"{what}: {boxes} boxes; {sizes}"
     if holders:
         alt += "; " + "; ".join(meaning for _, meaning in holders.legend())
-    return _picture(graph, f"{alt}.")
+    return picture_of(graph, f"{alt}.")
 
 
-def _picture(graph: Graph, alt: str) -> Picture | Shown:
+def picture_of(graph: Graph, alt: str) -> Picture | Shown:
+    """The graph drawn, or as text where there is no Graphviz; ``alt`` says what is in it."""
     svg = graph.to_svg()
     if svg is not None:
         return Picture(svg, alt)

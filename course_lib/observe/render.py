@@ -150,7 +150,10 @@ def render_dot(source: str) -> str | None:
 
 
 def _embolden(svg: str) -> str:
-    """Names in bold; the titles of frames above the arrows that cross them, with a white rim."""
+    """Names in bold, stripes without lines; the titles of frames above the arrows that cross them, with a white rim."""
+    svg = svg.replace(
+        ' stroke="#333333" stroke-width="0.5"', ' stroke="none"'
+    )  # lines between stripes, through the text
     svg = re.sub(r'(class="node">(?:(?!</g>).)*?<text )', r'\1font-weight="bold" ', svg, flags=re.DOTALL)
     titles = re.findall(r'class="cluster">.*?(<text .*?</text>\n)', svg, flags=re.DOTALL)
     svg = re.sub(r'(class="cluster">.*?)<text .*?</text>\n', r"\1", svg, flags=re.DOTALL)
@@ -168,16 +171,17 @@ def _size(svg: str) -> tuple[float, float]:
 
 
 def _with_legend(svg: str, legend: list[tuple[str, str]]) -> str:
-    """The picture with one line per colour under it."""
-    width, top = _size(svg)
+    """The picture with one line per colour above it, where a reader of a long one begins."""
+    width, height = _size(svg)
+    above = 18 * len(legend) + 10
     width = max(width, 40 + 6 * max(len(meaning) for _, meaning in legend))
-    height = top + 18 * len(legend) + 6
     lines = "".join(
-        f'<rect x="8" y="{top + 18 * i + 3:.1f}" width="20" height="12" fill="{colour}" stroke="#333333"/>'
-        f'<text x="34" y="{top + 18 * i + 13:.1f}" font-family="{FONT}" font-size="11">{escape(meaning)}</text>\n'
+        f'<rect x="8" y="{18 * i - above + 3}" width="20" height="12" fill="{colour}" stroke="#333333"/>'
+        f'<text x="34" y="{18 * i - above + 13}" font-family="{FONT}" font-size="11">{escape(meaning)}</text>\n'
         for i, (colour, meaning) in enumerate(legend)
     )
-    size = f'width="{width:.0f}pt" height="{height:.0f}pt" viewBox="0 0 {width:.0f} {height:.0f}"'
-    svg = _OPENING.sub(f"<svg {size}", svg)
-    svg = re.sub(r"(<svg[^>]*>)", r'\1\n<rect width="100%" height="100%" fill="white"/>', svg, count=1)
-    return svg.replace("</svg>", f"{lines}</svg>")
+    height += above
+    page = f'width="{width:.0f}pt" height="{height:.0f}pt" viewBox="0 {-above} {width:.0f} {height:.0f}"'
+    paper = f'<rect y="{-above}" width="100%" height="100%" fill="white"/>'
+    svg = _OPENING.sub(f"<svg {page}", svg)
+    return re.sub(r"(<svg[^>]*>)", rf"\1\n{paper}\n{lines}", svg, count=1)

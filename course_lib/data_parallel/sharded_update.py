@@ -7,10 +7,11 @@ gradient that it needs for its part of the parameters: 1/p of the states and of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
@@ -57,3 +58,12 @@ def check_elementwise(optimizer_class: type[Optimizer]) -> None:
             f"{optimizer_class.__name__} does not update each element by itself, and a shard is a flat piece of "
             "many tensors: use an elementwise optimizer such as Adam, AdamW or SGD"
         )
+
+
+def param_groups(parameters: Iterable[Any]) -> list[dict[str, Any]]:
+    """What an optimizer accepts, as groups with their own settings."""
+    parameters = list(parameters)
+    groups = parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
+    return [
+        {**group, "params": [p] if isinstance(p := group["params"], Tensor) else list(p)} for group in groups
+    ]

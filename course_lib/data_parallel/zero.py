@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from course_lib.data_parallel.checkpoint import full_state, load_full_state
 from course_lib.data_parallel.ddp import assign_buckets, broadcast_buffers
 from course_lib.data_parallel.flat import FlatParameters, all_gather, reduce_scatter, storage_bytes
-from course_lib.data_parallel.sharded_update import check_elementwise
+from course_lib.data_parallel.sharded_update import check_elementwise, param_groups
 from course_lib.runtime import trace
 from simulator.memory import MemoryBreakdown
 
@@ -42,7 +42,8 @@ class Zero1:
 
     Gradients are averaged over the ranks, each rank's loss being a mean over equal slices. Parameters are dealt
     into buckets in the order in which backward completes them, and a bucket leaves while backward computes the
-    next. A parameter that took no part has a gradient of zero. ``step`` uses the gradients up.
+    next. A parameter that took no part has a gradient of zero, so momentum and weight decay go on, where one
+    device would leave it out. ``step`` uses the gradients up.
 
     Args:
         model: any module; it is changed in place, its parameters become views into flat buffers. All ranks start
@@ -62,6 +63,8 @@ class Zero1:
         ValueError: nothing to train, or an optimizer that is not elementwise.
     """
 
+    stage = 1
+
     def __init__(
         self,
         model: nn.Module,
@@ -69,7 +72,7 @@ class Zero1:
         *,
         parameters: Iterable[Any] | None = None,
         group: ProcessGroup | None = None,
-        bucket_mb: float = 25.0,
+        bucket_mb: float = 8.0,
         max_norm: float | None = None,
         **settings: Any,
     ) -> None:
@@ -79,7 +82,7 @@ class Zero1:
         if max_norm is not None and not max_norm > 0:
             raise ValueError(f"max_norm must be positive, or None to clip nothing, not {max_norm!r}")
         self.model, self.group, self.bucket_mb, self.max_norm = model, group, bucket_mb, max_norm
-        self.param_groups = _param_groups(model.parameters() if parameters is None else parameters)
+        self.param_groups = param_groups(model.parameters() if parameters is None else parameters)
         order = {p: i for i, p in enumerate(model.parameters())}
         shards, self.flats = [], []
         for options in self.param_groups:
@@ -108,7 +111,7 @@ class Zero1:
         """What of one group goes into each flat buffer: here DDP's buckets."""
         trained = [p for p in parameters if p.requires_grad]
         for i, bucket in enumerate(assign_buckets(trained, self.bucket_mb * 2**20)):
-            yield f"bucket {i}", bucket
+            yield f"bucket {len(self.flats) + i}", bucket
 
     # ---- backward: each bucket is reduced as soon as it is complete ---------------------------------------
 
@@ -173,8 +176,6 @@ class Zero1:
 
     # ---- step: reduce-scatter is done; update, all-gather -------------------------------------------------
 
-    stage = 1
-
     @torch.no_grad()
     def step(self) -> None:
         """Update this rank's shards and hand them round.
@@ -211,9 +212,10 @@ class Zero1:
     def _publish(self) -> None:
         """Everyone gets everyone's updated shards."""
         with trace.span("communication", "all-gather parameters"):
-            for work in [
+            works = [
                 all_gather(f.full, f.shard.detach(), group=self.group, async_op=True) for f in self.flats
-            ]:
+            ]
+            for work in works:
                 work.wait()
 
     def zero_grad(self) -> None:
@@ -259,11 +261,3 @@ class Zero2(Zero1):
         if self.on_the_way:
             self._receive()  # so at most two buckets are in memory: one that leaves, one that fills
         super()._reduce(flat)
-
-
-def _param_groups(parameters: Iterable[Any]) -> list[dict[str, Any]]:
-    """What an optimizer accepts, as groups with their own settings."""
-    parameters = list(parameters)
-    groups = parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
-    tensors = lambda given: [given] if isinstance(given, Tensor) else list(given)  # noqa: E731
-    return [{**group, "params": tensors(group["params"])} for group in groups]

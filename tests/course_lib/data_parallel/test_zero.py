@@ -138,6 +138,27 @@ def test_every_stage_equals_one_device_and_torch_ddp(ranks):
             assert largest_difference(state, everyone[0][name, "torch DDP"][1]) < 1e-9
 
 
+def train_in_pairs(mesh):
+    """Each data-parallel pair of a 2 x 2 mesh trains a model of its own, on other data."""
+    pair, group = mesh["tp"].get_local_rank(), mesh["dp"].get_group()
+    mine = batches(mesh["dp"].get_local_rank(), 2)
+    mine = mine if pair == 0 else mine[::-1]
+    states = []
+    for zero_class in STAGES:
+        model = make("odd")
+        zero = zero_class(model, Adam, lr=1e-2, group=group)
+        train(model, mine, zero, steps=2)
+        states.append(zero.state_dict()["model"])
+    return pair, states
+
+
+def test_a_group_of_the_ranks():
+    for pair, states in launch(train_in_pairs, mesh={"dp": 2, "tp": 2}):
+        model, data = make("odd"), batches() if pair == 0 else batches()[::-1]
+        train(model, data, Adam(model.parameters(), lr=1e-2), steps=2)
+        assert max(largest_difference(state, model.state_dict()) for state in states) < 1e-9
+
+
 def zero_redundancy(optimizer_class, settings):
     """In fp32: torch's stage 1, on torch's DDP, and ours."""
     mine = batches(dist.get_rank(), dist.get_world_size())

@@ -137,13 +137,16 @@ class FSDP:
 
     def _start_over(self) -> None:
         """A forward begins: whatever is whole is from an earlier one, and may be out of date."""
+        self._rest()
+        if self.in_backward:  # it failed
+            self.in_backward, self.reductions = False, []
+            for unit in self.units:
+                unit.forget()
+        self.expected, self.order = self.order or self.expected, []
+
+    def _rest(self) -> None:
         for unit in self.units:
             unit.reshard()
-            if self.in_backward:  # it failed
-                unit.forget()
-        if self.in_backward:
-            self.in_backward, self.reductions = False, []
-        self.expected, self.order = self.order or self.expected, []
 
     # ---- backward -----------------------------------------------------------------------------------------
 
@@ -182,7 +185,7 @@ class FSDP:
         for unit in self.units:
             if unit.due or unit.missing < len(unit.trainable):  # with a parameter that backward did not reach
                 self._reduce(unit)
-            unit.reshard()
+        self._rest()
         while self.reductions:
             self._advance()
         self.in_backward = False
@@ -208,7 +211,8 @@ class FSDP:
         Raises:
             ValueError: the norm is not finite; every rank raises it, and nothing is changed.
         """
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        pieces = [slot.piece for unit in self.units for slot in unit.trainable]
+        grads = [piece.grad for piece in pieces if piece.grad is not None]
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
         squares += sum(grad.double().square().sum().to(self.device) for grad in grads)
         dist.all_reduce(squares, group=self.shard_group)
@@ -238,6 +242,7 @@ class FSDP:
 
         Names, shapes and layout are those of ``checkpoint.py``: any number of ranks can take it up.
         """
+        self._rest()
         return full_state(self.model, self.units, optimizer)
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
@@ -246,4 +251,5 @@ class FSDP:
         Raises:
             ValueError: names, shapes or parameter groups are others than this model's; nothing is changed.
         """
+        self._rest()
         load_full_state(self.model, self.units, state, optimizer)

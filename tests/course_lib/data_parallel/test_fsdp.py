@@ -257,19 +257,14 @@ def test_equals_fully_shard_but_for_the_order_of_sums():
 
 
 def bytes_at_boundaries(mesh, prefetch, dtype):
-    """Parameter bytes at each boundary of each block, and the bytes of the shards, a block and the root."""
+    """Bytes of parameters and gradients at each boundary of each block; bytes of shards, a block and the root."""
     model = make()
     fsdp = FSDP(model, ["blocks.*"], mesh, prefetch=prefetch, compute_dtype=dtype)
-    alive = {}
+    alive, gradients = {}, {}
 
     def note(when):
-        for (
-            unit
-        ) in fsdp.units:  # let what was gathered ahead arrive, and with it its copy in low precision go
-            for flat in unit.flats:
-                if flat.gathering is not None:
-                    flat.gathering[0].wait()
         alive[when] = fsdp.memory().parameters
+        gradients[when] = fsdp.memory().gradients
 
     for i, block in enumerate(model.blocks):
 
@@ -291,14 +286,14 @@ def bytes_at_boundaries(mesh, prefetch, dtype):
     alive["after"] = fsdp.memory().parameters
     block, *_, root = ([flat.full.nbytes for flat in unit.flats] for unit in fsdp.units)
     shards = sum(flat.shard.nbytes for unit in fsdp.units for flat in unit.flats)
-    return alive, shards, sum(block), sum(root)
+    return alive, shards, sum(block), sum(root), gradients
 
 
 def test_parameters_alive_are_the_shards_and_the_units_in_use():
     def everything(mesh):
         return [bytes_at_boundaries(mesh, prefetch, None) for prefetch in range(3)]
 
-    for prefetch, (alive, shards, block, root) in enumerate(launch(everything, mesh={"dp": 2})[1]):
+    for prefetch, (alive, shards, block, root, gradients) in enumerate(launch(everything, mesh={"dp": 2})[1]):
         assert shards == make().config.parameters * 4 / 2
         expected = {"before": shards, "after": shards}
         for i in range(LAYERS):
@@ -310,10 +305,14 @@ def test_parameters_alive_are_the_shards_and_the_units_in_use():
                 f"backward {i} is over": shards + root + behind * block,
             }
         assert alive == expected
+        norm = 2 * 32 * 4  # the last norm belongs to the root, whose backward goes on
+        for i in range(LAYERS):  # one block's gradient is under way, those behind it are shards already
+            under_way, done = block + block / 2, (LAYERS - 1 - i) * block / 2
+            assert gradients[f"backward {i} is over"] == norm + under_way + done
 
 
 def test_low_precision_units_take_half_and_shards_do_not():
-    alive, shards, block, root = launch(bytes_at_boundaries, mesh={"dp": 2}, args=(0, torch.bfloat16))[0]
+    alive, shards, block, root, _ = launch(bytes_at_boundaries, mesh={"dp": 2}, args=(0, torch.bfloat16))[0]
     n = make().config.parameters
     assert shards == 4 * n / 2
     assert root + LAYERS * block == 2 * n
@@ -552,9 +551,10 @@ def interrupted(mesh, reshard):
         with pytest.raises(ArithmeticError):
             model(x).sum().backward()
         hook.remove()
-        model(x)  # a forward without a backward
         cross_entropy(model(x), y).backward()
+        model(x)  # a forward without a backward: it may keep what the step puts out of date
         optimizer.step()
+    model(x)
     return fsdp.state_dict()["model"]
 
 

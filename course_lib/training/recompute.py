@@ -52,9 +52,8 @@ class _Region:
         self.function = function
         self.leaves, self.structure = tree_flatten((args, kwargs))
         self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
-        self.kept = _Keep.apply(
-            torch.empty(0, requires_grad=True), *(self.leaves[i] for i in self.places)
-        ).grad_fn
+        # The result rather than its grad_fn: in torch 2.11 that forgets what it saved when the result dies.
+        self.keeper = _Keep.apply(torch.empty(0, requires_grad=True), *(self.leaves[i] for i in self.places))
         for i in self.places:
             self.leaves[i] = None
         self.saved: list[tuple] = []  # shape, dtype and device of each tensor that autograd would have kept
@@ -83,7 +82,7 @@ class _Region:
 
     def recompute(self) -> None:
         leaves = list(self.leaves)
-        for place, tensor in zip(self.places, self.kept.saved_tensors, strict=True):
+        for place, tensor in zip(self.places, self.keeper.grad_fn.saved_tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self.structure)
         self.recomputed.clear()

@@ -1,12 +1,11 @@
 """The ``course`` command: what it prints, its exit codes, and that it leaves nothing running."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import nbformat
 import psutil
@@ -122,7 +121,8 @@ def test_a_damaged_progress_file_is_no_obstacle(course):
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
     answer(course, "while True: pass")
-    before = set(Path(tempfile.gettempdir()).glob("grade-*"))
+    temporary = course / "temporary"
+    temporary.mkdir()
     command = [
         sys.executable,
         "-c",
@@ -132,7 +132,7 @@ def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
         "--root",
         str(course),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)})
     deadline = time.monotonic() + 60
     while not any(
         "ipykernel" in " ".join(p.cmdline()) for p in psutil.Process(process.pid).children(recursive=True)
@@ -145,7 +145,7 @@ def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
     process.communicate(timeout=30)
     assert process.returncode == code
     assert not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    assert set(Path(tempfile.gettempdir()).glob("grade-*")) == before
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(("body", "code"), [(None, 1), ("return x / 2", 0)])

@@ -3,7 +3,6 @@
 import os
 import tempfile
 import time
-from pathlib import Path
 
 import nbformat
 import psutil
@@ -42,19 +41,29 @@ def graded(chapter, notebook, **options):
     return {each.id: each for each in result.exercises}
 
 
-def left_over():
-    """Folders of the grader, and processes that carry its mark."""
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """A folder for temporary files that no other test shares."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def left_over(temporary):
+    """Files of the grader, and processes that were told to put theirs there."""
     processes = []
     for process in psutil.process_iter():
         try:
-            if "COURSE_GRADING" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+            here = process.environ().get("TMPDIR", "").startswith(str(temporary))
+            if here and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
         except (psutil.Error, OSError):
             continue
-    return [*Path(tempfile.gettempdir()).glob("grade-*"), *processes]
+    return [*temporary.iterdir(), *processes]
 
 
-def test_right_answers_earn_and_wrong_ones_are_told_why(chapter):
+def test_right_answers_earn_and_wrong_ones_are_told_why(chapter, temporary):
     seen = []
     answers = RIGHT | {"98.1": WRONG["98.1"]}
     results = graded(chapter, hand_in(chapter, answers), on_progress=lambda *event: seen.append(event))
@@ -64,7 +73,7 @@ def test_right_answers_earn_and_wrong_ones_are_told_why(chapter):
     assert results["98.3"].earned == 4
     assert results["98.3"].facts == ("first call", "second call")
     assert {exercise for exercise, _, _ in seen} == {"", "98.1", "98.2", "98.3"}
-    assert left_over() == []
+    assert left_over(temporary) == []
 
 
 def test_the_shipped_exercise_earns_nothing_and_starts_nothing(chapter):
@@ -212,7 +221,7 @@ ATTACKS = [
 ]
 
 
-def test_attacks_on_the_running_grader_earn_nothing_and_cost_nobody_else(tmp_path):
+def test_attacks_on_the_running_grader_earn_nothing_and_cost_nobody_else(tmp_path, temporary):
     """All in one notebook, since each that spoils the kernel costs a new one; the honest answer is the last."""
     setup = f"import sys\nsys.path.insert(0, {os.path.dirname(__file__)!r})\nimport fixture_checks as checks"
     solved = [new_code_cell(setup, execution_count=1)]
@@ -243,7 +252,7 @@ def test_attacks_on_the_running_grader_earn_nothing_and_cost_nobody_else(tmp_pat
         assert (name, each.status) == (name, status), each.message
         assert message in each.message, name
     assert result.earned == 1
-    assert left_over() == []
+    assert left_over(temporary) == []
 
 
 def test_the_limit_for_all_runs_is_kept(chapter):

@@ -375,7 +375,7 @@ def test_one_device_reads_it_with_torch_alone():
 
 
 def poisoned():
-    """On one rank a loss that is not finite, then a good batch."""
+    """On one rank one number of the gradient, so in one shard, is not finite; then comes a good batch."""
     tokens, targets = batches(dist.get_rank(), dist.get_world_size())[0]
     results = []
     for zero_class in STAGES:
@@ -383,8 +383,10 @@ def poisoned():
         zero = zero_class(model, Adam, lr=1e-2)
         train(model, [(tokens, targets)], zero, steps=1)
         before = copy.deepcopy(zero.state_dict())
-        loss = cross_entropy(model(tokens), targets)
-        (loss * (math.nan if dist.get_rank() == 1 else 1)).backward()
+        factor = math.nan if dist.get_rank() == 1 else 1.0
+        poison = model.scale.register_hook(lambda gradient, factor=factor: gradient * factor)
+        cross_entropy(model(tokens), targets).backward()
+        poison.remove()
         with pytest.raises(ValueError, match=r"the norm of the gradient is nan.*no parameter was updated"):
             zero.step()
         after = zero.state_dict()

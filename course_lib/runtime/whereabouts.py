@@ -29,6 +29,8 @@ _WAITS = re.compile(
     "all_|broadcast|reduce|gather|scatter|barrier|monitored_barrier|send|recv|isend|irecv|receive|exchange"
     "|batch_isend_irecv|init_process_group|new_group"
 )
+# Arguments that name the other side, in torch's functions and in ours.
+_PEERS = (("dst", "to"), ("to", "to"), ("src", "from"), ("source", "from"))
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def _arguments(frame: FrameType) -> str:
     """The argument that tells calls apart: the tensor's dtype and shape, the peer of a send."""
     with contextlib.suppress(Exception):  # a picture of a running frame: anything may be missing
         values = frame.f_locals
-        peer = next((f"{word} rank {values[key]}" for key, word in (("dst", "to"), ("src", "from"))
-                     if isinstance(values.get(key), int)), "")  # fmt: skip
+        peer = next(
+            (f"{word} rank {values[key]}" for key, word in _PEERS if isinstance(values.get(key), int)), ""
+        )
         tensor = next((v for v in values.values() if isinstance(v, torch.Tensor)), None)
         shape = "" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
         return " ".join(filter(None, (shape, peer)))

@@ -540,10 +540,11 @@ def interrupted(mesh, reshard):
     model = make("gpt", torch.float64)
     fsdp = FSDP(model, ["blocks.*"], mesh, reshard_after_forward=reshard)
     optimizer = AdamW(groups(model), lr=1e-2)
+    losses = []
     for x, y in my_batches():
         optimizer.zero_grad()
         with torch.no_grad():
-            model(x)
+            losses.append(cross_entropy(model(x), y))
         assert all(p.dim() == 1 for p in model.parameters())  # pieces again
         with pytest.raises(ValueError, match="positions"):
             model(torch.zeros(1, 17, dtype=torch.long, device=x.device))
@@ -554,8 +555,7 @@ def interrupted(mesh, reshard):
         cross_entropy(model(x), y).backward()
         model(x)  # a forward without a backward: it may keep what the step puts out of date
         optimizer.step()
-    model(x)
-    return fsdp.state_dict()["model"]
+    return losses, fsdp.state_dict()["model"]
 
 
 def stumble(*_):
@@ -566,8 +566,11 @@ def test_goes_on_after_evaluation_and_failures():
     def everything(mesh):
         return [interrupted(mesh, reshard) for reshard in (None, False)]
 
-    *_, expected = one_device("gpt")
-    for state in launch(everything, mesh={"dp": 2})[0]:
+    expected_losses, _, expected = one_device("gpt")
+    first, second = launch(everything, mesh={"dp": 2})
+    for (losses, state), (others, _) in zip(first, second, strict=True):
+        means = [(a + b).item() / 2 for a, b in zip(losses, others, strict=True)]
+        assert means == pytest.approx(expected_losses, abs=1e-6)
         for name, value in expected.items():
             torch.testing.assert_close(state[name], value.cpu(), atol=1e-6, rtol=0)
 

@@ -2,19 +2,17 @@
 
     python benchmarks/recompute.py
 
-Both run the same GPT in turn; a ratio is that of two neighbouring steps, and the median of these counts.
-Prints the target beside what was measured and exits with 1 if it is missed.
+Both run the same GPT in turn; prints the target beside what was measured and exits with 1 if it is missed.
 """
 
 from __future__ import annotations
 
 import copy
-import statistics
-import sys
 import time
 from functools import partial
 
 import torch
+from paired import report
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as official
 
@@ -23,7 +21,6 @@ from course_lib.runtime import current_device
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute
 
-TARGET = 1.05
 PAIRS = 25
 
 
@@ -36,7 +33,7 @@ def step_seconds(model: nn.Module, tokens: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def median_ratio(what: str, dropout: float) -> float:
+def compare(what: str, dropout: float) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(min(2, torch.get_num_threads()))
     plain = GPT(GPTConfig.tiny(dropout=dropout)).to(current_device())
@@ -47,25 +44,15 @@ def median_ratio(what: str, dropout: float) -> float:
     tokens = torch.randint(256, (4, 128), device=current_device())
     for model in (ours, theirs) * 2:
         step_seconds(model, tokens)
-    ratios = []
+    times: dict[nn.Module, list[float]] = {ours: [], theirs: []}
     for pair in range(PAIRS):
-        first, second = (ours, theirs) if pair % 2 else (theirs, ours)
-        times = {id(model): step_seconds(model, tokens) for model in (first, second)}
-        ratios.append(times[id(ours)] / times[id(theirs)])
-    return statistics.median(ratios)
-
-
-def main() -> int:
-    missed = 0
-    print(f"{'step time, ours / torch.utils.checkpoint':50}{'measured':>10}{'target':>10}")
-    for what in ("full", "selective"):
-        for dropout in (0.0, 0.1):
-            ratio = median_ratio(what, dropout)
-            missed += ratio > TARGET
-            name = f"{what} recomputation, dropout {dropout}"
-            print(f"{name:50}{ratio:10.3f}{TARGET:10.2f}{'  MISSED' if ratio > TARGET else ''}")
-    return 1 if missed else 0
+        for model in (ours, theirs) if pair % 2 else (theirs, ours):
+            times[model].append(step_seconds(model, tokens))
+    report(f"{what} recomputation, dropout {dropout}", times[ours], times[theirs], at_most=1.05)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print("seconds of a step by hand / with torch.utils.checkpoint")
+    for what in ("full", "selective"):
+        for dropout in (0.0, 0.1):
+            compare(what, dropout)

@@ -58,6 +58,8 @@ def begin() -> None:
 
 def watch() -> None:
     """Remember how everything is; called before an answer runs."""
+    if "torch" in sys.modules:
+        import torch._dynamo  # noqa: F401 - it wraps torch.manual_seed when it is first needed: not an answer's doing
     _before.clear()
     _before.update(_everything())
     _threads.clear()

@@ -27,6 +27,7 @@ def plot_memory(
     *memories: MemoryBreakdown | Sequence[MemoryBreakdown],
     titles: Sequence[str] | None = None,
     capacity: float | None = None,
+    bars: Sequence[str] | None = None,
 ) -> Picture:
     """What each rank must hold, stacked by category; several (predicted, measured; plans) side by side.
 
@@ -34,6 +35,7 @@ def plot_memory(
         memories: one breakdown, or one for every rank.
         titles: one for each.
         capacity: bytes of one device, drawn as a line.
+        bars: what the bars of each set are called, where they are not the ranks.
     """
     from matplotlib.figure import Figure
 
@@ -41,7 +43,9 @@ def plot_memory(
     if not sets or not all(sets):
         raise ValueError("there is nothing to draw: give at least one MemoryBreakdown")
     titles = _titles(titles, len(sets))
-    widths = [max(2.0, 0.45 * len(ranks)) for ranks in sets]
+    if bars is not None and any(len(ranks) != len(bars) for ranks in sets):
+        raise ValueError(f"{len(bars)} bars are named, so each set must have as many, not {len(sets[0])}")
+    widths = [max(2.0, (0.45 if bars is None else 0.8) * len(ranks)) for ranks in sets]
     width = min(12, max(5.5, 1.8 + sum(widths) + 0.4 * len(sets)))  # the legend alone takes 5.5 inches
     figure = Figure(figsize=(width, 3.2), layout="constrained")
     axes = figure.subplots(1, len(sets), sharey=True, squeeze=False, width_ratios=widths)[0]
@@ -58,8 +62,8 @@ def plot_memory(
         if capacity is not None:
             axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
         axis.set_title(title, loc="left", fontsize=10)
-        axis.set_xticks(range(len(ranks)) if len(ranks) <= 16 else range(0, len(ranks), len(ranks) // 8))
-        axis.set_xlabel("rank", fontsize=8)
+        axis.set_xticks(range(0, len(ranks), 1 if bars or len(ranks) <= 16 else len(ranks) // 8), bars)
+        axis.set_xlabel("rank" if bars is None else "", fontsize=8)
         axis.set_xlim(-0.8, len(ranks) - 0.2)
         _bare(axis)
     axes[0].set_ylim(0, 1.12 * max([capacity or 0, *(m.total for ranks in sets for m in ranks)]) / size)
@@ -67,7 +71,8 @@ def plot_memory(
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=5, fontsize=8, frameon=False
     )
-    return render(figure, "; ".join(map(_memory_sentence, sets, titles)) + ".")
+    sentences = (_memory_sentence(ranks, title, bars) for ranks, title in zip(sets, titles, strict=True))
+    return render(figure, "; ".join(sentences) + ".")
 
 
 def plot_bytes_over_time(*histories: Sequence[MemoryHistory], titles: Sequence[str] | None = None) -> Picture:
@@ -197,10 +202,13 @@ def human(size: float) -> str:
     return f"{size / one:.3g} {unit}"
 
 
-def _memory_sentence(ranks: Sequence[MemoryBreakdown], title: str) -> str:
+def _memory_sentence(ranks: Sequence[MemoryBreakdown], title: str, bars: Sequence[str] | None) -> str:
+    subject = f"Memory of {title}" if title else "Memory"
+    if bars is not None:
+        held = ", ".join(f"{bar} {human(m.total)}" for bar, m in zip(bars, ranks, strict=True))
+        return f"{subject}: {held}"
     heaviest = max(range(len(ranks)), key=lambda rank: ranks[rank].total)
     largest = max(CATEGORIES, key=lambda name: getattr(ranks[heaviest], name))
-    subject = f"Memory of {title}" if title else "Memory"
     most = human(ranks[heaviest].total)
     return f"{subject}: rank {heaviest} holds most, {most}, the largest part being {_label(largest)}"
 

@@ -129,6 +129,16 @@ def test_the_peak_over_time_names_its_action():
     assert picture.alt == "Memory over time: rank 0 peaks at 3 GB at F2."
 
 
+def test_bars_that_are_not_ranks_have_names():
+    stages = [MemoryBreakdown(parameters=1e6), MemoryBreakdown(parameters=5e5)]
+    picture = plot_memory(stages, stages, titles=["predicted", "measured"], bars=["DDP", "stage 3"])
+    assert {"DDP", "stage 3"} <= set(texts(picture))
+    assert "rank" not in texts(picture)
+    assert picture.alt.startswith("Memory of predicted: DDP 1 MB, stage 3 500 kB; Memory of measured:")
+    with pytest.raises(ValueError, match="2 bars are named, so each set must have as many, not 1"):
+        plot_memory(stages[0], bars=["DDP", "stage 3"])
+
+
 def test_save_writes_svg_and_png(tmp_path):
     picture = plot_memory(MemoryBreakdown(parameters=1e6))
     picture.save(tmp_path / "a.svg")

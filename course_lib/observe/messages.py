@@ -106,7 +106,8 @@ def trace_collective(
     """
     if start not in ("whole", "shard", "root"):
         raise ValueError(f"start must be 'whole', 'shard' or 'root', not {start!r}")
-    results = launch(_run, ranks, args=(collective, start, root), quiet=True)
+    # Labels lie on the CPU, also where every rank has a GPU and launch would choose NCCL.
+    results = launch(_run, ranks, args=(collective, start, root), quiet=True, backend="gloo")
     before, after, logs = zip(*results, strict=True)
     return Trace(list(before), list(after), in_rounds(logs))
 

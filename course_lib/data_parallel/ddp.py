@@ -40,7 +40,7 @@ class NaiveDDP(nn.Module):
             if parameter.requires_grad:
                 if parameter.grad is None:  # unused here, but another rank may have used it
                     parameter.grad = torch.zeros_like(parameter)
-                with trace.span("communication", name):
+                with trace.span("communication", f"all-reduce {name}"):
                     dist.all_reduce(parameter.grad, group=self.group)
                     parameter.grad /= dist.get_world_size(self.group)
 
@@ -174,9 +174,7 @@ class Bucket:
                 view.zero_()
             elif parameter.grad.data_ptr() != view.data_ptr():
                 view.copy_(parameter.grad)
-        self.buffer /= dist.get_world_size(
-            self.group
-        )  # before the sum, which might overflow in half precision
+        self.buffer /= dist.get_world_size(self.group)  # before the sum: in half precision it might overflow
         end = trace.begin("communication", self.name)
         self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
         self.work.get_future().add_done_callback(end)

@@ -75,12 +75,18 @@ def plot_memory(
     return render(figure, "; ".join(sentences) + ".")
 
 
-def plot_bytes_over_time(*histories: Sequence[MemoryHistory], titles: Sequence[str] | None = None) -> Picture:
+def plot_bytes_over_time(
+    *histories: Sequence[MemoryHistory], titles: Sequence[str] | None = None, alt: str | None = None
+) -> Picture:
     """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank, one column each.
 
     Args:
         histories: for each column, the ranks' histories, such as ``replay`` returns.
         titles: one for each column.
+        alt: the sentence that says what is seen; by default each column's peak, which is not for measured ones
+            whose text is compared with another machine's.
+        alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
+            agree where they were measured.
     """
     from matplotlib.figure import Figure
 
@@ -103,7 +109,7 @@ def plot_bytes_over_time(*histories: Sequence[MemoryHistory], titles: Sequence[s
     axes[-1, -1].set_xlabel(f"time (heights in {unit})", fontsize=8, loc="right")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
-    return render(figure, "; ".join(map(_history_sentence, histories, titles)) + ".")
+    return render(figure, alt or "; ".join(map(_history_sentence, histories, titles)) + ".")
 
 
 def _stack(axis: Axes, history: MemoryHistory, size: float) -> None:

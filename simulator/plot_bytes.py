@@ -83,8 +83,6 @@ def plot_bytes_over_time(
     Args:
         histories: for each column, the ranks' histories, such as ``replay`` returns.
         titles: one for each column.
-        alt: the sentence that says what is seen; by default each column's peak, which is not for measured ones
-            whose text is compared with another machine's.
         alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
             agree where they were measured.
     """

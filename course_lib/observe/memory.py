@@ -180,6 +180,7 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         in_backward = torch._C._current_graph_task_id() != -1  # torch.utils.checkpoint asks so too
         if in_backward:
             return f"recompute {module}" if module else f"backward {self.returning}".rstrip()
+        self.returning = ""  # the next backward begins with the loss
         return f"forward {module}".rstrip() if module or torch.is_grad_enabled() else "update"
 
     @contextmanager

@@ -1,6 +1,6 @@
 """Step time of our bucketed DDP beside torch's DistributedDataParallel, on 2 Gloo ranks, alternating in one run.
 
-    python benchmarks/ddp.py [--ranks 2] [--width 32] [--batch 64] [--rounds 25]
+python benchmarks/ddp.py [--ranks 2] [--width 32] [--batch 64] [--rounds 25]
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def step_times(width: int, batch: int, rounds: int) -> dict[str, list[float]]:
 
 @click.command(help=__doc__)
 @click.option("--ranks", default=2, show_default=True)
-@click.option("--width", default=32, show_default=True, help="channels of ResNet-18's first stage (64 in the paper)")
+@click.option(
+    "--width", default=32, show_default=True, help="channels of ResNet-18's first stage (64 in the paper)"
+)
 @click.option("--batch", default=64, show_default=True, help="images a step, over all ranks")
 @click.option("--rounds", default=25, show_default=True)
 def main(ranks: int, width: int, batch: int, rounds: int) -> None:

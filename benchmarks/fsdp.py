@@ -2,26 +2,18 @@
 
     python benchmarks/fsdp.py
 
-The two take turns, so that a busy machine slows both; the figure is the median of the ratios of neighbouring
-steps. Prints the target beside what was measured and exits with 1 if it is missed.
+The two take turns; ``paired`` judges.
 """
 
 from __future__ import annotations
 
-import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path[0] = str(
-    Path(__file__).parents[1]
-)  # in this folder, simulator.py would hide the package of its name
-
-# ruff: noqa: E402
 import torch
 import torch.distributed as dist
+from paired import report
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -31,7 +23,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
 from course_lib.training.loop import cross_entropy
 
-TARGET, STEPS, WARM_UP = 1.15, 25, 2
+STEPS, WARM_UP = 25, 2
 CONFIG = GPTConfig.tiny(num_layers=6, hidden_size=256)  # 4.8 million parameters
 BATCH = (4, 64)  # sequences of a rank, tokens of each
 
@@ -80,17 +72,7 @@ def measure(mesh: DeviceMesh) -> tuple[list[float], list[float]]:
     return times
 
 
-def main() -> int:
-    mine, theirs = launch(measure, mesh={"shard": 2}, timeout=600)[0]
-    ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-    met = ratio <= TARGET
-    print(f"one step of a GPT with {CONFIG.parameters / 1e6:.1f} million parameters, 2 ranks, {STEPS} pairs")
-    print(f"{'':36}{'measured':>10}{'target':>10}")
-    print(f"{'FSDP by hand, ms':36}{statistics.median(mine) * 1e3:10.1f}")
-    print(f"{'fully_shard, ms':36}{statistics.median(theirs) * 1e3:10.1f}")
-    print(f"{'ratio, median of pairs':36}{ratio:10.3f}{TARGET:10.2f}{'' if met else '  MISSED'}")
-    return 0 if met else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(f"one step of a GPT with {CONFIG.parameters / 1e6:.1f} million parameters, 2 ranks")
+    mine, theirs = launch(measure, mesh={"shard": 2}, timeout=600)[0]
+    report("FSDP by hand / fully_shard", mine, theirs, at_most=1.15)

@@ -1,6 +1,6 @@
 """Four ranks from start to exit: launch beside torch.multiprocessing.spawn doing the same, alternating in one run.
 
-    python benchmarks/launch.py [--ranks 4] [--rounds 5]
+python benchmarks/launch.py [--ranks 4] [--rounds 5]
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ import statistics
 import sys
 from collections.abc import Sequence
 
+# A script's own folder comes first on the path, and there simulator.py would hide the package of its name.
+sys.path.append(sys.path.pop(0))
+
 
 def report(
     what: str,

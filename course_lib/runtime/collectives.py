@@ -278,4 +278,4 @@ def _reduction(op: str, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 def _for_wire(t: Tensor, group: ProcessGroup | None) -> Tensor:
     """What the backend can send: contiguous, and in the CPU's memory where Gloo serves ranks that share a GPU."""
     t = t.detach().contiguous()
-    return t.cpu() if t.is_cuda and dist.get_backend(group) == "gloo" else t
+    return t.cpu() if t.is_cuda and "nccl" not in dist.get_backend(group) else t

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 BACKENDS = ("gloo", "nccl")
+# NCCL carries the GPUs' tensors; small tensors that live on the CPU still travel, by Gloo.
+WITH_CPU = {"nccl": "cpu:gloo,cuda:nccl"}
 
 _device: torch.device | None = None
 

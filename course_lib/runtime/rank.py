@@ -117,7 +117,8 @@ def join_group(job: Job) -> None:
             "GLOO_SOCKET_IFNAME", loopback
         )  # a laptop's own host name often resolves nowhere
     store = dist.FileStore(job.meeting, job.ranks)
-    dist.init_process_group(job.backend, store=store, rank=job.rank, world_size=job.ranks)
+    backend = devices.WITH_CPU.get(job.backend, job.backend)
+    dist.init_process_group(backend, store=store, rank=job.rank, world_size=job.ranks)
 
 
 def _answer_launcher(

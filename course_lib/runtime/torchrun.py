@@ -25,7 +25,8 @@ def run(
         raise ValueError(f"torchrun started {world} ranks, but launch was asked for {ranks}")
     if not dist.is_initialized():
         devices.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group(devices.choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), backend))
+        backend = devices.choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), backend)
+        dist.init_process_group(devices.WITH_CPU.get(backend, backend))
         atexit.register(dist.destroy_process_group)
     if mesh is not None:
         args = (make_mesh(mesh), *args)

@@ -128,8 +128,8 @@ class DDP(nn.Module):
             bucket.start()
 
     def _finish(self) -> None:
-        if missing := [p for bucket in self.buckets for p in bucket.waiting]:
-            name = next(name for name, p in self.module.named_parameters() if p is missing[0])
+        if missing := {p for bucket in self.buckets for p in bucket.waiting}:
+            name = next(name for name, p in self.module.named_parameters() if p in missing)
             raise RuntimeError(
                 f"{len(missing)} parameters, such as {name}, got no gradient in this backward pass; "
                 "wrap the model with find_unused=True if that is meant"

@@ -73,8 +73,8 @@ class DDP(nn.Module):
         if not bucket_mb > 0:
             raise ValueError(f"bucket_mb must be positive, not {bucket_mb!r}")
         self.module, self.group, self.find_unused = module, group, find_unused
-        self.synchronising = True
-        self._finish_queued = False
+        self.synchronising = True  # as no_sync says; each forward pass decides for its own backward
+        self._averages = self._finish_queued = False
         broadcast_state(module, group)
         self.buckets = [
             Bucket(f"bucket {i}", parameters, group)
@@ -89,6 +89,8 @@ class DDP(nn.Module):
         if communicates:
             broadcast_buffers(self.module, self.group)
         output = self.module(*inputs, **named)
+        if torch.is_grad_enabled():
+            self._averages = communicates
         if communicates:
             self.used = parameters_in_graph(output) if self.find_unused else None
             self._finish_queued = False
@@ -98,7 +100,10 @@ class DDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients without communicating: for all microbatches of a step but the last."""
+        """Accumulate gradients without communicating, for all microbatches of a step but the last.
+
+        As in PyTorch it is the forward pass that must be inside: it decides what its backward does.
+        """
         self.synchronising = False
         try:
             yield
@@ -107,7 +112,7 @@ class DDP(nn.Module):
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def gradient_is_ready(parameter: Tensor) -> None:
-            if not self.synchronising:
+            if not self._averages:
                 return
             if not self._finish_queued:  # autograd calls it once this backward pass is over
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)

@@ -1,6 +1,7 @@
 """DDP against two oracles: torch's DistributedDataParallel, and one device that sees the whole batch."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -256,6 +257,27 @@ def test_gradient_accumulation():
     for distance, sent in launch(accumulate, 2):
         assert distance < 1e-6
         assert sent["ours"] == pytest.approx(sent["torch"])
+
+
+def forward_decides():
+    rank = dist.get_rank()
+    sent = []
+    for wrap in (DDP, DistributedDataParallel):
+        model = wrap(nn.Linear(3, 1))
+        model(torch.ones(1, 3)).sum().backward()
+        for forward_inside in (True, False):
+            with model.no_sync() if forward_inside else nullcontext():
+                loss = (rank + 1) * model(torch.ones(1, 3)).sum()
+            model.zero_grad()
+            with record_traffic() as log, nullcontext() if forward_inside else model.no_sync():
+                loss.backward()
+            sent.append((log.traffic.calls, model.module.weight.grad[0, 0].item()))
+    return sent
+
+
+def test_the_forward_pass_decides_whether_its_backward_communicates():
+    for rank, sent in enumerate(launch(forward_decides, 2)):
+        assert sent == [(0, rank + 1), (1, 1.5)] * 2, "ours, then torch's"
 
 
 def overlapped():

@@ -83,7 +83,7 @@ def overlap(answer: Callable, limit: int, crossed: bool) -> dict[str, Any]:
                 "hooks left": sum(len(p._post_accumulate_grad_hooks or ()) for p in parameters),
             }
         )
-    return {"rank": rank, "parameters": len(parameters), "buckets": len(buckets), "steps": steps}
+    return {"rank": rank, "buckets": len(buckets), "steps": steps}
 
 
 class Tied(nn.Module):

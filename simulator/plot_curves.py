@@ -21,6 +21,7 @@ def plot_curves(
     titles: Sequence[str] | None = None,
     x: str = "step",
     y: str = "loss",
+    bottom: float | None = None,
     alt: str | None = None,
 ) -> Picture:
     """Several curves in one set of axes; panels stand side by side, drawn to one scale.
@@ -29,6 +30,7 @@ def plot_curves(
         panels: for each, curves by name: one value a step. The first lies lowest.
         titles: one for each panel.
         x, y: what the axes say.
+        bottom: where the vertical axis begins; by default a little below the lowest curve.
         alt: the sentence that says what is seen; by default what is drawn.
     """
     from matplotlib.figure import Figure
@@ -53,6 +55,7 @@ def plot_curves(
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(fontsize=8, frameon=False)
     axes[0].set_ylabel(y, fontsize=8)
+    axes[0].set_ylim(bottom=bottom)
     return render(figure, alt or "; ".join(map(_sentence, panels, titles, [(x, y)] * len(panels))) + ".")
 
 

@@ -177,6 +177,11 @@ def test_titles_must_match():
         plot_timeline(simulate(make_schedule("1f1b", 2, 2)), titles=["a", "b"])
 
 
+def test_an_axis_begins_where_it_is_told():
+    assert "0.0" not in texts(plot_curves({"bytes": [3.0, 4.0]}))
+    assert "0.0" in texts(plot_curves({"bytes": [3.0, 4.0]}, bottom=0))
+
+
 def test_curves_that_lie_on_each_other_are_all_seen():
     picture = plot_curves({name: [2.0, 1.0, 0.5] for name in ("1 rank", "2 ranks", "4 ranks")})
     assert {"step", "loss", "1 rank", "2 ranks", "4 ranks"} <= set(texts(picture))
@@ -216,3 +221,11 @@ def test_digits_inside_a_parameters_name_number_no_box():
         for name in ("all-reduce layer1.0.bias", "bucket 0")
     ]
     assert [len(found) for found in words] == [0, 1]
+
+
+def test_what_a_picture_says_keeps_its_decimals():
+    """Coordinates are cut to two decimals, ticks are not: two ticks would say the same."""
+    picture = plot_curves({"loss": [3.205, 3.21, 3.215]})
+    ticks = [text for text in texts(picture) if text and text.startswith("3.2")]
+    assert len(ticks) > 2
+    assert len(set(ticks)) == len(ticks)

@@ -65,7 +65,7 @@ def _in_megabytes(points: list[tuple[int, float]]) -> tuple[list[int], list[floa
 def _least(chain: Chain) -> tuple[int, float]:
     least = min(chain.predicted.values())
     equal = sorted(k for k, size in chain.predicted.items() if size == least)
-    return equal[len(equal) // 2], least
+    return equal[(len(equal) - 1) // 2], least
 
 
 def _sentence(chain: Chain) -> str:

@@ -65,6 +65,7 @@ def render(figure: Figure, alt: str) -> Picture:
     }
     with rc_context(settings):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    # matplotlib writes six decimals, and a rotation by nothing for every word: half of the file.
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r' transform="rotate\(-0 [^"]*"', "", out.getvalue()))
+    # matplotlib writes six decimals, and a rotation by nothing for every word: half of the file. Words stay whole.
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", out.getvalue())
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
     return Picture(svg, alt, figure)

@@ -92,7 +92,7 @@ def plot_bytes_over_time(
         raise ValueError("there is nothing to draw: give at least one list of histories")
     titles = _titles(titles, len(histories))
     rows, columns = max(map(len, histories)), len(histories)
-    figure = Figure(figsize=(12, 0.8 + 0.95 * rows), layout="constrained")
+    figure = Figure(figsize=(12, 0.8 + max(2.0, 0.95 * rows)), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     every = [history for ranks in histories for history in ranks]
     unit, size = _unit(max(history.peak.bytes for history in every))

@@ -16,6 +16,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,8 @@ PRELOAD = ["torch", "torch._dynamo", "torch.distributed.fsdp", "course_lib.runti
 DEADLOCK_AFTER = 5.0  # seconds in which every unfinished rank sits in the same collective as before
 IDLE_CPU = 0.05  # seconds of processor time: a rank that moved data in those seconds used more
 GRACE = 0.3  # seconds in which other ranks may tell their own exception after the first
+# Pickling and starting change what all threads share (cloudpickle's registry, __main__): one launch at a time.
+_starting = threading.Lock()
 
 
 def launch(
@@ -68,8 +71,10 @@ def launch(
         RankError: a rank raised, exited, was killed, or hung; the message begins with the first cause.
     """
     ranks = _checked_ranks(ranks, mesh)
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
         raise ValueError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+    if not isinstance(args, (tuple, list)):
+        raise ValueError(f"args must be a tuple of the function's arguments, such as (x,), not {args!r}")
     if rank.in_rank:
         raise ValueError(
             "launch() was called inside a rank: launch from outside, with as many ranks as you need"
@@ -77,7 +82,8 @@ def launch(
     if torchrun.is_active():
         return torchrun.run(fn, ranks, mesh, args, backend)
     backend = devices.choose_backend(ranks, backend)
-    call = _pickle_call(fn, args)
+    with _starting:
+        call = _pickle_call(fn, args)
     # The ranks meet at a file, which cannot clash as a port can, in the folder that multiprocessing removes with us.
     scratch = get_temp_dir()
     folder = tempfile.mkdtemp(prefix="ranks-", dir=scratch)
@@ -96,7 +102,7 @@ def launch(
     }
     running: list[RankProcess] = []
     try:
-        with _without_main():
+        with _starting, _without_main():
             for r in range(ranks):
                 running.append(RankProcess(_context(), r, quiet))
         for process in running:
@@ -135,13 +141,26 @@ def _collect(running: list[RankProcess], timeout: float | None) -> list[Any]:
             places = {p.rank: p.where for p in missing}
             if not _all_wait(places, before):
                 before, moved = places, now
-            elif now - moved > DEADLOCK_AFTER:
+            elif now - moved > DEADLOCK_AFTER and not any(
+                p.asked for p in missing
+            ):  # old answers prove nothing
                 raise RankError(_hang(running, now - started))
             if now - asked > 0.5:
                 asked = now
                 for process in missing:
                     process.ask_where()
-    return [pickle.loads(p.returned) for p in running]
+    return [_read_result(p) for p in running]
+
+
+def _read_result(process: RankProcess) -> Any:
+    try:
+        return pickle.loads(process.returned)
+    except Exception as error:  # some objects can be written but not read back
+        raise RankError(
+            f"the result of rank {process.rank} cannot be read back ({type(error).__name__}: {error}): "
+            "return tensors, numbers, strings, or lists and dicts of them",
+            process.rank,
+        ) from error
 
 
 def _all_wait(places: dict[int, Whereabouts | None], before: dict[int, Whereabouts | None]) -> bool:
@@ -167,7 +186,8 @@ def _error_of_raised(running: list[RankProcess]) -> RankError:
     first = first_cause(raised)
     error = RankError(raised_message(raised, _fates(running)), first)
     if raised[first].pickled is not None:
-        error.__cause__ = pickle.loads(raised[first].pickled)
+        with contextlib.suppress(Exception):  # what a rank can read back, this process need not
+            error.__cause__ = pickle.loads(raised[first].pickled)
     return error
 
 

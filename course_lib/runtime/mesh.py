@@ -13,6 +13,10 @@ from course_lib.runtime.devices import current_device
 
 def mesh_size(axes: Mapping[str, int]) -> int:
     """How many ranks a mesh has; says what is wrong with ``axes`` in a ``ValueError``."""
+    if not isinstance(axes, Mapping):
+        raise ValueError(
+            f'a mesh is a dict of axes and their sizes, such as {{"dp": 2, "tp": 2}}, not {axes!r}'
+        )
     if not axes:
         raise ValueError('a mesh needs at least one axis, such as {"dp": 4}')
     for name, size in axes.items():

@@ -68,7 +68,7 @@ class RankProcess:
         self.returned: bytes | None = None
         self.raised: Raised | None = None
         self.where: Whereabouts | None = None
-        self._asked = self._leaving = False
+        self.asked = self._leaving = False
         self.channel, theirs = context.Pipe()
         self.outputs = [Output(context, rank, name, quiet) for name in ("stdout", "stderr")]
         writers = [output.writer for output in self.outputs]
@@ -98,12 +98,12 @@ class RankProcess:
                 elif kind == "raised":
                     self.raised = content
                 else:
-                    self.where, self._asked = content, False
+                    self.where, self.asked = content, False
 
     def ask_where(self, again: bool = False) -> None:
         """Ask what the rank is doing; the answer arrives in ``where``."""
-        if again or not self._asked:
-            self._asked = True
+        if again or not self.asked:
+            self.asked = True
             self.send(b"where")
 
     def is_dead(self) -> bool:

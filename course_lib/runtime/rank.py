@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -101,12 +102,23 @@ def _run(job: Job) -> Any:
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     fn, args = cloudpickle.loads(job.call)
     torch.set_num_threads(job.threads)
+    _own_processes(os.path.dirname(job.meeting))
     join_group(job)
     if job.mesh is not None:
         args = (make_mesh(job.mesh), *args)
     result = fn(*args)
     _flush()
     return result
+
+
+def _own_processes(folder: str) -> None:
+    """Let the function start processes as it would at home, a DataLoader's workers among them.
+
+    A rank inherits its own way of starting, the fork server: there each worker would import torch again, and a
+    dataset from a notebook cell could not follow. Their sockets lie where the launcher tidies up.
+    """
+    multiprocessing.set_start_method(None, force=True)
+    multiprocessing.current_process()._config["tempdir"] = folder
 
 
 def join_group(job: Job) -> None:
@@ -173,5 +185,9 @@ def _raised(error: BaseException) -> Raised:
         pickle.loads(pickled)  # some exceptions can be written but not read back
     except Exception:
         pickled = None
+    try:
+        message = str(error)
+    except Exception as failure:
+        message = f"(its message cannot be shown: {type(failure).__name__} in __str__)"
     text = whereabouts.format_exception(error, skip_modules=PLUMBING)
-    return Raised(type(error).__name__, str(error), text, pickled, time.monotonic())
+    return Raised(type(error).__name__, message, text, pickled, time.monotonic())

@@ -70,17 +70,19 @@ def hang_message(seconds: float, waiting: Mapping[int, Whereabouts | None], retu
 
 
 def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[int]) -> list[str]:
-    calls: dict[str, list[int]] = {}
+    calls: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, where in sorted(waiting.items()):
         if where is not None and where.call:
-            calls.setdefault(f"{where.call}({where.detail})", []).append(rank)
+            calls.setdefault((f"{where.call}({where.detail})", where.members), []).append(rank)
     absent = sorted([*returned, *(r for r, where in waiting.items() if where is None or not where.call)])
     verdict = []
-    for call, there in calls.items():
-        missing = sorted(absent + [r for other, ranks in calls.items() if other != call for r in ranks])
+    for (call, members), there in calls.items():
+        elsewhere = [r for other, ranks in calls.items() if other != (call, members) for r in ranks]
+        missing = sorted(r for r in absent + elsewhere if not members or r in members)
         if missing and not call.startswith(("send", "recv", "isend", "irecv")):
             waits = "waits" if len(there) == 1 else "wait"
-            verdict.append(f"{_ranks(missing)} never came to the {call} where {_ranks(there)} {waits}.")
+            of = f" of {_ranks(list(members))}" if members else ""
+            verdict.append(f"{_ranks(missing)} never came to the {call}{of} where {_ranks(there)} {waits}.")
     if len(calls) > 1:
         verdict.append(
             "Every rank of a group must call the same collectives, in the same order, with the same shapes."

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.runtime import devices
+from course_lib.runtime import devices, rank
 from course_lib.runtime.mesh import make_mesh
 
 
@@ -30,7 +30,11 @@ def run(
         atexit.register(dist.destroy_process_group)
     if mesh is not None:
         args = (make_mesh(mesh), *args)
-    result = fn(*args)
+    rank.in_rank = True  # a launch inside of fn is refused here too
+    try:
+        result = fn(*args)
+    finally:
+        rank.in_rank = False
     results: list[Any] = [None] * ranks
     dist.all_gather_object(results, result)
     return results

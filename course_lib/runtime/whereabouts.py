@@ -43,6 +43,7 @@ class Whereabouts:
         line: the caller's line of code and where it stands.
         issued: how many collectives this rank has issued so far, where the backend counts them.
         cpu: seconds of processor time this rank has used: a rank that waits in vain uses none.
+        members: the ranks that must come to the call, if they are not all.
     """
 
     call: str
@@ -50,6 +51,7 @@ class Whereabouts:
     line: str
     issued: int
     cpu: float = field(compare=False)
+    members: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.call:
@@ -64,20 +66,25 @@ def whereabouts(thread_id: int) -> Whereabouts:
     while frame is not None:
         stack.append(frame)
         frame = frame.f_back
-    call, detail, caller = "", "", stack[0] if stack else None
+    call, detail, members, caller = "", "", (), stack[0] if stack else None
     for inner, outer in zip(stack, [*stack[1:], None], strict=True):
         if inner.f_globals.get("__name__") in _TALKERS:
             if _WAITS.match(inner.f_code.co_name):
                 call, detail = inner.f_code.co_name, _arguments(inner)
+                members = _members(inner) or members
             caller = outer
         elif call:
             break
     if not call and stack:
         caller = _own_code(stack)
         source = linecache.getline(caller.f_code.co_filename, caller.f_lineno)
-        if ".wait()" in source:  # a collective started earlier: the stack shows the wait, not its name
+        # A collective started earlier: the stack shows the wait, not its name. Other waits (for a program, for
+        # a thread) have frames of their own below the learner's line.
+        if caller is stack[0] and ".wait()" in source:
             call, detail = "wait", "for an asynchronous collective"
-    return Whereabouts(call, detail, _describe_line(caller), _collectives_issued(), time.process_time())
+    return Whereabouts(
+        call, detail, _describe_line(caller), _collectives_issued(), time.process_time(), members
+    )
 
 
 def _own_code(stack: list[FrameType]) -> FrameType:
@@ -99,6 +106,15 @@ def _arguments(frame: FrameType) -> str:
         shape = "" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
         return " ".join(filter(None, (shape, peer)))
     return ""
+
+
+def _members(frame: FrameType) -> tuple[int, ...]:
+    """The global ranks of the call's ``group``, if they are not all."""
+    with contextlib.suppress(Exception):
+        if (group := frame.f_locals.get("group")) is not None:
+            members = tuple(dist.get_process_group_ranks(group))
+            return members if len(members) < dist.get_world_size() else ()
+    return ()
 
 
 def _describe_line(frame: FrameType | None) -> str:

@@ -1,6 +1,7 @@
 """launch: however a run ends, its results or its first cause arrive, and nothing is left behind."""
 
 import asyncio
+import ctypes
 import glob
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 
 import psutil
@@ -198,6 +200,40 @@ def test_slow_work_is_no_deadlock(quick_diagnosis):
     assert launch(slow, 2) == [True, True]
 
 
+def test_a_rank_too_busy_to_answer_is_no_deadlock(quick_diagnosis):
+    def busy():
+        data, started = torch.ones(1 << 22), time.monotonic()
+        while time.monotonic() - started < 2.5:  # asked for the first time, it is in a collective
+            dist.all_reduce(data)
+        ctypes.PyDLL(None).usleep(4_000_000)  # holds Python's lock, as large integers and some libraries do
+        return True
+
+    assert launch(busy, 2) == [True, True]
+
+
+def test_waiting_for_a_program_is_no_deadlock(quick_diagnosis):
+    def waits():
+        if dist.get_rank() == 0:
+            program = subprocess.Popen(["sleep", "4"])
+            program.wait()
+        dist.barrier()
+        return True
+
+    assert launch(waits, 2) == [True, True]
+
+
+def test_only_members_of_the_group_are_missed(quick_diagnosis):
+    def hangs(mesh):
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(5), group=mesh.get_group("tp"))
+
+    with pytest.raises(RankError) as caught:
+        launch(hangs, mesh={"dp": 2, "tp": 2})
+    assert str(caught.value).endswith(
+        "\nrank 1 never came to the all_reduce(float32[5]) of ranks 0, 1 where rank 0 waits."
+    )
+
+
 @pytest.mark.parametrize(
     ("leave", "words"),
     [
@@ -222,6 +258,62 @@ def test_a_rank_that_goes_away(leave, words):
 def test_an_unpicklable_result_says_so():
     with pytest.raises(RankError, match="the result of this rank is a generator, which cannot be sent"):
         launch(lambda: (i for i in range(3)), 2)
+
+
+class NeedsTwo(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
+def test_a_result_that_cannot_be_read_back_says_so():
+    with pytest.raises(RankError, match="the result of rank 0 cannot be read back .*missing 1 required"):
+        launch(lambda: NeedsTwo(1, 2), 2)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_an_exception_that_cannot_be_shown_is_still_named():
+    def fails():
+        raise Mute
+
+    with pytest.raises(RankError, match="rank 0 raised Mute: .its message cannot be shown"):
+        launch(fails, 1)
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return torch.tensor(i * i)
+
+
+def test_a_data_loader_with_workers_may_be_left_half_way():
+    def loads():
+        squares = torch.utils.data.DataLoader(Squares(), batch_size=2, num_workers=1, persistent_workers=True)
+        whole = sum(batch.sum().item() for batch in squares)
+        globals()["kept"] = iter(squares)  # its worker still runs when the rank leaves
+        return whole, next(kept).tolist()  # noqa: F821
+
+    assert launch(loads, 2) == [(55, [0, 1])] * 2
+
+
+def test_threads_may_launch_at_the_same_time():
+    main, results = sys.modules["__main__"], {}
+
+    def start(number):
+        results[number] = [launch(lambda: (number, dist.get_rank()), 2) for _ in range(3)]
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: [[(number, 0), (number, 1)]] * 3 for number in range(3)}
+    assert sys.modules["__main__"] is main
 
 
 def test_a_function_that_cannot_travel_says_so():
@@ -265,6 +357,9 @@ def test_torch_is_seeded_alike_and_threads_are_shared_out():
         ({"mesh": {"dp": 2}, "ranks": 3}, "has 2 ranks, but ranks=3"),
         ({"ranks": 2, "backend": "mpi"}, "backend must be one of gloo, nccl"),
         ({"ranks": 2, "timeout": -1}, "timeout must be a positive"),
+        ({"ranks": 2, "timeout": "5"}, "timeout must be a positive"),
+        ({"ranks": 2, "args": 5}, "args must be a tuple"),
+        ({"mesh": [("dp", 2)]}, "a mesh is a dict of axes"),
     ],
 )
 def test_bad_arguments(arguments, words):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from course_lib.grading.compare import describe, difference, same
-from course_lib.grading.report import CheckFailed, check
+from course_lib.grading.report import CheckFailed, Report, check
 
 
 @check

@@ -54,7 +54,7 @@ def plot_checkpoints(*chains: Chain) -> Picture:
         axis.set_title(chain.title, loc="left", fontsize=10)
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(fontsize=9, frameon=False)
+        axis.legend(loc="upper center", fontsize=9, frameon=False)
     return render(figure, " ".join(map(_sentence, chains)))
 
 

@@ -68,24 +68,22 @@ def repeated_part(segments: Sequence[Segment]) -> float:
 
 
 def layer_segments(shape: ModelShape, plan: Plan) -> list[Segment]:
-    """The layers of one pipeline rank, for one microbatch; embedding and logits are left out.
+    """The layers of one pipeline rank, for one microbatch; embedding and logits are left out. The unit of work is
+    a layer's forward.
 
     Selective recomputation repeats the first of the core's two products: what the second gives is kept as the
     input of the projection.
     """
-    flops = {
-        name: value / shape.layers / plan.tp / plan.cp
-        for name, value in forward_flops(shape, plan.micro_batch).items()
-        if name != "logits"
-    }
+    flops = forward_flops(shape, plan.micro_batch)
+    layers = sum(flops.values()) - flops["logits"]
     again = recomputed_bytes(shape, plan)
     repeated = 0.0
     if plan.recompute == "full":
         again -= kept_layer_bytes(shape, plan)  # its input did not go
-        repeated = sum(flops.values())
+        repeated = 1.0
     elif again:
-        repeated = flops["core"] / 2
-    layer = Segment(kept_layer_bytes(shape, plan), again, sum(flops.values()), repeated)
+        repeated = flops["core"] / layers / 2
+    layer = Segment(kept_layer_bytes(shape, plan), again, repeated=repeated)
     return [layer] * sum(plan.layers_of(shape)[0])
 
 

@@ -260,26 +260,26 @@ def test_an_unpicklable_result_says_so():
         launch(lambda: (i for i in range(3)), 2)
 
 
-class NeedsTwo(Exception):
+class NeedsTwoError(Exception):
     def __init__(self, a, b):
         super().__init__(f"{a} and {b}")
 
 
 def test_a_result_that_cannot_be_read_back_says_so():
-    with pytest.raises(RankError, match="the result of rank 0 cannot be read back .*missing 1 required"):
-        launch(lambda: NeedsTwo(1, 2), 2)
+    with pytest.raises(RankError, match=r"the result of rank 0 cannot be read back .*missing 1 required"):
+        launch(lambda: NeedsTwoError(1, 2), 2)
 
 
-class Mute(Exception):
+class MuteError(Exception):
     def __str__(self):
         raise RuntimeError("no words")
 
 
 def test_an_exception_that_cannot_be_shown_is_still_named():
     def fails():
-        raise Mute
+        raise MuteError
 
-    with pytest.raises(RankError, match="rank 0 raised Mute: .its message cannot be shown"):
+    with pytest.raises(RankError, match=r"rank 0 raised MuteError: .its message cannot be shown"):
         launch(fails, 1)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -75,6 +76,9 @@ class DDP(nn.Module):
         self.module, self.group, self.find_unused = module, group, find_unused
         self.synchronising = True  # as no_sync says; each forward pass decides for its own backward
         self._averages = self._finish_queued = False
+        self._expected: set[Tensor] = set()  # by the forward passes since the last averaging
+        self._arrived: set[Tensor] = set()  # in the backward passes since then, those under no_sync too
+        self._averaged = True
         broadcast_state(module, group)
         self.buckets = [
             Bucket(f"bucket {i}", parameters, group)
@@ -92,11 +96,17 @@ class DDP(nn.Module):
         if torch.is_grad_enabled():
             self._averages = communicates
         if communicates:
-            self.used = parameters_in_graph(output) if self.find_unused else None
-            self._finish_queued = False
-            for bucket in self.buckets:
-                bucket.expect(self.used)
+            used = parameters_in_graph(output) if self.find_unused else set(self.module.parameters())
+            # A loss may take several forward passes: their backward brings the gradients of all of them.
+            self._expected = used if self._averaged else self._expected | used
+            self._averaged = False
+            self._expect()
         return output
+
+    def _expect(self) -> None:
+        self._finish_queued = False
+        for bucket in self.buckets:
+            bucket.expect(self._expected)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -112,8 +122,11 @@ class DDP(nn.Module):
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def gradient_is_ready(parameter: Tensor) -> None:
+            self._arrived.add(parameter)
             if not self._averages:
                 return
+            if bucket.work is not None:
+                raise self._too_late(parameter)
             if not self._finish_queued:  # autograd calls it once this backward pass is over
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
                 self._finish_queued = True
@@ -133,21 +146,34 @@ class DDP(nn.Module):
             bucket.start()
 
     def _finish(self) -> None:
-        if missing := {p for bucket in self.buckets for p in bucket.waiting}:
-            name = next(name for name, p in self.module.named_parameters() if p in missing)
+        missing = {p for bucket in self.buckets for p in bucket.waiting}
+        if missing and not self.find_unused:
             raise RuntimeError(
-                f"{len(missing)} parameters, such as {name}, got no gradient in this backward pass; "
-                "wrap the model with find_unused=True if that is meant"
+                f"{len(missing)} parameters, such as {self._name_of(missing)}, got no gradient in this backward "
+                "pass; wrap the model with find_unused=True if that is meant"
             )
-        self._start_ready()
+        for bucket in self.buckets:
+            bucket.start()
         used_anywhere = self._used_anywhere() if self.find_unused else None
         for bucket in self.buckets:
             bucket.finish(used_anywhere)
+        self._averaged = True
+        self._arrived.clear()
+        self._expect()  # the next backward may belong to this forward pass too, or to one before it
+
+    def _too_late(self, parameter: Tensor) -> RuntimeError:
+        return RuntimeError(
+            f"the gradient of {self._name_of({parameter})} came after its bucket had left: let forward return "
+            "tensors, or tuples, lists, dicts and dataclasses of them, and use no reentrant checkpoint"
+        )
+
+    def _name_of(self, parameters: set[Tensor]) -> str:
+        return next(name for name, p in self.module.named_parameters() if p in parameters)
 
     def _used_anywhere(self) -> set[Tensor]:
         """One small all-reduce: a parameter that no rank used must keep its gradient, None included."""
         parameters = [p for bucket in self.buckets for p in bucket.parameters]
-        flags = torch.tensor([p in self.used for p in parameters], dtype=torch.int32)
+        flags = torch.tensor([p in self._arrived for p in parameters], dtype=torch.int32)
         flags = flags.to(parameters[0].device)
         dist.all_reduce(flags, group=self.group)
         return {p for p, ranks in zip(parameters, flags.tolist(), strict=True) if ranks}
@@ -165,9 +191,11 @@ class Bucket:
         self.waiting: set[Tensor] = set()
         self.work: dist.Work | None = None
 
-    def expect(self, used: set[Tensor] | None) -> None:
-        """A forward pass is over: its backward will bring the gradients of ``used``, or of all."""
-        self.waiting = set(self.parameters if used is None else used.intersection(self.parameters))
+    def expect(self, used: set[Tensor]) -> None:
+        """The next backward will bring the gradients of ``used``."""
+        if self.work is not None:  # still on its way if the backward before this one broke off
+            self.work.wait()
+        self.waiting = used.intersection(self.parameters)
         self.work = None
 
     def start(self) -> None:
@@ -237,6 +265,9 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, (list, tuple)):
         for value in output:
             yield from _tensors(value)
+    elif is_dataclass(output):
+        for field in fields(output):
+            yield from _tensors(getattr(output, field.name))
 
 
 def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:

@@ -43,8 +43,11 @@ class SyncBatchNorm(_BatchNorm):
         self.train(like.training)
 
     def forward(self, x: Tensor) -> Tensor:  # (batch of this rank, channels, …)
-        if not self.training and self.track_running_stats:
+        if not self.training:
             return super().forward(x)
+        dtype = x.dtype
+        if x.element_size() < 4:  # sums over a batch need more than 16 bits
+            x = x.float()
         over = [d for d in range(x.dim()) if d != 1]  # all dimensions but the channels
         shape = [1, -1] + [1] * (x.dim() - 2)
         here = x.new_tensor([x.numel() / x.shape[1]])  # values per channel on this rank
@@ -55,14 +58,16 @@ class SyncBatchNorm(_BatchNorm):
         if self.track_running_stats:
             self._update_running(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
-        return normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
+        if self.affine:
+            normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
+        return normalised.to(dtype)
 
     @torch.no_grad()
     def _update_running(self, mean: Tensor, variance: Tensor) -> None:
         self.num_batches_tracked += 1
         momentum = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, momentum)
-        self.running_var.lerp_(variance, momentum)
+        for running, value in ((self.running_mean, mean), (self.running_var, variance)):
+            running.lerp_(value.to(running.dtype), momentum)
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.dim() < 2:
@@ -71,9 +76,8 @@ class SyncBatchNorm(_BatchNorm):
 
 def synchronise_batchnorm(model: nn.Module, group: ProcessGroup | None = None) -> nn.Module:
     """Replace every BatchNorm of ``model`` by a ``SyncBatchNorm`` with the same parameters and buffers."""
+    if isinstance(model, _BatchNorm):
+        return SyncBatchNorm(model, group)
     for name, child in model.named_children():
-        if isinstance(child, _BatchNorm):
-            setattr(model, name, SyncBatchNorm(child, group))
-        else:
-            synchronise_batchnorm(child, group)
+        setattr(model, name, synchronise_batchnorm(child, group))
     return model

@@ -2,6 +2,8 @@
 
 import copy
 from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -176,6 +178,23 @@ def norms_against_torch():
     return True
 
 
+def half_precision_norms():
+    torch.manual_seed(0)
+    whole = (3 * torch.randn(4, 2, 24, 25) + 5).bfloat16()
+    mine = whole.chunk(2)[dist.get_rank()]
+    plain = nn.BatchNorm2d(2)
+    ours = synchronise_batchnorm(copy.deepcopy(plain))
+    result = ours(mine)
+    expected = plain(whole).chunk(2)[dist.get_rank()]
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(ours.running_var, plain.running_var)
+    return type(ours).__name__, result.dtype
+
+
+def test_synchronised_batchnorm_adds_up_in_more_than_half_precision():
+    assert launch(half_precision_norms, 2) == [("SyncBatchNorm", torch.bfloat16)] * 2
+
+
 def test_synchronised_batchnorm_values_gradients_and_statistics():
     assert launch(norms_against_torch, 3) == [True] * 3
 
@@ -278,6 +297,110 @@ def forward_decides():
 def test_the_forward_pass_decides_whether_its_backward_communicates():
     for rank, sent in enumerate(launch(forward_decides, 2)):
         assert sent == [(0, rank + 1), (1, 1.5)] * 2, "ours, then torch's"
+
+
+@dataclass
+class Heads:
+    first: torch.Tensor
+    second: torch.Tensor | None = None
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x, head=None):
+        h = self.body(x).tanh()
+        outputs = [self.first(h) if head != 1 else None, self.second(h) if head != 0 else None]
+        return Heads(*outputs)
+
+
+def part(seed):
+    generator = torch.Generator().manual_seed(10 * dist.get_rank() + seed)
+    return torch.randn(3, 4, generator=generator)
+
+
+def two_forwards_one_backward(model):
+    (model(part(1), 0).first.sum() + model(part(2), 1).second.square().sum()).backward()
+
+
+def two_forwards_two_backwards(model):
+    losses = [model(part(1), 0).first.sum(), model(part(2)).second.square().sum()]
+    for loss in losses:
+        loss.backward()
+
+
+def the_same_graph_twice(model):
+    loss = model(part(1), 1).second.square().sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def a_head_without_a_loss(model):
+    model(part(1)).first.sum().backward()
+
+
+def a_head_of_an_earlier_microbatch(model):
+    with model.no_sync() if isinstance(model, DDP) else nullcontext():
+        model(part(1), dist.get_rank()).first.sum().backward() if dist.get_rank() == 0 else None
+    model(part(2), 1).second.sum().backward()
+
+
+def a_backward_that_broke_off(model):
+    x = part(1).requires_grad_()
+    x.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(x, 0).first.sum().backward()
+    model.zero_grad()
+    model(part(2)).second.sum().backward()
+
+
+WAYS = [
+    two_forwards_one_backward,
+    two_forwards_two_backwards,
+    the_same_graph_twice,
+    a_head_without_a_loss,
+    a_head_of_an_earlier_microbatch,
+    a_backward_that_broke_off,
+]
+
+
+def unusual_ways(bucket_mb):
+    """Largest distance from the mean over ranks of what each gets alone, by way."""
+    distances = {}
+    for way in WAYS:
+        alone, ours = TwoHeads(), DDP(TwoHeads(), bucket_mb, find_unused=True)
+        way(alone)
+        way(ours)
+        for p, q in zip(alone.parameters(), ours.parameters(), strict=True):
+            mean = torch.zeros_like(p) if p.grad is None else p.grad.clone()
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+            got = torch.zeros_like(q) if q.grad is None else q.grad
+            distances[way.__name__] = max(distances.get(way.__name__, 0), (got - mean).abs().max().item())
+    return distances
+
+
+@pytest.mark.parametrize("bucket_mb", [25, 1e-5])
+def test_unusual_orders_of_forward_and_backward_average_all_the_same(bucket_mb):
+    for distances in launch(unusual_ways, 2, args=(bucket_mb,)):
+        assert max(distances.values()) < 1e-6, distances
+
+
+class Hidden(TwoHeads):
+    def forward(self, x):
+        return SimpleNamespace(output=super().forward(x))
+
+
+def hides_its_output():
+    DDP(Hidden(), find_unused=True)(part(1)).output.first.sum().backward()
+
+
+def test_an_output_that_cannot_be_searched_is_no_silent_mistake():
+    with pytest.raises(RankError, match=r"the gradient of .* came after its bucket had left: let forward"):
+        launch(hides_its_output, 2)
 
 
 def overlapped():

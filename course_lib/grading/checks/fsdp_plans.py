@@ -108,7 +108,7 @@ def check_07_5(report: Report, blocks_per_unit: Callable[..., int]) -> None:
         }
         report.true(
             peak <= budget,
-            f"the peak fits: {peak:,.0f}",
+            "what the units take at the peak fits",
             f"units of {got} blocks take {peak:,.0f} at the peak, and there is room for {budget:,}",
             hints.get(got),
         )

@@ -12,7 +12,7 @@ from itertools import chain, combinations
 import torch
 from torch import Tensor
 
-from course_lib.grading.checks.recomputation_checkpoint import Alive, within
+from course_lib.grading.checks.recomputation_checkpoint import Alive
 from course_lib.grading.report import Report, check
 from simulator.recomputation import Segment, least_peak, peak_bytes
 from simulator.traffic import chunk_sizes
@@ -60,8 +60,7 @@ def check_08_1(
             "x belongs to the caller: go on from a detached copy of it that requires a gradient.",
         )
         runs = sum(layer.runs for layer in layers)
-        within(
-            report,
+        report.at_most(
             "layers run forward",
             runs,
             2 * n,
@@ -70,9 +69,8 @@ def check_08_1(
         # Checkpoints; what autograd saves of one segment (each layer its product); a few on their way.
         segment = min(every, n)
         limit = x.nbytes * (-(-n // every) + segment + 5)
-        within(
-            report,
-            "bytes alive at most",
+        report.at_most(
+            "bytes alive at once",
             alive.most,
             limit,
             likely="the first forward runs without autograd and keeps every `every`-th input only; a segment that "

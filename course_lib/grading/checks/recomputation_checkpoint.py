@@ -39,12 +39,6 @@ class Alive(TorchDispatchMode):
         return result
 
 
-def within(report: Report, what: str, got: int, limit: int, likely: str) -> None:
-    """A target that right answers meet by more or less: only the limit is stated, so that all print the same."""
-    failure = f"{what}: {got:,}, and at most {limit:,} are needed"
-    report.true(got <= limit, f"{what}: at most {limit:,}", failure, likely)
-
-
 RANDOM_STATE = 6000  # bytes of the CPU's random state, and a little
 OTHER_MASK = (
     "this is the gradient of another dropout mask: note the random state before the first forward, "
@@ -170,15 +164,13 @@ def check_08_2(report: Report, checkpoint: type[torch.autograd.Function]) -> Non
             "the random stream stands elsewhere afterwards",
             STREAM,
         )
-        within(
-            report,
+        report.at_most(
             "bytes kept, besides arguments and result",
             got.kept,
             RANDOM_STATE,
             likely="the first forward keeps its graph, or copies: save the arguments themselves, and nothing else.",
         )
-        within(
-            report,
+        report.at_most(
             "runs of the function",
             got.calls,
             2,

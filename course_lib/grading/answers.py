@@ -43,7 +43,7 @@ def read_answers(learner: NotebookNode, solution: NotebookNode, exercises: list[
         verdict = _verdict(cells[exercise.id], exercise, stub(wanted, exercise))
         if verdict is None:
             source = cells[exercise.id][0]
-            verdict = _scanned(source, kept - defined(ast.parse(wanted)), imports)
+            verdict = _scanned(source, kept - defined(ast.parse(wanted)), imports, wanted)
             if verdict is None:
                 found.sources[exercise.id] = source
         if verdict is not None:
@@ -67,9 +67,9 @@ def _verdict(sources: list[str], exercise: Exercise, shipped: str) -> tuple[str,
     return None
 
 
-def _scanned(source: str, kept: set[str], imports: dict[str, str]) -> tuple[str, str] | None:
+def _scanned(source: str, kept: set[str], imports: dict[str, str], wanted: str) -> tuple[str, str] | None:
     try:
-        refusal = scan(source, kept, imports)
+        refusal = scan(source, kept, imports, wanted)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         place = f" (line {line}: `{(error.text or '').strip()[:80]}`)" if line else ""

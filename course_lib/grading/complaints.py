@@ -31,6 +31,11 @@ _LIKELY: tuple[tuple[type[Exception], str, str], ...] = (
         r"leaf Variable|in-place operation",
         "write where autograd does not look: torch.no_grad().",
     ),
+    (
+        RuntimeError,
+        r"killed by signal 6",
+        "a message was longer than the tensor that was to take it: has `like` the shape of what comes?",
+    ),
     (RecursionError, "", "the recursion has no end: what stops it?"),
 )
 

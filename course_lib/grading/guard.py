@@ -7,6 +7,7 @@ The grader puts three hidden cells around each answer: ``watch()`` before it, ``
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 import threading
 import types
@@ -20,8 +21,11 @@ TORCH = ("nn", "nn.functional", "distributed", "autograd", "linalg", "testing")
 ALSO_WATCHED = ("math", "numpy", "numpy.testing", "torch", *(f"torch.{name}" for name in TORCH))
 SHELL_NAMES = {"_", "__", "___", "In", "Out", "get_ipython", "exit", "quit", "open", "display"}
 
+FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}  # the ways from an object to a running function
+
 _before: dict[tuple[str, str], Any] = {}
 _threads: set[int] = set()
+_frames_read: list[str] = []
 
 
 class Tampered(Exception):  # noqa: N818 - what happened, in a word
@@ -33,7 +37,8 @@ class OutputLimit(RuntimeError):  # noqa: N818
 
 
 def begin() -> None:
-    """Cap what each cell may print from now on."""
+    """From now on cap what each cell may print, and keep answers out of the frames of running checks."""
+    sys.addaudithook(_keep_out)
     written = 0
 
     def capped(write: Callable[[str], int]) -> Callable[[str], int]:
@@ -56,10 +61,20 @@ def begin() -> None:
     _shell().events.register("pre_run_cell", before_cell)
 
 
+def _keep_out(event: str, arguments: tuple) -> None:
+    """An audit hook: it sees ``tb_frame`` and its like also where the name was put together at run time."""
+    if event != "object.__getattr__" or arguments[1] not in FRAMES:
+        return
+    if sys._getframe(1).f_globals.get("__name__") == "__main__":  # libraries read them all the time
+        _frames_read.append(arguments[1])
+        raise Tampered(f"it reads `{arguments[1]}`; an answer needs none of Python's own machinery")
+
+
 def watch() -> None:
     """Remember how everything is; called before an answer runs."""
     if "torch" in sys.modules:
         import torch._dynamo  # noqa: F401 - it wraps torch.manual_seed when it is first needed: not an answer's doing
+    _frames_read.clear()
     _before.clear()
     _before.update(_everything())
     _threads.clear()
@@ -72,9 +87,15 @@ def verify() -> None:
     Raises:
         Tampered: naming what was changed.
     """
+    if _frames_read:
+        raise Tampered(f"it reads `{_frames_read[0]}`; an answer needs none of Python's own machinery")
     for (place, name), value in _everything().items():
         if (place, name) in _before and not _alike(_before[place, name], value):
             raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
+        owner, _, member = name.partition(".")
+        is_new = (place, name) not in _before and (place, owner) in _before
+        if member and is_new and not re.match("_[^_]", member):  # torch keeps private notes on its classes
+            raise Tampered(f"it adds `{name}`; an answer leaves what the checks use as it is")
     shadowed = sorted(_shadowing() - _before["the notebook", "shadowing"])
     if shadowed:
         raise Tampered(f"it redefines Python's `{shadowed[0]}`; choose another name")

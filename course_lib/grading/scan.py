@@ -27,6 +27,15 @@ MODULES = _words(
     socket shutil pathlib pickle code codeop types IPython ipykernel grading overrides hub cpp_extension
     _os _sys _C _collections_abc"""
 )
+# What an answer may import from course_lib besides what its notebook imports: the rest holds the answers.
+LENT = ("course_lib.data", "course_lib.models", "course_lib.observe", "course_lib.runtime")
+NOT_LENT = "course_lib.runtime.collectives"
+# Ways around the messages that a check counts: through files, or below what counts them.
+FILES = _words(
+    """save savez savez_compressed savetxt load loadtxt genfromtxt fromfile from_file tofile memmap open_memmap
+    DataSource FileStore TCPStore"""
+)
+BELOW = _words("_get_backend _python_dispatch _disable_current_modes _DisableTorchDispatch")
 BUILTINS = _words("exec eval compile __import__ open globals vars breakpoint exit quit get_ipython")
 FRAMES = _words(
     "f_globals f_builtins f_locals f_back f_code tb_frame tb_next gi_frame cr_frame ag_frame gi_code"
@@ -41,13 +50,14 @@ _MARKER = re.compile(r"#\s*(NBVAL_\w+|PYTEST_VALIDATE\w+)")
 _MAGIC = re.compile(r"^\s*([%!?]\S*)", re.MULTILINE)
 
 
-def scan(source: str, kept: Iterable[str], imports: dict[str, str]) -> str | None:
+def scan(source: str, kept: Iterable[str], imports: dict[str, str], solution: str = "") -> str | None:
     """Why an answer is refused, in one sentence; None when it is not.
 
     Args:
         source: the answer cell.
         kept: names that the course's cells use and this answer is not asked to define.
         imports: what the course's cells import, name -> dotted origin; to import the same again is fine.
+        solution: the course's own answer; files that it writes or reads, and what it imports, are no way around.
 
     Raises:
         SyntaxError: when the answer is not Python.
@@ -60,7 +70,7 @@ def scan(source: str, kept: Iterable[str], imports: dict[str, str]) -> str | Non
         if magic := _MAGIC.search(source):
             return f"it uses the notebook command `{magic[1]}`; an answer is plain Python"
         raise
-    reader = _Reader(set(kept), imports)
+    reader = _Reader(set(kept), imports, ast.parse(solution))
     reader.visit(tree)
     return reader.refusal
 
@@ -109,9 +119,12 @@ def defined(tree: ast.AST) -> set[str]:
 class _Reader(ast.NodeVisitor):
     """Walks an answer; ``refusal`` is the first thing that does not belong there."""
 
-    def __init__(self, kept: set[str], imports: dict[str, str]) -> None:
+    def __init__(self, kept: set[str], imports: dict[str, str], solution: ast.AST) -> None:
         self.refusal: str | None = None
         self.kept, self.course_imports = kept, imports
+        self.origins = {*imports.values(), *imported(solution).values()}
+        self.files = FILES - {node.attr for node in ast.walk(solution) if isinstance(node, ast.Attribute)}
+        self.checks = {name for name, origin in imports.items() if "grading" in origin.split(".")}
         self.foreign: set[str] = set()
 
     def refuse(self, node: ast.AST, what: str, accepted: str) -> None:
@@ -126,7 +139,9 @@ class _Reader(ast.NodeVisitor):
                 continue
             if name in self.kept:
                 self.refuse(node, f"redefines `{name}`", "the course's own cells use it: choose another name")
-            elif (hasattr(builtins, name) and name != "_") or name in BUILTINS:  # `_` appears there once shown
+            elif (
+                hasattr(builtins, name) and name != "_"
+            ) or name in BUILTINS:  # `_` appears there once shown
                 self.refuse(node, f"redefines Python's `{name}`", "choose another name")
         self.generic_visit(node)
 
@@ -153,8 +168,25 @@ class _Reader(ast.NodeVisitor):
                 "an answer may import torch, numpy, course_lib, simulator and the plain parts of the standard "
                 "library (math, random, itertools, functools, collections, dataclasses, typing, …)",
             )
+        elif root == "course_lib" and dotted not in self.origins and not _is_lent(dotted):
+            accepted = "an answer is written with what its notebook imports, not with the course's own answer"
+            self.refuse(node, f"imports `{dotted}`", accepted)
+        for name in rest:
+            self._way_around(node, name)
+
+    def _way_around(self, node: ast.AST, name: str) -> None:
+        if name in self.files:
+            self.refuse(
+                node, f"uses `{name}`", "an answer needs no files: what ranks know travels in messages"
+            )
+        elif name in BELOW:
+            self.refuse(node, f"uses `{name}`", "an answer stays where its messages are counted")
 
     def visit_Name(self, node: ast.Name) -> None:
+        if node.id in self.checks & self.foreign:
+            self.refuse(
+                node, f"uses `{node.id}`", "an answer is judged by the checks, and does not call them"
+            )
         if node.id in BUILTINS and isinstance(node.ctx, ast.Load):
             self.refuse(node, f"uses `{node.id}`", "an answer computes, and needs no way around that")
         self._attribute(node, node.id)
@@ -169,6 +201,8 @@ class _Reader(ast.NodeVisitor):
             self.refuse(
                 node, f"reaches for `{node.attr}` through `{root or 'a value'}`", "use what the task names"
             )
+        if root != "self":
+            self._way_around(node, node.attr)
         self._attribute(node, node.attr)
         self.generic_visit(node)
 
@@ -189,6 +223,11 @@ class _Reader(ast.NodeVisitor):
     def _attribute(self, node: ast.AST, name: str) -> None:
         if name in FRAMES or (_HIDDEN.fullmatch(name) and name.strip("_") not in DUNDERS):
             self.refuse(node, f"uses `{name}`", "an answer needs none of Python's own machinery")
+
+
+def _is_lent(dotted: str) -> bool:
+    within = [place for place in (*LENT, NOT_LENT) if f"{dotted}.".startswith(f"{place}.")]
+    return bool(within) and NOT_LENT not in within
 
 
 def _locals(tree: ast.AST) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from course_lib.grading.compare import difference
 from course_lib.grading.report import Report, check
 from course_lib.observe.messages import record_messages
 from course_lib.observe.traffic import record_traffic
-from course_lib.runtime import launch
+from course_lib.runtime import collectives, launch
 from course_lib.runtime.collectives import receive, send
 from simulator.collectives import all_reduce_seconds, tree_ring_crossover
 from simulator.hardware import Link
@@ -31,12 +32,39 @@ def _whole_numbers(shape: Sequence[int], rank: int) -> Tensor:
     return torch.randint(1, 90, tuple(shape), generator=generator)
 
 
+FINISHED = (
+    "broadcast",
+    "scatter",
+    "gather",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+)
+
+
+def _noted(name: str, called: set[str]) -> Callable[..., Any]:
+    """The course's own collective, which notes that it was called."""
+    finished = getattr(collectives, name)
+
+    def noting(*args: Any, **named: Any) -> Any:
+        called.add(f"course_lib's own {name}")
+        return finished(*args, **named)
+
+    return noting
+
+
 def _on_rank(answer: Callable[..., Any], inputs: Sequence[Tensor], more: tuple) -> tuple[Any, ...]:
     mine = inputs[dist.get_rank()]
-    before = mine.clone()
-    with record_traffic() as log, record_messages() as events:
+    before, finished = mine.clone(), set()
+    noting = {name: _noted(name, finished) for name in FINISHED}
+    with mock.patch.multiple(collectives, **noting), record_traffic() as log, record_messages() as events:
         result = answer(mine, *more)
-    others = {row.collective for row in log.traffic.rows} - {"send"}
+    others = {
+        f"{row.collective} of torch.distributed" for row in log.traffic.rows if row.collective != "send"
+    }
+    others |= finished
     return result, torch.equal(mine, before), events, sorted(others)
 
 
@@ -48,7 +76,7 @@ def _run(
     results, kept, logs, others = map(list, zip(*outcomes, strict=True))
     if any(others):
         report.fail(
-            f"it calls {', '.join(max(others))} of torch.distributed",
+            f"it calls {', '.join(max(others))}",
             "build it from send, receive and exchange: that is the exercise.",
         )
     if not all(kept):
@@ -57,14 +85,19 @@ def _run(
 
 
 def _everywhere(
-    report: Report, fact: str, got: list[Any], want: list[Tensor], mistakes: Mapping[str, list[Tensor]]
+    report: Report,
+    fact: str,
+    got: list[Any],
+    want: list[Tensor],
+    mistakes: Mapping[str, list[Tensor]],
+    likely: str | None = None,
 ) -> None:
     """One fact for all ranks; where it is wrong, the first such rank's values and slip."""
     wrong = next((r for r, w in enumerate(want) if difference(got[r], w, 1e-6) is not None), None)
     if wrong is None:
         return report.ok(fact)
     slips = {hint: values[wrong] for hint, values in mistakes.items()}
-    return report.close(f"the result of rank {wrong}", got[wrong], want[wrong], mistakes=slips)
+    return report.close(f"the result of rank {wrong}", got[wrong], want[wrong], mistakes=slips, likely=likely)
 
 
 def _bytes_at_most(report: Report, logs: list[list[Event]], limits: list[int], likely: str) -> None:
@@ -107,7 +140,8 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
             ],
             as_it_was: own,
         }
-        _everywhere(report, "every rank has its chunk of the sum", results, want, mistakes)
+        likely = "after the last step a rank has one complete chunk: is the complete one the chunk that you return?"
+        _everywhere(report, "every rank has its chunk of the sum", results, want, mistakes, likely)
         width = inputs[0][0].numel()
         limits = [ring_reduce_scatter_sent(shape[0], 8 * width, ranks, r) for r in range(ranks)]
         likely = "send one chunk a step: a rank needs the sum of its own chunk, not everyone's tensor."

@@ -163,6 +163,28 @@ ATTACKS = [
         "changes `abs` of Python",
     ),
     (
+        "a method that was not there",
+        BAD + SYSTEM + "modules['course_lib.grading.report'].Report.__setattr__ = len",
+        "refused",
+        "adds `Report.__setattr__`",
+    ),
+    (
+        "the check's own report, through its frame",
+        "def double(x):\n    try:\n        1 / 0\n    except ZeroDivisionError as error:\n"
+        "        frame = getattr(getattr(error, '__trace' + 'back__'), 'tb_' + 'frame')\n"
+        "    report = getattr(getattr(frame, 'f_' + 'back'), 'f_' + 'locals')['report']\n"
+        "    report.equal = lambda fact, *_: report.ok(fact)\n    return x",
+        "refused",
+        "reads `tb_frame`",
+    ),
+    (
+        "a frame, and the refusal caught",
+        "from operator import attrgetter\ndef double(x):\n    try:\n"
+        "        attrgetter('gi_' + 'frame')(i for i in ())\n    except Exception:\n        return 2 * x",
+        "refused",
+        "reads `gi_frame`",
+    ),
+    (
         "os._exit, with a process left behind",
         SYSTEM + "start = modules['subprocess'].Popen\n"
         "def double(x):\n    start(['sleep', '1000'], start_new_session=True)\n    system._exit(0)",

@@ -67,6 +67,14 @@ def test_honest_answers_pass(source):
         ("torch.Tensor.__eq__ = print", "changes an attribute of `torch`"),
         ("del torch.allclose", "changes an attribute of `torch`"),
         ("setattr(torch, 'allclose', print)", "changes an attribute of `torch`"),
+        ("from course_lib.data_parallel.ddp import assign_buckets", "not with the course's own answer"),
+        ("import course_lib.runtime.collectives as c", "imports `course_lib.runtime.collectives`"),
+        ("from course_lib.runtime import collectives", "imports `course_lib.runtime.collectives`"),
+        ("def f(p):\n    return checks.ddp.deal(p)", "uses `checks`; an answer is judged by the checks"),
+        ("torch.save(torch.ones(1), '/tmp/x')", "uses `save`; an answer needs no files"),
+        ("import numpy as np\nn = np\nn.fromfile('/tmp/x')", "uses `fromfile`"),
+        ("from torch.utils._python_dispatch import TorchDispatchMode", "uses `_python_dispatch`"),
+        ("dist.group.WORLD._get_backend(torch.device('cpu'))", "stays where its messages are counted"),
         ("torch.sys.exit()", "reaches for `sys` through `torch`"),
         ("torch.multiprocessing.spawn(print)", "reaches for `multiprocessing` through `torch`"),
         ("import random as r\ndef f(r): r._os._exit(0)", "reaches for `_os`"),
@@ -79,6 +87,13 @@ def test_honest_answers_pass(source):
 )
 def test_what_an_answer_may_not_do_is_named(source, reason):
     assert reason in scan(source, KEPT, IMPORTS)
+
+
+def test_what_the_solution_itself_uses_is_no_way_around():
+    own = "from course_lib.sharded.files import write\nwrite(torch.save)"
+    source = "from course_lib.sharded.files import write\ndef f(t, path):\n    torch.save(t, path)"
+    assert "imports `course_lib.sharded.files.write`" in scan(source, KEPT, IMPORTS)
+    assert scan(source, KEPT, IMPORTS, own) is None
 
 
 def test_an_answer_that_is_not_python_is_a_syntax_error():

@@ -143,7 +143,12 @@ def _answer_launcher(
             if request == b"leave":
                 leave.set()
                 return
-            tell("at", whereabouts.whereabouts(main_thread))
+            place = None
+            with contextlib.suppress(
+                Exception
+            ):  # a stack in motion: nothing seen there is worth a rank's life
+                place = whereabouts.whereabouts(main_thread)
+            tell("at", place)
         except (EOFError, OSError):
             shutil.rmtree(scratch, ignore_errors=True)  # a launcher that was killed could not tidy up
             if hasattr(os, "killpg"):

@@ -77,7 +77,7 @@ def whereabouts(thread_id: int) -> Whereabouts:
             break
     if not call and stack:
         caller = _own_code(stack)
-        source = linecache.getline(caller.f_code.co_filename, caller.f_lineno)
+        source = _source_line(caller)
         # A collective started earlier: the stack shows the wait, not its name. Other waits (for a program, for
         # a thread) have frames of their own below the learner's line.
         if caller is stack[0] and ".wait()" in source:
@@ -117,10 +117,16 @@ def _members(frame: FrameType) -> tuple[int, ...]:
     return ()
 
 
+def _source_line(frame: FrameType) -> str:
+    return linecache.getline(
+        frame.f_code.co_filename, frame.f_lineno or 0
+    ).strip()  # no number while it is set up
+
+
 def _describe_line(frame: FrameType | None) -> str:
     if frame is None:
         return "the end of its program"
-    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    source = _source_line(frame)
     place = f"{place_of(frame.f_code.co_filename)}, line {frame.f_lineno}"
     return f"{place}: {source}" if source else place
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
+from math import inf
 
 import click
 
@@ -118,8 +119,8 @@ def memory(parameters: float | None, schedule: str | None, as_json: bool, **valu
     if parameters is None:
         shape = read_shape(values)
         ranks = plan_memory(shape, plan) if schedule is None else schedule_memory(shape, plan, schedule)
-    elif parameters <= 0:
-        raise ValueError(f"parameters must be more than 0, not {parameters:g}")
+    elif not 0 < parameters < inf:
+        raise ValueError(f"parameters must be a number more than 0, not {parameters:g}")
     else:
         ranks = [model_states(parameters / (plan.tp * plan.pp), plan)]
     entries = [_bytes(rank) for rank in ranks]

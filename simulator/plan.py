@@ -71,6 +71,8 @@ class Plan:
         at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep, chunks=self.chunks)
         at_least(1, micro_batch=self.micro_batch, microbatches=self.microbatches)
         at_least(0, prefetch=self.prefetch)
+        for layers in self.stage_layers or ():
+            at_least(1, stage_layers=layers)
         one_of("recompute", self.recompute, RECOMPUTE)
         one_of("attention", self.attention, ATTENTION)
         one_of("optimizer", self.optimizer, OPTIMIZERS)

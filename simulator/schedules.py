@@ -17,6 +17,8 @@ from itertools import islice, pairwise
 from simulator.actions import Action, Schedule
 from simulator.v_schedules import dualpipe_v, zb_v
 
+MOST_FORWARDS = 500_000  # half a minute of work and a gigabyte; much more would fill any memory
+
 __all__ = ["SCHEDULES", "Action", "Schedule", "make_schedule"]
 
 
@@ -145,4 +147,6 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int | None =
     for value, what in ((ranks, "ranks"), (microbatches, "microbatches"), (chunks, "chunks")):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{what} must be a whole number of at least 1, not {value}")
+    if (forwards := ranks * microbatches * (chunks or 1)) > MOST_FORWARDS:
+        raise ValueError(f"ranks x microbatches x chunks must be at most {MOST_FORWARDS:,}, not {forwards:,}")
     return SCHEDULES[name](ranks, microbatches, chunks)

@@ -69,7 +69,13 @@ def test_layers_dealt_out_by_hand():
             "stage layers must be numbers with commas, not half",
         ),
         ("memory --layers 3", "a shape also needs --hidden, --heads, --vocab, --sequence"),
-        ("memory --parameters -1", "parameters must be more than 0, not -1"),
+        (
+            "memory --model gpt2 --pp 2 --stage-layers -1,13",
+            "stage layers must be a whole number of at least 1",
+        ),
+        ("memory --parameters -1", "parameters must be a number more than 0, not -1"),
+        ("memory --parameters inf", "parameters must be a number more than 0, not inf"),
+        ("memory --parameters nan", "parameters must be a number more than 0, not nan"),
     ],
 )
 def test_bad_values_end_with_one_sentence_and_exit_code_2(line, sentence):

@@ -75,6 +75,10 @@ def test_picture_and_trace(tmp_path):
             ["--schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--chunks", "2"],
             "1f1b has 1 chunk a rank",
         ),
+        (
+            ["--schedule", "1f1b", "--ranks", "10000", "--microbatches", "1000000"],
+            "ranks x microbatches x chunks must be at most 500,000, not 10,000,000,000",
+        ),
         (["--schedule", "1f1b", "--ranks", "2"], "Missing option '--microbatches'"),
     ],
 )

@@ -26,13 +26,19 @@ from typing import Any
 
 import cloudpickle
 
-from course_lib.runtime import devices, rank, torchrun
+from course_lib.runtime import devices, leftovers, rank, torchrun
 from course_lib.runtime.mesh import mesh_size
 from course_lib.runtime.processes import RankProcess
 from course_lib.runtime.report import RankError, death_message, first_cause, hang_message, raised_message
 from course_lib.runtime.whereabouts import Whereabouts
 
-PRELOAD = ["torch", "torch._dynamo", "torch.distributed.fsdp", "course_lib.runtime.rank"]
+PRELOAD = [
+    "course_lib.runtime.leftovers",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "course_lib.runtime.rank",
+]
 DEADLOCK_AFTER = 5.0  # seconds in which every unfinished rank sits in the same collective as before
 IDLE_CPU = 0.05  # seconds of processor time: a rank that moved data in those seconds used more
 GRACE = 0.3  # seconds in which other ranks may tell their own exception after the first
@@ -232,8 +238,13 @@ def _checked_ranks(ranks: int | None, mesh: Mapping[str, int] | None) -> int:
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver  # exists on POSIX alone
+
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
+    os.environ[leftovers.VARIABLE] = get_temp_dir()
+    forkserver.ensure_running()
+    del os.environ[leftovers.VARIABLE]
     return context
 
 

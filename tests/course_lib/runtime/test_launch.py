@@ -202,9 +202,11 @@ def test_slow_work_is_no_deadlock(quick_diagnosis):
 
 def test_a_rank_too_busy_to_answer_is_no_deadlock(quick_diagnosis):
     def busy():
-        data, started = torch.ones(1 << 22), time.monotonic()
-        while time.monotonic() - started < 2.5:  # asked for the first time, it is in a collective
+        data, more, started = torch.ones(1 << 22), torch.ones(1), time.monotonic()
+        while more.item():  # asked for the first time, it is in a collective
             dist.all_reduce(data)
+            more.fill_(time.monotonic() - started < 2.5)
+            dist.broadcast(more, src=0)  # one clock decides, or one rank would go round once more, alone
         ctypes.PyDLL(None).usleep(4_000_000)  # holds Python's lock, as large integers and some libraries do
         return True
 
@@ -400,6 +402,26 @@ def test_ranks_die_with_their_launcher(tmp_path, how):
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
     assert glob.glob(str(tmp_path / "*")) == [str(tmp_path / "script.py")]
+
+
+def test_a_launcher_that_ends_without_goodbye_leaves_no_folder(tmp_path):
+    body = """
+        import os, sys
+        from course_lib.runtime import launch
+        launch(lambda: None, 1)
+        print(os.listdir(os.environ["TMPDIR"]), flush=True)
+        os._exit(0)  # as a notebook's kernel does
+    """
+    process = run_script(tmp_path, body)
+    assert "pymp-" in process.stdout.readline()
+    process.wait(timeout=20)
+    deadline = time.monotonic() + 5
+    while (
+        any(name.startswith("pymp-") for name in os.listdir(tempfile.gettempdir()))
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    # the fixture looks for what is left
 
 
 def test_the_same_script_runs_under_torchrun(tmp_path):

@@ -8,13 +8,11 @@ what they print, finds out who waits for whom when they hang, and leaves no proc
 from __future__ import annotations
 
 import contextlib
-import linecache
 import multiprocessing
 import os
 import pickle
 import shutil
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -24,9 +22,8 @@ from multiprocessing.connection import wait
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
-import cloudpickle
-
 from course_lib.runtime import devices, leftovers, rank, torchrun
+from course_lib.runtime.luggage import cells, pickle_call
 from course_lib.runtime.mesh import mesh_size
 from course_lib.runtime.processes import RankProcess
 from course_lib.runtime.report import RankError, death_message, first_cause, hang_message, raised_message
@@ -89,7 +86,7 @@ def launch(
         return torchrun.run(fn, ranks, mesh, args, backend)
     backend = devices.choose_backend(ranks, backend)
     with _starting:
-        call = _pickle_call(fn, args)
+        call = pickle_call(fn, args)
     # The ranks meet at a file, which cannot clash as a port can, in the folder that multiprocessing removes with us.
     scratch = get_temp_dir()
     folder = tempfile.mkdtemp(prefix="ranks-", dir=scratch)
@@ -104,7 +101,7 @@ def launch(
         "path": [entry or os.getcwd() for entry in sys.path],
         "folder": os.getcwd(),
         "environment": dict(os.environ),
-        "cells": _cells(),
+        "cells": cells(),
     }
     running: list[RankProcess] = []
     try:
@@ -257,45 +254,3 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-def _pickle_call(fn: Callable[..., Any], args: tuple) -> bytes:
-    """The function and its arguments, by value unless the function's module is installed."""
-    if not callable(fn):
-        raise ValueError(f"launch needs a function to run on every rank, not {fn!r}")
-    module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    by_value = module is not None and module.__name__ != "__main__" and not _is_installed(module)
-    if by_value:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps((fn, tuple(args)))
-    except Exception as error:
-        name = getattr(fn, "__name__", repr(fn))
-        raise ValueError(
-            f"{name} cannot be sent to the ranks ({error}): create files, locks, generators and process groups "
-            "inside the function"
-        ) from error
-    finally:
-        if by_value:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_installed(module: types.ModuleType) -> bool:
-    """Whether a fresh process can import the module: the standard library, installed packages, the course."""
-    if module.__name__.partition(".")[0] in ("course_lib", "simulator"):
-        return True
-    file = getattr(module, "__file__", None)
-    folders = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    return file is None or any(file.startswith(folder) for folder in folders)
-
-
-def _cells() -> dict[str, tuple[str, str]]:
-    """The source of code that is in no file, such as notebook cells, for tracebacks on the ranks."""
-    numbers: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # not in IPython
-        numbers = get_ipython().compile._filename_map  # noqa: F821
-    return {
-        filename: (f"Cell In[{numbers[filename]}]" if filename in numbers else filename, "".join(entry[2]))
-        for filename, entry in list(linecache.cache.items())
-        if len(entry) == 4 and (filename in numbers or not os.path.exists(filename))
-    }

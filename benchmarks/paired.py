@@ -9,9 +9,11 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 # A script's own folder comes first on the path, and there simulator.py would hide the package of its name.
 sys.path.append(sys.path.pop(0))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def report(

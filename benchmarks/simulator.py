@@ -17,8 +17,8 @@ from contextlib import redirect_stdout
 from paired import report
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-from simulator.engine import simulate
-from simulator.schedules import make_schedule
+from simulator.pipeline.engine import simulate
+from simulator.pipeline.schedules import make_schedule
 
 RANKS, MICROBATCHES = 32, 256
 
@@ -39,7 +39,7 @@ def main() -> None:
     rate = len(schedule) / min(seconds(lambda: simulate(schedule)) for _ in range(7))
     print(f"1f1b, {RANKS} ranks x {MICROBATCHES} microbatches: {rate:,.0f} actions a second; target 300,000")
 
-    clock = "import time; t = time.time(); import simulator.engine, simulator.plots; print(time.time() - t)"
+    clock = "import time; t = time.time(); import simulator.pipeline.engine, simulator.plots; print(time.time() - t)"
     imports = min(float(subprocess.check_output([sys.executable, "-c", clock])) for _ in range(3))
     print(f"import of the simulator: {imports:.3f} s; target 0.3 s")
 

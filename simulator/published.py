@@ -1,7 +1,7 @@
 """What papers print, beside what the simulator predicts for the same plan.
 
 Each row names its source. All were run on A100-80GB with 16-bit precision; vocabulary 51,200 throughout. The
-constants of that GPU in ``simulator.hardware`` are one rounded compromise for the rows of arXiv:2104.04473 and
+constants of that GPU in ``simulator.inputs.hardware`` are one rounded compromise for the rows of arXiv:2104.04473 and
 arXiv:2205.05198: no row has a constant of its own. The times of arXiv:2401.10241 played no part in it.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.cost import layer_seconds, recompute_seconds
-from simulator.memory import activation_bytes, kept_layer_bytes, model_states
-from simulator.plan import GPUS, ModelShape, Plan
-from simulator.stages import stage_durations
-from simulator.step import step_cost
+from simulator.inputs.hardware import GPUS
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.predict.layer_time import layer_seconds, recompute_seconds
+from simulator.predict.memory import activation_bytes, kept_layer_bytes, model_states
+from simulator.predict.stages import stage_durations
+from simulator.predict.step import step_cost
 
 MEGATRON = "arXiv:2104.04473, table 1"
 KORTHIKANTI = "arXiv:2205.05198"

@@ -29,7 +29,7 @@ from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.fsdp_checkpoint import full_state, load_full_state
 from course_lib.data_parallel.fsdp_unit import FlatBuffer, Unit
 from course_lib.data_parallel.fsdp_wrap import ROOT, deal
-from simulator.memory import MemoryBreakdown
+from simulator.ledgers.memory import MemoryBreakdown
 
 
 class FSDP:

@@ -29,7 +29,7 @@ from course_lib.data_parallel.ddp import assign_buckets, broadcast_buffers
 from course_lib.data_parallel.flat import FlatParameters, all_gather, reduce_scatter, storage_bytes
 from course_lib.data_parallel.sharded_update import check_elementwise, param_groups
 from course_lib.runtime import trace
-from simulator.memory import MemoryBreakdown
+from simulator.ledgers.memory import MemoryBreakdown
 
 
 class Zero1:

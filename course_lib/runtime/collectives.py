@@ -2,7 +2,7 @@
 
 ``p`` is the number of ranks of the group, ``n`` the bytes of the whole tensor. Every function returns a new
 tensor and leaves its input alone. Where a tensor is dealt out along its first dimension, it need not divide:
-the first ranks get one row more (``simulator.traffic.chunk_sizes``).
+the first ranks get one row more (``simulator.inputs.chunks.chunk_sizes``).
 
 Names and ring algorithms after Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
 Operations in MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce" (2009).
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from simulator.traffic import chunk_sizes
+from simulator.inputs.chunks import chunk_sizes
 
 REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,

@@ -22,15 +22,16 @@ from multiprocessing.connection import wait
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
-from course_lib.runtime import devices, leftovers, rank, torchrun
-from course_lib.runtime.luggage import cells, pickle_call
+from course_lib.runtime import cleanup as leftovers
+from course_lib.runtime import devices, rank, torchrun
 from course_lib.runtime.mesh import mesh_size
 from course_lib.runtime.processes import RankProcess
 from course_lib.runtime.report import RankError, death_message, first_cause, hang_message, raised_message
-from course_lib.runtime.whereabouts import Whereabouts
+from course_lib.runtime.serialize import cells, pickle_call
+from course_lib.runtime.stack_inspection import Whereabouts
 
 PRELOAD = [
-    "course_lib.runtime.leftovers",
+    "course_lib.runtime.cleanup",
     "torch",
     "torch._dynamo",
     "torch.distributed.fsdp",

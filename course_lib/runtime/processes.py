@@ -13,7 +13,7 @@ import psutil
 
 from course_lib.runtime import rank as rank_main
 from course_lib.runtime.rank import Raised
-from course_lib.runtime.whereabouts import Whereabouts
+from course_lib.runtime.stack_inspection import Whereabouts
 
 KEEP = 1_000_000  # bytes of output shown per rank and stream; a runaway print must not drown the notebook
 

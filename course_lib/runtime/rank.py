@@ -25,7 +25,8 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import devices, whereabouts
+from course_lib.runtime import devices
+from course_lib.runtime import stack_inspection as whereabouts
 from course_lib.runtime.mesh import make_mesh
 
 # Only these lines hold a learner's own code back from the top of its traceback.

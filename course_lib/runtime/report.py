@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from course_lib.runtime.rank import Raised
-from course_lib.runtime.whereabouts import Whereabouts
+from course_lib.runtime.stack_inspection import Whereabouts
 
 
 class RankError(RuntimeError):

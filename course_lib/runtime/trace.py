@@ -1,6 +1,6 @@
 """Marks that a technique leaves in its own code, so that a recorder can draw when it did what.
 
-Nothing is recorded, and next to nothing spent, unless ``course_lib.observe.timeline`` listens: a technique
+Nothing is recorded, and next to nothing spent, unless ``course_lib.observe.ledgers.timeline`` listens: a technique
 depends on these few lines, not on the recorder.
 """
 

@@ -8,15 +8,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from simulator.engine import simulate
-from simulator.memory import MemoryBreakdown
-from simulator.overlap import ddp_timeline, fsdp_timeline
-from simulator.plot_curves import STROKES
-from simulator.plot_time import COLOURS, IDLE, category, lightness
+from simulator.ledgers.memory import MemoryBreakdown
+from simulator.ledgers.timeline import Span, Timeline
+from simulator.pipeline.engine import simulate
+from simulator.pipeline.schedules import make_schedule
 from simulator.plots import Picture, plot_bytes_over_time, plot_curves, plot_memory, plot_plans, plot_timeline
-from simulator.replay import replay
-from simulator.schedules import make_schedule
-from simulator.timeline import Span, Timeline
+from simulator.plots.curves import STROKES
+from simulator.plots.timeline import COLOURS, IDLE, category, lightness
+from simulator.predict.memory_over_time import replay
+from simulator.predict.overlap import ddp_timeline, fsdp_timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 

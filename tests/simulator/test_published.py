@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.plan import GPUS
+from simulator.inputs.hardware import GPUS
+from simulator.predict.step import step_cost
 from simulator.published import TARGETS, published_rows
-from simulator.step import step_cost
 
 ROWS = published_rows()
 

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from course_lib.grading.compare import difference
 from course_lib.grading.report import Report, check
-from course_lib.observe.messages import record_messages
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.messages import record_messages
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import collectives, launch
 from course_lib.runtime.collectives import receive, send
-from simulator.collectives import all_reduce_seconds, tree_ring_crossover
-from simulator.hardware import Link
-from simulator.messages import Event, in_rounds, rendezvous
-from simulator.traffic import chunk_sizes, ring_reduce_scatter_sent
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.hardware import Link
+from simulator.predict.collective_time import all_reduce_seconds, tree_ring_crossover
+from simulator.predict.collective_traffic import ring_reduce_scatter_sent
+from simulator.predict.message_rounds import Event, in_rounds, rendezvous
 
 # Ranks that wait for each other are found out long before the limit, in seconds.
 ON_CPU: dict[str, Any] = {"timeout": 20.0, "backend": "gloo"}

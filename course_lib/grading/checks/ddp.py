@@ -13,7 +13,7 @@ from course_lib.data_parallel.ddp import assign_buckets as deal
 from course_lib.grading.checks.ddp_ranks import CHANNELS, accumulated, overlap, statistics, weighted
 from course_lib.grading.report import Report, check
 from course_lib.runtime import launch
-from simulator.techniques import ddp_traffic
+from simulator.predict.traffic import ddp_traffic
 
 
 def _on_ranks(fn: Callable, ranks: int, args: tuple) -> list[Any]:

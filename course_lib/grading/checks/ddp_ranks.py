@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from course_lib.data_parallel.ddp import DDP
 from course_lib.data_parallel.ddp import assign_buckets as deal
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.traffic import record_traffic
 
 CHANNELS = 6  # of the images whose statistics are asked for
 

@@ -12,7 +12,7 @@ from course_lib.grading.checks import fsdp_ranks
 from course_lib.grading.compare import difference
 from course_lib.grading.report import Report, check
 from course_lib.runtime import launch
-from simulator.traffic import sent_bytes
+from simulator.predict.collective_traffic import sent_bytes
 
 TIME_LIMIT = 20.0  # seconds for the ranks of one case
 

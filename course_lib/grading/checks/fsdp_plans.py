@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from course_lib.grading.report import Report, check
-from simulator.unsharded import unsharded_history
+from simulator.predict.unsharded import unsharded_history
 
 Event = tuple[str, int]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data_parallel.flat import storage_bytes
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.traffic import record_traffic
 
 
 def odd_parameters() -> list[nn.Parameter]:

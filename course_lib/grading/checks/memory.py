@@ -26,9 +26,10 @@ from course_lib.grading.checks.memory_oracles import (
 )
 from course_lib.grading.report import Report, check
 from course_lib.models.gpt import Block, GPTConfig
-from course_lib.observe.saved import saved_tensors
-from simulator.memory import plan_memory
-from simulator.plan import MODELS, Plan
+from course_lib.observe.ledgers.saved import saved_tensors
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import MODELS
+from simulator.predict.memory import plan_memory
 
 # ---- 03.1: model states -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from course_lib.grading.report import Report, check
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
-from course_lib.observe.placement import size_of
+from course_lib.observe.networks.placement import size_of
 
 
 def _bytes_by_prefix(

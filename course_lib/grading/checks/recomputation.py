@@ -14,8 +14,8 @@ from torch import Tensor
 
 from course_lib.grading.checks.recomputation_checkpoint import Alive
 from course_lib.grading.report import Report, check
-from simulator.recomputation import Segment, least_peak, peak_bytes
-from simulator.traffic import chunk_sizes
+from simulator.inputs.chunks import chunk_sizes
+from simulator.predict.recomputation import Segment, least_peak, peak_bytes
 
 Layer = Callable[[Tensor], Tensor]
 

@@ -13,9 +13,9 @@ from course_lib.grading.checks.zero_ranks import STEPS, clipped, released, stepp
 from course_lib.grading.compare import difference
 from course_lib.grading.report import Report, check
 from course_lib.runtime import launch
-from simulator.memory import model_states
-from simulator.plan import Plan
-from simulator.traffic import sent_bytes
+from simulator.inputs.plan import Plan
+from simulator.predict.collective_traffic import sent_bytes
+from simulator.predict.memory import model_states
 
 SECONDS = 20  # a check's run on ranks is over in two; this ends what hangs
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.training.adam import adam_update
-from simulator.traffic import Traffic
+from simulator.ledgers.traffic import Traffic
 
 SETTINGS = {"lr": 0.1, "weight_decay": 0.3}  # the decay shows a wrong scale, which Adam alone would hide
 STEPS = 3

@@ -18,8 +18,8 @@ from course_lib.data_parallel.ddp import DDP, NaiveDDP, assign_buckets, paramete
 from course_lib.data_parallel.sync_batchnorm import SyncBatchNorm, synchronise_batchnorm
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
-from course_lib.observe.timeline import gather_timeline, record_timeline
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import RankError, current_device, launch
 
 STEPS = 5

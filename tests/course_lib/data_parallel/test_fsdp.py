@@ -15,15 +15,15 @@ from torch.utils.checkpoint import checkpoint
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.data_parallel.zero import Zero1
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.observe.timeline import gather_timeline, record_timeline
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import current_device, launch
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute
-from simulator.memory import MemoryBreakdown
-from simulator.overlap import fsdp_timeline
-from simulator.techniques import calls, fsdp_traffic
-from simulator.traffic import Traffic
+from simulator.ledgers.memory import MemoryBreakdown
+from simulator.ledgers.traffic import Traffic
+from simulator.predict.overlap import fsdp_timeline
+from simulator.predict.traffic import calls, fsdp_traffic
 
 STEPS, BATCH, VOCAB = 5, 12, 16
 LAYERS = 3

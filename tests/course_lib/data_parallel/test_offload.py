@@ -7,12 +7,13 @@ from torch import nn
 
 from course_lib.data_parallel.offload import CopyLane, OffloadedOptimizer
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.observe.timeline import gather_timeline, record_timeline
+from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.runtime import launch
 from course_lib.training.adam import Adam, AdamW
 from course_lib.training.loop import cross_entropy, train
-from simulator.memory import host_bytes
-from simulator.plan import ModelShape, Plan
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.predict.memory import host_bytes
 
 
 def make_gpt() -> GPT:

@@ -19,13 +19,14 @@ from course_lib.data_parallel.sharded_update import ShardedUpdate
 from course_lib.data_parallel.zero import Zero1, Zero2
 from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.observe.timeline import record_timeline
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.timeline import record_timeline
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import RankError, launch
 from course_lib.training.loop import cross_entropy, train
-from simulator.memory import MemoryBreakdown, model_states
-from simulator.plan import Plan
-from simulator.techniques import calls, zero_traffic
+from simulator.inputs.plan import Plan
+from simulator.ledgers.memory import MemoryBreakdown
+from simulator.predict.memory import model_states
+from simulator.predict.traffic import calls, zero_traffic
 
 STAGES = (Zero1, Zero2, Zero3)
 VOCAB, STEPS, BATCH = 11, 5, 12

@@ -13,7 +13,8 @@ HONEST = [
     "    def __getattr__(self, name):\n        return super().__getattr__(name)",
     "def step(model, input, sum=0):\n    for p in model.parameters():\n        p.grad = p.grad / 2\n    model.x = 1",
     "def f(parent, name, new):\n    setattr(parent, name, new)\n    return type(parent).__name__",
-    "from course_lib.runtime import launch\nfrom simulator.traffic import chunk_sizes\nimport time, math, itertools",
+    "from course_lib.runtime import launch\nfrom simulator.inputs.chunks import chunk_sizes\n"
+    "import time, math, itertools",
     "def f(x):\n    '''Never `__globals__`.'''\n    print(f'{x!r}')\n    return x.__len__()",
     "def f(model):\n    torch.manual_seed(0)\n    model.eval()\n    return torch.compile(model)",
     "def f(print):\n    max = 3\n    return print + max",

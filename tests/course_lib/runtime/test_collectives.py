@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.observe.traffic import record_traffic
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import collectives as ours
 from course_lib.runtime import launch
-from simulator import traffic as closed
-from simulator.traffic import chunk_sizes
+from simulator.inputs.chunks import chunk_sizes
+from simulator.predict import collective_traffic as closed
 
 WORLDS = [2, 3, 4, 5]
 SHAPES = [(12,), (7,), (1,), (5, 3), (2, 3, 4), (0,)]  # dividing, not dividing, fewer rows than ranks, empty

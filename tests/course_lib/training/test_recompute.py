@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
-from course_lib.observe.flops import count_flops
+from course_lib.observe.ledgers.flops import count_flops
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute, checkpoint, remove_recompute
-from simulator.flops import hardware_flops, model_flops
-from simulator.plan import MODELS, Plan
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import MODELS
+from simulator.predict.flops import hardware_flops, model_flops
 
 
 def official(function, *args, **kwargs):

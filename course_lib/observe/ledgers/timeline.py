@@ -1,0 +1,245 @@
+"""The time ledger, measured: what each rank did when, on one clock.
+
+Techniques mark their own work with ``course_lib.runtime.trace``; here is the recorder that listens, and marks
+for what cannot mark itself: any model's modules, an optimizer, the buckets of torch's own DDP.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.runtime import current_device, trace
+from simulator.ledgers.timeline import Span, Timeline
+
+
+class Mark(NamedTuple):
+    """A span on this rank, in seconds of its own ``time.monotonic``."""
+
+    lane: str
+    name: str
+    start: float
+    end: float
+
+
+class TimelineLog:
+    """What one rank did since recording began, in the order in which it ended."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+
+    def add(self, lane: str, name: str, start: float, end: float) -> None:
+        self.marks.append(Mark(lane, name, start, end))
+
+    def __repr__(self) -> str:
+        return f"TimelineLog({len(self.marks)} spans)"
+
+
+@contextmanager
+def record_timeline() -> Iterator[TimelineLog]:
+    """Keep every span that is marked on this rank, by any thread, inside the ``with``.
+
+    The clock is the host's. On a GPU a span says when work was given out, not when it was done, unless the
+    code inside it waits (``torch.cuda.synchronize``).
+    """
+    log = TimelineLog()
+
+    def listener(*mark: Any) -> None:
+        log.add(*mark)
+        if before is not None:
+            before(*mark)
+
+    before = trace.listen(listener)
+    try:
+        yield log
+    finally:
+        trace.listen(before)
+
+
+def gather_timeline(log: TimelineLog, group: dist.ProcessGroup | None = None) -> Timeline:
+    """The marks of every rank on one clock, the earliest start at 0 seconds. Every rank calls it and gets it.
+
+    Without a process group, the timeline of this process alone.
+    """
+    if not dist.is_initialized():
+        everyone, offsets = [log.marks], [0.0]
+    else:
+        everyone = [[] for _ in range(dist.get_world_size(group))]
+        dist.all_gather_object(everyone, log.marks, group)
+        offsets = clock_offsets(group)
+    zero = min(
+        (m.start - offset for marks, offset in zip(everyone, offsets, strict=True) for m in marks), default=0
+    )
+    return Timeline(
+        Span(rank, mark.lane, mark.name, mark.start - offset - zero, mark.end - offset - zero)
+        for rank, (marks, offset) in enumerate(zip(everyone, offsets, strict=True))
+        for mark in marks
+    )
+
+
+def clock_offsets(group: dist.ProcessGroup | None = None, rounds: int = 20) -> list[float]:
+    """How many seconds each rank's ``time.monotonic`` is ahead of that of the group's rank 0.
+
+    On one machine all processes read the same clock: 0. The first rank of every other machine answers rank 0
+    with the time, which lies half-way between question and answer; of some rounds the fastest is right within
+    half its own duration (Cristian's algorithm, 1989).
+    """
+    machines: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(machines, _machine(), group)
+    me, box = dist.get_rank(group), torch.zeros(1, dtype=torch.float64, device=current_device())
+    found = {machines[0]: 0.0}
+    for other, machine in enumerate(machines):
+        if machine in found:
+            continue
+        found[machine] = 0.0  # rank 0 measures it, the others hear of it below
+        best = float("inf")
+        for _ in range(rounds):
+            if me == 0:
+                asked = time.monotonic()
+                dist.send(box, group=group, group_dst=other)
+                dist.recv(box, group=group, group_src=other)
+                answered = time.monotonic()
+                if answered - asked < best:
+                    best = answered - asked
+                    found[machine] = box.item() - (asked + answered) / 2
+            elif me == other:
+                dist.recv(box, group=group, group_src=0)
+                box.fill_(time.monotonic())
+                dist.send(box, group=group, group_dst=0)
+    word = [[found[machine] for machine in machines]]
+    dist.broadcast_object_list(word, group=group, group_src=0)
+    return word[0]
+
+
+def _machine() -> str:
+    return platform.node()
+
+
+@contextmanager
+def trace_modules(
+    model: nn.Module, log: TimelineLog, names: Iterable[str] | Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Mark ``F name`` and ``B name`` on the compute lane for the forward and backward of a model's modules.
+
+    The backward of a module runs from the gradient of its output to the gradient of its input, or of its last
+    parameter. The model and its results stay as they are; the hooks go with the ``with``.
+
+    Args:
+        model: any module.
+        log: where the marks go, from ``record_timeline``.
+        names: dotted names of submodules, or a mapping from those to shorter ones; by default the model's
+            direct children.
+
+    Raises:
+        ValueError: the model has no submodule of that name.
+    """
+    modules = dict(model.named_modules())
+    if names is None:
+        names = [name for name, _ in model.named_children()]
+    labels = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
+    with ExitStack() as hooks:
+        for name, label in labels.items():
+            if name not in modules:
+                raise ValueError(
+                    f"{type(model).__name__} has no submodule {name!r}; it has {', '.join(modules)}"
+                )
+            for handle in _ModuleTrace(modules[name], label, log).handles:
+                hooks.callback(handle.remove)
+        yield
+
+
+class _ModuleTrace:
+    """The hooks on one module. Autograd's own module hooks are not used: they forbid in-place operations."""
+
+    def __init__(self, module: nn.Module, label: str, log: TimelineLog) -> None:
+        self.label, self.log = label, log
+        self.forwards: list[float] = []  # starts of the forwards under way
+        self.backwards: list[list[float]] = []  # times seen in each backward, its start first
+        self.handles = [
+            module.register_forward_pre_hook(self.before_forward, with_kwargs=True),
+            module.register_forward_hook(self.after_forward, with_kwargs=True),
+            *(
+                p.register_post_accumulate_grad_hook(self.seen)
+                for p in module.parameters()
+                if p.requires_grad
+            ),
+        ]
+
+    def before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        self.forwards.append(time.monotonic())
+
+    def after_forward(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        self.log.add("compute", f"F {self.label}", self.forwards.pop(), time.monotonic())
+        seen: list[float] = []
+        for tensor in _tensors(output):
+            tensor.register_hook(lambda _: self.start_backward(seen))
+        for tensor in _tensors((args, kwargs)):
+            tensor.register_hook(lambda _: seen.append(time.monotonic()))
+
+    def start_backward(self, seen: list[float]) -> None:
+        seen.append(time.monotonic())
+        if len(seen) == 1:
+            self.backwards.append(seen)
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.end_backward(seen))
+
+    def seen(self, parameter: nn.Parameter) -> None:
+        if self.backwards:
+            self.backwards[-1].append(time.monotonic())
+
+    def end_backward(self, seen: list[float]) -> None:
+        self.log.add("compute", f"B {self.label}", seen[0], max(seen))
+        self.backwards.remove(seen)
+        seen.clear()
+
+
+def _tensors(data: Any) -> Iterator[torch.Tensor]:
+    """The tensors that need a gradient, in nested containers."""
+    if isinstance(data, torch.Tensor):
+        if data.requires_grad:
+            yield data
+    elif isinstance(data, Mapping):
+        yield from _tensors(list(data.values()))
+    elif isinstance(data, list | tuple):
+        for item in data:
+            yield from _tensors(item)
+
+
+@contextmanager
+def trace_optimizer(optimizer: torch.optim.Optimizer, name: str = "optimizer") -> Iterator[None]:
+    """Mark every ``optimizer.step()`` inside the ``with`` on the compute lane."""
+    ends: list[Any] = []
+    before = optimizer.register_step_pre_hook(lambda *_: ends.append(trace.begin("compute", name)))
+    after = optimizer.register_step_post_hook(lambda *_: ends.pop()())
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+def trace_buckets(ddp: nn.parallel.DistributedDataParallel) -> None:
+    """Let torch's own DDP mark its buckets on the communication lane, from issue to arrival.
+
+    It takes the place of DDP's communication hook, of which there is one for good: call it once, at the start.
+    What DDP computes stays the same.
+    """
+
+    def average(group, bucket):  # DDP refuses annotations that are strings, as all are in this file
+        end = trace.begin("communication", f"bucket {bucket.index()}")
+        buffer = bucket.buffer().div_(group.size())
+        future = dist.all_reduce(buffer, group=group, async_op=True).get_future()
+
+        def arrived(done: torch.futures.Future) -> torch.Tensor:
+            end()
+            return done.value()[0]
+
+        return future.then(arrived)
+
+    ddp.register_comm_hook(ddp.process_group, average)

@@ -1,0 +1,168 @@
+"""Draw a network, without touching it: its modules and tensors, its autograd graph, or a table of its sizes.
+
+torchview records what a forward pass calls. Here its record is folded to the depth that one wants to see, and
+can be coloured by who holds which part: rank, stage or shard, with the bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_lib.observe.networks.autograd_graph import autograd_graph
+from course_lib.observe.networks.module_graph import ModuleGraph, describe_parameters
+from course_lib.observe.networks.placement import Placement
+from course_lib.observe.networks.render import Graph
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
+from simulator.plots.picture import Picture
+
+TOOLS = ("torchview", "torchviz", "torchinfo")
+MOST_BOXES = 300  # more cannot be read
+
+
+def draw(
+    model: nn.Module,
+    *inputs: Any,
+    tool: str = "torchview",
+    depth: int = 3,
+    expand: str | Iterable[str] = (),
+    placement: Mapping[str, int | Iterable[int]] | None = None,
+    label: str = "rank",
+    reshapes: bool = False,
+) -> Picture | Shown:
+    """A picture of ``model`` run on ``inputs``, or a table of its layers.
+
+    The model is copied, and the copy is run, without the hooks of the original: parameters, gradients, buffers,
+    mode, device and the random state stay as they are.
+
+    Args:
+        model: any module that can be copied; of ``DistributedDataParallel`` draw its ``.module``.
+        inputs: what ``model(*inputs)`` takes, on the model's device.
+        tool: ``"torchview"`` draws modules and functions as they are called, in evaluation mode;
+            ``"torchviz"`` the autograd graph that backward will walk: give it a small piece of a model;
+            ``"torchinfo"`` returns a table of layers, shapes and parameters.
+        depth: how many levels of submodules are opened, for torchview and torchinfo.
+        expand: names of modules that torchview opens to the bottom: ``"encoder.layer.0"``.
+        placement: who holds which modules, for torchview: names and the rank that holds them, or the ranks
+            that hold equal shards. A longer name goes before a shorter one: ``{"": 0, "fc": {0, 1}}``.
+        label: what the numbers of ``placement`` are: ``"rank"``, ``"stage"`` or ``"shard"``.
+        reshapes: draw functions that only rearrange a tensor (``view``, ``transpose``) too.
+
+    Returns:
+        A ``Picture``; or text, for torchinfo and where no Graphviz is installed.
+
+    Raises:
+        ValueError: an unknown tool or module name, a model that cannot be copied or run on these inputs, or
+            a graph too large to read.
+    """
+    if tool not in TOOLS:
+        raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {tool!r}")
+    if depth < 0:
+        raise ValueError(f"depth must be 0 or more, not {depth}")
+    expand = (expand,) if isinstance(expand, str) else tuple(expand)
+    names = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    name = type(model).__name__
+    for wanted in (*expand, *(placement or ())):
+        if wanted not in names:
+            raise ValueError(f"{name} has no submodule {wanted!r}; it has {_some(names)}")
+    if tool != "torchview" and (expand or placement):
+        raise ValueError(f"expand and placement are for torchview; {tool} cannot draw them")
+
+    spare, inputs = _copy(model), tuple(map(_detached, inputs))
+    holders = Placement(spare, placement, label) if placement else None
+    with torch.random.fork_rng(sorted({p.device.index for p in spare.parameters() if p.is_cuda})):
+        try:
+            if tool == "torchinfo":
+                return _layers(spare, inputs, depth)
+            if tool == "torchviz":
+                graph, what = autograd_graph(spare, inputs), f"Autograd graph of {name}"
+            else:
+                graph = ModuleGraph(spare, inputs, depth, expand, holders, reshapes).graph
+                what = f"Network graph of {name}, opened to depth {depth}"
+        except (RuntimeError, TypeError, IndexError, AttributeError) as error:
+            shapes = ", ".join(
+                str(tuple(x.shape)) if isinstance(x, torch.Tensor) else repr(x) for x in inputs
+            )
+            cause = error.__cause__ or error  # torchview wraps what the model raised
+            raise ValueError(f"{name} could not be run on inputs {shapes or '(none)'}: {cause}") from error
+    boxes = len(list(graph.frame.boxes()))
+    if boxes > MOST_BOXES:
+        raise ValueError(
+            f"{boxes} boxes cannot be read; the most is {MOST_BOXES}: choose a smaller depth or part"
+        )
+    sizes = describe_parameters(list(spare.parameters()))
+    alt = f"{what}: {boxes} boxes; {sizes}"
+    if holders:
+        alt += "; " + "; ".join(meaning for _, meaning in holders.legend())
+    return picture_of(graph, f"{alt}.")
+
+
+def picture_of(graph: Graph, alt: str) -> Picture | Shown:
+    """The graph drawn, or as text where there is no Graphviz; ``alt`` says what is in it."""
+    svg = graph.to_svg()
+    if svg is not None:
+        return Picture(svg, alt)
+    text = f"{alt}\n{graph.to_text()}"
+    return Shown(text, f"<pre>{escape(text)}</pre>")
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = sorted(filter(None, names), key=lambda name: (name.count("."), name))
+    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") or "none"
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        spare = copy.deepcopy(model)
+    except Exception as error:
+        raise ValueError(
+            f"{type(model).__name__} cannot be copied ({error}); draw a plain module: without a process group, "
+            "and without tensors that were computed from its parameters"
+        ) from error
+    for module in spare.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+            hooks.clear()
+        module._backward_pre_hooks.clear()
+    spare.zero_grad()
+    return spare
+
+
+def _detached(data: Any) -> Any:
+    if isinstance(data, torch.Tensor):
+        return data.detach().clone().requires_grad_(data.requires_grad)
+    return copy.deepcopy(data)
+
+
+def _layers(model: nn.Module, inputs: tuple, depth: int) -> Shown:
+    import torchinfo
+
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    stats = torchinfo.summary(
+        model.eval(), input_data=list(inputs), depth=depth, verbose=0, device=device,
+        col_names=("output_size", "num_params"), row_settings=("var_names",),
+    )  # fmt: skip
+    rows = [
+        [
+            "\u2003" * layer.depth + f"{layer.var_name} ({layer.class_name})",
+            _shape(layer.output_size),
+            layer.num_params,
+        ]
+        for layer in stats.summary_list
+        if layer.depth <= depth
+    ]
+    html = table(["layer", "output shape", "parameters"], rows, f"{stats.total_params:,} parameters").html
+    text = re.sub(
+        r"\(Units\.(\w)\w*\)", r"(\1)", str(stats)
+    )  # torchinfo writes an enum's name, not its value
+    return Shown("\n".join(line.rstrip() for line in text.split("\n")), html)
+
+
+def _shape(size: Any) -> str:
+    return "×".join(map(str, size)) if size and all(isinstance(n, int) for n in size) else str(size)

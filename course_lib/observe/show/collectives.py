@@ -1,0 +1,240 @@
+"""Collectives drawn from the log of a real run: who holds what before and after, and every round of messages.
+
+Ranks stand side by side, chunks one below the other. A cell's colour and letter say which chunk it is; each of
+its stripes stands for a rank, and is filled with that rank's number once its part is in the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from html import escape
+
+from course_lib.observe.ledgers.messages import Trace, read_label
+from simulator.plots.picture import Picture
+from simulator.predict.message_rounds import Message
+
+# (filled, pale) by chunk: told apart by hue in all kinds of colour blindness, and by their letters without colour.
+CHUNKS = [
+    ("#0b5a8c", "#d3e6f3"),
+    ("#a63603", "#fbe0d0"),
+    ("#1b6b48", "#d5ecdf"),
+    ("#5e3c8f", "#e6ddf2"),
+    ("#7a5c00", "#f5ebc4"),
+    ("#4d4d4d", "#e4e4e4"),
+    ("#8c1d5a", "#f6d9e8"),
+]
+INK = "#222222"
+LETTER, STRIPE, CELL = 16, 13, 24  # pixels: a cell's letter, each of its stripes, its height
+NARROW, WIDE = 8, 28  # between ranks, without and with room for arrows
+TOP = 24  # above the cells: the ranks' names
+
+Holding = list[dict[int, int]]  # by rank: row -> label
+
+
+@dataclass
+class _Canvas:
+    """Pieces of SVG, and how large they have become."""
+
+    parts: list[str] = field(default_factory=list)
+    width: float = 0
+    height: float = 0
+
+    def text(self, x: float, y: float, text: str, size: float = 12, colour: str = INK, **more: str) -> None:
+        extra = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
+        self.parts.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}"{extra}>{escape(text)}</text>'
+        )
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str,
+        stroke: str = "none",
+        line: float = 1,
+    ) -> None:
+        self.parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}" stroke="{stroke}" '
+            f'stroke-width="{line:g}"/>'
+        )
+        self.width, self.height = max(self.width, x + width), max(self.height, y + height)
+
+    def arrow(self, path: str) -> None:
+        self.parts.append(
+            f'<path d="{path}" fill="none" stroke="{INK}" stroke-width="1.6" marker-end="url(#head)"/>'
+        )
+
+    def picture(self, alt: str) -> Picture:
+        width, height = self.width + 12, self.height + 10
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+            f'height="{height:g}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif">'
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" '
+            f'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>'
+            f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>'
+        )
+        return Picture("".join([head, *self.parts, "</svg>"]), alt)
+
+
+def plot_before_after(**traces: Trace) -> Picture:
+    """What every rank holds before and after each collective; names are those of the arguments, ``_`` as ``-``."""
+    if not traces:
+        raise ValueError("there is nothing to draw: give at least one trace by its name")
+    canvas = _Canvas()
+    y = 0.0
+    for name, trace in ((name.replace("_", "-"), trace) for name, trace in traces.items()):
+        canvas.text(12, y + 20, name, 14, font_weight="bold")
+        before, after = _placed(trace.before), _placed(trace.after)
+        top, middle = y + 32, y + 32 + TOP + trace.ranks * CELL / 2
+        right = _grid(canvas, 12, top, before, trace.ranks, NARROW)
+        canvas.arrow(f"M{right + 12:g},{middle:g} H{right + 48:g}")
+        _grid(canvas, right + 60, top, after, trace.ranks, NARROW)
+        y = canvas.height + 14
+    return canvas.picture(" ".join(_held(name, trace) for name, trace in traces.items()))
+
+
+def plot_rounds(trace: Trace, title: str = "") -> Picture:
+    """Every round: its messages as arrows, and what the ranks hold when it is over; what just came is framed.
+
+    What a rank receives is added to what it holds of that chunk. Single chunks that go to a neighbour in the
+    ring are drawn beside their row, all else above the ranks.
+    """
+    if not trace.messages:
+        raise ValueError("there is nothing to draw: the trace has no messages")
+    canvas = _Canvas()
+    p = trace.ranks
+    along = all(len(m.values) == 1 and m.receiver == (m.sender + 1) % p for m in trace.messages)
+    above = 0 if along else 12 + 9 * max(abs(m.receiver - m.sender) for m in trace.messages)
+    across = p * (_cell_width(p) + WIDE) + 28
+    holding, x, y = _placed(trace.before), 12.0, 0.0
+    done = []
+    for turn in range(1, trace.rounds + 1):
+        messages = [m for m in trace.messages if m.round == turn]
+        fresh = _deliver(holding, messages, p)
+        left, top = x + WIDE / 2, y + 30 + above
+        canvas.text(left, y + 20, f"round {turn}", 13, font_weight="bold")
+        _grid(canvas, left, top, holding, p, WIDE, fresh)
+        for message in messages:
+            _beside(canvas, left, top, message, p) if along else _over(canvas, left, top, message, p)
+        done.append([dict(rank) for rank in holding])
+        x += across
+        if turn % (2 if trace.rounds in (2, 4) else 3) == 0:
+            x, y = 12.0, canvas.height + 16
+    canvas.width += WIDE / 2  # arrows leave to the right of the last rank
+    return canvas.picture(_progress(title or "A collective", trace, done))
+
+
+def _cell_width(ranks: int) -> float:
+    return LETTER + ranks * STRIPE
+
+
+def _grid(
+    canvas: _Canvas,
+    x: float,
+    y: float,
+    holding: Holding,
+    ranks: int,
+    gap: float,
+    fresh: Set[tuple[int, int]] = frozenset(),
+) -> float:
+    """The ranks side by side; returns where the last one ends."""
+    width = _cell_width(ranks)
+    for rank, held in enumerate(holding):
+        left = x + rank * (width + gap)
+        canvas.text(left + width / 2, y + TOP - 8, f"rank {rank}", 12, text_anchor="middle")
+        for row in range(ranks):
+            top = y + TOP + row * CELL
+            if row in held:
+                _cell(canvas, left, top, held[row], ranks)
+            else:
+                canvas.box(left + 0.5, top + 0.5, width - 1, CELL - 3, "#ffffff", "#c4c4c4")
+        for row in (row for receiver, row in fresh if receiver == rank):
+            canvas.box(left - 1, y + TOP + row * CELL - 1, width + 2, CELL, "none", INK, 2.2)
+    return x + len(holding) * (width + gap) - gap
+
+
+def _cell(canvas: _Canvas, x: float, y: float, label: int, ranks: int) -> None:
+    chunk, parts = read_label(label, ranks)
+    filled, pale = CHUNKS[chunk]
+    canvas.box(x, y, _cell_width(ranks), CELL - 2, pale)
+    canvas.text(
+        x + LETTER / 2, y + 15.5, "abcdefg"[chunk], 12, filled, text_anchor="middle", font_weight="bold"
+    )
+    for rank in parts:
+        left = x + LETTER + rank * STRIPE
+        canvas.box(left, y, STRIPE - 1, CELL - 2, filled)
+        canvas.text(left + STRIPE / 2 - 0.5, y + 15.5, str(rank), 12, "#ffffff", text_anchor="middle")
+
+
+def _beside(canvas: _Canvas, x: float, y: float, message: Message, ranks: int) -> None:
+    """An arrow in the chunk's row; around the end of the ring, one that leaves and one that comes back in."""
+    width = _cell_width(ranks)
+    row, _ = read_label(message.values[0], ranks)
+    middle = y + TOP + row * CELL + CELL / 2 - 1
+    start = x + message.sender * (width + WIDE) + width + 3
+    if message.receiver == 0:
+        canvas.arrow(f"M{x - 15:g},{middle:g} H{x - 3:g}")
+        canvas.arrow(f"M{start:g},{middle:g} h12")
+    else:
+        canvas.arrow(f"M{start:g},{middle:g} h{WIDE - 6:g}")
+
+
+def _over(canvas: _Canvas, x: float, y: float, message: Message, ranks: int) -> None:
+    step = _cell_width(ranks) + WIDE
+    towards = 1 if message.receiver > message.sender else -1
+    start = x + message.sender * step + _cell_width(ranks) / 2 + 8 * towards
+    end = x + message.receiver * step + _cell_width(ranks) / 2 - 8 * towards
+    rise = 18 * abs(message.receiver - message.sender) + 10
+    foot = y + 2
+    canvas.arrow(f"M{start:g},{foot:g} C{start:g},{foot - rise:g} {end:g},{foot - rise:g} {end:g},{foot:g}")
+
+
+def _placed(values: Sequence[Sequence[int]]) -> Holding:
+    """A whole tensor lies as it is, a shard in the row of its chunk; zeros are nothing."""
+    ranks = len(values)
+    return [
+        {(i if len(row) == ranks else read_label(v, ranks)[0]): v for i, v in enumerate(row) if v}
+        for row in values
+    ]
+
+
+def _deliver(holding: Holding, messages: Sequence[Message], ranks: int) -> set[tuple[int, int]]:
+    """Add every message to what its receiver holds; returns the (rank, row) that something came to."""
+    fresh = set()
+    for message in messages:
+        for value in message.values:
+            row, _ = read_label(value, ranks)
+            held = holding[message.receiver]
+            held[row] = held.get(row, 0) | value
+            fresh.add((message.receiver, row))
+    return fresh
+
+
+def _held(name: str, trace: Trace) -> str:
+    def words(values: Sequence[Sequence[int]]) -> str:
+        return ", ".join(_cells(row, trace.ranks) for row in values)
+
+    everyone = f"{name.replace('_', '-')}: ranks 0 to {trace.ranks - 1} hold"
+    return f"{everyone} {words(trace.before)}; then {words(trace.after)}."
+
+
+def _cells(values: Sequence[int], ranks: int) -> str:
+    """``"a0 b0"``: chunk and the ranks whose parts are in it."""
+    read = [read_label(value, ranks) for value in values if value]
+    return " ".join("abcdefg"[chunk] + "".join(map(str, sorted(parts))) for chunk, parts in read) or "nothing"
+
+
+def _progress(title: str, trace: Trace, after_rounds: Sequence[Holding]) -> str:
+    last = after_rounds[-1]
+    final = {row: max((held.get(row, 0) for held in last), key=int.bit_count) for row in range(trace.ranks)}
+    counts = [
+        " ".join(str(sum(held.get(row) == value for row, value in final.items())) for held in holding)
+        for holding in after_rounds
+    ]
+    return (
+        f"{title} on {trace.ranks} ranks, {trace.rounds} rounds, {len(trace.messages)} messages. "
+        f"Finished chunks on ranks 0 to {trace.ranks - 1} after each round: {', '.join(counts)}."
+    )

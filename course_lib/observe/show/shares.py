@@ -1,0 +1,68 @@
+"""How several quantities of one network are spread over its parts: bytes, work, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from course_lib.observe.networks.render import PALETTE
+from course_lib.observe.show.amounts import amount
+from simulator.plots.picture import Picture, render
+
+
+def plot_shares(
+    quantities: Mapping[str, Mapping[str, float]], units: Mapping[str, str], title: str = ""
+) -> Picture:
+    """One bar of the same length for each quantity, divided among the parts, with its total beside it.
+
+    Args:
+        quantities: name -> (part -> value); the parts are the same for all, in the order of computation.
+        units: name -> ``"B"``, ``"FLOP"`` or another unit of ``amount``.
+        title: stands above the bars.
+
+    Raises:
+        ValueError: no quantity, parts that differ, or a quantity that is nothing everywhere.
+    """
+    from matplotlib.figure import Figure
+
+    parts = list(next(iter(quantities.values()), ()))
+    for name, values in quantities.items():
+        if list(values) != parts:
+            raise ValueError(
+                f"{name} has the parts {', '.join(values)}; the first quantity has {', '.join(parts)}"
+            )
+        if sum(values.values()) <= 0:
+            raise ValueError(f"{name} is nothing in every part: it has no shares")
+    if not parts:
+        raise ValueError("there is nothing to draw: give at least one quantity with at least one part")
+
+    figure = Figure(figsize=(10, 0.9 + 0.62 * len(quantities)), layout="constrained")
+    axis = figure.subplots()
+    for row, values in enumerate(quantities.values()):
+        left, total = 0.0, sum(values.values())
+        for i, (part, value) in enumerate(values.items()):
+            share = 100 * value / total
+            axis.barh(row, share, left=left, height=0.8, color=PALETTE[i % len(PALETTE)], edgecolor="white")
+            text = f"{share:.0f} %" if share >= 3 else ""
+            if share >= len(part) + 1:  # a letter takes about one part in a hundred of the bar
+                text = f"{part}\n{text}"
+            axis.text(left + share / 2, row, text, ha="center", va="center", fontsize=9)
+            left += share
+    names = [f"{name}, {amount(sum(values.values()), units[name])}" for name, values in quantities.items()]
+    axis.set_yticks(range(len(names)), names, fontsize=10)
+    axis.set_xlim(0, 100)
+    axis.set_xticks([])
+    axis.invert_yaxis()
+    axis.spines[:].set_visible(False)
+    axis.tick_params(left=False)
+    axis.set_title(title, loc="left", fontsize=11)
+    handles = [axis.barh(0, 0, color=PALETTE[i % len(PALETTE)]) for i in range(len(parts))]
+    figure.legend(
+        handles, parts, loc="outside lower center", ncols=min(len(parts), 8), frameon=False, fontsize=10
+    )
+    return render(figure, f"{title}: " * bool(title) + "; ".join(map(_sentence, quantities.items())) + ".")
+
+
+def _sentence(item: tuple[str, Mapping[str, float]]) -> str:
+    name, values = item
+    total = sum(values.values())
+    return f"{name} " + ", ".join(f"{part} {100 * value / total:.0f} %" for part, value in values.items())

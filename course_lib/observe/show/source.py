@@ -1,0 +1,93 @@
+"""The library's own source, as a chapter shows it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from html import escape
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from course_lib.observe.show.shown import Shown
+
+# Every colour of this style reads on white with a contrast of at least 4.5 : 1 (a test measures it).
+STYLE = "xcode"
+
+
+def show_source(*objects: Any, docstrings: bool = True) -> Shown:
+    """The source of functions, classes, methods or properties, as it stands in the library.
+
+    Args:
+        objects: what to show, one under the other, each under its dotted name.
+        docstrings: ``False`` leaves them out, when the chapter's text has already said it.
+
+    Raises:
+        ValueError: nothing is given, or it has no Python source (a number, a function written in C).
+    """
+    if not objects:
+        raise ValueError("show_source needs at least one function, class or method")
+    pieces = [(_title(o), _source(o) if docstrings else without_docstrings(_source(o))) for o in objects]
+    text = "\n\n".join(f"# {title}\n{source}" for title, source in pieces)
+    # Colours of ink and paper both, on every element: a dark theme would change only one of them.
+    html = "".join(
+        '<figure style="margin:0 0 1em 0; padding:.6em 1em; background:#ffffff; border:1px solid #8a8a8a">'
+        f'<figcaption style="color:#595959; font-size:85%">{escape(title)}</figcaption>'
+        '<pre style="margin:0; background:#ffffff; color:#000000; overflow-x:auto; font-family:monospace">'
+        f"{_highlighted(source)}</pre></figure>"
+        for title, source in pieces
+    )
+    return Shown(text, html)
+
+
+def _highlighted(source: str) -> str:
+    html = highlight(source, PythonLexer(), HtmlFormatter(noclasses=True, nowrap=True, style=STYLE))
+    return re.sub(r'<span style="color: #000">(.*?)</span>', r"\1", html).strip("\n")
+
+
+def _unwrapped(obj: Any) -> Any:
+    return inspect.unwrap(obj.fget if isinstance(obj, property) and obj.fget else obj)
+
+
+def _title(obj: Any) -> str:
+    obj = _unwrapped(obj)
+    module, name = (
+        getattr(obj, "__module__", None),
+        getattr(obj, "__qualname__", getattr(obj, "__name__", "")),
+    )
+    return name if module in (None, "__main__") else f"{module}.{name}"
+
+
+def _source(obj: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(_unwrapped(obj))).strip("\n")
+    except (TypeError, OSError):
+        raise ValueError(
+            f"{obj!r} has no Python source to show; give a function, a class or a method written in Python"
+        ) from None
+
+
+def without_docstrings(source: str) -> str:
+    """``source`` without the docstrings of its functions and classes; comments and layout stay.
+
+    >>> without_docstrings('def f():\\n    "Docs."\\n    return 1')
+    'def f():\\n    return 1'
+    """
+    lines: list[str | None] = list(source.split("\n"))
+    for node in ast.walk(ast.parse(source)):
+        documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+        if not documented or ast.get_docstring(node, clean=False) is None:
+            continue
+        docstring = node.body[0]
+        first, last = docstring.lineno - 1, docstring.end_lineno
+        if len(node.body) == 1:  # nothing else inside: it still needs a body
+            lines[first] = " " * docstring.col_offset + "..."
+            first += 1
+        elif last < len(lines) and not (lines[last] or "").strip():
+            last += 1  # the empty line that set the docstring off
+        lines[first:last] = [None] * (last - first)
+    return "\n".join(line for line in lines if line is not None)

@@ -1,0 +1,169 @@
+"""The three inputs of every prediction: ``ModelShape``, ``Plan`` and ``Hardware``, checked as they are made.
+
+``Plan.check`` holds a plan against a shape. Units: bytes, seconds, FLOP/s and elements, never mega- or
+giga-anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.shape import MODELS, ModelShape, at_least, one_of
+
+__all__ = ["GPUS", "MODELS", "Hardware", "Link", "ModelShape", "Plan"]
+
+RECOMPUTE = ("none", "selective", "full")
+ATTENTION = ("unfused", "flash")
+OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0}  # how many states as large as the parameters
+PRECISIONS = {"mixed": 2, "bf16": 2, "fp32": 4}  # bytes of a parameter as the layers compute with it
+OFFLOAD = ("none", "optimizer", "parameters")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a training step is spread over ranks and over time.
+
+    Args:
+        dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes; their product is the world.
+        ep: expert-parallel size; experts are dealt out inside the data axis, so ``ep`` divides ``dp``.
+        micro_batch: sequences in one microbatch of one data-parallel rank (b).
+        microbatches: microbatches in a step, for one data-parallel rank; None: as many as fill the pipeline.
+        chunks: model chunks a pipeline rank holds (v; 1 is plain 1F1B, more is interleaved).
+        stage_layers: layers of every chunk in the model's order; None: as even as possible, longer ones first.
+        sequence_parallel: norms and dropout are split along the sequence (arXiv:2205.05198).
+        zero: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters are sharded (arXiv:1910.02054).
+        shard: ranks that share one copy of the states (hybrid sharding, arXiv:2304.11277); None: all of dp x cp.
+        prefetch: FSDP units gathered ahead of the one that computes (ZeRO 3).
+        recompute: ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (every layer).
+        attention: ``"unfused"`` keeps the s x s scores, ``"flash"`` does not (arXiv:2205.14135).
+        optimizer: ``"adam"``, ``"momentum"`` or ``"sgd"``.
+        precision: ``"mixed"`` (16-bit, with fp32 master weights), ``"bf16"`` (no master weights) or ``"fp32"``.
+        offload: ``"optimizer"`` keeps gradients and optimizer states in host memory (arXiv:2101.06840),
+            ``"parameters"`` the parameters too (arXiv:2104.07857).
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    micro_batch: int = 1
+    microbatches: int | None = None
+    chunks: int = 1
+    stage_layers: tuple[int, ...] | None = None
+    sequence_parallel: bool = False
+    zero: int = 0
+    shard: int | None = None
+    prefetch: int = 1
+    recompute: str = "none"
+    attention: str = "unfused"
+    optimizer: str = "adam"
+    precision: str = "mixed"
+    offload: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.microbatches is None:
+            # Interleaving needs p - 1 more forwards of its first chunk before the first backward.
+            object.__setattr__(self, "microbatches", self.pp if self.chunks == 1 else 2 * self.pp)
+        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep, chunks=self.chunks)
+        at_least(1, micro_batch=self.micro_batch, microbatches=self.microbatches)
+        at_least(0, prefetch=self.prefetch)
+        for layers in self.stage_layers or ():
+            at_least(1, stage_layers=layers)
+        one_of("recompute", self.recompute, RECOMPUTE)
+        one_of("attention", self.attention, ATTENTION)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("precision", self.precision, PRECISIONS)
+        one_of("offload", self.offload, OFFLOAD)
+        if self.zero not in (0, 1, 2, 3):
+            raise ValueError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
+        if self.dp % self.ep:
+            raise ValueError(
+                f"expert parallelism must divide the data parallelism of {self.dp}, not {self.ep}"
+            )
+        if self.chunks > 1 and (self.pp == 1 or self.microbatches % self.pp):
+            raise ValueError(
+                f"{self.chunks} chunks a rank need at least 2 pipeline ranks and a multiple of them in "
+                f"microbatches, not {self.pp} ranks and {self.microbatches} microbatches"
+            )
+        if self.shard is None:
+            object.__setattr__(self, "shard", self.dp * self.cp)
+        at_least(1, shard=self.shard)
+        if (self.dp * self.cp) % self.shard:
+            raise ValueError(
+                f"shard must divide the {self.dp * self.cp} data-parallel ranks, not {self.shard}"
+            )
+        if self.offload == "parameters" and self.zero != 3:
+            raise ValueError(f"offload of parameters needs zero 3, not zero {self.zero}")
+        if self.sequence_parallel and self.tp == 1:
+            object.__setattr__(self, "sequence_parallel", False)  # one rank: nothing to split
+
+    @property
+    def ranks(self) -> int:
+        """The world size."""
+        return prod((self.dp, self.tp, self.pp, self.cp))
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences in one step, over all data-parallel ranks."""
+        return self.dp * self.micro_batch * self.microbatches
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a parameter, and of an activation, as the layers compute with it."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of optimizer state for one parameter: 12 for Adam with fp32 master weights."""
+        state = 2 if self.precision == "bf16" else 4
+        return OPTIMIZERS[self.optimizer] * state + (4 if self.precision == "mixed" else 0)
+
+    def layers_by_stage(self, shape: ModelShape) -> list[int]:
+        """Layers of every stage (a chunk of a pipeline rank), in the model's order."""
+        return list(self.stage_layers or chunk_sizes(shape.layers, self.pp * self.chunks))
+
+    def layers_of(self, shape: ModelShape) -> list[list[int]]:
+        """Layers of every chunk, by pipeline rank: chunk c of rank r is stage c p + r of the model."""
+        stages = self.layers_by_stage(shape)
+        return [list(stages[rank :: self.pp]) for rank in range(self.pp)]
+
+    def check(self, shape: ModelShape) -> None:
+        """Raise a ValueError if ``shape`` cannot be split as this plan says."""
+        stages = self.pp * self.chunks
+        if self.stage_layers and (len(self.stage_layers) != stages or sum(self.stage_layers) != shape.layers):
+            raise ValueError(
+                f"stage layers must be {stages} numbers that add up to {shape.layers}, not {self.stage_layers}"
+            )
+        if stages > shape.layers:
+            raise ValueError(f"{stages} pipeline stages need as many layers; the model has {shape.layers}")
+        if shape.heads % self.tp:
+            raise ValueError(f"tp must divide the {shape.heads} heads, not {self.tp}")
+        if shape.kv_heads % self.tp and self.tp % shape.kv_heads:
+            raise ValueError(f"tp must divide the {shape.kv_heads} kv heads or be a multiple, not {self.tp}")
+        if shape.ffn % self.tp:
+            raise ValueError(f"tp must divide the MLP's width of {shape.ffn}, not {self.tp}")
+        pieces = self.cp * (self.tp if self.sequence_parallel else 1)
+        if shape.sequence % pieces:
+            raise ValueError(f"the sequence of {shape.sequence} cannot be split into {pieces} equal pieces")
+        if shape.experts % self.ep:
+            raise ValueError(f"ep must divide the {shape.experts} experts, not {self.ep}")
+
+    def parameters_of(self, shape: ModelShape, rank: int) -> tuple[int, int]:
+        """Parameters on pipeline rank ``rank`` before any sharding over data: (dense, of experts)."""
+        layers = sum(self.layers_of(shape)[rank])
+        experts = layers * shape.expert_parameters(self.tp) * (shape.experts // self.ep)
+        dense = (
+            layers * shape.layer_parameters(self.tp, self.ep) - experts + self.root_parameters(shape, rank)
+        )
+        # A dense MLP is one expert that every data-parallel rank has.
+        return (dense, experts) if shape.experts > 1 else (dense + experts, 0)
+
+    def root_parameters(self, shape: ModelShape, rank: int) -> int:
+        """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""
+        first = shape.embedding_parameters(self.tp) if rank == 0 else 0
+        last = shape.head_parameters(self.tp, own_copy=self.pp > 1) if rank == self.pp - 1 else 0
+        return first + last

@@ -1,0 +1,65 @@
+"""The drawing of all-reduce times over the size of the tensor, predicted as lines and measured as dots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulator.inputs.hardware import Link
+from simulator.plots.picture import Picture, render
+from simulator.predict.collective_time import ALGORITHMS, all_reduce_seconds, tree_ring_crossover
+
+# Told apart by lightness and by the shape of dots and lines as well.
+LOOKS = {"naive": ("#e0a030", ":", "s"), "tree": ("#cc6a26", "--", "^"), "ring": ("#143f70", "-", "o")}
+SIZES = {1: "1 B", 1e3: "1 kB", 1e6: "1 MB", 1e9: "1 GB"}
+
+
+def plot_all_reduce_times(
+    link: Link,
+    ranks: int,
+    smallest: float = 1e2,
+    largest: float = 1e8,
+    measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> Picture:
+    """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and where ring and tree cross.
+
+    Args:
+        link: what every message travels over.
+        ranks: how many share the sum.
+        measured: for an algorithm, its (bytes, seconds); drawn as dots.
+    """
+    from matplotlib.figure import Figure
+
+    if not 0 < smallest < largest:
+        raise ValueError(f"sizes must satisfy 0 < smallest < largest, not {smallest:g} and {largest:g}")
+    figure = Figure(figsize=(8, 3.8), layout="constrained")
+    axis = figure.subplots()
+    sizes = [smallest * (largest / smallest) ** (i / 80) for i in range(81)]
+    for name in ALGORITHMS:
+        colour, line, dot = LOOKS[name]
+        seconds = [all_reduce_seconds(name, size, ranks, link) for size in sizes]
+        axis.plot(sizes, seconds, line, color=colour, linewidth=1.8, label=f"{name}, predicted")
+        if measured and name in measured:
+            axis.plot(*zip(*measured[name], strict=True), dot, color=colour, label=f"{name}, measured")
+    crossover = tree_ring_crossover(ranks, link)
+    if smallest < crossover < largest:
+        axis.axvline(crossover, color="#8a8a8a", linewidth=1)
+        axis.annotate(
+            " from here on the ring", (crossover, 0.97), xycoords=("data", "axes fraction"), va="top"
+        )
+    axis.set(xscale="log", yscale="log", xlabel="size of the tensor", ylabel="seconds")
+    ticks = [size for size in SIZES if smallest <= size <= largest]
+    axis.set_xticks(ticks, [SIZES[size] for size in ticks])
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=9)
+    return render(figure, _sentence(ranks, crossover, bool(measured)))
+
+
+def _sentence(ranks: int, crossover: float, measured: bool) -> str:
+    """Holds no number where the link was measured, since two runs would not agree on it."""
+    where = "" if measured else f", from {crossover:,.0f} bytes"
+    fastest = f"the tree is below the ring for small tensors and above it for large ones{where}"
+    return (
+        f"Time of an all-reduce on {ranks} ranks over the size of the tensor: flat while latency rules, then "
+        f"rising with the bytes; {fastest if crossover else 'the tree is never below the ring'}."
+        + (" Dots are measured." if measured else "")
+    )

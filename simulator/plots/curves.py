@@ -1,0 +1,65 @@
+"""Curves over training steps, laid over each other so that one sees where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulator.plots.picture import Picture, render
+
+# Wide and pale below, thin and dark above: a curve that another one covers still shows on both sides of it.
+STROKES = (
+    ("#9cc9ee", 7.0, "-"),
+    ("#cc6a26", 3.5, "-"),
+    ("#222222", 1.3, "-"),
+    ("#23614a", 1.3, "--"),
+    ("#7d5ba6", 1.3, ":"),
+)
+
+
+def plot_curves(
+    *panels: Mapping[str, Sequence[float]],
+    titles: Sequence[str] | None = None,
+    x: str = "step",
+    y: str = "loss",
+    bottom: float | None = None,
+    alt: str | None = None,
+) -> Picture:
+    """Several curves in one set of axes; panels stand side by side, drawn to one scale.
+
+    Args:
+        panels: for each, curves by name: one value a step. The first lies lowest.
+        titles: one for each panel.
+        x, y: what the axes say.
+        bottom: where the vertical axis begins; by default a little below the lowest curve.
+        alt: the sentence that says what is seen; by default what is drawn.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    if not panels or not all(len(values) for curves in panels for values in (curves, *curves.values())):
+        raise ValueError("there is nothing to draw: give at least one curve, each with at least one value")
+    if crowded := next((curves for curves in panels if len(curves) > len(STROKES)), None):
+        raise ValueError(f"{len(crowded)} curves cannot be told apart; give at most {len(STROKES)}")
+    titles = [""] * len(panels) if titles is None else titles
+    if len(titles) != len(panels):
+        raise ValueError(f"{len(panels)} panels need as many titles, not {len(titles)}")
+    figure = Figure(figsize=(min(12, 6.5 * len(panels)), 3.2), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    for axis, curves, title in zip(axes, panels, titles, strict=True):
+        for (name, values), (colour, width, style) in zip(curves.items(), STROKES, strict=False):
+            axis.plot(range(len(values)), values, color=colour, linewidth=width, linestyle=style, label=name)
+        axis.set_title(title, loc="left", fontsize=10)
+        axis.set_xlabel(x, fontsize=8, loc="right")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(fontsize=8, frameon=False)
+    axes[0].set_ylabel(y, fontsize=8)
+    axes[0].set_ylim(bottom=bottom)
+    return render(figure, alt or "; ".join(map(_sentence, panels, titles, [(x, y)] * len(panels))) + ".")
+
+
+def _sentence(curves: Mapping[str, Sequence[float]], title: str, words: tuple[str, str]) -> str:
+    x, y = words
+    about = f", {title}" if title else ""
+    return f"{y[:1].upper()}{y[1:]} over {x}{about}: {', '.join(curves)}"

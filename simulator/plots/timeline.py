@@ -1,0 +1,214 @@
+"""The drawing of a timeline, predicted or measured: rows of numbered boxes, in which idle time is pale grey."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from simulator.ledgers.timeline import Timeline
+from simulator.plots.picture import Picture, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# Light to dark: forward, backward, weights; the second colour of each is the last chunk's. No two kinds share a grey.
+COLOURS = {
+    "forward": ("#9cc9ee", "#c6e1f6"),
+    "backward": ("#cc6a26", "#e28f55"),
+    "weight gradients": ("#143f30", "#2f6b53"),
+    "forward + backward": ("#6a4c93", "#8d74b0"),
+    "send": ("#8a8a8a", "#8a8a8a"),
+    "all-gather": ("#e8c547", "#e8c547"),
+    "reduce-scatter": ("#6b4c9a", "#6b4c9a"),
+    "all-reduce": ("#6b4c9a", "#6b4c9a"),
+    "update": ("#4d4d4d", "#4d4d4d"),
+    "other": ("#b9b9b9", "#b9b9b9"),
+}
+KINDS = {
+    "F": "forward",
+    "B": "backward",
+    "W": "weight gradients",
+    "forward": "forward",
+    "backward": "backward",
+}
+IDLE = "#f0f0f0"
+INK = "#222222"
+DENSE = 1500  # spans in one drawing beyond which boxes become pixels and lose their numbers
+
+
+def plot_timeline(
+    *timelines: Timeline, titles: Sequence[str] | None = None, unit: str = "", alt: str | None = None
+) -> Picture:
+    """Who did what when: one row a rank, and a thinner row for each further lane; several are drawn to one scale.
+
+    Args:
+        timelines: predicted or measured. Spans are coloured by what their names say they are; the number in a
+            box is the microbatch, layer or bucket.
+        titles: one for each timeline; None: the schedule's name where there is one.
+        unit: of the time axis, such as ``"seconds"``.
+        alt: the sentence that says what is seen; by default one with lengths and idle times, which for a
+            measured timeline are others in every run.
+    """
+    from matplotlib.figure import Figure
+
+    if not timelines or not all(timeline.spans for timeline in timelines):
+        raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
+    titles = _titles(timelines, titles)
+    rows = [_rows(timeline) for timeline in timelines]
+    heights = [sum(height for *_, height in lanes) for lanes in rows]
+    figure = Figure(figsize=(12, 0.75 + sum(0.3 * h + 0.5 for h in heights)), layout="constrained")
+    axes = figure.subplots(len(timelines), 1, squeeze=False, height_ratios=[h + 1 for h in heights])[:, 0]
+    longest = max(timeline.makespan for timeline in timelines) or 1
+    drawn: set[str] = set()
+    for axis, timeline, lanes, title in zip(axes, timelines, rows, titles, strict=True):
+        axis.set_title(title, loc="left", fontsize=10)
+        axis.set_xlim(0, longest)
+        drawn |= _draw(axis, timeline, lanes, points=770 / longest)
+    axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=8, loc="right")
+    _legend(figure, drawn, chunks=any(chunks > 1 for t in timelines for _, chunks in _stages(t).values()))
+    return render(figure, alt or "; ".join(map(_sentence, timelines, titles)) + ".")
+
+
+def _rows(timeline: Timeline) -> list[tuple[int, str, float]]:
+    """Rank, lane and height of every row, from top to bottom: compute first."""
+    order = sorted(timeline.lanes, key=lambda lane: (lane != "compute", lane))
+    present = {(span.rank, span.lane) for span in timeline.spans}
+    tall = order[0]
+    return [
+        (rank, lane, 1.0 if lane == tall or not _only_sends(timeline, lane) else 0.4)
+        for rank in timeline.ranks
+        for lane in order
+        if (rank, lane) in present
+    ]
+
+
+def _only_sends(timeline: Timeline, lane: str) -> bool:
+    return all(span.name.startswith("send ") for span in timeline.spans if span.lane == lane)
+
+
+def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float) -> set[str]:
+    """Fill one set of axes, in which a time unit is that many ``points`` wide; returns what was drawn."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    dense = len(timeline.spans) > DENSE
+    stages = _stages(timeline)
+    boxes: dict[str, list] = {}
+    numbers, ticks, used = [], [], set()
+    top = 0.0
+    for rank, lane, height in rows:
+        low, high = -top - height * 0.95, -top - height * 0.05
+        if height == 1:
+            boxes.setdefault(IDLE, []).append(
+                [(0, low), (0, high), (timeline.makespan, high), (timeline.makespan, low)]
+            )
+            ticks.append(((low + high) / 2, f"rank {rank}" if lane == "compute" else lane))
+        for span in timeline.of(rank, lane):
+            what, (chunk, chunks) = category(span.name), stages.get(_stage(span.name), (0, 1))
+            colour = _shade(what, chunk, chunks)
+            start, end = span.start - timeline.start, span.end - timeline.start
+            boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
+            used.add(what)
+            if height == 1:
+                text = "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+)", span.name))
+                numbers.append(((start + end) / 2, (low + high) / 2, text, (end - start) * points, colour))
+        top += height
+    for colour, corners in boxes.items():  # one path a colour: the file stays small
+        edge = 0 if dense or colour == IDLE else 0.6
+        path = Path.make_compound_path(*[Path([*box, box[0]], closed=True) for box in corners])
+        axis.add_patch(
+            PathPatch(
+                path, facecolor=colour, edgecolor="white", linewidth=edge, rasterized=dense, clip_on=dense
+            )
+        )
+    if not dense:
+        _write(axis, numbers)
+    axis.set_ylim(-top, 0)
+    axis.set_yticks(*zip(*ticks, strict=True))
+    axis.tick_params(length=0, labelsize=8)
+    axis.spines[:].set_visible(False)
+    return used
+
+
+def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]]) -> None:
+    """The numbers of those boxes that have room for them, all in one size, as large as fits nearly all."""
+    rooms = sorted(room / (0.7 * len(text)) for _, _, text, room, _ in numbers if text)
+    if not rooms:
+        return
+    size = min(9.0, max(6.0, rooms[len(rooms) // 50]))
+    for x, y, text, room, colour in numbers:
+        if text and room >= 0.7 * len(text) * size:
+            ink = INK if lightness(colour) > 0.5 else "white"
+            axis.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color=ink)
+
+
+def category(name: str) -> str:
+    """What a span is, from its name: the key of its colour."""
+    if " + " in name:
+        return "forward + backward"
+    if match := re.match(r"([FBW])(?:\d| )|(forward|backward|send|all-gather|reduce-scatter|update)\b", name):
+        return KINDS.get(match[1] or match[2], match[2])
+    return "all-reduce" if re.match("bucket|all-reduce", name) else "other"
+
+
+def _stage(name: str) -> int:
+    match = re.search(r"stage (\d+)", name)
+    return int(match[1]) if match else -1
+
+
+def _stages(timeline: Timeline) -> dict[int, tuple[int, int]]:
+    """For every stage named in the spans: which chunk of its rank it is, and of how many."""
+    held: dict[int, set[int]] = {}
+    for span in timeline.spans:
+        if span.lane == "compute" and (stage := _stage(span.name)) >= 0:
+            held.setdefault(span.rank, set()).add(stage)
+    return {s: (k, len(stages)) for stages in held.values() for k, s in enumerate(sorted(stages))}
+
+
+def _shade(what: str, chunk: int, chunks: int) -> str:
+    """Between the first chunk's colour and the last chunk's."""
+    first, last = COLOURS[what]
+    share = chunk / (chunks - 1) if chunks > 1 else 0
+    mixed = [a + (b - a) * share for a, b in zip(_rgb(first), _rgb(last), strict=True)]
+    return "#" + "".join(f"{round(value):02x}" for value in mixed)
+
+
+def _rgb(colour: str) -> list[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def lightness(colour: str) -> float:
+    """CIE lightness of ``"#rrggbb"``, 0 black to 1 white: what a grey printer keeps of it."""
+    linear = [
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in _rgb(colour))
+    ]
+    luminance = sum(weight * v for weight, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return 1.16 * luminance ** (1 / 3) - 0.16 if luminance > 0.008856 else 9.033 * luminance
+
+
+def _legend(figure: Figure, used: set[str], chunks: bool) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [Patch(color=first, label=name) for name, (first, _) in COLOURS.items() if name in used]
+    patches.append(Patch(color=IDLE, label="idle"))
+    if chunks:
+        patches.append(Patch(color="none", label="(paler: a later chunk of the rank)"))
+    figure.legend(handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False)
+
+
+def _titles(timelines: Sequence[Timeline], titles: Sequence[str] | None) -> Sequence[str]:
+    if titles is None:
+        schedules = [getattr(timeline, "schedule", None) for timeline in timelines]
+        return [schedule.name if schedule else "" for schedule in schedules]
+    if len(titles) != len(timelines):
+        raise ValueError(f"{len(timelines)} drawings need as many titles, not {len(titles)}")
+    return titles
+
+
+def _sentence(timeline: Timeline, title: str) -> str:
+    idle = f", {timeline.bubble():.1%} of the computing time idle" if "compute" in timeline.lanes else ""
+    subject = f"Timeline of {title}" if title else "Timeline"
+    return f"{subject} on {len(timeline.ranks)} ranks: {timeline.makespan:.4g} long{idle}"

@@ -1,0 +1,72 @@
+"""How long an all-reduce takes: rounds and bytes of each algorithm over links of the alpha-beta kind.
+
+A message of m bytes takes ``latency + m / rate`` seconds, and a rank sends one and receives one at a time
+(Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005). What
+the additions cost is left out.
+"""
+
+from __future__ import annotations
+
+from simulator.inputs.hardware import Hardware, Link
+
+ALGORITHMS = ("naive", "tree", "ring")
+
+
+def all_reduce_rounds(algorithm: str, ranks: int) -> int:
+    """Messages that follow each other: 2 (p-1) one by one, 2 ceil(log2 p) in a tree, 2 (p-1) around a ring."""
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
+    if ranks < 1:
+        raise ValueError(f"a group has at least 1 rank, not {ranks}")
+    one_way = (ranks - 1).bit_length() if algorithm == "tree" else ranks - 1
+    return 2 * one_way
+
+
+def all_reduce_seconds(algorithm: str, payload: float, ranks: int, link: Link) -> float:
+    """Rounds times the time of one message: all n bytes of ``payload``, in a ring n / p of them."""
+    rounds = all_reduce_rounds(algorithm, ranks)
+    message = payload / ranks if algorithm == "ring" else payload
+    return link.seconds(rounds * message, rounds)
+
+
+def tree_ring_crossover(ranks: int, link: Link) -> float:
+    """Bytes from which the ring is as fast as the tree or faster; 0 where it is so at every size.
+
+    The ring has p-1 - L more latencies each way (L = ceil(log2 p)), the tree moves L - (p-1)/p more tensors:
+    n = latency x rate x (p-1 - L) / (L - (p-1)/p).
+    """
+    levels = all_reduce_rounds("tree", ranks) / 2
+    if ranks <= 3:
+        return 0.0
+    return link.latency * link.rate * (ranks - 1 - levels) / (levels - (ranks - 1) / ranks)
+
+
+def group_link(ranks: int, stride: int, hardware: Hardware) -> Link:
+    """The link that bounds a ring over ``ranks`` devices which stand ``stride`` apart.
+
+    A ring inside a node runs at the node's rate. A ring across nodes leaves each node through as many network
+    cards as it has members there.
+    """
+    node, network = hardware.node, hardware.network
+    members = max(1, min(ranks, hardware.node_size // stride))
+    if members == ranks:
+        return Link(node.latency, node.rate)
+    return Link(network.latency, min(node.rate, members * network.rate))
+
+
+def collective_seconds(collective: str, payload: float, ranks: int, stride: int, hardware: Hardware) -> float:
+    """A ring collective on ``payload`` bytes (the whole tensor): p - 1 steps of payload / p, twice to all-reduce.
+
+    All-to-all sends each of its p - 1 messages straight to its receiver, most of them to other nodes.
+    """
+    if ranks == 1:
+        return 0.0
+    steps = (ranks - 1) * (2 if collective == "all-reduce" else 1)
+    if collective == "all-to-all" and ranks * stride > hardware.node_size:
+        return hardware.network.seconds(payload * (ranks - 1) / ranks, ranks - 1)
+    return group_link(ranks, stride, hardware).seconds(steps * payload / ranks, steps)
+
+
+def exposed(communication: float, computation: float, hardware: Hardware) -> float:
+    """How much longer it takes when a transfer runs beside computation: it takes processors and memory from it."""
+    return communication - hardware.overlap * min(communication, computation)

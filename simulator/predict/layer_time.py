@@ -1,0 +1,174 @@
+"""How long one operator, one collective and one layer take: rooflines for kernels, alpha-beta for links.
+
+Nothing here is fitted to a model or a plan. What a data sheet does not say stands in ``Hardware``, once for each
+kind of device, and in the few constants below, once for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.predict.collective_time import collective_seconds, exposed, group_link
+from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
+
+# Bytes that the loss moves for one logit, in fp32: converted, maximum, shifted, exponential, sum, and back.
+LOSS_BYTES = 36
+
+
+# ---- kernels ----------------------------------------------------------------------------------------------
+
+
+# ---- links ------------------------------------------------------------------------------------------------
+
+
+# ---- one layer --------------------------------------------------------------------------------------------
+
+
+def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[Counter, Counter]:
+    """Forward and backward of one layer on one microbatch, by part, without recomputation.
+
+    Parts: ``attention`` and ``mlp`` (matrix products and what runs between them), ``norms`` (norms, dropout and
+    residuals), ``tensor_parallel``, ``context_parallel`` and ``expert_parallel`` (the exposed communication).
+    """
+    forward, backward = Counter(), Counter()
+    for part in (_attention, _mlp, _norms, _communication):
+        ahead, back = part(shape, plan, hardware)
+        forward.update(ahead)
+        backward.update(back)
+    return forward, backward
+
+
+def recompute_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """What the backward of one layer repeats of its forward."""
+    if plan.recompute == "full":
+        return sum(layer_seconds(shape, plan, hardware)[0].values())
+    if plan.recompute == "selective" and plan.attention == "unfused":
+        return _core(shape, plan, hardware)[0]
+    return 0.0
+
+
+def _tokens(shape: ModelShape, plan: Plan) -> int:
+    return plan.micro_batch * shape.sequence // plan.cp
+
+
+def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, int, int]]]:
+    """The linear layers of one layer as (m, n, k, batch): m tokens, n columns out, k columns in."""
+    tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
+    columns = h // t + 2 * max(1, shape.kv_heads // t) * shape.head_size
+    f, gates = shape.ffn // t, 2 if shape.activation == "swiglu" else 1
+    experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
+    each = ceil(tokens * shape.experts_per_token / experts)
+    return {
+        "attention": [(tokens, columns, h, 1), (tokens, h, h // t, 1)],
+        "mlp": [(each, gates * f, h, experts), (each, h, f, experts)],
+    }
+
+
+def _products(part: str, shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float, float]:
+    """The linear layers of a part: forward, and backward for the input and for the weight."""
+    e, sizes = plan.itemsize, _linears(shape, plan)[part]
+    forward = sum(matmul_seconds(m, n, k, hardware, e, batch) for m, n, k, batch in sizes)
+    of_input = sum(matmul_seconds(m, k, n, hardware, e, batch) for m, n, k, batch in sizes)
+    of_weight = sum(matmul_seconds(k, n, m, hardware, e, batch) for m, n, k, batch in sizes)
+    return forward, of_input, of_weight
+
+
+def weight_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """The part of a layer's backward that no other layer waits for: the products for the weights."""
+    return sum(_products(part, shape, plan, hardware)[2] for part in ("attention", "mlp"))
+
+
+def _attention(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    forward, *backward = _products("attention", shape, plan, hardware)
+    core = _core(shape, plan, hardware)
+    # q, k, v and the context change their layout: read and written once each way; rotary does so to q and k.
+    kv, own = max(1, shape.kv_heads // plan.tp) * shape.head_size, shape.hidden / plan.tp
+    columns = 2 * own + 2 * kv + (0 if shape.learned_positions else own + kv)
+    moved = memory_seconds(2 * plan.itemsize * _tokens(shape, plan) * columns, hardware)
+    return {"attention": forward + core[0] + moved}, {"attention": sum(backward) + core[1] + moved}
+
+
+def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float]:
+    """Scores, softmax, dropout, and the sum of the values: (forward, backward)."""
+    s, d, e = shape.sequence, shape.head_size, plan.itemsize
+    heads, rows = plan.micro_batch * shape.heads // plan.tp, shape.sequence // plan.cp
+    if plan.attention == "flash":
+        flops = 4 * heads * rows * s * d
+        return flash_seconds(flops, hardware), flash_seconds(2.5 * flops, hardware)  # 5 products for 2
+    scores = matmul_seconds(rows, s, d, hardware, e, heads)
+    values = matmul_seconds(rows, d, s, hardware, e, heads)
+    # Forward: softmax reads and writes; dropout too, and writes its mask. Backward: softmax reads two.
+    square = heads * rows * s
+    ahead = 2 * e + (2 * e + 1 if shape.dropout else 0)
+    back = 3 * e + (2 * e + 1 if shape.dropout else 0)
+    return (
+        scores + values + memory_seconds(ahead * square, hardware),
+        2 * (scores + values) + memory_seconds(back * square, hardware),
+    )
+
+
+def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    forward, *backward = _products("mlp", shape, plan, hardware)
+    gates = 2 if shape.activation == "swiglu" else 1
+    copies = plan.itemsize * _tokens(shape, plan) * shape.experts_per_token
+    inner = copies * shape.ffn / plan.tp
+    ahead = memory_seconds((gates + 1) * inner, hardware)
+    back = memory_seconds((2 * gates + 1) * inner, hardware)
+    # With experts, tokens are dealt out to them and put together again.
+    dealt = memory_seconds(4 * copies * shape.hidden, hardware) if shape.experts > 1 else 0
+    return {"mlp": forward + ahead + dealt}, {"mlp": sum(backward) + back + dealt}
+
+
+def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    """Two norms, two residual additions, each with dropout: on every rank whole, unless sequence parallel."""
+    elements = _tokens(shape, plan) * shape.hidden / (plan.tp if plan.sequence_parallel else 1)
+    e, mask = plan.itemsize, 1 if shape.dropout else 0
+    norm, residual = 2 * e, 3 * e + mask
+    norm_back, residual_back = 5 * e, (2 * e + mask if shape.dropout else 0)
+    return (
+        {"norms": memory_seconds(2 * (norm + residual) * elements, hardware)},
+        {"norms": memory_seconds(2 * (norm_back + residual_back) * elements, hardware)},
+    )
+
+
+def _communication(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+    tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
+    # Two all-reduces, or two all-gathers and two reduce-scatters, in each direction. Backward, the product for
+    # the weight does not wait for them.
+    tensor = 2 * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
+    ahead = {"tensor_parallel": tensor}
+    back = {"tensor_parallel": tensor * (1 - hardware.overlap)}
+    if plan.cp > 1:
+        kv = 2 * e * tokens * max(1, shape.kv_heads // t) * shape.head_size
+        ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
+        core = _core(shape, plan, hardware)
+        ahead["context_parallel"] = exposed(ring, core[0], hardware)
+        back["context_parallel"] = exposed(2 * ring, core[1], hardware)
+    if plan.ep > 1:
+        copies = e * tokens * shape.experts_per_token * h / (t if plan.sequence_parallel else 1)
+        both = 2 * collective_seconds("all-to-all", copies, plan.ep, t * plan.cp, hardware)
+        ahead["expert_parallel"] = back["expert_parallel"] = both
+    return ahead, back
+
+
+# ---- the two ends of the model ----------------------------------------------------------------------------
+
+
+def embedding_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """Look up, add up over the vocabulary's parts, dropout; backward, the gradients are added to their rows."""
+    size = plan.itemsize * plan.micro_batch * shape.sequence // plan.cp * shape.hidden
+    return memory_seconds(10 * size, hardware) + collective_seconds("all-reduce", size, plan.tp, 1, hardware)
+
+
+def logits_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    tokens, h = plan.micro_batch * shape.sequence // plan.cp, shape.hidden
+    part = -(-shape.vocab // plan.tp)
+    sizes = (tokens, part, h), (tokens, h, part), (h, part, tokens)
+    products = sum(matmul_seconds(*size, hardware, plan.itemsize) for size in sizes)
+    gradient = collective_seconds("all-reduce", plan.itemsize * tokens * h, plan.tp, 1, hardware)
+    loss = memory_seconds(LOSS_BYTES * tokens * part, hardware)
+    return products + loss + (1 - hardware.overlap) * gradient

@@ -1,0 +1,211 @@
+"""The memory ledger: what one rank must hold, by category, in bytes.
+
+Model states after ZeRO (arXiv:1910.02054), activations after Korthikanti et al. (arXiv:2205.05198), whose
+coefficients each count what one operator keeps for its backward; sharded units after FSDP (arXiv:2304.11277).
+"""
+
+from __future__ import annotations
+
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.ledgers.memory import MemoryBreakdown
+
+DDP_BUCKET = 25 * 2**20  # bytes, PyTorch's bucket_cap_mb
+
+
+# ---- model states -----------------------------------------------------------------------------------------
+
+
+def model_states(parameters: float, plan: Plan, copies: int | None = None) -> MemoryBreakdown:
+    """Parameters, gradients and optimizer states of one device that computes with ``parameters`` of them.
+
+    Mixed precision with Adam takes 2 + 2 + 12 bytes a parameter; ZeRO stage 1 divides the 12 among the ranks
+    that share the states, stage 2 the gradients too, stage 3 everything.
+
+    Args:
+        copies: data-parallel ranks that hold the same parameters; None: all dp x cp of the plan.
+    """
+    copies = plan.dp * plan.cp if copies is None else copies
+    shard = min(plan.shard, copies)
+    here, grads, states = plan.itemsize, plan.itemsize, plan.optimizer_bytes
+    states = 0 if plan.offload != "none" else states / (shard if plan.zero >= 1 else 1)
+    grads = 0 if plan.offload != "none" else grads / (shard if plan.zero >= 2 else 1)
+    here = 0 if plan.offload == "parameters" else here / (shard if plan.zero >= 3 else 1)
+    return MemoryBreakdown(parameters * here, parameters * grads, parameters * states)
+
+
+def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """What offloading keeps in the host's memory for one device of pipeline rank ``rank``."""
+    dense, experts = plan.parameters_of(shape, rank)
+    copies = plan.dp * plan.cp
+    total = 0.0
+    for parameters, sharers in ((dense, copies), (experts, copies // plan.ep)):
+        sharers = min(plan.shard, sharers) if plan.zero else 1
+        moved = {"none": 0, "optimizer": plan.itemsize + plan.optimizer_bytes}
+        moved["parameters"] = moved["optimizer"] + plan.itemsize
+        total += parameters * moved[plan.offload] / sharers
+    return total
+
+
+# ---- activations ------------------------------------------------------------------------------------------
+
+
+def attention_core_bytes(shape: ModelShape, plan: Plan) -> float:
+    """Kept between the two products with the scores in one layer: 5 a s^2 b / t bytes without FlashAttention.
+
+    Softmax output (2), dropout mask (1) and dropout output (2); FlashAttention keeps one fp32 number for each
+    row of the scores instead (arXiv:2205.14135).
+    """
+    b, s, a = plan.micro_batch, shape.sequence, shape.heads / plan.tp
+    rows = b * a * s / plan.cp
+    if plan.attention == "flash":
+        return 4 * rows
+    return rows * s * (2 * plan.itemsize + 1 if shape.dropout else plan.itemsize)
+
+
+def layer_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What one layer keeps of one microbatch, without recomputation, on one rank.
+
+    For a GPT in 16 bits: sbh (10 + 24/t + 5as/(ht)) with tensor parallelism, sbh (34/t + 5as/(ht)) with
+    sequence parallelism too. The few numbers a norm keeps for each token are left out, as in the paper.
+    """
+    e, t, h = plan.itemsize, plan.tp, shape.hidden
+    tokens = plan.micro_batch * shape.sequence / plan.cp
+    split = t if plan.sequence_parallel else 1
+    mask = 1 if shape.dropout else 0
+    kv = max(1, shape.kv_heads / t) * shape.head_size
+    # (tokens, h), split only by sequence parallelism: two norms' inputs and outputs, two dropout masks
+    outside = (4 * e + 2 * mask) * h / split
+    # (tokens, h/t): q, k, v and the input of the projection
+    attention = e * (h / t + 2 * kv + h / t)
+    # (tokens, ffn/t): the activation's input (gate and up projection of SwiGLU, fused) and output
+    inner = e * (3 if shape.activation == "swiglu" else 2) * shape.ffn / t
+    if shape.experts > 1:
+        # Every token visits k experts: its copies travel there and back, and are weighed on return.
+        k = shape.experts_per_token
+        inner = k * (inner + 2 * e * h / split) + 4 * shape.experts / split
+    return tokens * (outside + attention + inner) + attention_core_bytes(shape, plan)
+
+
+def recomputed_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What one layer does not keep but brings back in its backward, given the plan's recomputation."""
+    if plan.recompute == "full":
+        return layer_bytes(shape, plan)
+    # FlashAttention recomputes the scores tile by tile: selective recomputation has nothing left to save.
+    selective = plan.recompute == "selective" and plan.attention == "unfused"
+    return attention_core_bytes(shape, plan) if selective else 0
+
+
+def kept_layer_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What one layer keeps of one microbatch until its backward; with full recomputation, its input: 2 sbh."""
+    if plan.recompute == "full":
+        return _layer_input(shape, plan)
+    return layer_bytes(shape, plan) - recomputed_bytes(shape, plan)
+
+
+def weight_bytes(shape: ModelShape, plan: Plan) -> float:
+    """What the weights' backward of one layer needs, if it comes later: inputs and output gradients of its four
+    linear layers, 32 sbh for a GPT (M_W of arXiv:2401.10241, table 1), and never more than the layer keeps."""
+    h, t, gates = shape.hidden, plan.tp, 2 if shape.activation == "swiglu" else 1
+    kv = max(1, shape.kv_heads / t) * shape.head_size
+    split = t if plan.sequence_parallel else 1
+    inputs = 2 * h / split + h / t + shape.experts_per_token * shape.ffn / t
+    gradients = h / t + 2 * kv + 2 * h / split + gates * shape.experts_per_token * shape.ffn / t
+    tokens = plan.micro_batch * shape.sequence / plan.cp
+    return min(plan.itemsize * tokens * (inputs + gradients), kept_layer_bytes(shape, plan))
+
+
+def _layer_input(shape: ModelShape, plan: Plan) -> float:
+    """(s/cp, b, h), split along s by sequence parallelism: 2 sbh bytes."""
+    tokens = plan.micro_batch * shape.sequence / plan.cp
+    return plan.itemsize * tokens * shape.hidden / (plan.tp if plan.sequence_parallel else 1)
+
+
+def embedding_bytes(shape: ModelShape, plan: Plan) -> float:
+    """The mask of the dropout behind the embedding: sbh."""
+    return _layer_input(shape, plan) / plan.itemsize if shape.dropout else 0
+
+
+def head_bytes(shape: ModelShape, plan: Plan) -> float:
+    """Input and output of the final norm, and the logits in fp32, split by vocabulary: 4sb (h + V/t)."""
+    logits = plan.micro_batch * shape.sequence / plan.cp * 4 * shape.vocab / plan.tp
+    return 2 * _layer_input(shape, plan) + logits
+
+
+def in_flight(plan: Plan, rank: int, weights: list[float] | None = None) -> list[int]:
+    """Microbatches of each chunk of a pipeline rank that are alive when the most is (1F1B).
+
+    A rank runs forwards for a warm-up, then one more before each backward. Plain 1F1B: p - rank. With v chunks
+    the warm-up is (v-1) p + 2 (p-1-rank) forwards; a rank takes p microbatches through a chunk, then through the
+    next, and backwards in the opposite order.
+
+    Args:
+        weights: what a microbatch in each chunk counts: their layers, where they differ.
+    """
+    p, m, v = plan.pp, plan.microbatches, plan.chunks
+    if v == 1:
+        return [min(m, p - rank)]
+
+    def done(actions: int) -> list[int]:
+        rounds, rest = divmod(actions, p * v)
+        return [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
+
+    warm_up = min(m * v, (v - 1) * p + 2 * (p - 1 - rank))
+    alive = []
+    for backwards in range(min(m * v - warm_up, p * v) + 1):  # after one round of all chunks it repeats
+        forwards = done(min(warm_up + backwards + 1, m * v))
+        alive.append([f - b for f, b in zip(forwards, reversed(done(backwards)), strict=True)])
+    return max(alive, key=lambda counts: sum(n * w for n, w in zip(counts, weights or [1] * v, strict=True)))
+
+
+def activation_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """All that pipeline rank ``rank`` keeps at its peak: layers of every microbatch in flight, and the ends."""
+    layers = plan.layers_of(shape)[rank]
+    counts = in_flight(plan, rank, layers)
+    total = kept_layer_bytes(shape, plan) * sum(n * l for n, l in zip(counts, layers, strict=True))
+    if rank == 0:
+        total += embedding_bytes(shape, plan) * counts[0]
+    if rank == plan.pp - 1:
+        total += head_bytes(shape, plan)  # the last stage goes straight on to the backward
+    return total
+
+
+# ---- what is alive for a moment ---------------------------------------------------------------------------
+
+
+def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """Communication buffers, and the one layer that recomputation brings back to life.
+
+    DDP and ZeRO 1: one bucket of gradients on its way. ZeRO 2: the gradients of one layer before they are
+    scattered. ZeRO 3: the root unit (embedding, final norm, output), which stays gathered, the layer in use, those
+    prefetched, and the gradients of the largest unit.
+    """
+    recomputed = recomputed_bytes(shape, plan)
+    if plan.dp * plan.cp == 1:
+        return recomputed
+    dense, experts = plan.parameters_of(shape, rank)
+    unit = plan.itemsize * shape.layer_parameters(plan.tp, plan.ep)
+    if plan.zero < 2:
+        return recomputed + min(DDP_BUCKET, plan.itemsize * (dense + experts))
+    if plan.zero == 2:
+        return recomputed + unit
+    root = plan.itemsize * plan.root_parameters(shape, rank)
+    gathered = root + unit * min(1 + plan.prefetch, sum(plan.layers_of(shape)[rank]))
+    return recomputed + gathered + max(root, unit)
+
+
+# ---- the whole --------------------------------------------------------------------------------------------
+
+
+def rank_memory(shape: ModelShape, plan: Plan, rank: int = 0) -> MemoryBreakdown:
+    """The peak of one device of pipeline rank ``rank``."""
+    dense, experts = plan.parameters_of(shape, rank)
+    states = model_states(dense, plan) + model_states(experts, plan, plan.dp * plan.cp // plan.ep)
+    activations, buffers = activation_bytes(shape, plan, rank), buffer_bytes(shape, plan, rank)
+    return states + MemoryBreakdown(activations=activations, buffers=buffers)
+
+
+def plan_memory(shape: ModelShape, plan: Plan) -> list[MemoryBreakdown]:
+    """The peak of every pipeline rank; the heaviest decides whether the plan fits."""
+    plan.check(shape)
+    return [rank_memory(shape, plan, rank) for rank in range(plan.pp)]

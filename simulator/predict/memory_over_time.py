@@ -1,0 +1,69 @@
+"""Memory over time: what a schedule keeps alive on each rank, from action to action.
+
+Static formulas count microbatches in flight; a replay counts the bytes of each, which may differ from stage to
+stage, and finds the moment and the action of the peak. It works for every schedule, predicted or measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
+from simulator.pipeline.execution import Execution
+
+
+def replay(
+    execution: Execution,
+    saved: float | Sequence[float],
+    kept: float | Sequence[float] | None = None,
+    states: Sequence[MemoryBreakdown] | None = None,
+) -> list[MemoryHistory]:
+    """Bytes alive on every rank while a schedule runs.
+
+    Args:
+        execution: a simulated schedule.
+        saved: bytes that the forward of one microbatch saves for its backward: one number, or one a stage. They
+            are there from the start of F.
+        kept: of these, the bytes that the weights' backward needs: they stay from the end of B to the end of W
+            (M_W of arXiv:2401.10241, table 1). One number, or one a stage; None: all of them.
+        states: for every rank, what is there all the time: parameters, gradients, optimizer states, buffers.
+
+    Returns:
+        One history a rank.
+    """
+    schedule = execution.schedule
+    saved = _by_stage("saved", saved, schedule.stages)
+    kept = saved if kept is None else _by_stage("kept", kept, schedule.stages)
+    if any(k > s for k, s in zip(kept, saved, strict=True)):
+        raise ValueError(f"kept bytes are part of the saved ones, so {max(kept)} is too many")
+    states = [MemoryBreakdown()] * schedule.ranks if states is None else states
+    if len(states) != schedule.ranks:
+        raise ValueError(f"states must be one for each of {schedule.ranks} ranks, not {len(states)}")
+
+    histories = []
+    for rank, actions in enumerate(schedule.actions):
+        alive = 0.0
+        steps = [(execution.start, alive, "")]
+        for action, start, end in zip(actions, execution.starts[rank], execution.ends[rank], strict=True):
+            kind, stage, _ = action
+            allocated = saved[stage] if kind == "F" else 0
+            freed = {"F": 0, "B": saved[stage] - kept[stage], "W": kept[stage], "BW": saved[stage]}[kind]
+            for time, change in ((start, allocated), (end, -freed)):
+                if change:
+                    alive += change
+                    steps.append((time, alive, schedule.span_name(action)))
+        times, totals, names = zip(*steps, strict=True)
+        base = states[rank].activations
+        held = tuple(replace(states[rank], activations=base + total) for total in totals)
+        histories.append(MemoryHistory(rank, times, held, names, execution.end))
+    return histories
+
+
+def _by_stage(name: str, value: float | Sequence[float], stages: int) -> Sequence[float]:
+    values = value if hasattr(value, "__len__") else [value] * stages
+    if len(values) != stages or min(values) < 0:
+        raise ValueError(
+            f"{name} must be one number of bytes, or one for each of {stages} stages, not {value}"
+        )
+    return values

@@ -1,0 +1,119 @@
+"""Recomputation over one step: what is kept, what comes back, and how much work that is.
+
+A layer (or several together: a segment) keeps ``kept`` bytes from its forward to the end of its backward. The rest
+of what its backward needs, ``again``, is made a second time just before. After arXiv:1604.06174 and
+arXiv:2205.05198.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
+from simulator.predict.flops import forward_flops
+from simulator.predict.memory import kept_layer_bytes, recomputed_bytes
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a model whose forward may run twice.
+
+    Args:
+        kept: bytes alive from its forward until its backward has ended.
+        again: bytes that come back for its backward, and go with it.
+        forward: work of its forward, in FLOPs or in any other unit; its backward is twice that.
+        repeated: the part of this work that is done again.
+    """
+
+    kept: float
+    again: float = 0
+    forward: float = 1
+    repeated: float = 0
+
+
+def step_history(segments: Sequence[Segment]) -> MemoryHistory:
+    """Activations alive during one forward and backward; the time is that of the work.
+
+    The peak is the largest of: everything kept up to a segment, and what comes back for it.
+    """
+    if not segments:
+        raise ValueError("a step needs at least one segment, not none")
+    time, alive = 0.0, 0.0
+    steps = [(time, alive, "")]
+    for number, segment in enumerate(segments):
+        alive += segment.kept
+        steps.append((time, alive, f"forward {number}"))
+        time += segment.forward
+    for number, segment in reversed(list(enumerate(segments))):
+        steps.append((time, alive + segment.again, f"backward {number}"))
+        time += segment.repeated + 2 * segment.forward
+        alive -= segment.kept
+    times, totals, actions = zip(*steps, (time, alive, "end"), strict=True)
+    held = tuple(MemoryBreakdown(activations=total) for total in totals)
+    return MemoryHistory(0, times, held, actions, time)
+
+
+def peak_bytes(segments: Sequence[Segment]) -> float:
+    """The most bytes of activations alive at once."""
+    return step_history(segments).peak.bytes
+
+
+def repeated_part(segments: Sequence[Segment]) -> float:
+    """Work done twice, as a part of one step's forward and backward."""
+    return sum(s.repeated for s in segments) / sum(3 * s.forward for s in segments)
+
+
+def layer_segments(shape: ModelShape, plan: Plan) -> list[Segment]:
+    """The layers of one pipeline rank, for one microbatch; embedding and logits are left out. The unit of work is
+    a layer's forward.
+
+    Selective recomputation repeats the first of the core's two products: what the second gives is kept as the
+    input of the projection.
+    """
+    flops = forward_flops(shape, plan.micro_batch)
+    layers = sum(flops.values()) - flops["logits"]
+    again = recomputed_bytes(shape, plan)
+    repeated = 0.0
+    if plan.recompute == "full":
+        again -= kept_layer_bytes(shape, plan)  # its input did not go
+        repeated = 1.0
+    elif again:
+        repeated = flops["core"] / layers / 2
+    layer = Segment(kept_layer_bytes(shape, plan), again, repeated=repeated)
+    return [layer] * sum(plan.layers_of(shape)[0])
+
+
+def equal_layers(layers: int, segments: int, saved: float, kept: float) -> list[Segment]:
+    """``layers`` layers in ``segments`` segments, as even as can be, longer ones first.
+
+    Args:
+        saved: bytes that a layer adds to what its backward needs.
+        kept: bytes of a segment's input.
+    """
+    if not 1 <= segments <= layers:
+        raise ValueError(f"{layers} layers can be cut into 1 to {layers} segments, not {segments}")
+    return [Segment(kept, n * saved, n, n) for n in chunk_sizes(layers, segments)]
+
+
+def best_segments(layers: int, saved: float, kept: float) -> float:
+    """The k that makes k kept + (layers/k) saved least: sqrt(n) where a layer adds what a checkpoint takes."""
+    return sqrt(layers * saved / kept)
+
+
+def least_peak(kept: Sequence[float], saved: Sequence[float]) -> float:
+    """The least peak to which unequal layers can be cut.
+
+    Args:
+        kept: bytes of each layer's input, kept where a segment begins.
+        saved: bytes that each layer's backward needs besides.
+    """
+    n = len(saved)
+    best = [0.0] * (n + 1)  # best[i]: layers i to the end, given that a segment begins at i
+    for i in reversed(range(n)):
+        best[i] = kept[i] + min(max(sum(saved[i:k]), best[k]) for k in range(i + 1, n + 1))
+    return best[0]

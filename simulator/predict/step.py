@@ -1,0 +1,203 @@
+"""One training step: microbatches through a pipeline, gradients over the data axis, the optimizer.
+
+``step_cost`` adds up what the heaviest pipeline rank does; every part is named, and the parts add up to the step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.predict.collective_time import collective_seconds, exposed
+from simulator.predict.flops import hardware_flops, model_flops
+from simulator.predict.kernel_time import memory_seconds
+from simulator.predict.layer_time import embedding_seconds, layer_seconds, logits_seconds, recompute_seconds
+from simulator.predict.memory import plan_memory
+from simulator.predict.stages import run_schedule, schedule_memory
+
+# Bytes for one gradient before the optimizer uses it: unscaled to fp32, checked, its norm, clipped, and zeroed.
+GRADIENT_BYTES = 20
+# Bytes a second of the host's memory, for one device's share of an optimizer that lives there, and of the link to it.
+HOST_MEMORY, HOST_LINK = 100e9, 25e9
+# Parts of a stage's time that the engine is not asked about: they are the same in every schedule.
+OUTSIDE = ("pipeline", "gradient_accumulation", "data_parallel")
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The predicted step.
+
+    Args:
+        parts: seconds by what they are spent on; they add up to the step.
+        model_flops, hardware_flops: of the whole step, on all ranks, without and with recomputation.
+        peak_flops: of all ranks together.
+        ranks: how many.
+    """
+
+    parts: dict[str, float]
+    model_flops: float
+    hardware_flops: float
+    peak_flops: float
+    ranks: int
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: the part of the peak that the mathematics used."""
+        return self.model_flops / self.seconds / self.peak_flops
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: recomputation counts as work."""
+        return self.hardware_flops / self.seconds / self.peak_flops
+
+    @property
+    def tflops_per_gpu(self) -> float:
+        """Hardware TFLOP/s on each device, as Megatron-LM reports it."""
+        return self.hardware_flops / self.seconds / self.ranks / 1e12
+
+
+def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str | None = None) -> StepCost:
+    """Predict one step of ``plan`` with ``plan.global_batch`` sequences.
+
+    Args:
+        schedule: a schedule's name, whose bubble the engine finds; None: 1F1B, interleaved if the
+            plan has several chunks, whose bubble is known.
+    """
+    plan.check(shape)
+    stages = [stage_seconds(shape, plan, hardware, rank) for rank in range(plan.pp)]
+    times = [sum(stage.values()) for stage in stages]
+    slowest = max(range(plan.pp), key=times.__getitem__)
+    parts = Counter({name: plan.microbatches * seconds for name, seconds in stages[slowest].items()})
+    if schedule is None:
+        # A microbatch passes every other stage once before and after the steady state; a chunk is 1/v of a stage.
+        # Even stages: (p - 1) / (v m) of the compute time (arXiv:2104.04473, section 2.2.2).
+        parts["bubble"] = (sum(times) - times[slowest]) / plan.chunks
+    else:
+        busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
+        makespan = run_schedule(shape, plan, hardware, schedule).makespan
+        parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
+    parts.update(_gradients(shape, plan, hardware, slowest))
+    parts.update(_optimizer(shape, plan, hardware, slowest))
+    batch = plan.global_batch
+    return StepCost(
+        parts={name: seconds for name, seconds in parts.items() if seconds},
+        model_flops=sum(model_flops(shape, batch).values()),
+        hardware_flops=sum(hardware_flops(shape, plan, batch).values()),
+        peak_flops=hardware.peak_flops * plan.ranks,
+        ranks=plan.ranks,
+    )
+
+
+def stage_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> Counter:
+    """Forward and backward of one microbatch on all chunks of pipeline rank ``rank``, by part."""
+    layers = sum(plan.layers_of(shape)[rank])
+    forward, backward = layer_seconds(shape, plan, hardware)
+    parts = Counter({name: layers * seconds for name, seconds in (forward + backward).items()})
+    parts["recomputation"] = layers * recompute_seconds(shape, plan, hardware)
+    if rank == 0:
+        parts["embedding"] = embedding_seconds(shape, plan, hardware)
+    if rank == plan.pp - 1:
+        parts["logits"] = logits_seconds(shape, plan, hardware)
+    if plan.pp > 1:
+        parts["pipeline"] = 2 * plan.chunks * _transfer(shape, plan, hardware)
+    if plan.microbatches > 1 and plan.zero < 2:
+        # From the second microbatch on, a gradient is added to the one that is there: read and written.
+        accumulated = 2 * plan.itemsize * sum(plan.parameters_of(shape, rank))
+        again = (plan.microbatches - 1) / plan.microbatches
+        parts["gradient_accumulation"] = again * memory_seconds(accumulated, hardware)
+    if plan.zero >= 2:
+        parts["data_parallel"] = layers * _sharded_layer(shape, plan, hardware, forward, backward)
+        # The root unit is gathered before anything else and scattered after it: beside no computation.
+        root = _sharding(shape, plan, hardware, (plan.root_parameters(shape, rank), 0))
+        parts["data_parallel"] += sum(root)
+    return parts
+
+
+def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str | None = None) -> None:
+    """Raise a ValueError if some pipeline rank needs more memory than the device has."""
+    ranks = plan_memory(shape, plan) if schedule is None else schedule_memory(shape, plan, schedule)
+    needed = max(rank.total for rank in ranks)
+    if needed > hardware.memory:
+        raise ValueError(
+            f"this plan needs {needed / 1e9:.1f} GB on a device and {hardware.name} has "
+            f"{hardware.memory / 1e9:.0f} GB: use more tp, pp or zero, recompute, or a smaller micro-batch"
+        )
+
+
+def _transfer(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """An activation to the next stage: every tensor-parallel rank sends 1/t, and gathers the rest in its node."""
+    size = plan.itemsize * plan.micro_batch * shape.sequence / plan.cp * shape.hidden
+    near = plan.ranks <= hardware.node_size
+    sent = (hardware.node if near else hardware.network).seconds(size / plan.tp)
+    gathered = 0 if plan.sequence_parallel else collective_seconds("all-gather", size, plan.tp, 1, hardware)
+    return sent + gathered
+
+
+def _copies(
+    shape: ModelShape, plan: Plan, parameters: tuple[float, float]
+) -> list[tuple[float, int, int, int]]:
+    """(bytes, ranks that hold the same, ranks that share one copy, stride) for dense and expert parameters."""
+    everyone = plan.dp * plan.cp
+    sizes = [(parameters[0], everyone, plan.tp), (parameters[1], everyone // plan.ep, plan.tp * plan.ep)]
+    return [(plan.itemsize * n, ranks, min(plan.shard, ranks), stride) for n, ranks, stride in sizes if n]
+
+
+def _gradients(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> dict[str, float]:
+    """Once a step: gradients become one, beside the backward of the last microbatch; ZeRO shares the result."""
+    backward = sum(layer_seconds(shape, plan, hardware)[1].values())
+    window = sum(plan.layers_of(shape)[rank]) * (backward + recompute_seconds(shape, plan, hardware))
+    reduced = gathered = 0.0
+    for size, ranks, shard, stride in _copies(shape, plan, plan.parameters_of(shape, rank)):
+        if plan.zero == 0:
+            reduced += collective_seconds("all-reduce", size, ranks, stride, hardware)
+            continue
+        far = ranks // shard, stride * shard
+        reduced += collective_seconds("all-reduce", size / shard, *far, hardware)
+        if plan.zero == 1:
+            reduced += collective_seconds("reduce-scatter", size, shard, stride, hardware)
+        if plan.zero <= 2:
+            gathered += collective_seconds("all-gather", size, shard, stride, hardware)
+    return {"data_parallel": exposed(reduced, window, hardware) + gathered}
+
+
+def _sharding(
+    shape: ModelShape, plan: Plan, hardware: Hardware, parameters: tuple[float, float]
+) -> tuple[float, float]:
+    """(gather, scatter) of a unit of dense and expert parameters under ZeRO 2 or 3."""
+    gather = scatter = 0.0
+    for size, _, shard, stride in _copies(shape, plan, parameters):
+        scatter += collective_seconds("reduce-scatter", size, shard, stride, hardware)
+        if plan.zero == 3:
+            gather += collective_seconds("all-gather", size, shard, stride, hardware)
+    return gather, scatter
+
+
+def _sharded_layer(
+    shape: ModelShape, plan: Plan, hardware: Hardware, forward: Counter, backward: Counter
+) -> float:
+    """ZeRO 2 and 3, each layer and microbatch: gather for forward and backward, scatter the gradients."""
+    experts = shape.expert_parameters(plan.tp) * (shape.experts // plan.ep) if shape.experts > 1 else 0
+    dense = shape.layer_parameters(plan.tp, plan.ep) - experts
+    gather, scatter = _sharding(shape, plan, hardware, (dense, experts))
+    recompute = recompute_seconds(shape, plan, hardware)
+    ahead = exposed(gather, sum(forward.values()), hardware)
+    return ahead + exposed(gather + scatter, sum(backward.values()) + recompute, hardware)
+
+
+def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> dict[str, float]:
+    """States read and written, gradients prepared and read, parameters written: nothing but memory traffic."""
+    shares = _copies(shape, plan, plan.parameters_of(shape, rank))
+    own = sum(size / plan.itemsize / (shard if plan.zero else 1) for size, _, shard, _ in shares)
+    update = own * (2 * plan.optimizer_bytes + 2 * plan.itemsize)
+    prepare = memory_seconds(own * GRADIENT_BYTES, hardware)
+    if plan.offload == "none":
+        return {"optimizer": prepare + memory_seconds(update, hardware)}
+    moved = own * 2 * plan.itemsize / HOST_LINK  # gradients there, parameters back
+    return {"optimizer": prepare + update / HOST_MEMORY, "offload": moved}

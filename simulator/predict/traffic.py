@@ -1,0 +1,246 @@
+"""What each technique says to its peers in one training step: closed forms, as ``Traffic`` of one rank.
+
+Give ``rank`` and every figure is the exact whole number of bytes that rank sends with the ring algorithms of
+``course_lib.runtime.collectives``, whatever does not divide; leave it out and it is the mean over the group.
+Sizes are lists because each tensor, bucket or unit is dealt out by itself: ``[elements]`` is one flat buffer.
+
+Sources: DDP buckets arXiv:2006.15704; ZeRO arXiv:1910.02054 section 7; FSDP and hybrid sharding
+arXiv:2304.11277; tensor parallelism arXiv:1909.08053; with sequence parallelism arXiv:2205.05198 section 4;
+pipelines arXiv:2104.04473; ring attention arXiv:2310.01889; experts arXiv:2006.16668.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.ledgers.traffic import Traffic, TrafficRow
+from simulator.pipeline.actions import Schedule
+from simulator.predict.collective_traffic import (
+    ring_all_gather_sent,
+    ring_all_reduce_sent,
+    ring_reduce_scatter_sent,
+    sent_bytes,
+)
+
+_EXACT = {
+    "all-reduce": ring_all_reduce_sent,
+    "all-gather": ring_all_gather_sent,
+    "reduce-scatter": ring_reduce_scatter_sent,
+}
+
+
+def calls(
+    collective: str, sizes: Sequence[int], itemsize: int, ranks: int, rank: int | None = None, times: int = 1
+) -> Traffic:
+    """``times`` calls of one ring collective for each of ``sizes`` (elements of the whole tensor)."""
+    if ranks == 1 or not sizes or not times:
+        return Traffic()
+    payload = itemsize * sum(sizes) * times
+    if rank is None:
+        sent = sent_bytes(collective, payload, ranks)
+    else:
+        sent = times * sum(_EXACT[collective](size, itemsize, ranks, rank) for size in sizes)
+    return Traffic([TrafficRow(collective, ranks, len(sizes) * times, payload, sent)])
+
+
+def ddp_traffic(sizes: Sequence[int], ranks: int, itemsize: int = 4, rank: int | None = None) -> Traffic:
+    """One step of DDP: every bucket (or parameter) of gradients is all-reduced once: 2 (p-1)/p of the model."""
+    return calls("all-reduce", sizes, itemsize, ranks, rank)
+
+
+def zero_traffic(
+    stage: int,
+    sizes: Sequence[int],
+    ranks: int,
+    itemsize: int = 4,
+    rank: int | None = None,
+    *,
+    gradient_itemsize: int | None = None,
+    accumulation: int = 1,
+) -> Traffic:
+    """One step of ZeRO: stages 1 and 2 say as much as DDP (2 Psi), stage 3 half as much again (3 Psi).
+
+    Args:
+        stage: 0 to 3.
+        sizes: elements of each flat buffer that is dealt out by itself.
+        gradient_itemsize: bytes of a gradient on the wire where it differs from a parameter's.
+        accumulation: microbatches in the step. Stages 0 and 1 reduce once, at the end; stage 2 and 3 keep
+            only their shard of the gradients, so they reduce after every microbatch, and stage 3 gathers twice
+            in each.
+    """
+    gradient_itemsize = gradient_itemsize or itemsize
+    if stage == 0:
+        return ddp_traffic(sizes, ranks, gradient_itemsize, rank)
+    if stage not in (1, 2, 3):
+        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage}")
+    reductions = accumulation if stage >= 2 else 1
+    gathers = 2 * accumulation if stage == 3 else 1
+    reduced = calls("reduce-scatter", sizes, gradient_itemsize, ranks, rank, reductions)
+    return reduced + calls("all-gather", sizes, itemsize, ranks, rank, gathers)
+
+
+def fsdp_traffic(
+    units: Sequence[int],
+    ranks: int,
+    itemsize: int = 4,
+    rank: int | None = None,
+    *,
+    shard: int | None = None,
+    gradient_itemsize: int | None = None,
+    reshard: bool = True,
+    keep_last: bool = False,
+    accumulation: int = 1,
+) -> Traffic:
+    """One step of FSDP: gather each unit for forward, again for backward, reduce-scatter its gradient.
+
+    Args:
+        units: elements of each flat unit.
+        ranks: all data-parallel ranks.
+        shard: ranks that share one copy (hybrid sharding): collectives inside this group, then an all-reduce of
+            the shard among the ranks / shard copies. None: ``ranks``.
+        reshard: False keeps units gathered from forward to backward: one gather instead of two.
+        keep_last: only the last unit stays gathered, because backward needs it at once.
+    """
+    shard = shard or ranks
+    if ranks % shard:
+        raise ValueError(f"shard must divide the {ranks} ranks, not {shard}")
+    gradient_itemsize = gradient_itemsize or itemsize
+    place = None if rank is None else rank % shard
+    again = [] if not reshard else list(units[:-1] if keep_last else units)
+    gathered = calls("all-gather", [*units, *again], itemsize, shard, place, accumulation)
+    scattered = calls("reduce-scatter", units, gradient_itemsize, shard, place, accumulation)
+    pieces = [unit / shard if rank is None else chunk_sizes(unit, shard)[place] for unit in units]
+    copy = None if rank is None else rank // shard
+    replicas = calls("all-reduce", pieces, gradient_itemsize, ranks // shard, copy, accumulation)
+    return gathered + scattered + replicas
+
+
+def tensor_parallel_traffic(
+    tokens: int,
+    hidden: int,
+    ranks: int,
+    layers: int = 1,
+    itemsize: int = 2,
+    rank: int | None = None,
+    *,
+    sequence_parallel: bool = False,
+    recompute: bool = False,
+    regather: bool = True,
+) -> Traffic:
+    """Forward and backward of transformer layers on one microbatch of ``tokens`` x ``hidden``.
+
+    Without sequence parallelism: f and g, two all-reduces forward and two backward. With it each all-reduce
+    splits into its halves: g gathers before attention and MLP, its conjugate reduce-scatters behind them.
+    ``recompute`` repeats the forward; ``regather`` gathers the saved slice again for the weight gradient, the
+    price of keeping only 1/t of it (two more all-gathers a layer).
+    """
+    whole = [tokens * hidden] * layers
+    passes = 3 if recompute else 2
+    if not sequence_parallel:
+        return calls("all-reduce", whole, itemsize, ranks, rank, 2 * passes)
+    gathers = 2 * passes + (2 if regather else 0)
+    gathered = calls("all-gather", whole, itemsize, ranks, rank, gathers)
+    return gathered + calls("reduce-scatter", whole, itemsize, ranks, rank, 2 * passes)
+
+
+def pipeline_traffic(
+    elements: int, microbatches: int, ranks: int, rank: int, chunks: int = 1, itemsize: int = 2
+) -> Traffic:
+    """What pipeline rank ``rank`` sends: an activation forward for each chunk but the last of the model, and
+    its gradient backward for each chunk but the first. ``elements`` is one microbatch at a stage's border."""
+    forward = chunks - (1 if rank == ranks - 1 else 0)
+    backward = chunks - (1 if rank == 0 else 0)
+    messages = microbatches * (forward + backward) if ranks > 1 else 0
+    size = messages * elements * itemsize
+    return Traffic([TrafficRow("send", 2, messages, size, size)] if messages else [])
+
+
+def schedule_traffic(schedule: Schedule, elements: int, rank: int, itemsize: int = 2) -> Traffic:
+    """The same for any schedule, read off its actions: a stage's neighbour may live on the same rank."""
+    messages = 0
+    for kind, stage, _ in schedule.actions[rank]:
+        neighbour = {"F": stage + 1, "B": stage - 1, "BW": stage - 1, "W": stage}[kind]
+        messages += 0 <= neighbour < schedule.stages and schedule.rank_of(neighbour) != rank
+    size = messages * elements * itemsize
+    return Traffic([TrafficRow("send", 2, messages, size, size)] if messages else [])
+
+
+def context_parallel_traffic(elements: int, ranks: int, layers: int = 1, itemsize: int = 2) -> Traffic:
+    """Ring attention on one microbatch: ``elements`` is one rank's block of keys and values together.
+
+    Forward passes the block on p - 1 times. Backward passes it round again, together with its gradient, which
+    needs one step more to come home.
+    """
+    if ranks == 1:
+        return Traffic()
+    messages = layers * ((ranks - 1) + (ranks - 1) + ranks)
+    size = messages * elements * itemsize
+    return Traffic([TrafficRow("send", 2, messages, size, size)])
+
+
+def expert_parallel_traffic(
+    tokens: int, hidden: int, experts_per_token: int, ranks: int, layers: int = 1, itemsize: int = 2
+) -> Traffic:
+    """Balanced routing of one microbatch: tokens go to their experts and back, forward and backward."""
+    elements = tokens * experts_per_token * hidden
+    payload = 4 * layers * elements * itemsize
+    if ranks == 1:
+        return Traffic()
+    return Traffic(
+        [TrafficRow("all-to-all", ranks, 4 * layers, payload, sent_bytes("all-to-all", payload, ranks))]
+    )
+
+
+def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
+    """What one rank of pipeline rank ``stage`` sends in one step of ``plan``, as the mean over its groups."""
+    plan.check(shape)
+    layers = sum(plan.layers_of(shape)[stage])
+    e, m = plan.itemsize, plan.microbatches
+    tokens = plan.micro_batch * shape.sequence // plan.cp
+    local = tokens // plan.tp if plan.sequence_parallel else tokens
+    tensor = tensor_parallel_traffic(
+        tokens,
+        shape.hidden,
+        plan.tp,
+        layers * m,
+        e,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=plan.recompute == "full",
+    )
+    kv_heads = max(1, shape.kv_heads // plan.tp)
+    context = context_parallel_traffic(2 * tokens * kv_heads * shape.head_size, plan.cp, layers * m, e)
+    experts = expert_parallel_traffic(local, shape.hidden, shape.experts_per_token, plan.ep, layers * m, e)
+    # Every tensor-parallel rank would send the same activation; with sequence parallelism, its own part.
+    pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e)
+    return tensor + context + experts + pipeline + data_parallel_traffic(shape, plan, stage)
+
+
+def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
+    """The part of ``plan_traffic`` that keeps the copies of the parameters one: experts have fewer copies.
+
+    With ZeRO 3 a layer is a unit; the root unit (embedding, final norm, output) stays gathered.
+    """
+    dense, experts = plan.parameters_of(shape, stage)
+    layers, root = sum(plan.layers_of(shape)[stage]), plan.root_parameters(shape, stage)
+    everyone, m = plan.dp * plan.cp, plan.microbatches
+    total = Traffic()
+    for elements, last, ranks in ((dense, root, everyone), (experts, 0, everyone // plan.ep)):
+        shard = min(plan.shard, ranks)
+        if not elements:
+            continue
+        if plan.zero == 3:
+            units = [(elements - last) // layers] * layers + [last] * (last > 0)
+            total += fsdp_traffic(
+                units, ranks, plan.itemsize, shard=shard, keep_last=last > 0, accumulation=m
+            )
+        else:
+            total += zero_traffic(plan.zero, [elements], ranks, plan.itemsize, accumulation=m)
+    return total
+
+
+def padded(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Sizes rounded up to whole shards, as implementations do that give every rank equally much."""
+    return [-(-size // ranks) * ranks for size in sizes]

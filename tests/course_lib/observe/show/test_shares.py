@@ -1,0 +1,36 @@
+"""Bars of equal length: every part in order, with its share and the quantity's total."""
+
+import pytest
+
+from course_lib.observe.show.shares import plot_shares
+
+QUANTITIES = {"parameters": {"a": 1e6, "bb": 3e6}, "work": {"a": 9.0, "bb": 1.0}}
+UNITS = {"parameters": "B", "work": "FLOP"}
+
+
+def test_shares_and_totals_are_written():
+    picture = plot_shares(QUANTITIES, UNITS, "a network")
+    assert picture.alt == "a network: parameters a 25 %, bb 75 %; work a 90 %, bb 10 %."
+    for text in ("a network", "parameters, 4 MB", "work, 10 FLOP", "25 %", "75 %", ">bb<"):
+        assert text in picture.svg
+    assert picture.svg == plot_shares(QUANTITIES, UNITS, "a network").svg
+
+
+def test_a_sliver_is_drawn_and_left_without_text():
+    picture = plot_shares({"work": {"much": 99.0, "little": 1.0}}, UNITS)
+    assert picture.alt == "work much 99 %, little 1 %."
+    assert "1 %<" not in picture.svg
+
+
+@pytest.mark.parametrize(
+    ("quantities", "message"),
+    [
+        ({}, "at least one quantity"),
+        ({"work": {}}, "is nothing in every part"),
+        ({"work": {"a": 0}}, "work is nothing in every part"),
+        ({"parameters": {"a": 1}, "work": {"b": 1}}, "work has the parts b; the first quantity has a"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(quantities, message):
+    with pytest.raises(ValueError, match=message):
+        plot_shares(quantities, UNITS)

@@ -1,0 +1,80 @@
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import MODELS
+from simulator.plots.checkpoints import Chain, plot_checkpoints
+from simulator.predict.memory import kept_layer_bytes, layer_bytes
+from simulator.predict.recomputation import (
+    Segment,
+    best_segments,
+    equal_layers,
+    layer_segments,
+    least_peak,
+    peak_bytes,
+    repeated_part,
+    step_history,
+)
+
+
+def test_what_is_alive_step_by_step():
+    history = step_history([Segment(2, 10, 3, 3), Segment(5, 1, 2, 0)])
+    assert [held.activations for held in history.held] == [0, 2, 7, 8, 12, 0]
+    assert history.times == (0, 0, 3, 5, 9, 18)
+    assert history.peak == (12, 9, "backward 0")
+
+
+def test_layers_of_gpt3():
+    shape = MODELS["gpt3-175b"]
+    none, selective, full = (
+        layer_segments(shape, Plan(tp=8, recompute=what)) for what in ("none", "selective", "full")
+    )
+    whole = layer_bytes(shape, Plan(tp=8))
+    assert peak_bytes(none) == shape.layers * whole
+    kept = kept_layer_bytes(shape, Plan(tp=8, recompute="selective"))
+    assert peak_bytes(selective) == shape.layers * kept + (whole - kept)
+    inputs = kept_layer_bytes(shape, Plan(tp=8, recompute="full"))
+    assert peak_bytes(full) == (shape.layers - 1) * inputs + whole
+    assert repeated_part(none) == 0
+    assert repeated_part(full) == pytest.approx(1 / 3)
+    # Of 24 h + 4 s a token and layer, three times over, 2 s are repeated.
+    assert repeated_part(selective) == pytest.approx(2 * 2048 / (3 * (24 * 12288 + 4 * 2048)))
+
+
+@pytest.mark.parametrize("saved", [1, 4])
+def test_equal_layers_have_their_least_peak_near_the_root(saved):
+    peaks = {k: peak_bytes(equal_layers(64, k, saved, 1)) for k in (1, 2, 4, 8, 16, 32, 64)}
+    assert min(peaks, key=peaks.get) == best_segments(64, saved, 1)
+    assert peaks[8] == 8 + 8 * saved
+
+
+def test_seven_layers_in_three_segments():
+    assert [s.repeated for s in equal_layers(7, 3, 1, 1)] == [3, 2, 2]
+    with pytest.raises(ValueError, match="7 layers can be cut into 1 to 7 segments, not 8"):
+        equal_layers(7, 8, 1, 1)
+    with pytest.raises(ValueError, match="at least one segment"):
+        step_history([])
+
+
+def test_the_least_peak_is_that_of_the_best_of_all_cuts():
+    draw = Random(0)
+    for n in (1, 2, 5, 8):
+        kept, saved = ([draw.randint(1, 20) for _ in range(n)] for _ in range(2))
+        peaks = []
+        for count in range(n):
+            for cuts in combinations(range(1, n), count):
+                ends = zip((0, *cuts), (*cuts, n), strict=True)
+                peaks.append(peak_bytes([Segment(kept[i], sum(saved[i:k])) for i, k in ends]))
+        assert least_peak(kept, saved) == min(peaks)
+
+
+def test_the_picture_says_where_the_least_is():
+    peaks = {k: peak_bytes(equal_layers(16, k, 1e6, 1e6)) for k in range(1, 17)}
+    picture = plot_checkpoints(Chain("16 layers", peaks, {4: 8.2e6}), Chain("same", {1: 3e6, 2: 2e6}))
+    assert "least at 4, 8 MB" in picture.alt
+    assert "falls all the way; least at 2" in picture.alt
+    assert "least at 4: 8 MB" in picture.svg
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_checkpoints()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib.runtime import trace
+from course_lib.training.nested_tensors import tensors_in
 
 
 class NaiveDDP(nn.Module):
@@ -243,7 +243,7 @@ def assign_buckets(parameters: Sequence[Tensor], bucket_bytes: float) -> list[li
 
 def parameters_in_graph(output: Any) -> set[Tensor]:
     """The parameters whose gradients a backward pass from ``output`` will reach."""
-    nodes = [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+    nodes = [t.grad_fn for t in tensors_in(output) if t.grad_fn is not None]
     seen, found = set(nodes), set()
     while nodes:
         node = nodes.pop()
@@ -254,20 +254,6 @@ def parameters_in_graph(output: Any) -> set[Tensor]:
                 seen.add(parent)
                 nodes.append(parent)
     return found
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
-    elif is_dataclass(output):
-        for field in fields(output):
-            yield from _tensors(getattr(output, field.name))
 
 
 def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:

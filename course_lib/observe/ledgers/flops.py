@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.training.nested_tensors import map_tensors, tensors_in
 
 
 class Flops(NamedTuple):
@@ -29,11 +29,9 @@ def count_flops(model: nn.Module, *inputs: Any) -> Flops:
         model: any module; it stays as it is, and may be on ``meta`` already.
     """
     model = copy.deepcopy(model).to("meta")
-    inputs = tree_map_only(Tensor, lambda t: t.to("meta"), inputs)
+    inputs = map_tensors(lambda t: t.to("meta"), inputs)
     with FlopCounterMode(display=False) as counter:
         results = model(*inputs)
         forward = counter.get_total_flops()
-        sum(
-            t.sum() for t in tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad
-        ).backward()
+        sum(t.sum() for t in tensors_in(results) if t.requires_grad).backward()
     return Flops(forward, counter.get_total_flops() - forward)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from course_lib.training.nested_tensors import tensors_in
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 
 
@@ -198,6 +199,6 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
 
     def leave(self, name: str, output: Any) -> None:
         self.running.pop()
-        for tensor in tree_leaves(output):
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
                 tensor.register_hook(lambda _: setattr(self, "returning", name))

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
+
+from course_lib.training.nested_tensors import map_tensors
 
 
 class SavedTensor(NamedTuple):
@@ -48,7 +50,7 @@ def saved_tensors(model: nn.Module, *inputs: Any) -> list[SavedTensor]:
         inputs: what it takes; those of floating point get a gradient, as the output of an earlier layer would.
     """
     mode = FakeTensorMode()
-    model, inputs = _fake(model, mode), tree_map_only(Tensor, mode.from_tensor, inputs)
+    model, inputs = _fake(model, mode), map_tensors(mode.from_tensor, inputs)
     with mode:
         return _run(model, inputs)[0]
 
@@ -72,7 +74,7 @@ def saved_bytes_per_stage(stages: Sequence[nn.Module], *inputs: Any) -> list[int
     keeps its own input: where they are on different ranks, it is a copy.
     """
     saved, mode = [], FakeTensorMode()
-    inputs = tree_map_only(Tensor, mode.from_tensor, inputs)
+    inputs = map_tensors(mode.from_tensor, inputs)
     for stage in [_fake(stage, mode) for stage in stages]:
         with mode:
             tensors, outputs = _run(stage, inputs)
@@ -87,7 +89,7 @@ def _fake(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 
 def _run(model: nn.Module, inputs: tuple) -> tuple[list[SavedTensor], Any]:
-    inputs = tree_map_only(Tensor, lambda t: t.detach().requires_grad_(t.is_floating_point()), inputs)
+    inputs = map_tensors(lambda t: t.detach().requires_grad_(t.is_floating_point()), inputs)
     own = WeakIdKeyDictionary()
     for tensor in (*model.parameters(), *model.buffers()):
         own[tensor.untyped_storage()] = True

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.runtime import current_device, trace
+from course_lib.training.nested_tensors import tensors_in
 from simulator.ledgers.timeline import Span, Timeline
 
 
@@ -178,10 +179,12 @@ class _ModuleTrace:
     def after_forward(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         self.log.add("compute", f"F {self.label}", self.forwards.pop(), time.monotonic())
         seen: list[float] = []
-        for tensor in _tensors(output):
-            tensor.register_hook(lambda _: self.start_backward(seen))
-        for tensor in _tensors((args, kwargs)):
-            tensor.register_hook(lambda _: seen.append(time.monotonic()))
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda _: self.start_backward(seen))
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda _: seen.append(time.monotonic()))
 
     def start_backward(self, seen: list[float]) -> None:
         seen.append(time.monotonic())
@@ -197,18 +200,6 @@ class _ModuleTrace:
         self.log.add("compute", f"B {self.label}", seen[0], max(seen))
         self.backwards.remove(seen)
         seen.clear()
-
-
-def _tensors(data: Any) -> Iterator[torch.Tensor]:
-    """The tensors that need a gradient, in nested containers."""
-    if isinstance(data, torch.Tensor):
-        if data.requires_grad:
-            yield data
-    elif isinstance(data, Mapping):
-        yield from _tensors(list(data.values()))
-    elif isinstance(data, list | tuple):
-        for item in data:
-            yield from _tensors(item)
 
 
 @contextmanager

@@ -7,9 +7,9 @@ import warnings
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course_lib.observe.networks.render import PALETTE, PLAIN, Box, Frame, Graph
+from course_lib.training.nested_tensors import tensors_in
 
 # torchviz tells by colour what a node is; what it leaves without one is a step of backward.
 _KINDS = {
@@ -32,7 +32,7 @@ def autograd_graph(model: nn.Module, inputs: tuple) -> Graph:
         warnings.simplefilter("ignore", DeprecationWarning)  # torchviz compares versions with distutils
         from torchviz import make_dot
 
-        outputs = [x for x in tree_leaves(model(*inputs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+        outputs = [t for t in tensors_in(model(*inputs)) if t.requires_grad]
         if not outputs:
             raise ValueError(
                 f"no output of {type(model).__name__} needs a gradient: there is no autograd graph"

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from course_lib.grading.build import exercise_name
 from course_lib.grading.grade import (
     CELL_TIMEOUT,
     TIME_LIMIT,
@@ -46,7 +47,7 @@ def main() -> None:
 def grade_command(
     number: str, notebook: Path | None, as_json: bool, cell_timeout: float, time_limit: float, root: Path
 ) -> None:
-    """Grade the exercises of chapter NN: exercises/NN_topic.ipynb, or the notebook named.
+    """Grade the exercises of chapter NN: exercises/NN_exercises_topic.ipynb, or the notebook named.
 
     The exit code is 0 when every point is earned, 1 when not, 2 when there is nothing to grade.
     """
@@ -55,7 +56,7 @@ def grade_command(
         solution = chapter_path(number, root / "solutions")
     except ValueError as error:
         _stop(str(error))
-    notebook = notebook or root / "exercises" / solution.name
+    notebook = notebook or root / "exercises" / exercise_name(solution.stem)
     try:
         with contextlib.nullcontext() if as_json else _progress(solution.stem) as on_progress:
             result = grade(

@@ -57,6 +57,12 @@ def read_notebook(path: Path) -> NotebookNode:
     return notebook
 
 
+def exercise_name(chapter: str) -> str:
+    """``"05_ddp"`` -> ``"05_exercises_ddp.ipynb"``: a tab that is cut short still says what it is."""
+    number, _, topic = chapter.partition("_")
+    return f"{number}_exercises_{topic}.ipynb"
+
+
 def _text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
@@ -127,7 +133,7 @@ def build(solution: Path, exercises: Path) -> list[str]:
         ValueError: when the solution departs from the form, or the exercise there is not a notebook (it is left).
     """
     fresh = make_exercise(read_notebook(solution), solution.stem)
-    path = exercises / solution.name
+    path = exercises / exercise_name(solution.stem)
     kept = keep_learner(fresh, read_notebook(path)) if path.exists() else []
     exercises.mkdir(exist_ok=True)
     write_notebook(fresh, path)
@@ -139,7 +145,7 @@ def drift(solution: Path, exercises: Path) -> str | None:
 
     To the byte, unless a learner has worked in it: then it only has to descend from this very solution.
     """
-    path = exercises / solution.name
+    path = exercises / exercise_name(solution.stem)
     if not path.exists():
         return f"{path.name}: there is no exercise for this solution; run `make exercises`"
     fresh, old = make_exercise(read_notebook(solution), solution.stem), read_notebook(path)
@@ -160,7 +166,8 @@ def main(solutions: Path, exercises: Path) -> None:
     try:
         for solution in sorted(solutions.glob("[0-9][0-9]_*.ipynb")):
             kept = build(solution, exercises)
-            click.echo(f"{exercises / solution.name}" + (f": kept {', '.join(kept)}" if kept else ""))
+            path = exercises / exercise_name(solution.stem)
+            click.echo(f"{path}: kept {', '.join(kept)}" if kept else path)
     except ValueError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None

@@ -43,7 +43,7 @@ def course(tmp_path):
 
 
 def answer(course, body):
-    path = course / "exercises" / "96_halves.ipynb"
+    path = course / "exercises" / "96_exercises_halves.ipynb"
     notebook = read_notebook(path)
     notebook.cells[2].source = f"# EXERCISE 96.1\ndef half(x):\n    {body}"
     nbformat.write(notebook, path)
@@ -150,7 +150,7 @@ def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
 
 @pytest.mark.parametrize(("body", "code"), [(None, 1), ("return x / 2", 0)])
 def test_plain_nbval_works_on_exercises(course, body, code):
-    path = answer(course, body) if body else course / "exercises" / "96_halves.ipynb"
+    path = answer(course, body) if body else course / "exercises" / "96_exercises_halves.ipynb"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", str(path)]
     result = subprocess.run(command, cwd=course, capture_output=True, text=True)
     assert result.returncode == code, result.stdout

@@ -92,5 +92,5 @@ def chapter(tmp_path):
         find=find,
         path=path,
         exercises=tmp_path / "exercises",
-        exercise=tmp_path / "exercises" / "98_fixture.ipynb",
+        exercise=tmp_path / "exercises" / "98_exercises_fixture.ipynb",
     )

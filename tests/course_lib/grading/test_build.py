@@ -53,7 +53,7 @@ def test_building_twice_gives_the_same_bytes(chapter):
     first = chapter.exercise.read_bytes()
     assert build(chapter.path, chapter.exercises) == []
     assert chapter.exercise.read_bytes() == first
-    assert [path.name for path in chapter.exercises.iterdir()] == ["98_fixture.ipynb"]
+    assert [path.name for path in chapter.exercises.iterdir()] == ["98_exercises_fixture.ipynb"]
 
 
 def learner_works(chapter):

@@ -2,11 +2,16 @@
 
 ``make notebooks`` runs it on ``notebooks/`` and ``solutions/``. Timings, widget state and the exact Python
 version are not stored: a notebook executed twice differs only where its outputs do.
+
+What a learner sees folded is decided here, too, and not by hand: the source of cells tagged ``setup`` (imports,
+helpers, code that only arranges data), and in a chapter every output after its heading ``## Predict``, so that
+no result is seen before its cell is run. JupyterLab opens a folded output when the cell runs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from course_lib.grading.build import METADATA, read_notebook, write_notebook
 
 CELL_TIMEOUT = 120  # seconds
+SETUP = "setup"  # the tag of cells whose source is folded
 NOTEBOOK_TARGET = 60  # seconds a notebook may take on two cores; more is said, not refused
 
 
@@ -50,6 +56,23 @@ def tidy(notebook: NotebookNode) -> NotebookNode:
         for output in cell.get("outputs", []):
             if "data" in output:  # a view of a widget whose state is not stored shows nothing but an error
                 output.data.pop("application/vnd.jupyter.widget-view+json", None)
+    return notebook
+
+
+def fold(notebook: NotebookNode) -> NotebookNode:
+    """Fold the source of cells tagged ``setup``, and every output after the heading ``## Predict``."""
+    predicted = False
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            predicted |= re.search("^## Predict", cell.source, re.MULTILINE) is not None
+        elif cell.cell_type == "code":
+            folds = {}
+            if SETUP in cell.metadata.get("tags", ()):
+                folds["source_hidden"] = True
+            if predicted and cell.outputs:
+                folds["outputs_hidden"] = True
+            if folds:
+                cell.metadata["jupyter"] = folds
     return notebook
 
 
@@ -94,7 +117,7 @@ def execute(
         raise RuntimeError(f"{path}, cell {current} took longer than {cell_timeout:g} s") from None
     except DeadKernelError:
         raise RuntimeError(f"{path}, cell {current}: the kernel died") from None
-    write_notebook(tidy(notebook), path)
+    write_notebook(fold(tidy(notebook)), path)
     return notebook
 
 

@@ -31,6 +31,15 @@ def scale_of(value: float, unit: str) -> tuple[float, str]:
     return next(((f, name) for f, name in scales if abs(value) >= f), scales[-1] if value else (1, unit))
 
 
+def unit_named(name: str) -> tuple[str, float] | None:
+    """The base unit of a unit's name, and how many of it one is; ``None`` where the name is not known.
+
+    >>> unit_named("MB"), unit_named("%"), unit_named("GPUs")
+    (('B', 1000000.0), ('%', 0.01), None)
+    """
+    return next(((b, f) for b, scales in _SCALES.items() for f, n in scales if n == name), None)
+
+
 def amount(value: float, unit: str = "") -> str:
     """A number with its unit, to three or four digits.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.observe.show.amounts import same_digits, scale_of
+from course_lib.observe.show.predict import Guess
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 
@@ -16,7 +17,7 @@ class Row:
 
     Args:
         name: what it is: ``"sent by each rank"``.
-        guess: the learner's number, written before the run.
+        guess: the learner's, as ``predict`` returned it.
         predicted: the simulator's.
         measured: what our implementation did.
         official: what the official implementation did in the same run.
@@ -24,7 +25,7 @@ class Row:
     """
 
     name: str
-    guess: float | None = None
+    guess: Guess | float | None = None
     predicted: float | None = None
     measured: float | None = None
     official: float | None = None
@@ -32,11 +33,20 @@ class Row:
 
     def cells(self, columns: Sequence[str]) -> list[str | None]:
         """The row's name with its unit, then the values of ``columns``, all in that multiple of the unit."""
-        known = [v for v in (self.measured, self.predicted, self.official, self.guess) if v is not None]
+        guess = self.guess.value if isinstance(self.guess, Guess) else self.guess
+        every = {
+            "guess": guess,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "official": self.official,
+        }
+        known = [every[c] for c in ("measured", "predicted", "official", "guess") if every[c] is not None]
         factor, unit = scale_of(known[0] if known else 0, self.unit)
-        values = [getattr(self, column) for column in columns]
-        name = f"{self.name} ({unit})" if unit else self.name
-        return [name, *same_digits([None if value is None else value / factor for value in values])]
+        scaled = [None if every[column] is None else every[column] / factor for column in columns]
+        texts = same_digits(scaled)
+        if isinstance(self.guess, Guess) and guess is None and "guess" in columns:
+            texts[columns.index("guess")] = "none"  # asked for, and not played
+        return [f"{self.name} ({unit})" if unit else self.name, *texts]
 
 
 def compare(*rows: Row, official: str = "official", title: str = "") -> Shown:

@@ -58,8 +58,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "")
 
 
 def _is_figures(cells: Sequence[str]) -> bool:
-    """Whether a column holds amounts rather than words: short, and with a digit in each."""
-    return all(len(c) <= 14 and any(map(str.isdigit, c)) for c in cells if c)
+    """Whether a column holds amounts rather than words: short, and with a digit in each (or "none")."""
+    return all(c == "none" or (len(c) <= 14 and any(map(str.isdigit, c))) for c in cells if c)
 
 
 def _cell(value: Any) -> str:

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 from click.testing import CliRunner
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.grading.execute import execute, main, notebooks_in
 
@@ -49,3 +49,24 @@ def test_paths_are_notebooks_or_folders(tmp_path):
     assert [path.name for path in notebooks_in((tmp_path,))] == ["01_a.ipynb", "02_b.ipynb"]
     with pytest.raises(ValueError, match="neither a notebook nor a folder"):
         list(notebooks_in((tmp_path / "none",)))
+
+
+def test_imports_and_results_are_folded(tmp_path):
+    path = tmp_path / "97_try.ipynb"
+    cells = [
+        new_code_cell("import math", metadata={"tags": ["setup"]}),
+        new_code_cell("print('the problem')"),
+        new_markdown_cell("Text.\n\n## Predict\n\nA guess."),
+        new_code_cell("print('a result')"),
+        new_code_cell("print('arranged')", metadata={"tags": ["setup"]}),
+        new_code_cell("x = 1", metadata={"jupyter": {"outputs_hidden": True}}),
+    ]
+    nbformat.write(new_notebook(cells=cells), path)
+    notebook = execute(path)
+    assert [cell.metadata.get("jupyter") for cell in notebook.cells if cell.cell_type == "code"] == [
+        {"source_hidden": True},
+        None,
+        {"outputs_hidden": True},
+        {"source_hidden": True, "outputs_hidden": True},
+        None,
+    ]

@@ -19,6 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_lib.grading.exercise import answer_id, check_id, read_exercises, stub
+from course_lib.places import exercise_name
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -55,12 +56,6 @@ def read_notebook(path: Path) -> NotebookNode:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a notebook: {reason}") from None
     return notebook
-
-
-def exercise_name(chapter: str) -> str:
-    """``"05_ddp"`` -> ``"05_exercises_ddp.ipynb"``: a tab that is cut short still says what it is."""
-    number, _, topic = chapter.partition("_")
-    return f"{number}_exercises_{topic}.ipynb"
 
 
 def _text(notebook: NotebookNode) -> str:

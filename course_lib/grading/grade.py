@@ -19,13 +19,8 @@ from nbformat import NotebookNode
 from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
 from course_lib.grading.build import read_notebook
 from course_lib.grading.exercise import Exercise, read_exercises
+from course_lib.grading.limits import CELL_TIMEOUT, COURSE_TIMEOUT, TIME_LIMIT
 from course_lib.grading.sandbox import Event, run_notebook
-
-CELL_TIMEOUT = 60.0  # seconds for an answer, and for a check
-TIME_LIMIT = 600.0  # seconds for the chapter
-COURSE_TIMEOUT = (
-    120.0  # seconds for one of the course's own cells, which nobody can make hang before an answer
-)
 
 OnProgress = Callable[[str, int, int], None]
 

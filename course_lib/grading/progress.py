@@ -9,14 +9,9 @@ from pathlib import Path
 from course_lib.grading.build import read_notebook
 from course_lib.grading.exercise import read_exercises
 from course_lib.grading.grade import Grade
+from course_lib.places import course_root
 
 FILE = ".progress.json"
-
-
-def course_root() -> Path:
-    """The folder with ``solutions/``: where the package was installed from, else the current one."""
-    home = Path(__file__).resolve().parents[2]
-    return home if (home / "solutions").is_dir() else Path.cwd()
 
 
 def load(root: Path) -> dict[str, dict[str, int]]:
@@ -39,8 +34,9 @@ def remember(result: Grade, root: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def chapters(root: Path) -> list[tuple[str, int | None, int]]:
+def chapters(root: Path | None = None) -> list[tuple[str, int | None, int]]:
     """``(chapter, earned, possible)`` in the course's order; ``earned`` is None where nothing was graded yet."""
+    root = root or course_root()
     earned = load(root)
     rows = []
     for path in sorted((root / "solutions").glob("[0-9][0-9]_*.ipynb")):

@@ -1,5 +1,6 @@
 """The ``course`` command: what it prints, its exit codes, and that it leaves nothing running."""
 
+import io
 import json
 import os
 import signal
@@ -7,16 +8,20 @@ import subprocess
 import sys
 import time
 
+import click
 import nbformat
 import psutil
 import pytest
 from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from rich.console import Console
 
 from course_lib import doctor
 from course_lib.cli import main
 from course_lib.grading.build import build, read_notebook
+from course_lib.grading.grade import Grade, Result
 from course_lib.grading.progress import chapters, load
+from course_lib.grading.tables import grade_table
 
 CHECK = """from course_lib.grading.report import check
 @check
@@ -65,6 +70,43 @@ def test_json_is_as_promised_and_progress_is_remembered(course):
     shown = run(course, "progress")
     assert "3 / 3" in shown.output
     assert shown.exit_code == 0
+
+
+@pytest.mark.parametrize("module", ["course_lib", "course_lib.cli"])
+def test_python_m_is_course(module):
+    said = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True).stdout
+    assert said == CliRunner().invoke(main, ["--help"], prog_name="course").output
+    assert said.startswith("Usage: course ")
+
+
+def test_help_imports_nothing_heavy():
+    """So that it answers at once: torch, nbformat and pytest take seconds."""
+    code = "import sys, course_lib.cli; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
+    assert "click" in loaded
+    assert not loaded & {"torch", "numpy", "nbformat", "rich", "psutil", "jupyter_core", "pytest"}
+
+
+def test_help_fits_80_columns():
+    context = click.Context(main, info_name="course")
+    for name in ["", *main.list_commands(context)]:
+        lines = CliRunner().invoke(main, [*name.split(), "--help"], prog_name="course").output.splitlines()
+        assert all(len(line) <= 80 for line in lines), lines
+        assert not any(line.endswith("...") for line in lines[1:]), lines
+        flush = [line for line in lines if line and not line.startswith(" ")]
+        assert all(line.startswith(("Usage:", "Options:", "Commands:")) for line in flush), flush
+
+
+def test_long_lines_of_a_grade_go_on_below_their_text():
+    words = "twenty words of what came out " * 5
+    result = Result("96.1", words, 3, "failed", f"{words}\n{words}", facts=(words,))
+    console = Console(width=80, file=io.StringIO())
+    console.print(grade_table(Grade("96_halves", [result])))
+    lines = console.file.getvalue().splitlines()
+    starts = ("96.1  ", "      ", "  ✓ ", "    ", "  ✗ ")
+    assert all(line.startswith(starts) for line in lines[:-1])
+    assert lines[-1].startswith("96_halves")
+    assert len(lines) > 8
 
 
 def test_the_table_names_what_is_wrong_and_why(course):

@@ -1,0 +1,17 @@
+"""Where the course lies on this machine, and what its notebooks are called. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def course_root() -> Path:
+    """The folder with ``notebooks/`` and ``solutions/``: where the package was installed from, else this one."""
+    home = Path(__file__).resolve().parents[1]
+    return home if (home / "solutions").is_dir() else Path.cwd()
+
+
+def exercise_name(chapter: str) -> str:
+    """``"05_ddp"`` -> ``"05_exercises_ddp.ipynb"``: a tab that is cut short still says what it is."""
+    number, _, topic = chapter.partition("_")
+    return f"{number}_exercises_{topic}.ipynb"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from simulator.inputs.hardware import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.predict.layer_time import layer_seconds, recompute_seconds
+from simulator.predict.layer_time import layer_seconds
 from simulator.predict.memory import activation_bytes, kept_layer_bytes, model_states
 from simulator.predict.stages import stage_durations
 from simulator.predict.step import step_cost
@@ -49,8 +49,7 @@ class PublishedRow:
         """The same quantity from the simulator."""
         shape, plan = self.shape, self.plan
         if self.quantity == "layer_seconds":
-            forward, backward = layer_seconds(shape, plan, A100)
-            return sum((forward + backward).values()) + recompute_seconds(shape, plan, A100)
+            return sum(layer_seconds(shape, plan, A100).parts.values())
         if self.quantity == "stage_seconds":
             stages = stage_durations(shape, plan, A100)
             return sum(map(sum, (stages.forward, stages.backward_input, stages.backward_weight))) / plan.pp

@@ -14,7 +14,6 @@ from simulator.inputs.plan import ATTENTION, OFFLOAD, OPTIMIZERS, PRECISIONS, RE
 from simulator.inputs.shape import ACTIVATIONS, MODELS, PARAMETERS_ONLY, ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.predict.memory import model_states, plan_memory
-from simulator.predict.stages import schedule_memory
 
 SHAPE_OPTIONS = [
     click.option("--model", help=f"A known shape: {', '.join([*MODELS, *PARAMETERS_ONLY])}."),
@@ -41,6 +40,7 @@ PLAN_OPTIONS = [
     click.option("--ep", type=int, help="Expert-parallel ranks, inside --dp."),
     click.option("--micro-batch", type=int, help="Sequences in a microbatch."),
     click.option("--microbatches", type=int, help="In a step; if not given, as many as fill the pipeline."),
+    click.option("--schedule", help="As in timeline; 1f1b, or interleaved-1f1b with --chunks, if not given."),
     click.option("--chunks", type=int, help="Model chunks on a pipeline rank."),
     click.option("--stage-layers", help="Layers of every chunk in the model's order: 3,4,4,3."),
     click.option("--sequence-parallel", is_flag=True, default=None),
@@ -53,9 +53,6 @@ PLAN_OPTIONS = [
     click.option("--precision", type=click.Choice(list(PRECISIONS))),
     click.option("--offload", type=click.Choice(OFFLOAD)),
 ]
-SCHEDULE = click.option(
-    "--schedule", help="As in timeline; 1F1B, or interleaved with --chunks, if not given."
-)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -101,16 +98,15 @@ def read_shape(values: dict) -> ModelShape:
 @click.command()
 @options(SHAPE_OPTIONS, PLAN_OPTIONS)
 @click.option("--parameters", type=float, help="Model states of this many parameters, without a shape.")
-@SCHEDULE
 @JSON
-def memory(parameters: float | None, schedule: str | None, as_json: bool, **values: object) -> None:
+def memory(parameters: float | None, as_json: bool, **values: object) -> None:
     """Bytes that each pipeline rank must hold, by category."""
     plan = Plan(**_plan_values(values))
     if parameters is None:
         parameters = PARAMETERS_ONLY.get(values["model"])
     if parameters is None:
         shape = read_shape(values)
-        ranks = plan_memory(shape, plan) if schedule is None else schedule_memory(shape, plan, schedule)
+        ranks = plan_memory(shape, plan)
     elif not 0 < parameters < inf:
         raise ValueError(f"parameters must be a number more than 0, not {parameters:g}")
     else:
@@ -137,11 +133,8 @@ def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
 @click.option("--gpu", required=True, help=f"{', '.join(GPUS)}, or your own: FLOP/s,memory B/s,link B/s.")
 @click.option("--gpus", type=int, help="How many devices there are; the plan must not need more.")
 @click.option("--global-batch", type=int, required=True, help="Sequences in one step, on all ranks.")
-@SCHEDULE
 @JSON
-def step(
-    gpu: str, gpus: int | None, global_batch: int, schedule: str | None, as_json: bool, **values: object
-) -> None:
+def step(gpu: str, gpus: int | None, global_batch: int, as_json: bool, **values: object) -> None:
     """Seconds of one training step, by part, with MFU and HFU."""
     from simulator.predict.step import check_fits, step_cost
 
@@ -151,8 +144,8 @@ def step(
     if gpus is not None and plan.ranks > gpus:
         raise ValueError(f"dp x tp x pp x cp must be at most the {gpus} devices there are, not {plan.ranks}")
     plan.check(shape)
-    check_fits(shape, plan, hardware, schedule)
-    cost = step_cost(shape, plan, hardware, schedule)
+    check_fits(shape, plan, hardware)
+    cost = step_cost(shape, plan, hardware)
     numbers = {name: getattr(cost, name) for name in ("seconds", "tflops_per_gpu", "mfu", "hfu")}
     if as_json:
         click.echo(json.dumps(numbers | {"parts": cost.parts}))

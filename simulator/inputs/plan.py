@@ -12,6 +12,7 @@ from math import prod
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import GPUS, Hardware, Link
 from simulator.inputs.shape import MODELS, ModelShape, at_least, one_of
+from simulator.pipeline.placement import chunks_of, placement_of, rank_of
 
 __all__ = ["GPUS", "MODELS", "Hardware", "Link", "ModelShape", "Plan"]
 
@@ -31,7 +32,9 @@ class Plan:
         ep: expert-parallel size; experts are dealt out inside the data axis, so ``ep`` divides ``dp``.
         micro_batch: sequences in one microbatch of one data-parallel rank (b).
         microbatches: microbatches in a step, for one data-parallel rank; None: as many as fill the pipeline.
-        chunks: model chunks a pipeline rank holds (v; 1 is plain 1F1B, more is interleaved).
+        schedule: who does what in which order, a name of ``simulator.pipeline.placement.CHUNKS``; None: ``"1f1b"``,
+            and ``"interleaved-1f1b"`` where there are several chunks.
+        chunks: model chunks a pipeline rank holds (v); None: as many as the schedule has, 1 for most.
         stage_layers: layers of every chunk in the model's order; None: as even as possible, longer ones first.
         sequence_parallel: norms and dropout are split along the sequence (arXiv:2205.05198).
         zero: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters are sharded (arXiv:1910.02054).
@@ -52,7 +55,8 @@ class Plan:
     ep: int = 1
     micro_batch: int = 1
     microbatches: int | None = None
-    chunks: int = 1
+    schedule: str | None = None
+    chunks: int | None = None
     stage_layers: tuple[int, ...] | None = None
     sequence_parallel: bool = False
     zero: int = 0
@@ -65,10 +69,15 @@ class Plan:
     offload: str = "none"
 
     def __post_init__(self) -> None:
+        if self.chunks is not None:
+            at_least(1, chunks=self.chunks)
+        if self.schedule is None:
+            object.__setattr__(self, "schedule", "1f1b" if self.chunks in (None, 1) else "interleaved-1f1b")
+        object.__setattr__(self, "chunks", chunks_of(self.schedule, self.chunks))
         if self.microbatches is None:
             # Interleaving needs p - 1 more forwards of its first chunk before the first backward.
             object.__setattr__(self, "microbatches", self.pp if self.chunks == 1 else 2 * self.pp)
-        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep, chunks=self.chunks)
+        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
         at_least(1, micro_batch=self.micro_batch, microbatches=self.microbatches)
         at_least(0, prefetch=self.prefetch)
         for layers in self.stage_layers or ():
@@ -83,11 +92,6 @@ class Plan:
         if self.dp % self.ep:
             raise ValueError(
                 f"expert parallelism must divide the data parallelism of {self.dp}, not {self.ep}"
-            )
-        if self.chunks > 1 and (self.pp == 1 or self.microbatches % self.pp):
-            raise ValueError(
-                f"{self.chunks} chunks a rank need at least 2 pipeline ranks and a multiple of them in "
-                f"microbatches, not {self.pp} ranks and {self.microbatches} microbatches"
             )
         if self.shard is None:
             object.__setattr__(self, "shard", self.dp * self.cp)
@@ -124,16 +128,27 @@ class Plan:
 
     def layers_by_stage(self, shape: ModelShape) -> list[int]:
         """Layers of every stage (a chunk of a pipeline rank), in the model's order."""
-        return list(self.stage_layers or chunk_sizes(shape.layers, self.pp * self.chunks))
+        return list(self.stage_layers or chunk_sizes(shape.layers, self.stages))
+
+    @property
+    def stages(self) -> int:
+        """How many parts the model is cut into along its depth: p v."""
+        return self.pp * self.chunks
+
+    def rank_of(self, stage: int) -> int:
+        """The pipeline rank that holds this stage. In a V, rank 0 holds the first stage and the last."""
+        return rank_of(stage, self.pp, placement_of(self.schedule))
 
     def layers_of(self, shape: ModelShape) -> list[list[int]]:
-        """Layers of every chunk, by pipeline rank: chunk c of rank r is stage c p + r of the model."""
-        stages = self.layers_by_stage(shape)
-        return [list(stages[rank :: self.pp]) for rank in range(self.pp)]
+        """Layers of every chunk, by pipeline rank: of a rank's stages in the model's order."""
+        ranks: list[list[int]] = [[] for _ in range(self.pp)]
+        for stage, layers in enumerate(self.layers_by_stage(shape)):
+            ranks[self.rank_of(stage)].append(layers)
+        return ranks
 
     def check(self, shape: ModelShape) -> None:
         """Raise a ValueError if ``shape`` cannot be split as this plan says."""
-        stages = self.pp * self.chunks
+        stages = self.stages
         if self.stage_layers and (len(self.stage_layers) != stages or sum(self.stage_layers) != shape.layers):
             raise ValueError(
                 f"stage layers must be {stages} numbers that add up to {shape.layers}, not {self.stage_layers}"
@@ -164,6 +179,7 @@ class Plan:
 
     def root_parameters(self, shape: ModelShape, rank: int) -> int:
         """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""
+        last_rank = self.rank_of(self.stages - 1)
         first = shape.embedding_parameters(self.tp) if rank == 0 else 0
-        last = shape.head_parameters(self.tp, own_copy=self.pp > 1) if rank == self.pp - 1 else 0
+        last = shape.head_parameters(self.tp, own_copy=last_rank != 0) if rank == last_rank else 0
         return first + last

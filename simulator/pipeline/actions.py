@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from simulator.pipeline.placement import rank_of
+
 KINDS = ("F", "B", "W", "BW")
 
 
@@ -40,8 +42,7 @@ class Schedule:
         microbatches: m.
         chunks: stages held by each rank, v; there are ``ranks * chunks`` stages.
         actions: for every rank, what it does, in order.
-        placement: ``"loop"``: stage s lives on rank s mod p; ``"v"``: down the ranks and back up again, so that
-            with two chunks the first and the last stage share rank 0.
+        placement: ``"loop"`` or ``"v"``: which rank holds which stage (``simulator.pipeline.placement``).
         overlapped: for every rank, the positions of the forwards that run together with the backward behind
             them, each filling the other's waits for communication (DualPipe, arXiv:2412.19437). Empty: none do.
     """
@@ -77,8 +78,7 @@ class Schedule:
         """The rank that holds this stage."""
         if not 0 <= stage < self.stages:
             raise ValueError(f"stage {stage} does not exist: the stages are 0 to {self.stages - 1}")
-        lap, place = divmod(stage, self.ranks)
-        return self.ranks - 1 - place if self.placement == "v" and lap % 2 else place
+        return rank_of(stage, self.ranks, self.placement)
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages this rank holds, in the model's order: its chunks."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import islice, pairwise
 
 from simulator.pipeline.actions import Action, Schedule
+from simulator.pipeline.placement import chunks_of
 from simulator.pipeline.v_schedules import dualpipe_v, zb_v
 
 MOST_FORWARDS = 500_000  # half a minute of work and a gigabyte; much more would fill any memory
@@ -24,7 +25,7 @@ __all__ = ["SCHEDULES", "Action", "Schedule", "make_schedule"]
 
 def fill_drain(p: int, m: int, v: int | None = None) -> Schedule:
     """No pipelining: a microbatch goes through all stages and back before the next one enters."""
-    v = _chunks("fill-drain", v, 1)
+    v = chunks_of("fill-drain", v)
     ranks = [
         [action for i in range(m) for action in (Action("F", r, i), Action("BW", r, i))] for r in range(p)
     ]
@@ -33,14 +34,14 @@ def fill_drain(p: int, m: int, v: int | None = None) -> Schedule:
 
 def gpipe(p: int, m: int, v: int | None = None) -> Schedule:
     """All forwards, then all backwards (arXiv:1811.06965): every rank keeps the activations of all m."""
-    v = _chunks("gpipe", v, 1)
+    v = chunks_of("gpipe", v)
     ranks = [[Action(kind, r, i) for kind in ("F", "BW") for i in range(m)] for r in range(p)]
     return _schedule("gpipe", p, m, v, ranks)
 
 
 def one_f_one_b(p: int, m: int, v: int | None = None) -> Schedule:
     """1F1B (PipeDream-Flush, arXiv:2006.09503): a backward as soon as there is one, p - r in flight on rank r."""
-    v = _chunks("1f1b", v, 1)
+    v = chunks_of("1f1b", v)
     ranks = []
     for r in range(p):
         forwards = [Action("F", r, i) for i in range(m)]
@@ -55,8 +56,8 @@ def interleaved_1f1b(p: int, m: int, v: int | None = None) -> Schedule:
     Microbatches travel in rounds of p: a rank takes a whole round through one of its chunks, then through the
     next. The paper wants m to be a multiple of p; here the rounds just become as equal as possible.
     """
-    v = _chunks("interleaved-1f1b", v, 2, any_number=True)
-    rounds = _rounds(m, max(1, m // p))
+    v = chunks_of("interleaved-1f1b", v)
+    rounds = interleaved_rounds(p, m)
     ranks = []
     for r in range(p):
         stages = range(r, p * v, p)
@@ -71,7 +72,7 @@ def zb_h1(p: int, m: int, v: int | None = None) -> Schedule:
 
     As many microbatches in flight as 1F1B; rank r puts r weight gradients off until the end.
     """
-    v = _chunks("zb-h1", v, 1)
+    v = chunks_of("zb-h1", v)
     ranks = [_split_backward(r, m, warm_up=p - r, postponed=r) for r in range(p)]
     return _schedule("zb-h1", p, m, v, ranks)
 
@@ -81,7 +82,7 @@ def zb_h2(p: int, m: int, v: int | None = None) -> Schedule:
 
     Up to 2p - 1 microbatches in flight. The step of all ranks takes the same time, but starts and ends shifted.
     """
-    v = _chunks("zb-h2", v, 1)
+    v = chunks_of("zb-h2", v)
     ranks = [_split_backward(r, m, warm_up=2 * (p - r) - 1, postponed=2 * r) for r in range(p)]
     return _schedule("zb-h2", p, m, v, ranks)
 
@@ -106,18 +107,11 @@ def _split_backward(r: int, m: int, warm_up: int, postponed: int) -> list[Action
     return actions + [Action("W", r, i) for i in range(max(0, m - postponed), m)]
 
 
-def _rounds(m: int, count: int) -> list[range]:
-    """m microbatches in ``count`` consecutive rounds, as equal as possible, the longer ones first."""
+def interleaved_rounds(p: int, m: int) -> list[range]:
+    """m microbatches in rounds of p; where p does not divide m, m // p rounds that are as equal as possible."""
+    count = max(1, m // p)
     edges = [-(-m * k // count) for k in range(count + 1)]
     return [range(a, b) for a, b in pairwise(edges)]
-
-
-def _chunks(name: str, v: int | None, default: int, *, any_number: bool = False) -> int:
-    if v is None or v == default or any_number:
-        return default if v is None else v
-    raise ValueError(
-        f"{name} has {default} chunk a rank, not {v}: for more take interleaved-1f1b, zb-v or dualpipe-v"
-    )
 
 
 def _schedule(name: str, p: int, m: int, v: int, ranks: list[list[Action]]) -> Schedule:
@@ -142,11 +136,10 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int | None =
     Raises:
         ValueError: the name is unknown, a number is below 1, or the schedule cannot have that many chunks.
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"there is no schedule {name!r}: choose from {', '.join(SCHEDULES)}")
     for value, what in ((ranks, "ranks"), (microbatches, "microbatches"), (chunks, "chunks")):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{what} must be a whole number of at least 1, not {value}")
-    if (forwards := ranks * microbatches * (chunks or 1)) > MOST_FORWARDS:
+    chunks = chunks_of(name, chunks)
+    if (forwards := ranks * microbatches * chunks) > MOST_FORWARDS:
         raise ValueError(f"ranks x microbatches x chunks must be at most {MOST_FORWARDS:,}, not {forwards:,}")
     return SCHEDULES[name](ranks, microbatches, chunks)

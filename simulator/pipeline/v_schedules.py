@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import accumulate, compress
 
 from simulator.pipeline.actions import Action, Schedule
+from simulator.pipeline.placement import chunks_of, placement_of
 
 # What a step is: its kind, its chunk, and the counters that it moves on.
 STEPS = {
@@ -108,12 +109,11 @@ def dualpipe_v(p: int, m: int, v: int | None = None) -> Schedule:
 
 def _v_schedule(name: str, p: int, m: int, v: int | None, ranks: list[_Rank]) -> Schedule:
     """Put the ranks' lists together, without the microbatches from m on."""
-    if v not in (None, 2):
-        raise ValueError(f"{name} takes exactly 2 chunks a rank, one for each side of the V, not {v}")
+    v = chunks_of(name, v)
     actions, overlapped = [], []
     for rank in ranks:
         kept = [action.microbatch < m for action in rank.actions]
         place = list(accumulate(kept, initial=0))  # how many are kept before each
         actions.append(tuple(compress(rank.actions, kept)))
         overlapped.append(frozenset(place[at] for at in rank.overlapped if kept[at] and kept[at + 1]))
-    return Schedule(name, p, m, 2, tuple(actions), "v", tuple(overlapped))
+    return Schedule(name, p, m, v, tuple(actions), placement_of(name), tuple(overlapped))

@@ -6,7 +6,8 @@ kind of device, and in the few constants below, once for all.
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 
 from simulator.inputs.hardware import Hardware
@@ -19,36 +20,59 @@ from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_
 LOSS_BYTES = 36
 
 
-# ---- kernels ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class LayerSeconds:
+    """Seconds of one layer on one microbatch; what several questions need is computed once, and passed on.
 
-
-# ---- links ------------------------------------------------------------------------------------------------
-
-
-# ---- one layer --------------------------------------------------------------------------------------------
-
-
-def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[Counter, Counter]:
-    """Forward and backward of one layer on one microbatch, by part, without recomputation.
-
-    Parts: ``attention`` and ``mlp`` (matrix products and what runs between them), ``norms`` (norms, dropout and
-    residuals), ``tensor_parallel``, ``context_parallel`` and ``expert_parallel`` (the exposed communication).
+    Args:
+        forward, backward: by part, without recomputation: ``attention`` and ``mlp`` (matrix products and what runs
+            between them), ``norms`` (norms, dropout and residuals), ``tensor_parallel``, ``context_parallel`` and
+            ``expert_parallel`` (the exposed communication).
+        weight: the part of backward that no other layer waits for: the products for the weights.
+        recomputation: what backward repeats of forward.
     """
-    forward, backward = Counter(), Counter()
-    for part in (_attention, _mlp, _norms, _communication):
-        ahead, back = part(shape, plan, hardware)
-        forward.update(ahead)
-        backward.update(back)
-    return forward, backward
+
+    forward: dict[str, float]
+    backward: dict[str, float]
+    weight: float
+    recomputation: float
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Forward, backward and recomputation together, by part."""
+        both = {name: seconds + self.backward[name] for name, seconds in self.forward.items()}
+        return both | {"recomputation": self.recomputation}
+
+    @cached_property
+    def forward_seconds(self) -> float:
+        return sum(self.forward.values())
+
+    @cached_property
+    def backward_seconds(self) -> float:
+        """With what it recomputes."""
+        return sum(self.backward.values()) + self.recomputation
 
 
-def recompute_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
-    """What the backward of one layer repeats of its forward."""
+def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSeconds:
+    """How long one layer takes on one microbatch."""
+    core = _core(shape, plan, hardware)
+    products = {part: _products(sizes, plan, hardware) for part, sizes in _linears(shape, plan).items()}
+    forward, backward = {}, {}
+    for ahead, back in (
+        _attention(shape, plan, hardware, products["attention"], core),
+        _mlp(shape, plan, hardware, products["mlp"]),
+        _norms(shape, plan, hardware),
+        _communication(shape, plan, hardware, core),
+    ):
+        forward |= ahead
+        backward |= back
+    weight = sum(of_weight for _, _, of_weight in products.values())
+    again = 0.0
     if plan.recompute == "full":
-        return sum(layer_seconds(shape, plan, hardware)[0].values())
-    if plan.recompute == "selective" and plan.attention == "unfused":
-        return _core(shape, plan, hardware)[0]
-    return 0.0
+        again = sum(forward.values())
+    elif plan.recompute == "selective" and plan.attention == "unfused":
+        again = core[0]
+    return LayerSeconds(forward, backward, weight, again)
 
 
 def _tokens(shape: ModelShape, plan: Plan) -> int:
@@ -68,23 +92,24 @@ def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, in
     }
 
 
-def _products(part: str, shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float, float]:
-    """The linear layers of a part: forward, and backward for the input and for the weight."""
-    e, sizes = plan.itemsize, _linears(shape, plan)[part]
+Core = tuple[float, float]  # seconds of the attention core: forward, backward
+Products = tuple[
+    float, float, float
+]  # of a part's linear layers: forward, backward for the input and for the weight
+
+
+def _products(sizes: list[tuple[int, int, int, int]], plan: Plan, hardware: Hardware) -> Products:
+    e = plan.itemsize
     forward = sum(matmul_seconds(m, n, k, hardware, e, batch) for m, n, k, batch in sizes)
     of_input = sum(matmul_seconds(m, k, n, hardware, e, batch) for m, n, k, batch in sizes)
     of_weight = sum(matmul_seconds(k, n, m, hardware, e, batch) for m, n, k, batch in sizes)
     return forward, of_input, of_weight
 
 
-def weight_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
-    """The part of a layer's backward that no other layer waits for: the products for the weights."""
-    return sum(_products(part, shape, plan, hardware)[2] for part in ("attention", "mlp"))
-
-
-def _attention(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
-    forward, *backward = _products("attention", shape, plan, hardware)
-    core = _core(shape, plan, hardware)
+def _attention(
+    shape: ModelShape, plan: Plan, hardware: Hardware, products: Products, core: Core
+) -> tuple[dict, dict]:
+    forward, *backward = products
     # q, k, v and the context change their layout: read and written once each way; rotary does so to q and k.
     kv, own = max(1, shape.kv_heads // plan.tp) * shape.head_size, shape.hidden / plan.tp
     columns = 2 * own + 2 * kv + (0 if shape.learned_positions else own + kv)
@@ -92,7 +117,7 @@ def _attention(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict,
     return {"attention": forward + core[0] + moved}, {"attention": sum(backward) + core[1] + moved}
 
 
-def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, float]:
+def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
     """Scores, softmax, dropout, and the sum of the values: (forward, backward)."""
     s, d, e = shape.sequence, shape.head_size, plan.itemsize
     heads, rows = plan.micro_batch * shape.heads // plan.tp, shape.sequence // plan.cp
@@ -111,8 +136,8 @@ def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[float, flo
     )
 
 
-def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
-    forward, *backward = _products("mlp", shape, plan, hardware)
+def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware, products: Products) -> tuple[dict, dict]:
+    forward, *backward = products
     gates = 2 if shape.activation == "swiglu" else 1
     copies = plan.itemsize * _tokens(shape, plan) * shape.experts_per_token
     inner = copies * shape.ffn / plan.tp
@@ -135,17 +160,16 @@ def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dic
     )
 
 
-def _communication(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
+def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core) -> tuple[dict, dict]:
     tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
     # Two all-reduces, or two all-gathers and two reduce-scatters, in each direction. Backward, the product for
     # the weight does not wait for them.
     tensor = 2 * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
-    ahead = {"tensor_parallel": tensor}
-    back = {"tensor_parallel": tensor * (1 - hardware.overlap)}
+    ahead = {"tensor_parallel": tensor, "context_parallel": 0.0, "expert_parallel": 0.0}
+    back = ahead | {"tensor_parallel": tensor * (1 - hardware.overlap)}
     if plan.cp > 1:
         kv = 2 * e * tokens * max(1, shape.kv_heads // t) * shape.head_size
         ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
-        core = _core(shape, plan, hardware)
         ahead["context_parallel"] = exposed(ring, core[0], hardware)
         back["context_parallel"] = exposed(2 * ring, core[1], hardware)
     if plan.ep > 1:

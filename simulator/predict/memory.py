@@ -6,9 +6,15 @@ coefficients each count what one operator keeps for its backward; sharded units 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import mul
+
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
+from simulator.pipeline.schedules import interleaved_rounds, make_schedule
+from simulator.predict.memory_over_time import peak_saved
 
 DDP_BUCKET = 25 * 2**20  # bytes, PyTorch's bucket_cap_mb
 
@@ -132,42 +138,71 @@ def head_bytes(shape: ModelShape, plan: Plan) -> float:
     return 2 * _layer_input(shape, plan) + logits
 
 
-def in_flight(plan: Plan, rank: int, weights: list[float] | None = None) -> list[int]:
-    """Microbatches of each chunk of a pipeline rank that are alive when the most is (1F1B).
+def in_flight(plan: Plan, rank: int, weights: Sequence[float] | None = None) -> list[int]:
+    """Microbatches of each chunk of a pipeline rank that are alive when the most is, under 1F1B or interleaved 1F1B.
 
     A rank runs forwards for a warm-up, then one more before each backward. Plain 1F1B: p - rank. With v chunks
-    the warm-up is (v-1) p + 2 (p-1-rank) forwards; a rank takes p microbatches through a chunk, then through the
-    next, and backwards in the opposite order.
+    the warm-up is (v-1) p + 2 (p-1-rank) forwards; a rank takes a round of p microbatches through a chunk, then
+    through the next, and backwards in the opposite order.
 
     Args:
-        weights: what a microbatch in each chunk counts: their layers, where they differ.
+        weights: what a microbatch in each chunk counts: its layers, where they differ.
     """
     p, m, v = plan.pp, plan.microbatches, plan.chunks
-    if v == 1:
+    if plan.schedule == "1f1b":
         return [min(m, p - rank)]
-
-    def done(actions: int) -> list[int]:
-        rounds, rest = divmod(actions, p * v)
-        return [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
-
-    warm_up = min(m * v, (v - 1) * p + 2 * (p - 1 - rank))
-    alive = []
-    for backwards in range(min(m * v - warm_up, p * v) + 1):  # after one round of all chunks it repeats
-        forwards = done(min(warm_up + backwards + 1, m * v))
-        alive.append([f - b for f, b in zip(forwards, reversed(done(backwards)), strict=True)])
-    return max(alive, key=lambda counts: sum(n * w for n, w in zip(counts, weights or [1] * v, strict=True)))
+    rounds = [len(round_) for round_ in interleaved_rounds(p, m)]
+    warm_up = min(m * v, (v - 1) * rounds[0] + 2 * (p - 1 - rank))
+    if len(set(rounds)) == 1:  # after one round of all chunks it repeats
+        rounds = rounds[: 2 + -(-warm_up // (v * rounds[0]))]
+    forwards = [chunk for round_ in rounds for chunk in range(v) for _ in range(round_)]
+    backwards = [v - 1 - chunk for chunk in forwards]
+    alive = [forwards[: warm_up + 1].count(chunk) for chunk in range(v)]
+    weights = weights or [1] * v
+    if len(set(weights)) == 1:  # every backward makes room for the next forward
+        return alive
+    most, total = list(alive), sum(map(mul, alive, weights))
+    highest = total
+    for done, arrives in zip(backwards, forwards[warm_up + 1 :], strict=False):
+        alive[done] -= 1
+        alive[arrives] += 1
+        total += weights[arrives] - weights[done]
+        if total > highest:
+            most, highest = list(alive), total
+    return most
 
 
 def activation_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     """All that pipeline rank ``rank`` keeps at its peak: layers of every microbatch in flight, and the ends."""
-    layers = plan.layers_of(shape)[rank]
-    counts = in_flight(plan, rank, layers)
-    total = kept_layer_bytes(shape, plan) * sum(n * l for n, l in zip(counts, layers, strict=True))
-    if rank == 0:
-        total += embedding_bytes(shape, plan) * counts[0]
-    if rank == plan.pp - 1:
-        total += head_bytes(shape, plan)  # the last stage goes straight on to the backward
-    return total
+    return all_activation_bytes(shape, plan)[rank]
+
+
+def all_activation_bytes(shape: ModelShape, plan: Plan) -> list[float]:
+    """``activation_bytes`` of every pipeline rank, by a closed form for 1F1B and from its actions otherwise."""
+    if plan.schedule not in ("1f1b", "interleaved-1f1b"):
+        # From some microbatch on, every further one takes the place of an earlier one; except in GPipe.
+        m = plan.microbatches if plan.schedule == "gpipe" else min(plan.microbatches, 4 * plan.pp)
+        schedule = make_schedule(plan.schedule, plan.pp, m, plan.chunks)
+        return peak_saved(schedule, *stage_bytes(shape, plan))
+    one, peaks = kept_layer_bytes(shape, plan), []
+    for rank, layers in enumerate(plan.layers_of(shape)):
+        counts = in_flight(plan, rank, layers)
+        peaks.append(one * sum(map(mul, counts, layers)))
+        if rank == 0:
+            peaks[0] += embedding_bytes(shape, plan) * counts[0]
+    peaks[-1] += head_bytes(shape, plan)  # the last stage goes straight on to the backward
+    return peaks
+
+
+def stage_bytes(shape: ModelShape, plan: Plan) -> tuple[list[float], list[float]]:
+    """(saved by F, of that kept from B until W) of one microbatch, one entry a stage."""
+    layers = plan.layers_by_stage(shape)
+    one, weight = kept_layer_bytes(shape, plan), weight_bytes(shape, plan)
+    saved, kept = [n * one for n in layers], [n * weight for n in layers]
+    saved[0] += embedding_bytes(shape, plan)
+    saved[-1] += head_bytes(shape, plan)
+    kept[-1] += head_bytes(shape, plan)
+    return saved, kept
 
 
 # ---- what is alive for a moment ---------------------------------------------------------------------------
@@ -199,13 +234,20 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
 
 def rank_memory(shape: ModelShape, plan: Plan, rank: int = 0) -> MemoryBreakdown:
     """The peak of one device of pipeline rank ``rank``."""
+    plan.check(shape)
+    return _rank_memory(shape, plan, rank, activation_bytes(shape, plan, rank))
+
+
+def _rank_memory(shape: ModelShape, plan: Plan, rank: int, activations: float) -> MemoryBreakdown:
     dense, experts = plan.parameters_of(shape, rank)
-    states = model_states(dense, plan) + model_states(experts, plan, plan.dp * plan.cp // plan.ep)
-    activations, buffers = activation_bytes(shape, plan, rank), buffer_bytes(shape, plan, rank)
-    return states + MemoryBreakdown(activations=activations, buffers=buffers)
+    states = model_states(dense, plan)
+    if experts:
+        states += model_states(experts, plan, plan.dp * plan.cp // plan.ep)
+    return replace(states, activations=activations, buffers=buffer_bytes(shape, plan, rank))
 
 
 def plan_memory(shape: ModelShape, plan: Plan) -> list[MemoryBreakdown]:
     """The peak of every pipeline rank; the heaviest decides whether the plan fits."""
     plan.check(shape)
-    return [rank_memory(shape, plan, rank) for rank in range(plan.pp)]
+    activations = all_activation_bytes(shape, plan)
+    return [_rank_memory(shape, plan, rank, activations[rank]) for rank in range(plan.pp)]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
+from simulator.pipeline.actions import Schedule
 from simulator.pipeline.execution import Execution
 
 
@@ -58,6 +60,27 @@ def replay(
         held = tuple(replace(states[rank], activations=base + total) for total in totals)
         histories.append(MemoryHistory(rank, times, held, names, execution.end))
     return histories
+
+
+def peak_saved(schedule: Schedule, saved: Sequence[float], kept: Sequence[float]) -> list[float]:
+    """The most bytes that each rank holds at once: the peaks of ``replay`` without their times.
+
+    A rank does one action after the other, so its own order decides its peak, however long the actions take.
+
+    Args:
+        saved, kept: as in ``replay``, one number a stage.
+    """
+    change = {
+        "F": saved,
+        "B": [k - s for s, k in zip(saved, kept, strict=True)],
+        "W": [-k for k in kept],
+        "BW": [-s for s in saved],
+    }
+    peaks = []
+    for actions in schedule.actions:
+        alive = accumulate((change[kind][stage] for kind, stage, _ in actions), initial=0.0)
+        peaks.append(max(alive))
+    return peaks
 
 
 def _by_stage(name: str, value: float | Sequence[float], stages: int) -> Sequence[float]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from simulator.inputs.hardware import Hardware
@@ -14,9 +13,9 @@ from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, exposed
 from simulator.predict.flops import hardware_flops, model_flops
 from simulator.predict.kernel_time import memory_seconds
-from simulator.predict.layer_time import embedding_seconds, layer_seconds, logits_seconds, recompute_seconds
+from simulator.predict.layer_time import LayerSeconds
 from simulator.predict.memory import plan_memory
-from simulator.predict.stages import run_schedule, schedule_memory
+from simulator.predict.stages import UnitSeconds, run_schedule, unit_seconds
 
 # Bytes for one gradient before the optimizer uses it: unscaled to fp32, checked, its norm, clipped, and zeroed.
 GRADIENT_BYTES = 20
@@ -63,28 +62,33 @@ class StepCost:
         return self.hardware_flops / self.seconds / self.ranks / 1e12
 
 
-def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str | None = None) -> StepCost:
-    """Predict one step of ``plan`` with ``plan.global_batch`` sequences.
-
-    Args:
-        schedule: a schedule's name, whose bubble the engine finds; None: 1F1B, interleaved if the
-            plan has several chunks, whose bubble is known.
-    """
-    plan.check(shape)
-    stages = [stage_seconds(shape, plan, hardware, rank) for rank in range(plan.pp)]
-    times = [sum(stage.values()) for stage in stages]
+def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
+    """Predict one step of ``plan`` with ``plan.global_batch`` sequences."""
+    units = unit_seconds(shape, plan, hardware)
+    layers = [sum(chunks) for chunks in plan.layers_of(shape)]
+    last = plan.rank_of(plan.stages - 1)
+    alike: dict[tuple, dict[str, float]] = {}  # ranks with as many layers and the same ends take equally long
+    stages = []
+    for rank, count in enumerate(layers):
+        kind = count, rank == 0, rank == last, rank == plan.pp - 1
+        if kind not in alike:
+            alike[kind] = stage_seconds(shape, plan, hardware, rank, units)
+        stages.append(alike[kind])
+    totals = {id(parts): sum(parts.values()) for parts in alike.values()}
+    times = [totals[id(parts)] for parts in stages]
     slowest = max(range(plan.pp), key=times.__getitem__)
-    parts = Counter({name: plan.microbatches * seconds for name, seconds in stages[slowest].items()})
-    if schedule is None:
+    parts = {name: plan.microbatches * seconds for name, seconds in stages[slowest].items()}
+    if plan.schedule == "1f1b" or (plan.schedule == "interleaved-1f1b" and plan.microbatches % plan.pp == 0):
         # A microbatch passes every other stage once before and after the steady state; a chunk is 1/v of a stage.
         # Even stages: (p - 1) / (v m) of the compute time (arXiv:2104.04473, section 2.2.2).
         parts["bubble"] = (sum(times) - times[slowest]) / plan.chunks
     else:
         busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
-        makespan = run_schedule(shape, plan, hardware, schedule).makespan
+        makespan = run_schedule(shape, plan, hardware, units).makespan
         parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
-    parts.update(_gradients(shape, plan, hardware, slowest))
-    parts.update(_optimizer(shape, plan, hardware, slowest))
+    once = _gradients(shape, plan, hardware, slowest, layers[slowest] * units.layer.backward_seconds)
+    for name, seconds in (once | _optimizer(shape, plan, hardware, slowest)).items():
+        parts[name] = parts.get(name, 0) + seconds
     batch = plan.global_batch
     return StepCost(
         parts={name: seconds for name, seconds in parts.items() if seconds},
@@ -95,40 +99,50 @@ def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str |
     )
 
 
-def stage_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> Counter:
-    """Forward and backward of one microbatch on all chunks of pipeline rank ``rank``, by part."""
+def stage_seconds(
+    shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, units: UnitSeconds | None = None
+) -> dict[str, float]:
+    """Forward and backward of one microbatch on all chunks of pipeline rank ``rank``, by part.
+
+    Args:
+        units: as ``unit_seconds`` gives them, if they are known already.
+    """
+    units = units or unit_seconds(shape, plan, hardware)
     layers = sum(plan.layers_of(shape)[rank])
-    forward, backward = layer_seconds(shape, plan, hardware)
-    parts = Counter({name: layers * seconds for name, seconds in (forward + backward).items()})
-    parts["recomputation"] = layers * recompute_seconds(shape, plan, hardware)
+    parts = {name: layers * seconds for name, seconds in units.layer.parts.items()}
     if rank == 0:
-        parts["embedding"] = embedding_seconds(shape, plan, hardware)
-    if rank == plan.pp - 1:
-        parts["logits"] = logits_seconds(shape, plan, hardware)
+        parts["embedding"] = units.embedding
+    if rank == plan.rank_of(plan.stages - 1):
+        parts["logits"] = units.logits
     if plan.pp > 1:
-        parts["pipeline"] = 2 * plan.chunks * _transfer(shape, plan, hardware)
+        parts["pipeline"] = _borders(plan, rank) * _transfer(shape, plan, hardware)
     if plan.microbatches > 1 and plan.zero < 2:
         # From the second microbatch on, a gradient is added to the one that is there: read and written.
         accumulated = 2 * plan.itemsize * sum(plan.parameters_of(shape, rank))
         again = (plan.microbatches - 1) / plan.microbatches
         parts["gradient_accumulation"] = again * memory_seconds(accumulated, hardware)
     if plan.zero >= 2:
-        parts["data_parallel"] = layers * _sharded_layer(shape, plan, hardware, forward, backward)
+        parts["data_parallel"] = layers * _sharded_layer(shape, plan, hardware, units.layer)
         # The root unit is gathered before anything else and scattered after it: beside no computation.
         root = _sharding(shape, plan, hardware, (plan.root_parameters(shape, rank), 0))
         parts["data_parallel"] += sum(root)
     return parts
 
 
-def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware, schedule: str | None = None) -> None:
+def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware) -> None:
     """Raise a ValueError if some pipeline rank needs more memory than the device has."""
-    ranks = plan_memory(shape, plan) if schedule is None else schedule_memory(shape, plan, schedule)
-    needed = max(rank.total for rank in ranks)
+    needed = max(rank.total for rank in plan_memory(shape, plan))
     if needed > hardware.memory:
         raise ValueError(
             f"this plan needs {needed / 1e9:.1f} GB on a device and {hardware.name} has "
             f"{hardware.memory / 1e9:.0f} GB: use more tp, pp or zero, recompute, or a smaller micro-batch"
         )
+
+
+def _borders(plan: Plan, rank: int) -> int:
+    """Transfers that a rank waits for with every microbatch: two a chunk; none where a V turns."""
+    turns = plan.chunks // 2 if plan.rank_of(plan.pp) == rank == plan.pp - 1 else 0
+    return 2 * (plan.chunks - turns)
 
 
 def _transfer(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
@@ -149,10 +163,14 @@ def _copies(
     return [(plan.itemsize * n, ranks, min(plan.shard, ranks), stride) for n, ranks, stride in sizes if n]
 
 
-def _gradients(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> dict[str, float]:
-    """Once a step: gradients become one, beside the backward of the last microbatch; ZeRO shares the result."""
-    backward = sum(layer_seconds(shape, plan, hardware)[1].values())
-    window = sum(plan.layers_of(shape)[rank]) * (backward + recompute_seconds(shape, plan, hardware))
+def _gradients(
+    shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, window: float
+) -> dict[str, float]:
+    """Once a step: gradients become one, beside the backward of the last microbatch; ZeRO shares the result.
+
+    Args:
+        window: seconds of that backward.
+    """
     reduced = gathered = 0.0
     for size, ranks, shard, stride in _copies(shape, plan, plan.parameters_of(shape, rank)):
         if plan.zero == 0:
@@ -179,16 +197,13 @@ def _sharding(
     return gather, scatter
 
 
-def _sharded_layer(
-    shape: ModelShape, plan: Plan, hardware: Hardware, forward: Counter, backward: Counter
-) -> float:
+def _sharded_layer(shape: ModelShape, plan: Plan, hardware: Hardware, layer: LayerSeconds) -> float:
     """ZeRO 2 and 3, each layer and microbatch: gather for forward and backward, scatter the gradients."""
     experts = shape.expert_parameters(plan.tp) * (shape.experts // plan.ep) if shape.experts > 1 else 0
     dense = shape.layer_parameters(plan.tp, plan.ep) - experts
     gather, scatter = _sharding(shape, plan, hardware, (dense, experts))
-    recompute = recompute_seconds(shape, plan, hardware)
-    ahead = exposed(gather, sum(forward.values()), hardware)
-    return ahead + exposed(gather + scatter, sum(backward.values()) + recompute, hardware)
+    ahead = exposed(gather, layer.forward_seconds, hardware)
+    return ahead + exposed(gather + scatter, layer.backward_seconds, hardware)
 
 
 def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> dict[str, float]:

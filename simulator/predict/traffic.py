@@ -12,12 +12,14 @@ pipelines arXiv:2104.04473; ring attention arXiv:2310.01889; experts arXiv:2006.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.pipeline.actions import Schedule
+from simulator.pipeline.placement import placement_of, rank_of
 from simulator.predict.collective_traffic import (
     ring_all_gather_sent,
     ring_all_reduce_sent,
@@ -147,13 +149,24 @@ def tensor_parallel_traffic(
 
 
 def pipeline_traffic(
-    elements: int, microbatches: int, ranks: int, rank: int, chunks: int = 1, itemsize: int = 2
+    elements: int,
+    microbatches: int,
+    ranks: int,
+    rank: int,
+    chunks: int = 1,
+    itemsize: int = 2,
+    *,
+    placement: str = "loop",
 ) -> Traffic:
     """What pipeline rank ``rank`` sends: an activation forward for each chunk but the last of the model, and
-    its gradient backward for each chunk but the first. ``elements`` is one microbatch at a stage's border."""
-    forward = chunks - (1 if rank == ranks - 1 else 0)
-    backward = chunks - (1 if rank == 0 else 0)
-    messages = microbatches * (forward + backward) if ranks > 1 else 0
+    its gradient backward for each chunk but the first; nothing where a V turns and both stages are its own.
+
+    Args:
+        elements: of one microbatch at a stage's border.
+    """
+    holders = [rank_of(stage, ranks, placement) for stage in range(ranks * chunks)]
+    crossings = [(a, b) for a, b in pairwise(holders) if a != b and rank in (a, b)]
+    messages = microbatches * len(crossings)  # at each border one of the two: F by the one, B by the other
     size = messages * elements * itemsize
     return Traffic([TrafficRow("send", 2, messages, size, size)] if messages else [])
 
@@ -214,7 +227,8 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     context = context_parallel_traffic(2 * tokens * kv_heads * shape.head_size, plan.cp, layers * m, e)
     experts = expert_parallel_traffic(local, shape.hidden, shape.experts_per_token, plan.ep, layers * m, e)
     # Every tensor-parallel rank would send the same activation; with sequence parallelism, its own part.
-    pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e)
+    placement = placement_of(plan.schedule)
+    pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e, placement=placement)
     return tensor + context + experts + pipeline + data_parallel_traffic(shape, plan, stage)
 
 

@@ -142,7 +142,7 @@ def test_validate_prints_every_row_and_holds_its_targets():
             "--gpu h100 --global-batch 64 --tp 8 --pp 8 --gpus 8",
             "must be at most the 8 devices there are, not 64",
         ),
-        ("--gpu h100 --global-batch 63 --pp 8 --chunks 3", "8 ranks and 63 microbatches"),
+        ("--gpu h100 --global-batch 64 --pp 8 --schedule 1f1b --chunks 3", "1f1b has 1 chunk a rank, not 3"),
     ],
 )
 def test_impossible_steps_end_with_one_sentence_and_exit_code_2(options, sentence):

@@ -66,7 +66,10 @@ def test_picture_and_trace(tmp_path):
     ("arguments", "sentence"),
     [
         (["--schedule", "1f1b", "--ranks", "0", "--microbatches", "4"], "ranks must be a whole number"),
-        (["--schedule", "2f2b", "--ranks", "2", "--microbatches", "4"], "there is no schedule '2f2b'"),
+        (
+            ["--schedule", "2f2b", "--ranks", "2", "--microbatches", "4"],
+            "schedule must be one of fill-drain, gpipe",
+        ),
         (
             ["--schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--forward", "-1"],
             "forward must be a number",

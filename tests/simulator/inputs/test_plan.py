@@ -72,6 +72,9 @@ def test_sizes_that_follow():
     plan = Plan(dp=3, tp=2, pp=4, cp=2, micro_batch=5)
     assert (plan.ranks, plan.microbatches, plan.global_batch) == (48, 4, 60)
     assert Plan(pp=4, chunks=2).microbatches == 8
+    assert Plan(pp=4, chunks=2, microbatches=6).schedule == "interleaved-1f1b"
+    assert Plan(pp=4).schedule == "1f1b"
+    assert Plan(pp=4, schedule="zb-v").chunks == 2
     assert [Plan(precision=p).optimizer_bytes for p in ("mixed", "bf16", "fp32")] == [12, 4, 8]
     assert [Plan(optimizer=o).optimizer_bytes for o in ("adam", "momentum", "sgd")] == [12, 8, 4]
 
@@ -84,7 +87,9 @@ def test_sizes_that_follow():
         (dict(zero=4), "zero must be 0, 1, 2 or 3, not 4"),
         (dict(recompute="some"), "recompute must be one of none, selective, full, not some"),
         (dict(dp=4, ep=3), "expert parallelism must divide the data parallelism of 4, not 3"),
-        (dict(pp=4, chunks=2, microbatches=6), "not 4 ranks and 6 microbatches"),
+        (dict(pp=4, chunks=0), "chunks must be a whole number of at least 1, not 0"),
+        (dict(pp=4, schedule="2f2b"), "schedule must be one of fill-drain, gpipe, .*, not 2f2b"),
+        (dict(pp=4, schedule="zb-v", chunks=1), "zb-v takes exactly 2 chunks a rank"),
         (dict(dp=8, shard=3), "shard must divide the 8 data-parallel ranks, not 3"),
         (dict(offload="parameters"), "offload of parameters needs zero 3, not zero 0"),
     ],

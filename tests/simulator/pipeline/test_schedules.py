@@ -131,7 +131,7 @@ def test_stages_lie_in_a_loop_or_in_a_v():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("1f2b", 4, 8), "there is no schedule '1f2b': choose from fill-drain, gpipe"),
+        (("1f2b", 4, 8), "schedule must be one of fill-drain, gpipe, .*, not 1f2b"),
         (("1f1b", 0, 8), "ranks must be a whole number of at least 1, not 0"),
         (("1f1b", 4, -1), "microbatches must be a whole number of at least 1, not -1"),
         (("1f1b", 4, 2.5), "microbatches must be a whole number of at least 1, not 2.5"),

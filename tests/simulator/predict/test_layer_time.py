@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from simulator.inputs.hardware import GPUS, Hardware
-from simulator.inputs.plan import Plan
+from simulator.inputs.plan import RECOMPUTE, Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.collective_time import collective_seconds, exposed, group_link
 from simulator.predict.flops import forward_flops, hardware_flops, model_flops
 from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
-from simulator.predict.layer_time import layer_seconds, recompute_seconds
+from simulator.predict.layer_time import layer_seconds
 from simulator.predict.step import check_fits, stage_seconds, step_cost
 
 A100, H100 = GPUS["a100-80gb"], GPUS["h100"]
@@ -52,7 +52,7 @@ def test_a_token_costs_two_flops_a_parameter_it_meets():
 def test_flash_attention_leaves_selective_recomputation_nothing():
     plan = Plan(recompute="selective", attention="flash")
     assert hardware_flops(GPT, plan, 1)["recomputation"] == 0
-    assert recompute_seconds(GPT, plan, A100) == 0
+    assert layer_seconds(GPT, plan, A100).recomputation == 0
 
 
 # ---- kernels and links ------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def test_what_overlaps_is_hidden_in_part():
 
 
 def seconds(shape, hardware=A100, **plan):
-    forward, backward = layer_seconds(shape, Plan(**plan), hardware)
-    return sum(forward.values()) + sum(backward.values())
+    layer = layer_seconds(shape, Plan(**plan), hardware)
+    return layer.forward_seconds + layer.backward_seconds
 
 
 def test_flash_attention_saves_what_the_scores_cost():
@@ -126,33 +126,34 @@ def test_flash_attention_saves_what_the_scores_cost():
 
 
 def test_tensor_parallel_divides_products_and_adds_communication():
-    forward, _ = layer_seconds(GPT, Plan(), A100)
-    split, _ = layer_seconds(GPT, Plan(tp=8), A100)
+    forward = layer_seconds(GPT, Plan(), A100).forward
+    split = layer_seconds(GPT, Plan(tp=8), A100).forward
     assert split["mlp"] < forward["mlp"] / 6
     assert split["norms"] == forward["norms"]  # every rank does them whole, but for sequence parallelism:
-    together, _ = layer_seconds(GPT, Plan(tp=8, sequence_parallel=True), A100)
+    together = layer_seconds(GPT, Plan(tp=8, sequence_parallel=True), A100).forward
     assert together["norms"] == forward["norms"] / 8
     assert forward["tensor_parallel"] == 0
     assert split["tensor_parallel"] == together["tensor_parallel"] > 0
 
 
 def test_backward_takes_about_twice_as_long():
-    forward, backward = layer_seconds(GPT, Plan(attention="flash"), A100)
-    assert sum(backward.values()) == pytest.approx(2 * sum(forward.values()), rel=0.1)
+    layer = layer_seconds(GPT, Plan(attention="flash"), A100)
+    assert layer.backward_seconds == pytest.approx(2 * layer.forward_seconds, rel=0.1)
 
 
 def test_full_recomputation_is_one_more_forward():
-    forward, _ = layer_seconds(GPT, Plan(), A100)
-    assert recompute_seconds(GPT, Plan(recompute="full"), A100) == sum(forward.values())
-    assert 0 < recompute_seconds(GPT, Plan(recompute="selective"), A100) < sum(forward.values()) / 4
-    assert recompute_seconds(GPT, Plan(), A100) == 0
+    none, selective, full = (layer_seconds(GPT, Plan(recompute=way), A100) for way in RECOMPUTE)
+    assert full.recomputation == none.forward_seconds
+    assert 0 < selective.recomputation < none.forward_seconds / 4
+    assert none.recomputation == 0
+    assert full.backward_seconds == none.backward_seconds + none.forward_seconds
 
 
 def test_context_parallel_exposes_its_ring_only_where_attention_is_short():
     short, long = (replace(SMALL, sequence=s) for s in (1024, 65536))
 
     def shown(shape):
-        forward, _ = layer_seconds(shape, Plan(cp=8, attention="flash"), A100)
+        forward = layer_seconds(shape, Plan(cp=8, attention="flash"), A100).forward
         return forward["context_parallel"] / forward["attention"]
 
     assert shown(short) > 5 * shown(long) > 0
@@ -162,8 +163,8 @@ def test_experts_do_the_work_of_k_and_pay_to_meet():
     mixtral = MODELS["mixtral-8x7b"]
     dense = replace(mixtral, experts=1, experts_per_token=1)
     plan = Plan(dp=8, ep=8, attention="flash")
-    forward, _ = layer_seconds(mixtral, plan, H100)
-    once, _ = layer_seconds(dense, Plan(dp=8, attention="flash"), H100)
+    forward = layer_seconds(mixtral, plan, H100).forward
+    once = layer_seconds(dense, Plan(dp=8, attention="flash"), H100).forward
     assert 1.8 < forward["mlp"] / once["mlp"] < 2.6
     assert forward["expert_parallel"] > 0
     assert once["expert_parallel"] == 0

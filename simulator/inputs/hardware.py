@@ -1,13 +1,20 @@
 """The third input: what one device can do, and the links between devices.
 
-Peaks are the makers' dense 16-bit figures. The efficiencies are one set for each kind of device, not for a model
-or a row: ``python -m simulator validate`` shows how far they carry.
+The known devices are files in ``simulator/inputs/devices``: every number there has its unit and its source, and a
+file lists the measured rows that its numbers were fitted to and those that they were not.
+``simulator.inputs.hardware_file`` reads and writes such files, yours included. ``python -m simulator validate``
+shows how far the numbers carry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
+from functools import cache
+from math import inf, isfinite
+from pathlib import Path
+
+Sizes = tuple[tuple[float, float], ...]  # (size, part of the peak reached there), sizes ascending
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,8 @@ class Link:
     efficiency: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.latency < 0 or self.bandwidth <= 0 or not 0 < self.efficiency <= 1:
+        sensible = 0 <= self.latency < inf and self.bandwidth > 0 and 0 < self.efficiency <= 1
+        if not sensible:
             raise ValueError(
                 f"a link needs a latency >= 0, a bandwidth > 0 and an efficiency in (0, 1], not {self}"
             )
@@ -40,23 +48,36 @@ class Link:
 
 @dataclass(frozen=True)
 class Hardware:
-    """One kind of device, and how such devices are joined.
+    """One kind of device, and how such devices are joined. Bytes, seconds and FLOP/s throughout.
 
     Args:
         name: as the command line calls it.
         peak_flops: 16-bit matrix FLOP/s that the maker prints, without sparsity.
         memory: bytes of device memory.
         memory_bandwidth: bytes a second to that memory, as the maker prints them.
-        node: a link to a device of the same node, and
-        network: to one of another node, each as the maker prints it.
+        node: a link to a device of the same node (the NVLink domain), and
+        network: to one of another node on the same rail, each as the maker prints it.
+        spine: to a device that no rail switch reaches; None: one rail reaches all.
         node_size: devices in a node.
+        rail_size: devices that one rail tier joins; 0: all of them.
+        gather_cards: network cards of a node that one all-gather or reduce-scatter over whole nodes uses at
+            once. With 1 it is a flat ring, of which one rank in eight sends off its node; 0: all of the node's.
+        fp8_flops: 8-bit matrix FLOP/s; 0: the device has no 8-bit arithmetic.
         units: processors that share a matrix product tile by tile (streaming multiprocessors).
-        matmul_efficiency: part of the peak that a large matrix product reaches.
+        matmul_efficiency: part of the peak that the inner loop of a large matrix product reaches.
+        sustained: part of the 16-bit peak that the power supply lets long products hold; 1: no limit.
+        sustained_fp8: the same, of the 8-bit peak.
+        matmul_sizes: (FLOP of one product, part of the peak reached), measured: used instead of the tile model.
         tile_start: columns' worth of time to fill and drain one tile of a matrix product.
+        flash_forward, flash_backward: part of the 16-bit peak that fused attention reaches.
         memory_efficiency: part of the memory bandwidth that an elementwise kernel reaches.
+        memory_sizes: (bytes moved by one kernel, part of the bandwidth reached), measured; used instead.
+        loss_efficiency: part of the memory bandwidth that the cross entropy's kernels reach.
         overlap: part of a collective beside computation that costs nothing: it takes processors and memory too.
         launch: seconds before a kernel starts to be of use.
         attention: the kernel that training code of its time uses, where a plan does not say.
+        context: bytes that the driver and the libraries take before the first tensor.
+        fragmentation: part that the allocator holds beyond the bytes of the tensors.
     """
 
     name: str
@@ -65,22 +86,39 @@ class Hardware:
     memory_bandwidth: float
     node: Link
     network: Link
+    spine: Link | None = None
     node_size: int = 8
+    rail_size: int = 0
+    gather_cards: int = 0
+    fp8_flops: float = 0.0
     units: int = 108
     matmul_efficiency: float = 0.88
+    sustained: float = 1.0
+    sustained_fp8: float = 1.0
+    matmul_sizes: Sizes = ()
     tile_start: int = 450
+    flash_forward: float = 0.484
+    flash_backward: float = 0.484
     memory_efficiency: float = 0.85
+    memory_sizes: Sizes = ()
+    loss_efficiency: float = 0.85
     overlap: float = 0.5
     launch: float = 5e-6
     attention: str = "unfused"
+    context: float = 0.0
+    fragmentation: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("peak_flops", "memory", "memory_bandwidth", "node_size", "units"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.replace('_', ' ')} must be more than 0, not {getattr(self, name)}")
-        for name in ("matmul_efficiency", "memory_efficiency", "overlap"):
+        parts = ("matmul_efficiency", "sustained", "sustained_fp8", "flash_forward", "flash_backward")
+        for name in (*parts, "memory_efficiency", "loss_efficiency", "overlap"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name.replace('_', ' ')} must be in (0, 1], not {getattr(self, name)}")
+        for name in ("rail_size", "gather_cards", "fp8_flops", "launch", "context", "fragmentation"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name.replace('_', ' ')} must be 0 or more, not {getattr(self, name)}")
 
     @classmethod
     def of(
@@ -91,49 +129,44 @@ class Hardware:
         return cls("own", peak_flops, memory, memory_bandwidth, link, link)
 
 
-def _gpu(
-    name: str,
-    tflops: float,
-    gigabytes: float,
-    memory: float,
-    node: float,
-    network: float,
-    network_efficiency: float = 0.25,
-    **more: float | str,
-) -> Hardware:
-    """In the units of data sheets: TFLOP/s, GB, and GB/s in one direction."""
-    links = Link(3e-6, node * 1e9, 0.78), Link(6e-6, network * 1e9, network_efficiency)
-    return Hardware(name, tflops * 1e12, gigabytes * 1e9, memory * 1e9, *links, **more)
+class _Devices(Mapping[str, Hardware]):
+    """Name -> device. A device's file is read when it is asked for, and once."""
+
+    names = ("v100", "a100-40gb", "a100-80gb", "a100-pcie", "h100", "h200", "b200", "laptop-cpu")
+
+    def __getitem__(self, name: str) -> Hardware:
+        if name not in self.names:
+            raise KeyError(name)
+        return _known(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
-# Where the efficiencies come from. A100: one rounded compromise over the rows of simulator/published.py. A quarter
-# of a 200 Gb/s card is what it takes to explain the 1.3 s that eight copies of a 530B model add to a step
-# (arXiv:2205.05198, abstract and table 5). V100: adjusted to the 62 TFLOP/s that Megatron-LM 1.0 reports for
-# 1.2B parameters. H100 and H200 hold less of their peak, for want of power: adjusted to the 400 TFLOP/s of
-# arXiv:2407.21783, table 4. B200 takes their constants and has been compared with nothing.
-_HOPPER = {
-    "units": 132,
-    "matmul_efficiency": 0.72,
-    "tile_start": 600,
-    "network_efficiency": 0.5,
-    "attention": "flash",
-}
-_LIST = [
-    _gpu("v100", 125, 32, 900, 150, 12.5, units=80, tile_start=200),
-    _gpu("a100-40gb", 312, 40, 1555, 300, 25),
-    _gpu("a100-80gb", 312, 80, 2039, 300, 25),
-    _gpu("h100", 989, 80, 3350, 450, 50, **_HOPPER),
-    _gpu("h200", 989, 141, 4800, 450, 50, **_HOPPER),
-    _gpu("b200", 2250, 180, 8000, 900, 50, **(_HOPPER | {"units": 148})),
-    # Four cores that reach 0.4 TFLOP/s in fp32, the precision to plan with; ranks talk through memory.
-    _gpu("laptop-cpu", 0.8, 16, 50, 2, 0.125, units=4, tile_start=16),
-]
-GPUS = {device.name: device for device in _LIST}
+@cache
+def _known(name: str) -> Hardware:
+    from simulator.inputs.hardware_file import read_hardware
+
+    return read_hardware(Path(__file__).parent / "devices" / f"{name}.toml")
+
+
+GPUS = _Devices()
+ALIASES = {"a100-sxm": "a100-80gb"}
 
 
 def find_device(name: str) -> Hardware:
-    """The device of that name, or of which it is an unmistakable part: ``"H100"``, ``"cpu"``."""
-    found = [device for known, device in GPUS.items() if name.lower() in known]
-    if name.lower() in GPUS or len(found) == 1:
-        return GPUS.get(name.lower(), found[0])
-    raise ValueError(f"gpu must be one of {', '.join(GPUS)}, or three numbers with commas, not {name}")
+    """A device's file (``"my_cluster.toml"``), or a known device by an unmistakable part of its name (``"H100"``)."""
+    if name.lower().endswith(".toml"):
+        from simulator.inputs.hardware_file import read_hardware
+
+        return read_hardware(name)
+    wanted = ALIASES.get(name.lower(), name.lower())
+    found = [wanted] if wanted in GPUS else [known for known in GPUS if wanted in known]
+    if len(found) == 1:
+        return GPUS[found[0]]
+    raise ValueError(
+        f"gpu must be one of {', '.join(GPUS)}, a .toml file, or three numbers with commas, not {name}"
+    )

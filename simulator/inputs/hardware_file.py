@@ -130,7 +130,9 @@ def parse_hardware(content: dict[str, Any]) -> Hardware:
         if name in values:
             values[name] = _whole(name, values[name])
     required = [field.name for field in fields(Hardware) if field.default is MISSING]
-    places = {field: f"{section}.{key}" for section, keys in SETTINGS.items() for key, (field, _) in keys.items()}
+    places = {
+        field: f"{section}.{key}" for section, keys in SETTINGS.items() for key, (field, _) in keys.items()
+    }
     for name in required:
         if values.get(name) is None:
             raise ValueError(f"{places.get(name, 'links.node')} is missing")
@@ -162,7 +164,7 @@ def write_hardware(path: str | Path, hardware: Hardware, sources: dict[str, str]
         lines += ["", f"[{section}]"]
         for key, (field, dimension) in settings.items():
             value = getattr(hardware, field)
-            if field not in sources and value == defaults[field]:
+            if value == () or (field not in sources and value == defaults[field]):
                 continue
             lines.append(f"{key} = {_format(value, dimension, _source_of(field, sources))}")
     for tier, field in TIERS.items():

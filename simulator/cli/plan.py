@@ -153,6 +153,8 @@ def step(gpu: str, gpus: int | None, global_batch: int, as_json: bool, **values:
     click.echo(f"{plan.ranks} x {hardware.name}: {cost.seconds:.4g} s a step of {global_batch} sequences")
     click.echo(f"MFU {cost.mfu:.1%}, HFU {cost.hfu:.1%}, {cost.tflops_per_gpu:.4g} TFLOP/s on each device")
     for name, seconds in sorted(cost.parts.items(), key=lambda part: -part[1]):
+        if not seconds:
+            continue
         click.echo(f"  {name.replace('_', ' '):22}{seconds:10.4g} s {seconds / cost.seconds:7.1%}")
 
 

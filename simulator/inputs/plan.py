@@ -12,7 +12,7 @@ from math import prod
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import GPUS, Hardware, Link
 from simulator.inputs.shape import MODELS, ModelShape, at_least, one_of
-from simulator.pipeline.placement import chunks_of, placement_of, rank_of
+from simulator.pipeline.placement import chunks_of, placement_of, rank_of, stages_of
 
 __all__ = ["GPUS", "MODELS", "Hardware", "Link", "ModelShape", "Plan"]
 
@@ -139,12 +139,31 @@ class Plan:
         """The pipeline rank that holds this stage. In a V, rank 0 holds the first stage and the last."""
         return rank_of(stage, self.pp, placement_of(self.schedule))
 
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages that this pipeline rank holds, in the model's order: its chunks."""
+        return stages_of(rank, self.pp, self.chunks, placement_of(self.schedule))
+
     def layers_of(self, shape: ModelShape) -> list[list[int]]:
-        """Layers of every chunk, by pipeline rank: of a rank's stages in the model's order."""
-        ranks: list[list[int]] = [[] for _ in range(self.pp)]
-        for stage, layers in enumerate(self.layers_by_stage(shape)):
-            ranks[self.rank_of(stage)].append(layers)
-        return ranks
+        """Layers of every chunk, by pipeline rank."""
+        layers = self.layers_by_stage(shape)
+        return [[layers[stage] for stage in self.stages_of(rank)] for rank in range(self.pp)]
+
+    def layers_on(self, shape: ModelShape, rank: int) -> int:
+        """Layers of all chunks of this pipeline rank together."""
+        layers = self.layers_by_stage(shape)
+        return sum(layers[stage] for stage in self.stages_of(rank))
+
+    def alike(self, shape: ModelShape) -> list[int]:
+        """For each pipeline rank the first that holds as many layers and the same ends of the model.
+
+        Such ranks work equally long on a microbatch and hold as many parameters, so one stands for all of them.
+        """
+        first: dict[tuple[int, int], int] = {}
+        ends = {0, self.pp - 1, self.rank_of(self.stages - 1)}
+        found = []
+        for rank, chunks in enumerate(self.layers_of(shape)):
+            found.append(first.setdefault((sum(chunks), rank if rank in ends else -1), rank))
+        return found
 
     def check(self, shape: ModelShape) -> None:
         """Raise a ValueError if ``shape`` cannot be split as this plan says."""
@@ -169,7 +188,7 @@ class Plan:
 
     def parameters_of(self, shape: ModelShape, rank: int) -> tuple[int, int]:
         """Parameters on pipeline rank ``rank`` before any sharding over data: (dense, of experts)."""
-        layers = sum(self.layers_of(shape)[rank])
+        layers = self.layers_on(shape, rank)
         experts = layers * shape.expert_parameters(self.tp) * (shape.experts // self.ep)
         dense = (
             layers * shape.layer_parameters(self.tp, self.ep) - experts + self.root_parameters(shape, rank)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.pipeline.placement import rank_of
+from simulator.pipeline.placement import rank_of, stages_of
 
 KINDS = ("F", "B", "W", "BW")
 
@@ -82,7 +82,7 @@ class Schedule:
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages this rank holds, in the model's order: its chunks."""
-        return [stage for stage in range(self.stages) if self.rank_of(stage) == rank]
+        return stages_of(rank, self.ranks, self.chunks, self.placement)
 
     def span_name(self, action: Action) -> str:
         """How a timeline calls this action: ``"F3"``; with several chunks a rank ``"F3 stage 5"``.

@@ -52,3 +52,13 @@ def rank_of(stage: int, ranks: int, placement: str) -> int:
     """
     lap, place = divmod(stage, ranks)
     return ranks - 1 - place if placement == "v" and lap % 2 else place
+
+
+def stages_of(rank: int, ranks: int, chunks: int, placement: str) -> list[int]:
+    """The stages that this rank holds, in the model's order: the inverse of ``rank_of``.
+
+    >>> stages_of(0, 2, 2, "loop"), stages_of(0, 2, 2, "v")
+    ([0, 2], [0, 3])
+    """
+    back = ranks - 1 - rank if placement == "v" else rank
+    return [lap * ranks + (back if lap % 2 else rank) for lap in range(chunks)]

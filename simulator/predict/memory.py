@@ -151,19 +151,22 @@ def in_flight(plan: Plan, rank: int, weights: Sequence[float] | None = None) -> 
     p, m, v = plan.pp, plan.microbatches, plan.chunks
     if plan.schedule == "1f1b":
         return [min(m, p - rank)]
-    rounds = [len(round_) for round_ in interleaved_rounds(p, m)]
-    warm_up = min(m * v, (v - 1) * rounds[0] + 2 * (p - 1 - rank))
-    if len(set(rounds)) == 1:  # after one round of all chunks it repeats
-        rounds = rounds[: 2 + -(-warm_up // (v * rounds[0]))]
-    forwards = [chunk for round_ in rounds for chunk in range(v) for _ in range(round_)]
-    backwards = [v - 1 - chunk for chunk in forwards]
-    alive = [forwards[: warm_up + 1].count(chunk) for chunk in range(v)]
+    first = -(-m // max(1, m // p))  # microbatches in the first and longest round
+    warm_up = min(m * v, (v - 1) * first + 2 * (p - 1 - rank))
+    begun = min(m * v, warm_up + 1)  # forwards when the first backward starts
     weights = weights or [1] * v
-    if len(set(weights)) == 1:  # every backward makes room for the next forward
-        return alive
+    if m % first == 0 and len(set(weights)) == 1:  # every backward makes room for the next forward
+        whole, rest = divmod(begun, first * v)
+        return [whole * first + min(max(rest - chunk * first, 0), first) for chunk in range(v)]
+    rounds = interleaved_rounds(p, m)
+    if m % first == 0:
+        rounds = rounds[:4]  # the warm-up ends in the third at the latest; one round later all repeats
+    forwards = [chunk for round_ in rounds for chunk in range(v) for _ in round_]
+    backwards = [v - 1 - chunk for chunk in forwards]
+    alive = [forwards[:begun].count(chunk) for chunk in range(v)]
     most, total = list(alive), sum(map(mul, alive, weights))
     highest = total
-    for done, arrives in zip(backwards, forwards[warm_up + 1 :], strict=False):
+    for done, arrives in zip(backwards, forwards[begun:], strict=False):
         alive[done] -= 1
         alive[arrives] += 1
         total += weights[arrives] - weights[done]
@@ -225,7 +228,7 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     if plan.zero == 2:
         return recomputed + unit
     root = plan.itemsize * plan.root_parameters(shape, rank)
-    gathered = root + unit * min(1 + plan.prefetch, sum(plan.layers_of(shape)[rank]))
+    gathered = root + unit * min(1 + plan.prefetch, plan.layers_on(shape, rank))
     return recomputed + gathered + max(root, unit)
 
 
@@ -234,20 +237,18 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
 
 def rank_memory(shape: ModelShape, plan: Plan, rank: int = 0) -> MemoryBreakdown:
     """The peak of one device of pipeline rank ``rank``."""
-    plan.check(shape)
-    return _rank_memory(shape, plan, rank, activation_bytes(shape, plan, rank))
-
-
-def _rank_memory(shape: ModelShape, plan: Plan, rank: int, activations: float) -> MemoryBreakdown:
-    dense, experts = plan.parameters_of(shape, rank)
-    states = model_states(dense, plan)
-    if experts:
-        states += model_states(experts, plan, plan.dp * plan.cp // plan.ep)
-    return replace(states, activations=activations, buffers=buffer_bytes(shape, plan, rank))
+    return plan_memory(shape, plan)[rank]
 
 
 def plan_memory(shape: ModelShape, plan: Plan) -> list[MemoryBreakdown]:
     """The peak of every pipeline rank; the heaviest decides whether the plan fits."""
     plan.check(shape)
-    activations = all_activation_bytes(shape, plan)
-    return [_rank_memory(shape, plan, rank, activations[rank]) for rank in range(plan.pp)]
+    alike, activations = plan.alike(shape), all_activation_bytes(shape, plan)
+    rest = {rank: _without_activations(shape, plan, rank) for rank in set(alike)}
+    return [replace(rest[like], activations=peak) for like, peak in zip(alike, activations, strict=True)]
+
+
+def _without_activations(shape: ModelShape, plan: Plan, rank: int) -> MemoryBreakdown:
+    dense, experts = plan.parameters_of(shape, rank)
+    states = model_states(dense, plan) + model_states(experts, plan, plan.dp * plan.cp // plan.ep)
+    return replace(states, buffers=buffer_bytes(shape, plan, rank))

@@ -85,7 +85,7 @@ def layer_segments(shape: ModelShape, plan: Plan) -> list[Segment]:
     elif again:
         repeated = flops["core"] / layers / 2
     layer = Segment(kept_layer_bytes(shape, plan), again, repeated=repeated)
-    return [layer] * sum(plan.layers_of(shape)[0])
+    return [layer] * plan.layers_on(shape, 0)
 
 
 def equal_layers(layers: int, segments: int, saved: float, kept: float) -> list[Segment]:

@@ -21,6 +21,24 @@ from simulator.predict.stages import UnitSeconds, run_schedule, unit_seconds
 GRADIENT_BYTES = 20
 # Bytes a second of the host's memory, for one device's share of an optimizer that lives there, and of the link to it.
 HOST_MEMORY, HOST_LINK = 100e9, 25e9
+# What a step's time is spent on, the same names for every plan.
+PARTS = (
+    "attention",
+    "mlp",
+    "norms",
+    "recomputation",
+    "embedding",
+    "logits",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline",
+    "bubble",
+    "gradient_accumulation",
+    "data_parallel",
+    "optimizer",
+    "offload",
+)
 # Parts of a stage's time that the engine is not asked about: they are the same in every schedule.
 OUTSIDE = ("pipeline", "gradient_accumulation", "data_parallel")
 
@@ -30,7 +48,7 @@ class StepCost:
     """The predicted step.
 
     Args:
-        parts: seconds by what they are spent on; they add up to the step.
+        parts: seconds by what they are spent on, a name of ``PARTS``; they add up to the step.
         model_flops, hardware_flops: of the whole step, on all ranks, without and with recomputation.
         peak_flops: of all ranks together.
         ranks: how many.
@@ -65,33 +83,26 @@ class StepCost:
 def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
     """Predict one step of ``plan`` with ``plan.global_batch`` sequences."""
     units = unit_seconds(shape, plan, hardware)
-    layers = [sum(chunks) for chunks in plan.layers_of(shape)]
-    last = plan.rank_of(plan.stages - 1)
-    alike: dict[tuple, dict[str, float]] = {}  # ranks with as many layers and the same ends take equally long
-    stages = []
-    for rank, count in enumerate(layers):
-        kind = count, rank == 0, rank == last, rank == plan.pp - 1
-        if kind not in alike:
-            alike[kind] = stage_seconds(shape, plan, hardware, rank, units)
-        stages.append(alike[kind])
-    totals = {id(parts): sum(parts.values()) for parts in alike.values()}
-    times = [totals[id(parts)] for parts in stages]
-    slowest = max(range(plan.pp), key=times.__getitem__)
+    alike = plan.alike(shape)
+    stages = {rank: stage_seconds(shape, plan, hardware, rank, units) for rank in set(alike)}
+    totals = {rank: sum(parts.values()) for rank, parts in stages.items()}
+    slowest = max(alike, key=totals.__getitem__)
+    others = sum(totals[rank] for rank in alike) - totals[slowest]
     parts = {name: plan.microbatches * seconds for name, seconds in stages[slowest].items()}
     if plan.schedule == "1f1b" or (plan.schedule == "interleaved-1f1b" and plan.microbatches % plan.pp == 0):
         # A microbatch passes every other stage once before and after the steady state; a chunk is 1/v of a stage.
         # Even stages: (p - 1) / (v m) of the compute time (arXiv:2104.04473, section 2.2.2).
-        parts["bubble"] = (sum(times) - times[slowest]) / plan.chunks
+        parts["bubble"] = others / plan.chunks
     else:
         busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
         makespan = run_schedule(shape, plan, hardware, units).makespan
         parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
-    once = _gradients(shape, plan, hardware, slowest, layers[slowest] * units.layer.backward_seconds)
-    for name, seconds in (once | _optimizer(shape, plan, hardware, slowest)).items():
-        parts[name] = parts.get(name, 0) + seconds
+    window = plan.layers_on(shape, slowest) * units.layer.backward_seconds
+    parts["data_parallel"] += _gradients(shape, plan, hardware, slowest, window)
+    parts |= _optimizer(shape, plan, hardware, slowest)
     batch = plan.global_batch
     return StepCost(
-        parts={name: seconds for name, seconds in parts.items() if seconds},
+        parts={name: parts[name] for name in PARTS},
         model_flops=sum(model_flops(shape, batch).values()),
         hardware_flops=sum(hardware_flops(shape, plan, batch).values()),
         peak_flops=hardware.peak_flops * plan.ranks,
@@ -108,14 +119,12 @@ def stage_seconds(
         units: as ``unit_seconds`` gives them, if they are known already.
     """
     units = units or unit_seconds(shape, plan, hardware)
-    layers = sum(plan.layers_of(shape)[rank])
+    layers = plan.layers_on(shape, rank)
     parts = {name: layers * seconds for name, seconds in units.layer.parts.items()}
-    if rank == 0:
-        parts["embedding"] = units.embedding
-    if rank == plan.rank_of(plan.stages - 1):
-        parts["logits"] = units.logits
-    if plan.pp > 1:
-        parts["pipeline"] = _borders(plan, rank) * _transfer(shape, plan, hardware)
+    parts["embedding"] = units.embedding if rank == 0 else 0.0
+    parts["logits"] = units.logits if rank == plan.rank_of(plan.stages - 1) else 0.0
+    parts["pipeline"] = _borders(plan, rank) * _transfer(shape, plan, hardware) if plan.pp > 1 else 0.0
+    parts["gradient_accumulation"] = parts["data_parallel"] = 0.0
     if plan.microbatches > 1 and plan.zero < 2:
         # From the second microbatch on, a gradient is added to the one that is there: read and written.
         accumulated = 2 * plan.itemsize * sum(plan.parameters_of(shape, rank))
@@ -163,9 +172,7 @@ def _copies(
     return [(plan.itemsize * n, ranks, min(plan.shard, ranks), stride) for n, ranks, stride in sizes if n]
 
 
-def _gradients(
-    shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, window: float
-) -> dict[str, float]:
+def _gradients(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, window: float) -> float:
     """Once a step: gradients become one, beside the backward of the last microbatch; ZeRO shares the result.
 
     Args:
@@ -182,7 +189,7 @@ def _gradients(
             reduced += collective_seconds("reduce-scatter", size, shard, stride, hardware)
         if plan.zero <= 2:
             gathered += collective_seconds("all-gather", size, shard, stride, hardware)
-    return {"data_parallel": exposed(reduced, window, hardware) + gathered}
+    return exposed(reduced, window, hardware) + gathered
 
 
 def _sharding(
@@ -213,6 +220,6 @@ def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> 
     update = own * (2 * plan.optimizer_bytes + 2 * plan.itemsize)
     prepare = memory_seconds(own * GRADIENT_BYTES, hardware)
     if plan.offload == "none":
-        return {"optimizer": prepare + memory_seconds(update, hardware)}
+        return {"optimizer": prepare + memory_seconds(update, hardware), "offload": 0.0}
     moved = own * 2 * plan.itemsize / HOST_LINK  # gradients there, parameters back
     return {"optimizer": prepare + update / HOST_MEMORY, "offload": moved}

@@ -210,7 +210,7 @@ def expert_parallel_traffic(
 def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     """What one rank of pipeline rank ``stage`` sends in one step of ``plan``, as the mean over its groups."""
     plan.check(shape)
-    layers = sum(plan.layers_of(shape)[stage])
+    layers = plan.layers_on(shape, stage)
     e, m = plan.itemsize, plan.microbatches
     tokens = plan.micro_batch * shape.sequence // plan.cp
     local = tokens // plan.tp if plan.sequence_parallel else tokens
@@ -238,7 +238,7 @@ def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traf
     With ZeRO 3 a layer is a unit; the root unit (embedding, final norm, output) stays gathered.
     """
     dense, experts = plan.parameters_of(shape, stage)
-    layers, root = sum(plan.layers_of(shape)[stage]), plan.root_parameters(shape, stage)
+    layers, root = plan.layers_on(shape, stage), plan.root_parameters(shape, stage)
     everyone, m = plan.dp * plan.cp, plan.microbatches
     total = Traffic()
     for elements, last, ranks in ((dense, root, everyone), (experts, 0, everyone // plan.ep)):

@@ -102,9 +102,9 @@ def test_a_v_places_layers_embedding_and_head(name):
     assert first.activations > second.activations
     ends, middle = (stage_seconds(shape, plan, A100, rank) for rank in (0, 1))
     assert ends["mlp"] == pytest.approx(5 * middle["mlp"])
-    assert "embedding" in ends
-    assert "logits" in ends
-    assert "logits" not in middle
+    assert ends["embedding"] > 0
+    assert ends["logits"] > 0
+    assert middle["embedding"] == middle["logits"] == 0
     assert middle["pipeline"] == ends["pipeline"] / 2  # nothing travels where the V turns
     sent = [plan_traffic(shape, plan, rank).of("send").calls for rank in (0, 1)]
     assert sent == [schedule_traffic(plan_schedule(plan), 1, rank).calls for rank in (0, 1)] == [8, 8]

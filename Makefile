@@ -22,7 +22,7 @@ setup: .venv/.installed
 	@touch $@
 
 lab: setup
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+	$(BIN)/course lab $(ARGS)
 
 test: setup
 	$(BIN)/ruff check .

@@ -30,6 +30,27 @@ def main() -> None:
     """Training large models, by hand."""
 
 
+@main.command(
+    "lab",
+    short_help="Open the course in JupyterLab.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@root_option
+@click.argument("arguments", metavar="[NN] [OPTIONS OF JUPYTERLAB]...", nargs=-1, type=click.UNPROCESSED)
+def lab_command(root: Path, arguments: tuple[str, ...]) -> None:
+    """Open the course in JupyterLab, with chapter NN in front (00 where none is named).
+
+    Everything else goes to JupyterLab: course lab 05 --no-browser --port 8899.
+    """
+    from course_lib.lab import FIRST, run_lab
+
+    chapter, *rest = arguments if arguments and not arguments[0].startswith("-") else (FIRST, *arguments)
+    try:
+        sys.exit(run_lab(root.resolve(), rest, chapter))
+    except ValueError as error:
+        _stop(str(error))
+
+
 @main.command("grade", short_help="Grade the exercises of a chapter.")
 @click.argument("number", metavar="NN")
 @click.argument("notebook", required=False, type=click.Path(path_type=Path))

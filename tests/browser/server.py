@@ -1,0 +1,165 @@
+"""A copy of the course, a JupyterLab that serves it and a headless Chromium that looks at it, for as long as a block.
+
+However the block ends, the processes are ended, and the folder with everything that they wrote is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+SHOWN = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "notebooks",
+    "exercises",
+    "solutions",
+    "course_lib",
+    "simulator",
+    "docs",
+)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+STARTS_WITHIN = 120  # seconds; JupyterLab takes two or three on an idle machine
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab: ``url`` as it would be opened by the reader's browser, ``root`` as in its file browser."""
+
+    root: Path
+    address: str  # http://127.0.0.1:8888
+    token: str
+    opens: str  # the path that it opens: /lab/tree/notebooks/00_start_here.ipynb
+
+    def url(self, path: str = "") -> str:
+        """The address of a file of the course, or of what JupyterLab itself opens."""
+        return f"{self.address}{f'/lab/tree/{path}' if path else self.opens}?token={self.token}"
+
+
+@contextmanager
+def course_copy() -> Iterator[Path]:
+    """A folder with the course's files, which may be changed."""
+    with tempfile.TemporaryDirectory(prefix="course-browser-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder) / "course"
+        root.mkdir()
+        for name in SHOWN:
+            if (ROOT / name).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+                shutil.copytree(ROOT / name, root / name, ignore=ignored)
+            elif (ROOT / name).exists():
+                shutil.copy(ROOT / name, root / name)
+        yield root
+
+
+@contextmanager
+def jupyterlab(root: Path, *arguments: str) -> Iterator[Lab]:
+    """``course lab`` on ``root``, on a free port, with nothing of this machine's user in it."""
+    with tempfile.TemporaryDirectory(prefix="course-jupyter-", ignore_cleanup_errors=True) as folder:
+        own = Path(folder)
+        places = {
+            "JUPYTER_RUNTIME_DIR": own / "runtime",
+            "JUPYTER_CONFIG_DIR": own / "config",
+            "JUPYTERLAB_SETTINGS_DIR": own / "settings",
+            "JUPYTERLAB_WORKSPACES_DIR": own / "workspaces",
+            "IPYTHONDIR": own / "ipython",
+            "TMPDIR": own / "tmp",
+        }
+        places["TMPDIR"].mkdir()
+        command = [sys.executable, "-m", "course_lib", "lab", "--root", str(root), *arguments]
+        command += ["--no-browser", "--ip=127.0.0.1", "--port=0"]
+        log = own / "log"
+        with log.open("wb") as words:
+            process = subprocess.Popen(
+                command,
+                cwd=own,
+                env={**os.environ, **{name: str(place) for name, place in places.items()}},
+                stdout=words,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield _started(process, places["JUPYTER_RUNTIME_DIR"], root, log)
+        finally:
+            _end(process)
+
+
+def _started(process: subprocess.Popen, runtime: Path, root: Path, log: Path) -> Lab:
+    """Wait until the server answers; it writes down where it listens."""
+    file = runtime / f"jpserver-{process.pid}.json"
+    deadline = time.monotonic() + STARTS_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError, ValueError):  # not written yet, half written, not listening yet
+            server = json.loads(file.read_text())
+            address, token = f"http://127.0.0.1:{server['port']}", server["token"]
+            with urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5):
+                break
+        time.sleep(0.05)
+    else:
+        raise RuntimeError(f"JupyterLab did not start:\n{log.read_text(errors='replace')}")
+    line = next(line for line in log.read_text().splitlines() if f":{server['port']}/" in line)
+    opens = line.split(f":{server['port']}", 1)[1].partition("?")[0]
+    return Lab(root, address, token, opens)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End the server, which ends its kernels; then whatever of it is still there."""
+    family = []
+    with suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(30)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    for left in alive:
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+
+
+def find_chromium() -> str | None:
+    """The program to drive: the system's Chromium or Chrome, or the one that playwright has downloaded."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found
+    with sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+    return own if Path(own).exists() else None
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless browser.
+
+    Raises:
+        FileNotFoundError: when there is none on this machine.
+    """
+    program = find_chromium()
+    if program is None:
+        raise FileNotFoundError(
+            f"there is no Chromium: none of {', '.join(NAMES)} is on the PATH, and playwright has none of its own. "
+            "Install one with `apt-get install chromium` or `python -m playwright install chromium`."
+        )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
 from simulator.predict.collective_time import ALGORITHMS, all_reduce_seconds, tree_ring_crossover
 
 # Told apart by lightness and by the shape of dots and lines as well.
 LOOKS = {"naive": ("#e0a030", ":", "s"), "tree": ("#cc6a26", "--", "^"), "ring": ("#143f70", "-", "o")}
 SIZES = {1: "1 B", 1e3: "1 kB", 1e6: "1 MB", 1e9: "1 GB"}
+TIMES = {
+    10.0**e: f"{10 ** (e % 3)} {unit}"
+    for e, unit in zip(range(-9, 3), 3 * ["ns"] + 3 * ["µs"] + 3 * ["ms"] + 3 * ["s"], strict=True)
+}
 
 
 def plot_all_reduce_times(
@@ -28,10 +33,11 @@ def plot_all_reduce_times(
         measured: for an algorithm, its (bytes, seconds); drawn as dots.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
 
     if not 0 < smallest < largest:
         raise ValueError(f"sizes must satisfy 0 < smallest < largest, not {smallest:g} and {largest:g}")
-    figure = Figure(figsize=(8, 3.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
     sizes = [smallest * (largest / smallest) ** (i / 80) for i in range(81)]
     for name in ALGORITHMS:
@@ -44,13 +50,24 @@ def plot_all_reduce_times(
     if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
-            " from here on the ring", (crossover, 0.97), xycoords=("data", "axes fraction"), va="top"
+            " from here on the ring",
+            (crossover, 0.97),
+            xycoords=("data", "axes fraction"),
+            va="top",
+            fontsize=TEXT,
         )
-    axis.set(xscale="log", yscale="log", xlabel="size of the tensor", ylabel="seconds")
+    axis.set(xscale="log", yscale="log", xlabel="size of the tensor", ylabel="time")
+    axis.xaxis.label.set_size(TEXT)
+    axis.yaxis.label.set_size(TEXT)
     ticks = [size for size in SIZES if smallest <= size <= largest]
     axis.set_xticks(ticks, [SIZES[size] for size in ticks])
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=9)
+    low, high = axis.get_ylim()
+    seconds = [time for time in TIMES if low <= time <= high]
+    axis.set_yticks(seconds, [TIMES[time] for time in seconds])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_locator(NullLocator())
+    plain_axes(axis)
+    axis.legend(frameon=False, fontsize=TEXT)
     return render(figure, _sentence(ranks, crossover, bool(measured)))
 
 

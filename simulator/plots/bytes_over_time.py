@@ -7,44 +7,94 @@ from typing import TYPE_CHECKING
 
 from simulator.ledgers.memory import MemoryHistory
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import CATEGORIES, bare, human, label_of, titles_for, unit_of
+from simulator.plots.style import (
+    CATEGORIES,
+    TEXT,
+    TITLE,
+    WIDTH,
+    bare,
+    human,
+    label_capacity,
+    label_of,
+    ticks_in,
+    titles_for,
+    unit_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def plot_bytes_over_time(
-    *histories: Sequence[MemoryHistory], titles: Sequence[str] | None = None, alt: str | None = None
+    *histories: Sequence[MemoryHistory],
+    titles: Sequence[str] | None = None,
+    unit: str = "",
+    capacity: float | None = None,
+    device: str = "",
+    alt: str | None = None,
 ) -> Picture:
-    """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank, one column each.
+    """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank.
+
+    Two of them stand beside each other, more stand one below the other; all are drawn to one scale.
 
     Args:
-        histories: for each column, the ranks' histories, such as ``replay`` returns.
-        titles: one for each column.
+        histories: for each drawing, the ranks' histories, such as ``replay`` returns.
+        titles: one for each.
+        unit: of the time axis, such as ``"seconds"``; without it the axis has no numbers.
+        capacity: bytes of one device, drawn as a line.
+        device: its name, written beside the line: ``"one A100"``.
         alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
             agree where they were measured.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if not histories or not all(histories):
         raise ValueError("there is nothing to draw: give at least one list of histories")
     titles = titles_for(titles, len(histories))
-    rows, columns = max(map(len, histories)), len(histories)
-    figure = Figure(figsize=(12, 0.8 + max(2.0, 0.95 * rows)), layout="constrained")
+    ranks, columns = max(map(len, histories)), 1 if len(histories) != 2 else 2
+    rows = ranks * (len(histories) // columns)
+    figure = Figure(
+        figsize=(WIDTH, 0.8 + max(2.0, (0.95 if ranks > 1 else 1.5) * rows)), layout="constrained"
+    )
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    every = [history for ranks in histories for history in ranks]
-    unit, size = unit_of(max(history.peak.bytes for history in every))
-    for column, (ranks, title) in enumerate(zip(histories, titles, strict=True)):
-        axes[0, column].set_title(title, loc="left", fontsize=10)
-        for history, axis in zip(ranks, axes[:, column], strict=False):
+    every = [history for held in histories for history in held]
+    peak = max(history.peak.bytes for history in every)
+    bytes_unit, size = unit_of(max(peak, capacity or 0))
+    for i, (held, title) in enumerate(zip(histories, titles, strict=True)):
+        block = axes[:, i] if columns == 2 else axes[i * ranks : (i + 1) * ranks, 0]
+        block[0].set_title(title, loc="left", fontsize=TITLE)
+        for history, axis in zip(held, block, strict=False):
             _stack(axis, history, size)
-            axis.set_ylabel(f"rank {history.rank}", fontsize=8, rotation=0, ha="right", va="center")
-        for axis in axes[len(ranks) :, column]:
+            axis.set_ylabel(f"rank {history.rank}", fontsize=TEXT, rotation=0, ha="right", va="center")
+            if capacity is not None:
+                axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
+        for axis in block[len(held) :]:
             axis.set_visible(False)
-    axes[0, 0].set_ylim(0, 1.3 * max(history.peak.bytes for history in every) / size)
-    axes[-1, -1].set_xlabel(f"time (heights in {unit})", fontsize=8, loc="right")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
+    first = axes[0, 0]
+    first.set_ylim(0, max(1.3 * peak, 1.25 * (capacity or 0)) / size)
+    first.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    first.yaxis.set_major_formatter(FuncFormatter(ticks_in(bytes_unit)))
+    if capacity is not None:
+        label_capacity(axes[0, -1], capacity, size, device)
+    for axis in axes[-1]:
+        axis.set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right")
+        if not unit:
+            axis.set_xticks([])
+    drawn = {}
+    for axis in axes.flat:
+        drawn |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    shown = [label_of(name) for name in CATEGORIES if label_of(name) in drawn]
+    figure.legend(
+        [drawn[label] for label in shown],
+        shown,
+        loc="outside upper right",
+        ncols=5,
+        fontsize=TEXT,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.4,
+    )
     return render(figure, alt or "; ".join(map(_history_sentence, histories, titles)) + ".")
 
 
@@ -66,7 +116,7 @@ def _stack(axis: Axes, history: MemoryHistory, size: float) -> None:
         xytext=(-5 if late else 5, 4),
         textcoords="offset points",
         ha="right" if late else "left",
-        fontsize=8,
+        fontsize=TEXT,
     )
     bare(axis)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import human
+from simulator.plots.style import TEXT, TITLE, WIDTH, grid_of, human, plain_axes
 
 
 class Chain(NamedTuple):
@@ -28,9 +28,12 @@ def plot_checkpoints(*chains: Chain) -> Picture:
 
     if not chains or not all(chain.predicted for chain in chains):
         raise ValueError("there is nothing to draw: give at least one chain with predicted peaks")
-    figure = Figure(figsize=(min(12, 6 * len(chains)), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(chains), squeeze=False)[0]
-    for axis, chain in zip(axes, chains, strict=True):
+    rows, columns = grid_of(len(chains))
+    figure = Figure(figsize=(WIDTH, 3.0 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[len(chains) :]:
+        axis.set_visible(False)
+    for axis, chain in zip(axes, chains, strict=False):
         points = sorted(chain.predicted.items())
         axis.plot(*_in_megabytes(points), color="#143f70", linewidth=1.8, label="predicted")
         if chain.measured:
@@ -43,18 +46,19 @@ def plot_checkpoints(*chains: Chain) -> Picture:
             xytext=(0, -16),
             textcoords="offset points",
             ha="right" if k == points[-1][0] else "center",
-            fontsize=9,
+            fontsize=TEXT,
         )
-        axis.set(xscale="log", xlabel="checkpoints", ylabel="peak of activations, MB")
+        axis.set(xscale="log", xlabel="number of checkpoints", ylabel="peak of activations, MB")
+        axis.xaxis.label.set_size(TEXT)
+        axis.yaxis.label.set_size(TEXT)
         ticks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k <= points[-1][0]]
         axis.xaxis.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
         axis.set_xticks(ticks, [str(k) for k in ticks])
         top = max(max(chain.predicted.values()), *chain.measured.values(), 0)
         axis.set_ylim(min(0, least / 1e6 - 0.15 * top / 1e6), 1.05 * top / 1e6)
-        axis.set_title(chain.title, loc="left", fontsize=10)
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(loc="upper center", fontsize=9, frameon=False)
+        axis.set_title(chain.title, loc="left", fontsize=TITLE)
+        plain_axes(axis)
+        axis.legend(loc="upper center", fontsize=TEXT, frameon=False)
     return render(figure, " ".join(map(_sentence, chains)))
 
 

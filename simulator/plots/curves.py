@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH, grid_of, plain_axes
 
 # Wide and pale below, thin and dark above: a curve that another one covers still shows on both sides of it.
 STROKES = (
@@ -24,7 +25,7 @@ def plot_curves(
     bottom: float | None = None,
     alt: str | None = None,
 ) -> Picture:
-    """Several curves in one set of axes; panels stand side by side, drawn to one scale.
+    """Several curves in one set of axes; panels stand two in a row, drawn to one scale.
 
     Args:
         panels: for each, curves by name: one value a step. The first lies lowest.
@@ -43,18 +44,21 @@ def plot_curves(
     titles = [""] * len(panels) if titles is None else titles
     if len(titles) != len(panels):
         raise ValueError(f"{len(panels)} panels need as many titles, not {len(titles)}")
-    figure = Figure(figsize=(min(12, 6.5 * len(panels)), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    for axis, curves, title in zip(axes, panels, titles, strict=True):
+    rows, columns = grid_of(len(panels))
+    figure = Figure(figsize=(WIDTH, 3.0 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, curves, title in zip(axes, panels, titles, strict=False):
         for (name, values), (colour, width, style) in zip(curves.items(), STROKES, strict=False):
             axis.plot(range(len(values)), values, color=colour, linewidth=width, linestyle=style, label=name)
-        axis.set_title(title, loc="left", fontsize=10)
-        axis.set_xlabel(x, fontsize=8, loc="right")
+        axis.set_title(title, loc="left", fontsize=TITLE)
+        axis.set_xlabel(x, fontsize=TEXT, loc="right")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(fontsize=8, frameon=False)
-    axes[0].set_ylabel(y, fontsize=8)
+        plain_axes(axis)
+        axis.legend(fontsize=TEXT, frameon=False)
+    for axis in axes[::columns]:
+        axis.set_ylabel(y, fontsize=TEXT)
     axes[0].set_ylim(bottom=bottom)
     return render(figure, alt or "; ".join(map(_sentence, panels, titles, [(x, y)] * len(panels))) + ".")
 

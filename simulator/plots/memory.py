@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import CATEGORIES, bare, human, label_of, titles_for, unit_of
-
-if TYPE_CHECKING:
-    pass
+from simulator.plots.style import (
+    CATEGORIES,
+    TEXT,
+    TITLE,
+    WIDTH,
+    bare,
+    human,
+    label_capacity,
+    label_of,
+    ticks_in,
+    titles_for,
+    unit_of,
+)
 
 
 def plot_memory(
@@ -18,6 +26,7 @@ def plot_memory(
     titles: Sequence[str] | None = None,
     capacity: float | None = None,
     bars: Sequence[str] | None = None,
+    device: str = "",
 ) -> Picture:
     """What each rank must hold, stacked by category; several (predicted, measured; plans) side by side.
 
@@ -26,8 +35,10 @@ def plot_memory(
         titles: one for each.
         capacity: bytes of one device, drawn as a line.
         bars: what the bars of each set are called, where they are not the ranks.
+        device: the device's name, written beside its line: ``"one V100"``.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     sets = [[m] if isinstance(m, MemoryBreakdown) else list(m) for m in memories]
     if not sets or not all(sets):
@@ -35,32 +46,47 @@ def plot_memory(
     titles = titles_for(titles, len(sets))
     if bars is not None and any(len(ranks) != len(bars) for ranks in sets):
         raise ValueError(f"{len(bars)} bars are named, so each set must have as many, not {len(sets[0])}")
-    widths = [max(2.0, (0.45 if bars is None else 0.8) * len(ranks)) for ranks in sets]
-    width = min(12, max(5.5, 1.8 + sum(widths) + 0.4 * len(sets)))  # the legend alone takes 5.5 inches
-    figure = Figure(figsize=(width, 3.2), layout="constrained")
-    axes = figure.subplots(1, len(sets), sharey=True, squeeze=False, width_ratios=widths)[0]
-    unit, size = unit_of(max(m.total for ranks in sets for m in ranks))
+    longest = max((len(bar) for bar in bars or ()), default=0)
+    need = sum(max(1.1, max(0.42, 0.085 * longest + 0.1) * len(ranks)) for ranks in sets)
+    stacked = need > WIDTH - 1.9 and len(sets) > 1  # what the legend and the ticks leave
+    figure = Figure(figsize=(WIDTH, 0.2 + 2.6 * (len(sets) if stacked else 1)), layout="constrained")
+    if stacked:
+        axes = figure.subplots(len(sets), 1, sharey=True, squeeze=False)[:, 0]
+    else:
+        ratios = [max(2, len(ranks)) for ranks in sets]
+        axes = figure.subplots(1, len(sets), sharey=True, squeeze=False, width_ratios=ratios)[0]
+    unit, size = unit_of(max([capacity or 0, *(m.total for ranks in sets for m in ranks)]))
     for axis, ranks, title in zip(axes, sets, titles, strict=True):
         base = [0.0] * len(ranks)
         for name, colour in CATEGORIES.items():
             heights = [getattr(m, name) / size for m in ranks]
-            axis.bar(range(len(ranks)), heights, bottom=base, color=colour, width=0.8, label=label_of(name))
+            if any(heights):
+                axis.bar(
+                    range(len(ranks)), heights, bottom=base, color=colour, width=0.8, label=label_of(name)
+                )
             base = [b + h for b, h in zip(base, heights, strict=True)]
-        if len(ranks) <= 16:
+        if len(ranks) <= 12:
             for rank, total in enumerate(base):
-                axis.text(rank, total, f"{total:.3g}", ha="center", va="bottom", fontsize=8)
+                axis.text(rank, total, f"{total:.3g}", ha="center", va="bottom", fontsize=TEXT)
         if capacity is not None:
             axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
-        axis.set_title(title, loc="left", fontsize=10)
+            if stacked or axis is axes[-1]:
+                label_capacity(axis, capacity, size, device)
+        axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xticks(range(0, len(ranks), 1 if bars or len(ranks) <= 16 else len(ranks) // 8), bars)
-        axis.set_xlabel("rank" if bars is None else "", fontsize=8)
+        axis.set_xlabel("rank" if bars is None else "", fontsize=TEXT)
         axis.set_xlim(-0.8, len(ranks) - 0.2)
         bare(axis)
-    axes[0].set_ylim(0, 1.12 * max([capacity or 0, *(m.total for ranks in sets for m in ranks)]) / size)
-    axes[0].set_ylabel(unit, fontsize=8)
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=5, fontsize=8, frameon=False
-    )
+    axes[0].set_ylim(0, 1.15 * max([capacity or 0, *(m.total for ranks in sets for m in ranks)]) / size)
+    axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in(unit)))
+    drawn = {}
+    for axis in axes:
+        drawn |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    shown = [
+        label_of(name) for name in reversed(CATEGORIES) if label_of(name) in drawn
+    ]  # as they are stacked
+    handles = [drawn[label] for label in shown]
+    figure.legend(handles, shown, loc="outside right upper", fontsize=TEXT, frameon=False, handlelength=1.2)
     sentences = (_memory_sentence(ranks, title, bars) for ranks, title in zip(sets, titles, strict=True))
     return render(figure, "; ".join(sentences) + ".")
 

@@ -1,12 +1,20 @@
-"""What all drawings of bytes share: colours, units, titles."""
+"""What all drawings share: their width, the sizes of their text, colours, units, titles.
+
+A JupyterLab window of 1,100 px leaves 640 px for an output. A drawing of ``WIDTH`` inches fills them at its full
+size, and no text in it is smaller than ``TEXT`` points, which are 12 px there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+WIDTH = 6.6  # inches; an inch is 96 px in a browser
+TEXT, TITLE = 9.0, 10.0  # points
 
 
 CATEGORIES = {
@@ -25,8 +33,24 @@ UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
 def bare(axis: Axes) -> None:
-    axis.tick_params(length=0, labelsize=8)
+    axis.tick_params(length=0, labelsize=TEXT)
     axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+def plain_axes(axis: Axes) -> None:
+    """Axes with a line below and one on the left, and text of the smallest size."""
+    axis.tick_params(labelsize=TEXT)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def ticks_in(unit: str) -> Callable[[float, int], str]:
+    """A formatter that writes the unit behind every tick: ``20 GB``."""
+    return lambda value, _: f"{value:g} {unit}" if value else "0"
+
+
+def grid_of(count: int) -> tuple[int, int]:
+    """Rows and columns for panels that stand beside each other: two in a row have room, more are wrapped."""
+    return (count + 1) // 2, min(count, 2)
 
 
 def label_of(name: str) -> str:
@@ -49,3 +73,16 @@ def human(size: float) -> str:
     """``"12.3 GB"``: three digits, powers of ten."""
     unit, one = unit_of(size)
     return f"{size / one:.3g} {unit}"
+
+
+def label_capacity(axis: Axes, capacity: float, size: float, device: str = "") -> None:
+    """Write at the right end of the dashed line what it stands for: ``80 GB, one A100``."""
+    axis.annotate(
+        f"{human(capacity)},\n{device}" if device else human(capacity),
+        (1, capacity / size),
+        xycoords=("axes fraction", "data"),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=TEXT,
+    )

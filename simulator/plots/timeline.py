@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.ledgers.timeline import Timeline
 from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,11 +37,16 @@ KINDS = {
 }
 IDLE = "#f0f0f0"
 INK = "#222222"
+NUMBER = 8.4  # points: 11.2 px in a notebook
 DENSE = 1500  # spans in one drawing beyond which boxes become pixels and lose their numbers
 
 
 def plot_timeline(
-    *timelines: Timeline, titles: Sequence[str] | None = None, unit: str = "", alt: str | None = None
+    *timelines: Timeline,
+    titles: Sequence[str] | None = None,
+    unit: str = "",
+    width: float = WIDTH,
+    alt: str | None = None,
 ) -> Picture:
     """Who did what when: one row a rank, and a thinner row for each further lane; several are drawn to one scale.
 
@@ -48,7 +54,8 @@ def plot_timeline(
         timelines: predicted or measured. Spans are coloured by what their names say they are; the number in a
             box is the microbatch, layer or bucket.
         titles: one for each timeline; None: the schedule's name where there is one.
-        unit: of the time axis, such as ``"seconds"``.
+        unit: of the time axis, such as ``"seconds"``; without it the axis has no numbers.
+        width: inches; the default fills a notebook's column, a file may be wider.
         alt: the sentence that says what is seen; by default one with lengths and idle times, which for a
             measured timeline are others in every run.
     """
@@ -59,16 +66,22 @@ def plot_timeline(
     titles = _titles(timelines, titles)
     rows = [_rows(timeline) for timeline in timelines]
     heights = [sum(height for *_, height in lanes) for lanes in rows]
-    figure = Figure(figsize=(12, 0.75 + sum(0.3 * h + 0.5 for h in heights)), layout="constrained")
+    figure = Figure(figsize=(width, 0.75 + sum(0.3 * h + 0.5 for h in heights)), layout="constrained")
     axes = figure.subplots(len(timelines), 1, squeeze=False, height_ratios=[h + 1 for h in heights])[:, 0]
     longest = max(timeline.makespan for timeline in timelines) or 1
+    names = [_row_name(rank, lane) for lanes in rows for rank, lane, _ in lanes]
+    room = 72 * width - 0.6 * TEXT * max(map(len, names)) - 15  # points from left to right
     drawn: set[str] = set()
     for axis, timeline, lanes, title in zip(axes, timelines, rows, titles, strict=True):
-        axis.set_title(title, loc="left", fontsize=10)
+        axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlim(0, longest)
-        drawn |= _draw(axis, timeline, lanes, points=770 / longest)
-    axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=8, loc="right")
-    _legend(figure, drawn, chunks=any(chunks > 1 for t in timelines for _, chunks in _stages(t).values()))
+        drawn |= _draw(axis, timeline, lanes, points=room / longest)
+        if not unit:
+            axis.set_xticks([])
+    axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right")
+    _legend(
+        figure, width, drawn, chunks=any(chunks > 1 for t in timelines for _, chunks in _stages(t).values())
+    )
     return render(figure, alt or "; ".join(map(_sentence, timelines, titles)) + ".")
 
 
@@ -105,7 +118,7 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
             boxes.setdefault(IDLE, []).append(
                 [(0, low), (0, high), (timeline.makespan, high), (timeline.makespan, low)]
             )
-            ticks.append(((low + high) / 2, f"rank {rank}" if lane == "compute" else lane))
+            ticks.append(((low + high) / 2, _row_name(rank, lane)))
         for span in timeline.of(rank, lane):
             what, (chunk, chunks) = category(span.name), stages.get(_stage(span.name), (0, 1))
             colour = _shade(what, chunk, chunks)
@@ -128,21 +141,21 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
         _write(axis, numbers)
     axis.set_ylim(-top, 0)
     axis.set_yticks(*zip(*ticks, strict=True))
-    axis.tick_params(length=0, labelsize=8)
+    axis.tick_params(length=0, labelsize=TEXT)
     axis.spines[:].set_visible(False)
     return used
 
 
+def _row_name(rank: int, lane: str) -> str:
+    return f"rank {rank}" if lane == "compute" else lane
+
+
 def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]]) -> None:
-    """The numbers of those boxes that have room for them, all in one size, as large as fits nearly all."""
-    rooms = sorted(room / (0.7 * len(text)) for _, _, text, room, _ in numbers if text)
-    if not rooms:
-        return
-    size = min(9.0, max(6.0, rooms[len(rooms) // 50]))
+    """The numbers of those boxes that have room for them."""
     for x, y, text, room, colour in numbers:
-        if text and room >= 0.7 * len(text) * size:
+        if text and room >= 0.65 * len(text) * NUMBER:
             ink = INK if lightness(colour) > 0.5 else "white"
-            axis.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color=ink)
+            axis.text(x, y, text, ha="center", va="center_baseline", fontsize=NUMBER, color=ink)
 
 
 def category(name: str) -> str:
@@ -189,14 +202,26 @@ def lightness(colour: str) -> float:
     return 1.16 * luminance ** (1 / 3) - 0.16 if luminance > 0.008856 else 9.033 * luminance
 
 
-def _legend(figure: Figure, used: set[str], chunks: bool) -> None:
+def _legend(figure: Figure, width: float, used: set[str], chunks: bool) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(color=first, label=name) for name, (first, _) in COLOURS.items() if name in used]
     patches.append(Patch(color=IDLE, label="idle"))
     if chunks:
         patches.append(Patch(color="none", label="(paler: a later chunk of the rank)"))
-    figure.legend(handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False)
+    letters = max(len(patch.get_label()) for patch in patches) if len(patches) > 4 else 0
+    columns = (
+        max(1, min(len(patches), int(72 * width / (0.58 * TEXT * letters + 34)))) if letters else len(patches)
+    )
+    figure.legend(
+        handles=patches,
+        loc="outside upper right",
+        ncols=columns,
+        fontsize=TEXT,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.4,
+    )
 
 
 def _titles(timelines: Sequence[Timeline], titles: Sequence[str] | None) -> Sequence[str]:

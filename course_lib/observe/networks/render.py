@@ -17,7 +17,8 @@ from itertools import count
 PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#bbcc33", "#aaaa00")
 PLAIN = "#f2f2f2"
 FONT = "Helvetica,Arial,sans-serif"
-WIDEST = 720  # points: about what a notebook's column shows at full size
+WIDEST = 480  # points: the 640 px that a notebook leaves a picture when its window is 1,100 px wide
+LETTERS = 12  # points; the picture may shrink to two thirds before they are smaller than 11 px
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class Graph:
                     yield "}"
 
         lines = [
-            f"rankdir={direction} bgcolor=white fontname=Helvetica fontsize=11 nodesep=0.2 ranksep=0.25",
+            f"rankdir={direction} bgcolor=white fontname=Helvetica fontsize={LETTERS} nodesep=0.2 ranksep=0.25",
             'color="#777777" labeljust=l',
-            'node [shape=box fontname=Helvetica fontsize=11 height=0.2 color="#333333"]',
+            f'node [shape=box fontname=Helvetica fontsize={LETTERS} height=0.2 color="#333333"]',
             'edge [arrowsize=0.6 color="#333333"]',
             *body(self.frame),
             *(f"{ids[tail]} -> {ids[head]}" for tail, head in self.edges),
@@ -174,10 +175,10 @@ def _with_legend(svg: str, legend: list[tuple[str, str]]) -> str:
     """The picture with one line per colour above it, where a reader of a long one begins."""
     width, height = _size(svg)
     above = 18 * len(legend) + 10
-    width = max(width, 40 + 6 * max(len(meaning) for _, meaning in legend))
+    width = max(width, 40 + 6.5 * max(len(meaning) for _, meaning in legend))
     lines = "".join(
         f'<rect x="8" y="{18 * i - above + 3}" width="20" height="12" fill="{colour}" stroke="#333333"/>'
-        f'<text x="34" y="{18 * i - above + 13}" font-family="{FONT}" font-size="11">{escape(meaning)}</text>\n'
+        f'<text x="34" y="{18 * i - above + 13}" font-family="{FONT}" font-size="{LETTERS}">{escape(meaning)}</text>\n'
         for i, (colour, meaning) in enumerate(legend)
     )
     height += above

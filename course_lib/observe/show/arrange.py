@@ -10,20 +10,17 @@ from simulator.plots.picture import Picture
 
 
 def beside(pictures: Mapping[str, Picture | Shown]) -> Shown:
-    """Pictures in one row, each under its title, their upper edges level.
+    """Pictures at their full size, each under its title, side by side where there is room, else wrapped.
 
     Raises:
         ValueError: no picture is given.
     """
-    share = 100 // max(len(pictures), 1)
-    cells = "".join(
-        f'<td style="vertical-align:top; text-align:left; width:{share}%; background:white">{html}</td>'
-        for html in map(_html, _titled(pictures).values())
+    style = "display:inline-block; vertical-align:top; max-width:100%; margin:0 16px 12px 0"
+    html = "".join(
+        f'<div style="{style}"><div><strong>{escape(title)}</strong></div>{_html(picture)}</div>'
+        for title, picture in _titled(pictures).items()
     )
-    heads = "".join(f'<th scope="col" style="text-align:left">{escape(title)}</th>' for title in pictures)
-    return Shown(
-        _text(pictures), f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{cells}</tr></tbody></table>"
-    )
+    return Shown(_text(pictures), html)
 
 
 def folded(pictures: Mapping[str, Picture | Shown], opened: int = 1) -> Shown:

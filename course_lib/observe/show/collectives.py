@@ -25,8 +25,9 @@ CHUNKS = [
     ("#8c1d5a", "#f6d9e8"),
 ]
 INK = "#222222"
-LETTER, STRIPE, CELL = 16, 13, 24  # pixels: a cell's letter, each of its stripes, its height
-NARROW, WIDE = 8, 28  # between ranks, without and with room for arrows
+LETTER, STRIPE, CELL = 14, 11, 24  # pixels: a cell's letter, each of its stripes, its height
+NARROW, WIDE = 6, 16  # between ranks, without and with room for arrows
+COLUMN = 640  # pixels that a notebook leaves a picture when its window is 1,100 wide
 TOP = 24  # above the cells: the ranks' names
 
 Holding = list[dict[int, int]]  # by rank: row -> label
@@ -108,7 +109,10 @@ def plot_rounds(trace: Trace, title: str = "") -> Picture:
     p = trace.ranks
     along = all(len(m.values) == 1 and m.receiver == (m.sender + 1) % p for m in trace.messages)
     above = 0 if along else 12 + 9 * max(abs(m.receiver - m.sender) for m in trace.messages)
-    across = p * (_cell_width(p) + WIDE) + 28
+    across = p * (_cell_width(p) + WIDE) + 16
+    per_row = max(1, int((COLUMN - 16) // across))
+    while trace.rounds % per_row and per_row > 2:  # rather full rows than one round alone in the last
+        per_row -= 1
     holding, x, y = _placed(trace.before), 12.0, 0.0
     done = []
     for turn in range(1, trace.rounds + 1):
@@ -121,7 +125,7 @@ def plot_rounds(trace: Trace, title: str = "") -> Picture:
             _beside(canvas, left, top, message, p) if along else _over(canvas, left, top, message, p)
         done.append([dict(rank) for rank in holding])
         x += across
-        if turn % (2 if trace.rounds in (2, 4) else 3) == 0:
+        if turn % per_row == 0:
             x, y = 12.0, canvas.height + 16
     canvas.width += WIDE / 2  # arrows leave to the right of the last rank
     return canvas.picture(_progress(title or "A collective", trace, done))
@@ -176,8 +180,8 @@ def _beside(canvas: _Canvas, x: float, y: float, message: Message, ranks: int) -
     middle = y + TOP + row * CELL + CELL / 2 - 1
     start = x + message.sender * (width + WIDE) + width + 3
     if message.receiver == 0:
-        canvas.arrow(f"M{x - 15:g},{middle:g} H{x - 3:g}")
-        canvas.arrow(f"M{start:g},{middle:g} h12")
+        canvas.arrow(f"M{x - 12:g},{middle:g} H{x - 3:g}")
+        canvas.arrow(f"M{start:g},{middle:g} h9")
     else:
         canvas.arrow(f"M{start:g},{middle:g} h{WIDE - 6:g}")
 

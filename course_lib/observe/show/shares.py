@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from course_lib.observe.networks.render import PALETTE
 from course_lib.observe.show.amounts import amount
 from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH
 
 
 def plot_shares(
@@ -35,31 +36,38 @@ def plot_shares(
     if not parts:
         raise ValueError("there is nothing to draw: give at least one quantity with at least one part")
 
-    figure = Figure(figsize=(10, 0.9 + 0.62 * len(quantities)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.62 * len(quantities)), layout="constrained")
     axis = figure.subplots()
+    names = [f"{name},\n{amount(sum(values.values()), units[name])}" for name, values in quantities.items()]
+    letters = max(len(line) for name in names for line in name.split("\n"))
+    per_share = (72 * WIDTH - 0.6 * TEXT * letters - 15) / 100  # points for each part in a hundred
     for row, values in enumerate(quantities.values()):
         left, total = 0.0, sum(values.values())
         for i, (part, value) in enumerate(values.items()):
             share = 100 * value / total
             axis.barh(row, share, left=left, height=0.8, color=PALETTE[i % len(PALETTE)], edgecolor="white")
-            text = f"{share:.0f} %" if share >= 3 else ""
-            if share >= len(part) + 1:  # a letter takes about one part in a hundred of the bar
+            text = f"{share:.0f} %"
+            text = text if _fits(text, share * per_share) else ""
+            if _fits(part, share * per_share):
                 text = f"{part}\n{text}"
-            axis.text(left + share / 2, row, text, ha="center", va="center", fontsize=9)
+            axis.text(left + share / 2, row, text, ha="center", va="center", fontsize=TEXT)
             left += share
-    names = [f"{name}, {amount(sum(values.values()), units[name])}" for name, values in quantities.items()]
-    axis.set_yticks(range(len(names)), names, fontsize=10)
+    axis.set_yticks(range(len(names)), names, fontsize=TEXT)
     axis.set_xlim(0, 100)
     axis.set_xticks([])
     axis.invert_yaxis()
     axis.spines[:].set_visible(False)
     axis.tick_params(left=False)
-    axis.set_title(title, loc="left", fontsize=11)
+    axis.set_title(title, loc="left", fontsize=TITLE)
     handles = [axis.barh(0, 0, color=PALETTE[i % len(PALETTE)]) for i in range(len(parts))]
     figure.legend(
-        handles, parts, loc="outside lower center", ncols=min(len(parts), 8), frameon=False, fontsize=10
+        handles, parts, loc="outside lower center", ncols=min(len(parts), 5), frameon=False, fontsize=TEXT
     )
     return render(figure, f"{title}: " * bool(title) + "; ".join(map(_sentence, quantities.items())) + ".")
+
+
+def _fits(text: str, points: float) -> bool:
+    return 0.6 * TEXT * len(text) + 4 <= points
 
 
 def _sentence(item: tuple[str, Mapping[str, float]]) -> str:

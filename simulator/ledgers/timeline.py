@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,13 +44,21 @@ class Timeline:
     def __init__(self, spans: Iterable[Span]) -> None:
         object.__setattr__(self, "spans", tuple(sorted(spans)))
 
+    @cached_property
+    def _by_rank(self) -> dict[int, dict[str, list[Span]]]:
+        """Rank -> lane -> its spans in order of their start: sorted out once, however often they are asked for."""
+        found: dict[int, dict[str, list[Span]]] = {}
+        for span in sorted(self.spans, key=lambda s: (s.rank, s.start, s.end)):
+            found.setdefault(span.rank, {}).setdefault(span.lane, []).append(span)
+        return {rank: dict(sorted(lanes.items())) for rank, lanes in found.items()}
+
     @property
     def ranks(self) -> list[int]:
-        return sorted({span.rank for span in self.spans})
+        return list(self._by_rank)
 
     @property
     def lanes(self) -> list[str]:
-        return sorted({span.lane for span in self.spans})
+        return sorted({lane for lanes in self._by_rank.values() for lane in lanes})
 
     @property
     def start(self) -> float:
@@ -65,8 +75,11 @@ class Timeline:
 
     def of(self, rank: int | None = None, lane: str | None = None) -> list[Span]:
         """The spans of one rank, one lane, or both, in order of their start."""
-        chosen = (s for s in self.spans if rank in (None, s.rank) and lane in (None, s.lane))
-        return sorted(chosen, key=lambda s: (s.start, s.end))
+        ranks = self._by_rank.values() if rank is None else [self._by_rank.get(rank, {})]
+        chosen = [spans for lanes in ranks for name, spans in lanes.items() if lane in (None, name)]
+        if len(chosen) == 1:
+            return list(chosen[0])
+        return sorted(chain.from_iterable(chosen), key=lambda s: (s.start, s.end))
 
     def busy(self, rank: int, lane: str = "compute") -> float:
         """How long the lane of that rank was at work."""

@@ -6,7 +6,7 @@ giga-anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from simulator.inputs.chunks import chunk_sizes
@@ -41,7 +41,8 @@ class Plan:
         shard: ranks that share one copy of the states (hybrid sharding, arXiv:2304.11277); None: all of dp x cp.
         prefetch: FSDP units gathered ahead of the one that computes (ZeRO 3).
         recompute: ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (every layer).
-        attention: ``"unfused"`` keeps the s x s scores, ``"flash"`` does not (arXiv:2205.14135).
+        attention: ``"unfused"`` keeps the s x s scores, ``"flash"`` does not (arXiv:2205.14135); None: as code for
+            the device does (``Hardware.attention``), and unfused where no device is named.
         optimizer: ``"adam"``, ``"momentum"`` or ``"sgd"``.
         precision: ``"mixed"`` (16-bit, with fp32 master weights), ``"bf16"`` (no master weights) or ``"fp32"``.
         offload: ``"optimizer"`` keeps gradients and optimizer states in host memory (arXiv:2101.06840),
@@ -63,7 +64,7 @@ class Plan:
     shard: int | None = None
     prefetch: int = 1
     recompute: str = "none"
-    attention: str = "unfused"
+    attention: str | None = None
     optimizer: str = "adam"
     precision: str = "mixed"
     offload: str = "none"
@@ -83,7 +84,8 @@ class Plan:
         for layers in self.stage_layers or ():
             at_least(1, stage_layers=layers)
         one_of("recompute", self.recompute, RECOMPUTE)
-        one_of("attention", self.attention, ATTENTION)
+        if self.attention is not None:
+            one_of("attention", self.attention, ATTENTION)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("precision", self.precision, PRECISIONS)
         one_of("offload", self.offload, OFFLOAD)
@@ -104,6 +106,12 @@ class Plan:
             raise ValueError(f"offload of parameters needs zero 3, not zero {self.zero}")
         if self.sequence_parallel and self.tp == 1:
             object.__setattr__(self, "sequence_parallel", False)  # one rank: nothing to split
+
+    def on(self, hardware: Hardware | None) -> Plan:
+        """This plan on that device: what it leaves to the device is decided."""
+        if self.attention is not None:
+            return self
+        return replace(self, attention=hardware.attention if hardware else "unfused")
 
     @property
     def ranks(self) -> int:

@@ -43,6 +43,6 @@ def hardware_flops(shape: ModelShape, plan: Plan, batch: int) -> dict[str, float
     again = 0.0
     if plan.recompute == "full":
         again = sum(forward.values()) - forward["logits"]
-    elif plan.recompute == "selective" and plan.attention == "unfused":
+    elif plan.recompute == "selective" and plan.attention != "flash":
         again = 3 * forward["core"]
     return model_flops(shape, batch) | {"recomputation": again}

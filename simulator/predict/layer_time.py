@@ -55,6 +55,7 @@ class LayerSeconds:
 
 def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSeconds:
     """How long one layer takes on one microbatch."""
+    plan = plan.on(hardware)
     core = _core(shape, plan, hardware)
     products = {part: _products(sizes, plan, hardware) for part, sizes in _linears(shape, plan).items()}
     forward, backward = {}, {}
@@ -70,7 +71,7 @@ def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSec
     again = 0.0
     if plan.recompute == "full":
         again = sum(forward.values())
-    elif plan.recompute == "selective" and plan.attention == "unfused":
+    elif plan.recompute == "selective" and plan.attention != "flash":
         again = core[0]
     return LayerSeconds(forward, backward, weight, again)
 

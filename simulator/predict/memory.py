@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import mul
 
+from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
@@ -98,7 +99,7 @@ def recomputed_bytes(shape: ModelShape, plan: Plan) -> float:
     if plan.recompute == "full":
         return layer_bytes(shape, plan)
     # FlashAttention recomputes the scores tile by tile: selective recomputation has nothing left to save.
-    selective = plan.recompute == "selective" and plan.attention == "unfused"
+    selective = plan.recompute == "selective" and plan.attention != "flash"
     return attention_core_bytes(shape, plan) if selective else 0
 
 
@@ -240,9 +241,14 @@ def rank_memory(shape: ModelShape, plan: Plan, rank: int = 0) -> MemoryBreakdown
     return plan_memory(shape, plan)[rank]
 
 
-def plan_memory(shape: ModelShape, plan: Plan) -> list[MemoryBreakdown]:
-    """The peak of every pipeline rank; the heaviest decides whether the plan fits."""
+def plan_memory(shape: ModelShape, plan: Plan, hardware: Hardware | None = None) -> list[MemoryBreakdown]:
+    """The peak of every pipeline rank; the heaviest decides whether the plan fits.
+
+    Args:
+        hardware: the device, which decides what the plan leaves open (``Plan.on``).
+    """
     plan.check(shape)
+    plan = plan.on(hardware)
     alike, activations = plan.alike(shape), all_activation_bytes(shape, plan)
     rest = {rank: _without_activations(shape, plan, rank) for rank in set(alike)}
     return [replace(rest[like], activations=peak) for like, peak in zip(alike, activations, strict=True)]

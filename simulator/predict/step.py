@@ -82,6 +82,7 @@ class StepCost:
 
 def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
     """Predict one step of ``plan`` with ``plan.global_batch`` sequences."""
+    plan = plan.on(hardware)
     units = unit_seconds(shape, plan, hardware)
     alike = plan.alike(shape)
     stages = {rank: stage_seconds(shape, plan, hardware, rank, units) for rank in set(alike)}
@@ -118,6 +119,7 @@ def stage_seconds(
     Args:
         units: as ``unit_seconds`` gives them, if they are known already.
     """
+    plan = plan.on(hardware)
     units = units or unit_seconds(shape, plan, hardware)
     layers = plan.layers_on(shape, rank)
     parts = {name: layers * seconds for name, seconds in units.layer.parts.items()}
@@ -140,7 +142,7 @@ def stage_seconds(
 
 def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware) -> None:
     """Raise a ValueError if some pipeline rank needs more memory than the device has."""
-    needed = max(rank.total for rank in plan_memory(shape, plan))
+    needed = max(rank.total for rank in plan_memory(shape, plan, hardware))
     if needed > hardware.memory:
         raise ValueError(
             f"this plan needs {needed / 1e9:.1f} GB on a device and {hardware.name} has "

@@ -5,6 +5,8 @@ import pytest
 from simulator.inputs.hardware import GPUS, Hardware, Link, find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
+from simulator.predict.memory import plan_memory
+from simulator.predict.step import step_cost
 
 
 @pytest.mark.parametrize(
@@ -148,3 +150,14 @@ def test_devices_by_an_unmistakable_part_of_their_name():
 
 def test_link_is_alpha_beta():
     assert Link(1e-3, 1e6).seconds(2e6, messages=3) == pytest.approx(2.003)
+
+
+def test_a_plan_leaves_the_attention_kernel_to_the_device():
+    """The same question has the same answer everywhere: memory, step and what fits all ask ``Plan.on``."""
+    assert Plan().on(None).attention == Plan().on(GPUS["v100"]).attention == "unfused"
+    assert Plan().on(GPUS["h100"]).attention == "flash"
+    assert Plan(attention="unfused").on(GPUS["h100"]).attention == "unfused"
+    shape, open_plan, flash = MODELS["llama-2-7b"], Plan(tp=8), Plan(tp=8, attention="flash")
+    assert plan_memory(shape, open_plan, GPUS["h100"]) == plan_memory(shape, flash)
+    assert plan_memory(shape, open_plan) == plan_memory(shape, Plan(tp=8, attention="unfused"))
+    assert step_cost(shape, open_plan, GPUS["h100"]) == step_cost(shape, flash, GPUS["h100"])

@@ -28,10 +28,10 @@ from simulator.plots import (
 )
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.checkpoints import Chain, plot_checkpoints
+from simulator.plots.picture import smallest_text
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
 
-COLUMN = 640  # px that JupyterLab leaves an output when its window is 1,100 px wide
 SMALLEST = 11  # px
 
 STAGES = ("DDP", "stage 1", "stage 2", "stage 3")
@@ -122,15 +122,6 @@ def traced(collective, ranks, **how):
 @pytest.fixture(scope="module")
 def pictures() -> dict[str, Picture]:
     return dict(drawn())
-
-
-def smallest_text(svg: str) -> float:
-    """px of the smallest text in a column of ``COLUMN`` px."""
-    width, unit = re.search(r'<svg[^>]*?\bwidth="([\d.]+)(pt|px)?"', svg).groups()
-    width = float(width) * (4 / 3 if unit == "pt" else 1)
-    box = float(re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)[1])
-    sizes = re.findall(r'font-size[:=]\s*"?([\d.]+)', svg) + re.findall(r"font:\s*([\d.]+)px", svg)
-    return min(map(float, sizes)) * width / box * min(1, COLUMN / width)
 
 
 def test_text_can_be_read_in_a_narrow_window(pictures):

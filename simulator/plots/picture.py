@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COLUMN = 640  # px that JupyterLab leaves an output when its window is 1,100 px wide
+
 
 class Picture:
     """An SVG and the sentence that says what is in it.
@@ -69,3 +71,13 @@ def render(figure: Figure, alt: str) -> Picture:
     svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", out.getvalue())
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
     return Picture(svg, alt, figure)
+
+
+def smallest_text(svg: str, column: float = COLUMN) -> float:
+    """Height in px of the smallest text of an SVG that is shown in a column, shrunk where it is wider."""
+    width, unit = re.search(r'<svg[^>]*?\bwidth="([\d.]+)(pt|px)?"', svg).groups()
+    width = float(width) * (4 / 3 if unit == "pt" else 1)
+    box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)
+    scale = width / float(box[1]) if box else 1
+    sizes = re.findall(r'font-size[:=]\s*"?([\d.]+)', svg) + re.findall(r"font:\s*([\d.]+)px", svg)
+    return min(map(float, sizes), default=float("inf")) * scale * min(1, column / width)

@@ -1,4 +1,4 @@
-"""One rank as its launcher sees it: a process, a channel, what it printed, and how it ends."""
+"""One rank, seen from the process that started it: its channel, what it printed, and how it ends."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 import psutil
 
+from course_lib.runtime import progress
 from course_lib.runtime import rank as rank_main
 from course_lib.runtime.rank import Raised
 from course_lib.runtime.stack_inspection import Whereabouts
 
-KEEP = 1_000_000  # bytes of output shown per rank and stream; a runaway print must not drown the notebook
+KEEP = 1_000_000  # bytes of output shown per rank and stream, so that an endless print does not fill the notebook
 
 
 class Output:
-    """One stream of one rank. Rank 0 is shown as it comes, so that long work shows progress; others at the end."""
+    """What one rank writes to stdout or stderr. Lines of rank 0 are shown at once, those of the others at the end."""
 
     def __init__(self, context: Any, rank: int, name: str, quiet: bool) -> None:
         self.reader, self.writer = context.Pipe(duplex=False)
@@ -42,7 +43,7 @@ class Output:
             self._show(whole + newline)
 
     def show_rest(self) -> None:
-        """Show what is left, then close."""
+        """Show what has not been shown yet, an unfinished line included."""
         with contextlib.suppress(OSError):
             self.receive()
         self._show(self.text)
@@ -51,11 +52,15 @@ class Output:
                 f"… {self.received:,} bytes were printed, only the first {KEEP:,} are shown\n".encode()
             )
         self.text = b""
+        self.received = 0
+
+    def close(self) -> None:
         self.open = False
         self.reader.close()
 
     def _show(self, text: bytes) -> None:
         if text and not self.quiet:
+            progress.erase_terminal_line()
             lines = text.decode("utf-8", "replace").removesuffix("\n").split("\n")
             print("\n".join(f"[rank {self.rank}] {line}" for line in lines), file=getattr(sys, self.name))
 
@@ -80,11 +85,20 @@ class RankProcess:
     def sources(self) -> list[Any]:
         """What to wait for."""
         streams = [output.reader for output in self.outputs if output.open]
-        return [*streams, *([] if self.raised or self.returned else [self.channel, self.process.sentinel])]
+        return [*streams, *([] if self.is_done() else [self.channel, self.process.sentinel])]
 
-    def send(self, message: bytes) -> None:
+    def send(self, kind: str, content: Any = None) -> None:
         with contextlib.suppress(OSError):  # it died already: is_dead() will tell
-            self.channel.send_bytes(message)
+            self.channel.send_bytes(pickle.dumps((kind, content)))
+
+    def begin(self, kind: str, content: Any) -> None:
+        """Give the rank something to do; it answers with ``returned`` or ``raised``."""
+        self.returned = self.raised = None
+        self.send(kind, content)
+
+    def is_done(self) -> bool:
+        """Whether the rank has answered the last ``begin``."""
+        return self.returned is not None or self.raised is not None
 
     def receive(self) -> None:
         """Take in messages and output."""
@@ -104,7 +118,7 @@ class RankProcess:
         """Ask what the rank is doing; the answer arrives in ``where``."""
         if again or not self.asked:
             self.asked = True
-            self.send(b"where")
+            self.send("where")
 
     def is_dead(self) -> bool:
         return self.process.exitcode is not None
@@ -113,9 +127,9 @@ class RankProcess:
         return self.process.exitcode
 
     def leave(self) -> None:
-        """Let the rank go: everyone has returned."""
+        """Let the rank end by itself: every rank has returned."""
         self._leaving = True
-        self.send(b"leave")
+        self.send("leave")
 
     def stop(self) -> None:
         """Make sure that the process and everything it started is gone."""
@@ -138,3 +152,7 @@ class RankProcess:
     def show_rest(self) -> None:
         for output in self.outputs:
             output.show_rest()
+
+    def close(self) -> None:
+        for output in self.outputs:
+            output.close()

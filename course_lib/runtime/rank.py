@@ -1,7 +1,9 @@
-"""The life of one rank: a forked process that joins its peers, calls the function, and reports.
+"""What runs in the process of one rank: it joins the other ranks, then calls the functions that it is sent.
 
-It talks to its launcher over one connection. Messages from the rank: ``("at", Whereabouts)``,
-``("returned", bytes)``, ``("raised", Raised)``. Messages to it: ``"where"``, ``"leave"``.
+It has one connection to the process that started it. The rank receives, as pairs of kind and content,
+``("job", Job)`` first, then ``("call", Call)`` any number of times, ``("where", None)`` at any time,
+``("disconnect", None)`` and ``("rejoin", file)`` after a failure, ``("leave", None)`` at the end. It sends
+``("returned", bytes)`` or ``("raised", Raised)`` for every call and rejoin, and ``("at", Whereabouts)``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import linecache
 import multiprocessing
 import os
 import pickle
+import queue
 import shutil
 import signal
 import socket
@@ -22,6 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -29,27 +33,33 @@ from course_lib.runtime import devices
 from course_lib.runtime import stack_inspection as whereabouts
 from course_lib.runtime.mesh import make_mesh
 
-# Only these lines hold a learner's own code back from the top of its traceback.
-PLUMBING = ("course_lib/runtime/rank.py", "course_lib/runtime/launch.py")
+# Frames of these files are left out of tracebacks: they only lead to the learner's code.
+PLUMBING = ("course_lib/runtime/rank.py", "course_lib/runtime/launch.py", "course_lib/runtime/cell.py")
 
-in_rank = False  # true in every process that main() has taken over
+in_rank = False  # true in every process in which main() runs
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a rank must know, sent to it right after its start."""
+    """What a rank must know to join the others, sent to it right after its start."""
 
     rank: int
     ranks: int
     meeting: str  # the file through which the ranks find each other
-    scratch: str  # the launcher's temporary folder, with the meeting in it
+    scratch: str  # the starting process's temporary folder, with the meeting in it
     backend: str
     threads: int
-    mesh: dict[str, int] | None
-    call: bytes  # cloudpickle of (fn, args)
     path: list[str]
     folder: str
     environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function to call on a rank."""
+
+    pickled: bytes  # cloudpickle of (fn, args)
+    mesh: dict[str, int] | None  # if given, fn gets this mesh as its first argument
     cells: dict[str, tuple[str, str]]  # filename -> (name to show, source) of code that is in no file
 
 
@@ -71,45 +81,57 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the launcher alone, which then stops all ranks, their children included
     _redirect(stdout, stderr)
-    lock, leave = threading.Lock(), threading.Event()
+    lock = threading.Lock()
+    requests: queue.SimpleQueue = queue.SimpleQueue()
 
     def tell(kind: str, content: Any) -> None:
         with lock:
             channel.send_bytes(pickle.dumps((kind, content)))
 
-    job: Job = pickle.loads(channel.recv_bytes())
-    listening = (channel, tell, leave, threading.get_ident(), job.scratch)
-    threading.Thread(target=_answer_launcher, args=listening, daemon=True).start()
+    _, job = pickle.loads(channel.recv_bytes())
+    listening = (channel, tell, requests, threading.get_ident(), job.scratch)
+    threading.Thread(target=_listen, args=listening, daemon=True).start()
+    failure = None
     try:
-        result = _run(job)
-        tell("returned", _pickle_result(result))
-    except BaseException as error:  # SystemExit too: whatever ends a rank is told to the learner
-        tell("raised", _raised(error))
-    # Stay until everyone is done: a peer that still talks to this rank must not see its connection close.
-    leave.wait()
+        _set_up(job)
+    except BaseException as error:
+        failure = error
+    # The rank stays until every rank is done: a peer that still talks to it must not see its connection close.
+    while (request := requests.get()) is not None:
+        kind, content = request
+        try:
+            if failure is not None:
+                raise failure
+            tell("returned", _pickle_result(_call(content) if kind == "call" else rejoin(job, content)))
+        except BaseException as error:  # SystemExit too: it ends the function, and the learner is told
+            tell("raised", _raised(error))
     with contextlib.suppress(Exception):
         dist.destroy_process_group()
     _flush()
     os._exit(0)
 
 
-def _run(job: Job) -> Any:
+def _set_up(job: Job) -> None:
     os.environ.clear()
     os.environ.update(job.environment)
     os.chdir(job.folder)
     sys.path[:] = job.path
-    for filename, (name, source) in job.cells.items():
-        whereabouts.place_names[filename] = name
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    fn, args = cloudpickle.loads(job.call)
     torch.set_num_threads(job.threads)
     _own_processes(os.path.dirname(job.meeting))
-    join_group(job)
-    if job.mesh is not None:
-        args = (make_mesh(job.mesh), *args)
-    result = fn(*args)
-    _flush()
-    return result
+    join_group(job, job.meeting)
+
+
+def _call(call: Call) -> Any:
+    for filename, (name, source) in call.cells.items():
+        whereabouts.place_names[filename] = name
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    fn, args = cloudpickle.loads(call.pickled)
+    if call.mesh is not None:
+        args = (make_mesh(call.mesh), *args)
+    try:
+        return fn(*args)
+    finally:
+        _flush()
 
 
 def _own_processes(folder: str) -> None:
@@ -122,36 +144,62 @@ def _own_processes(folder: str) -> None:
     multiprocessing.current_process()._config["tempdir"] = folder
 
 
-def join_group(job: Job) -> None:
-    """Meet the other ranks of this machine at the launcher's file."""
+def join_group(job: Job, meeting: str) -> None:
+    """Connect to the other ranks; all of them find each other through the file ``meeting``."""
     devices.set_device(job.rank)
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         os.environ.setdefault(
             "GLOO_SOCKET_IFNAME", loopback
         )  # a laptop's own host name often resolves nowhere
-    store = dist.FileStore(job.meeting, job.ranks)
+    store = dist.FileStore(meeting, job.ranks)
     backend = devices.WITH_CPU.get(job.backend, job.backend)
     dist.init_process_group(backend, store=store, rank=job.rank, world_size=job.ranks)
 
 
-def _answer_launcher(
-    channel: Connection, tell: Any, leave: threading.Event, main_thread: int, scratch: str
-) -> None:
-    """Answer where the main thread is; when the launcher is gone, go too, and take our children along."""
+def rejoin(job: Job, meeting: str) -> None:
+    """Replace the process groups, whose connections have been closed, by a new one."""
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()
+    join_group(job, meeting)
+
+
+def disconnect() -> None:
+    """Close the connections to the other ranks, so that whatever waits in a collective raises.
+
+    Called in another thread than the waiting one, which nothing else can wake: Gloo's waits ignore signals, and
+    its ``abort`` waits for them to end.
+    """
+    for group in list(dist.distributed_c10d._world.pg_names):
+        if dist.get_backend(group) == "nccl":
+            group.abort()
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_ESTABLISHED and connection.laddr.ip == connection.raddr.ip:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
+
+
+def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, scratch: str) -> None:
+    """Take in what the starting process sends; when that process is gone, end this one and its children."""
     while True:
         try:
-            request = channel.recv_bytes()
-            if request == b"leave":
-                leave.set()
+            kind, content = pickle.loads(channel.recv_bytes())
+            if kind == "leave":
+                requests.put(None)
                 return
-            place = None
-            with contextlib.suppress(
-                Exception
-            ):  # a stack in motion: nothing seen there is worth a rank's life
-                place = whereabouts.whereabouts(main_thread)
-            tell("at", place)
+            if kind == "disconnect":
+                with contextlib.suppress(
+                    Exception
+                ):  # what stays connected is found by the launcher's time limit
+                    disconnect()
+            elif kind == "where":
+                place = None
+                with contextlib.suppress(Exception):  # the stack changes while it is read
+                    place = whereabouts.whereabouts(main_thread)
+                tell("at", place)
+            else:
+                requests.put((kind, content))
         except (EOFError, OSError):
-            shutil.rmtree(scratch, ignore_errors=True)  # a launcher that was killed could not tidy up
+            shutil.rmtree(scratch, ignore_errors=True)  # a process that was killed could not remove it
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)

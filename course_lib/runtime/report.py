@@ -1,4 +1,4 @@
-"""What the learner reads when ranks fail: the first real cause first, everyone else in a line."""
+"""The text of an error on the ranks: the first cause in full, then one line for what the other ranks did."""
 
 from __future__ import annotations
 
@@ -7,35 +7,23 @@ from collections.abc import Mapping
 from course_lib.runtime.rank import Raised
 from course_lib.runtime.stack_inspection import Whereabouts
 
-
-class RankError(RuntimeError):
-    """A run on several ranks failed. The message holds the failing rank's traceback.
-
-    Attributes:
-        rank: the rank that failed first, or None when all of them hung.
-    """
-
-    def __init__(self, message: str, rank: int | None = None) -> None:
-        super().__init__(message)
-        self.rank = rank
-
-    def _render_traceback_(self) -> list[str]:
-        """In a notebook, the rank's own traceback is the story; the launcher's frames would bury it."""
-        return str(self).splitlines()
-
-
-# How a rank that is innocent fails when a peer's connection is gone.
+# Words in the error of a rank that only lost the connection to the rank that failed.
 _PEER_LOST = ("connection closed", "connection reset", "peer", "broken pipe", "timed out waiting")
 
 
 def first_cause(raised: Mapping[int, Raised]) -> int:
-    """The rank whose exception came first, those that only noticed a lost peer left out if possible."""
+    """The rank whose exception came first; those that only lost a connection are left out if possible."""
     own = [r for r in raised if not any(word in raised[r].message.lower() for word in _PEER_LOST)]
     return min(own or raised, key=lambda r: (raised[r].when, r))
 
 
 def raised_message(raised: Mapping[int, Raised], others: Mapping[int, str]) -> str:
-    """The first exception in full, then a line for each thing that the other ranks did."""
+    """The first exception in full, then a line for each thing that the other ranks did.
+
+    Args:
+        raised: the exceptions, by rank.
+        others: what the remaining ranks did, by rank.
+    """
     first = first_cause(raised)
     cause = raised[first]
     lines = [f"rank {first} raised {cause.kind}: {cause.message}", "", cause.text, ""]
@@ -49,7 +37,7 @@ def raised_message(raised: Mapping[int, Raised], others: Mapping[int, str]) -> s
 
 
 def death_message(rank: int, exit_code: int | None, others: Mapping[int, str]) -> str:
-    """A rank's process ended without a word."""
+    """The process of a rank ended, and the rank sent neither a result nor an exception."""
     if exit_code is not None and exit_code < 0:
         why = f"was killed by signal {-exit_code}"
         why += " (SIGKILL: often the machine ran out of memory)" if exit_code == -9 else ""
@@ -58,15 +46,25 @@ def death_message(rank: int, exit_code: int | None, others: Mapping[int, str]) -
     return "\n".join([f"rank {rank} {why}", *_folded(others)])
 
 
-def hang_message(seconds: float, waiting: Mapping[int, Whereabouts | None], returned: list[int]) -> str:
-    """Which collective each rank waits in, and who never came."""
+def hang_message(
+    seconds: float, waiting: Mapping[int, Whereabouts | None], returned: list[int], idle: list[int]
+) -> str:
+    """Which collective each rank waits in, and which ranks never came to it.
+
+    Args:
+        waiting: what each unfinished rank does; ``None`` for a rank that did not answer.
+        returned: the ranks whose function has returned.
+        idle: the ranks that were not asked to run the function (with ``%%rank``).
+    """
     lines = [f"the ranks hang: stopped after {seconds:g} s"]
-    for rank in sorted([*waiting, *returned]):
+    for rank in sorted([*waiting, *returned, *idle]):
         if rank in returned:
             lines.append(f"  rank {rank}  has returned")
+        elif rank in idle:
+            lines.append(f"  rank {rank}  does not run this cell")
         else:
             lines.append(f"  rank {rank}  {waiting[rank] or 'does not answer: it is busy outside Python'}")
-    return "\n".join([*lines, *_who_never_came(waiting, returned)])
+    return "\n".join([*lines, *_who_never_came(waiting, [*returned, *idle])])
 
 
 def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[int]) -> list[str]:
@@ -81,8 +79,10 @@ def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[in
         missing = sorted(r for r in absent + elsewhere if not members or r in members)
         if missing and not call.startswith(("send", "recv", "isend", "irecv")):
             waits = "waits" if len(there) == 1 else "wait"
-            of = f" of {_ranks(list(members))}" if members else ""
-            verdict.append(f"{_ranks(missing)} never came to the {call}{of} where {_ranks(there)} {waits}.")
+            of = f" of {name_ranks(list(members))}" if members else ""
+            verdict.append(
+                f"{name_ranks(missing)} never came to the {call}{of} where {name_ranks(there)} {waits}."
+            )
     if len(calls) > 1:
         verdict.append(
             "Every rank of a group must call the same collectives, in the same order, with the same shapes."
@@ -91,12 +91,13 @@ def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[in
 
 
 def _folded(does: Mapping[int, str]) -> list[str]:
-    """Ranks with the same fate share a line."""
+    """One line for all ranks that did the same."""
     fates: dict[str, list[int]] = {}
     for rank, fate in sorted(does.items()):
         fates.setdefault(fate, []).append(rank)
-    return [f"{_ranks(ranks)}: {fate}" for fate, ranks in fates.items()]
+    return [f"{name_ranks(ranks)}: {fate}" for fate, ranks in fates.items()]
 
 
-def _ranks(ranks: list[int]) -> str:
+def name_ranks(ranks: list[int]) -> str:
+    """``rank 2``, or ``ranks 0, 1, 3``."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))

@@ -143,7 +143,7 @@ def test_the_same_error_everywhere_is_told_once():
 
 @pytest.fixture
 def quick_diagnosis(monkeypatch):
-    monkeypatch.setattr(sys.modules["course_lib.runtime.launch"], "DEADLOCK_AFTER", 1.5)
+    monkeypatch.setattr(sys.modules["course_lib.runtime.hang"], "DEADLOCK_AFTER", 1.5)
 
 
 def test_mismatched_collectives_are_found_and_named(quick_diagnosis):

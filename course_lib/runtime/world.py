@@ -1,0 +1,237 @@
+"""All ranks of one run: starts them, gives them functions to call, waits for the results, and ends them.
+
+``launch`` makes a world for one call. The ranks of ``%%ranks`` are a world that lives until it is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import wait
+from multiprocessing.util import get_temp_dir
+from typing import Any
+
+from course_lib.runtime import cleanup as leftovers
+from course_lib.runtime import devices, rank
+from course_lib.runtime.errors import (
+    RankError,
+    error_of_raised,
+    read_result,
+    show_as_one_line,
+    what_others_did,
+)
+from course_lib.runtime.hang import HangWatch
+from course_lib.runtime.interrupts import interrupts_held_back
+from course_lib.runtime.processes import RankProcess
+from course_lib.runtime.progress import Progress
+from course_lib.runtime.report import death_message
+from course_lib.runtime.serialize import cells, pickle_call
+
+# The fork server imports these once; every rank is forked from it.
+PRELOAD = [
+    "course_lib.runtime.cleanup",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "course_lib.runtime.rank",
+]
+GRACE = 0.3  # seconds in which other ranks may report their own exception after the first
+RECONNECT_WITHIN = 10.0  # seconds for ranks whose connections were closed to fail, and to connect again
+# Pickling and starting change what all threads share (cloudpickle's registry, __main__): one launch at a time.
+_starting = threading.Lock()
+
+
+class World:
+    """Processes that talk to each other, and to this process, which started them.
+
+    Args:
+        ranks: how many.
+        backend: ``"nccl"`` or ``"gloo"``; by default NCCL with a GPU per rank, else Gloo.
+        quiet: do not show what the ranks print, nor the progress of a long run.
+    """
+
+    def __init__(self, ranks: int, backend: str | None = None, quiet: bool = False) -> None:
+        self.size, self.quiet, self.started = ranks, quiet, time.time()
+        self.processes: list[RankProcess] = []
+        scratch = get_temp_dir()
+        # The ranks meet at a file, which cannot clash as a port can. It is in the folder that multiprocessing
+        # removes when this process ends.
+        self._folder = tempfile.mkdtemp(prefix="ranks-", dir=scratch)
+        self._meetings = 0
+        job = {
+            "ranks": ranks,
+            "meeting": self._next_meeting(),
+            "scratch": scratch,
+            "backend": devices.choose_backend(ranks, backend),
+            "threads": max(1, (os.cpu_count() or 1) // ranks),
+            "path": [entry or os.getcwd() for entry in sys.path],
+            "folder": os.getcwd(),
+            "environment": dict(os.environ),
+        }
+        with self._stopped_if_it_fails(), interrupts_held_back():
+            with _starting, _without_main():
+                for r in range(ranks):
+                    self.processes.append(RankProcess(_context(), r, quiet))
+            for process in self.processes:
+                process.send("job", rank.Job(rank=process.rank, **job))
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple = (),
+        *,
+        mesh: Mapping[str, int] | None = None,
+        on: list[int] | None = None,
+        timeout: float | None = None,
+        keep: bool = False,
+    ) -> list[Any]:
+        """Call ``fn(*args)``, or ``fn(mesh, *args)``, on the ranks ``on`` (all by default); results in rank order.
+
+        Args:
+            keep: when a rank raises, wait for the others and leave all alive. A hang, a death or Ctrl-C ends
+                the world in any case.
+
+        Raises:
+            RankError: a rank raised, exited, was killed, or hung.
+        """
+        with _starting:
+            call = rank.Call(pickle_call(fn, args), dict(mesh) if mesh else None, cells())
+        members = [self.processes[r] for r in on] if on is not None else self.processes
+        began = time.monotonic()
+        try:
+            with self._stopped_if_it_fails(keep=keep):
+                for process in members:
+                    process.begin("call", call)
+                return self._collect(members, timeout, keep)
+        except KeyboardInterrupt as stop:
+            ended = f"stopped after {time.monotonic() - began:.0f} s: all {self.size} ranks were ended"
+            show_as_one_line(stop, ended + (", and their variables are gone" if keep else ""))
+            raise
+
+    def is_alive(self) -> bool:
+        return bool(self.processes) and not any(p.is_dead() for p in self.processes)
+
+    def stop(self) -> None:
+        """End every rank and all that it started, show what it printed, remove the meeting file."""
+        with interrupts_held_back():
+            if all(p.returned is not None for p in self.processes):
+                for process in self.processes:
+                    process.leave()
+            for process in self.processes:
+                process.stop()
+            for (
+                process
+            ) in self.processes:  # in rank order, and also when a rank failed: what it printed is a clue
+                process.show_rest()
+                process.close()
+            self.processes = []
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _stopped_if_it_fails(self, keep: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if not (keep and isinstance(error, RankError) and error.ranks_alive):
+                self.stop()
+            raise
+
+    def _next_meeting(self) -> str:
+        self._meetings += 1
+        return os.path.join(self._folder, f"store-{self._meetings}")
+
+    def _collect(self, members: list[RankProcess], timeout: float | None, keep: bool) -> list[Any]:
+        """Wait for every rank's result, or find out why it will not come."""
+        idle = [p.rank for p in self.processes if p not in members]
+        watch = HangWatch(members, timeout, idle)
+        with Progress(members, silent=self.quiet) as progress:
+            while any(not p.is_done() for p in members) if keep else any(p.returned is None for p in members):
+                wait([source for p in self.processes for source in p.sources()], timeout=0.5)
+                for process in self.processes:
+                    process.receive()
+                failed = next((p for p in members if p.raised), None)
+                dead = next((p for p in self.processes if p.is_dead()), None)
+                if dead or (failed and not keep):
+                    self._give_others_a_moment(members)
+                    dead = next((p for p in self.processes if p.is_dead()), None)
+                if dead:  # before the peers that only noticed it
+                    others = what_others_did(members, but=dead)
+                    raise RankError(death_message(dead.rank, dead.exit_code(), others), dead.rank)
+                if failed and not keep:
+                    raise error_of_raised(members)
+                if failed and watch.all_wait_for(1.0):
+                    return self._reconnect(members)
+                watch.look()
+                progress.show()
+        for process in members:
+            process.show_rest()
+        if any(p.raised for p in members):
+            raise error_of_raised(members, ranks_alive=True)
+        return [read_result(p) for p in members]
+
+    def _give_others_a_moment(self, members: list[RankProcess]) -> None:
+        until = time.monotonic() + GRACE
+        for process in members:
+            process.ask_where()
+        while (left := until - time.monotonic()) > 0 and not all(p.is_done() for p in members):
+            wait([p.channel for p in members], timeout=left)
+            for process in members:
+                process.receive()
+
+    def _reconnect(self, members: list[RankProcess]) -> list[Any]:
+        """After an exception: release the ranks that wait for the one that raised, and connect all anew.
+
+        A wait inside Gloo or NCCL cannot be interrupted, but it fails when its connections are closed.
+        """
+        error = error_of_raised(members, ranks_alive=True)
+        error.reconnected = True
+        until = time.monotonic() + RECONNECT_WITHIN
+        for process in self.processes:
+            process.send("disconnect", None)
+        meeting = self._next_meeting()
+        told: list[RankProcess] = []
+        while len(told) < self.size or not all(p.is_done() for p in told):
+            for process in self.processes:
+                process.receive()
+                if process not in told and (process.is_done() or process not in members):
+                    process.begin("rejoin", meeting)
+                    told.append(process)
+            if time.monotonic() > until or any(p.is_dead() for p in self.processes):
+                error.ranks_alive = False
+                break
+            wait([p.channel for p in self.processes], timeout=0.1)
+        for process in self.processes:
+            process.show_rest()
+        raise error
+
+
+def _context() -> Any:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver  # exists on POSIX alone
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    os.environ[leftovers.VARIABLE] = get_temp_dir()
+    forkserver.ensure_running()
+    del os.environ[leftovers.VARIABLE]
+    return context
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the caller's script: multiprocessing would run it again in every rank, guard or no guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,112 @@
+"""A real IPython kernel, driven as JupyterLab drives it, and what it may not leave behind."""
+
+import contextlib
+import os
+import time
+
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+
+PATIENCE = 120  # seconds, for a machine on which much else runs
+
+
+class Kernel:
+    """A kernel and its client; ``messages`` are those of the last cell."""
+
+    def __init__(self, scratch, **environment):
+        self.scratch = scratch
+        env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env={**env, "TMPDIR": str(scratch), **environment})
+        self.connect()
+
+    def connect(self):
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=PATIENCE)
+
+    @property
+    def pid(self):
+        return self.manager.provisioner.pid
+
+    def start(self, code, in_a_page=False):
+        """Send a cell; as a page of JupyterLab does, or as nbclient."""
+        self.messages = []
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        metadata = {"cellId": "a-cell"} if in_a_page else {}
+        request = self.client.session.msg("execute_request", content, metadata=metadata)
+        self.client.shell_channel.send(request)
+        self.request = request["header"]["msg_id"]
+
+    def wait_until(self, holds):
+        """Take in messages until ``holds(message)``."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            if message["parent_header"].get("msg_id") == self.request:
+                self.messages.append(message)
+                if holds(message):
+                    return
+        raise TimeoutError(f"not within {PATIENCE} s; the cell has shown: {self.shown()}")
+
+    def finish(self):
+        """Wait for the cell's end; what it has shown."""
+        self.wait_until(lambda m: m["content"].get("execution_state") == "idle")
+        return self.shown()
+
+    def run(self, code, **options):
+        self.start(code, **options)
+        return self.finish()
+
+    def wait_for_text(self, text):
+        self.wait_until(lambda m: text in self.shown())
+
+    def kinds(self):
+        return {m["msg_type"] for m in self.messages}
+
+    def shown(self):
+        """Streams, results and tracebacks of the cell, as one text."""
+        text = ""
+        for message in self.messages:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                text += content["text"]
+            elif message["msg_type"] in ("execute_result", "display_data"):
+                text += content["data"]["text/plain"] + "\n"
+            elif message["msg_type"] == "error":
+                text += "\n".join(content["traceback"]) + "\n"
+        return text
+
+    def family(self):
+        """All processes below the kernel."""
+        return psutil.Process(self.pid).children(recursive=True)
+
+    def close(self):
+        with contextlib.suppress(Exception):
+            self.client.stop_channels()
+            self.manager.shutdown_kernel(now=True)
+
+
+def is_gone(family, scratch):
+    """Whether all processes have ended and the temporary folder is empty; waits a while for both."""
+    _, alive = psutil.wait_procs(family, timeout=30)
+    deadline = time.monotonic() + 30
+    while (left := left_in(scratch)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return alive == [] and left == []
+
+
+def left_in(scratch):
+    return [name for name in os.listdir(scratch) if name.startswith(("pymp-", "ranks-"))]
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    kernel = Kernel(tmp_path)
+    family = []
+    yield kernel
+    with contextlib.suppress(psutil.Error):
+        family = kernel.family()
+    kernel.close()
+    assert is_gone(family, tmp_path)

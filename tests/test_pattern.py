@@ -17,7 +17,6 @@ NOT_YET = {
     "00_start_here",
     "01_seeing_networks",
     "03_where_memory_goes",
-    "04_collectives",
     "05_ddp",
     "06_zero",
     "07_fsdp",

@@ -67,8 +67,12 @@ def course_copy() -> Iterator[Path]:
 
 
 @contextmanager
-def jupyterlab(root: Path, *arguments: str) -> Iterator[Lab]:
-    """``course lab`` on ``root``, on a free port, with nothing of this machine's user in it."""
+def jupyterlab(root: Path, *arguments: str, commands: bool = False) -> Iterator[Lab]:
+    """``course lab`` on ``root``, on a free port, with nothing of this machine's user in it.
+
+    With ``commands`` JupyterLab's own commands can be called from the page, and every cell is in the page, too,
+    also when it is far outside the window.
+    """
     with tempfile.TemporaryDirectory(prefix="course-jupyter-", ignore_cleanup_errors=True) as folder:
         own = Path(folder)
         places = {
@@ -80,6 +84,14 @@ def jupyterlab(root: Path, *arguments: str) -> Iterator[Lab]:
             "TMPDIR": own / "tmp",
         }
         places["TMPDIR"].mkdir()
+        if commands:
+            arguments = (*arguments, "--LabApp.expose_app_in_browser=True")
+            tracker = (
+                places["JUPYTERLAB_SETTINGS_DIR"]
+                / "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
+            )
+            tracker.parent.mkdir(parents=True)
+            tracker.write_text('{"windowingMode": "none"}')
         command = [sys.executable, "-m", "course_lib", "lab", "--root", str(root), *arguments]
         command += ["--no-browser", "--ip=127.0.0.1", "--port=0"]
         log = own / "log"

@@ -1,0 +1,65 @@
+"""What a reader does with a notebook in JupyterLab, as functions on a playwright page."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page
+from server import Lab
+
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
+TAB_IN_FRONT = ".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current"
+WAIT = 60_000  # milliseconds for what takes a second or two on an idle machine
+RUN = 300_000  # milliseconds for all cells of a notebook
+
+
+def command(page: Page, name: str, **arguments: object) -> None:
+    """Run one of JupyterLab's own commands, and wait until it is done; ``jupyterlab(…, commands=True)``."""
+    page.evaluate(
+        "([name, args]) => jupyterapp.commands.execute(name, args).then(() => null)", [name, arguments]
+    )
+
+
+def open_page(page: Page, lab: Lab, path: str = "") -> None:
+    """Open JupyterLab with a file of the course in front, or with what it opens by itself."""
+    page.set_default_timeout(WAIT)
+    page.goto(lab.url(path))
+    page.locator(TAB_IN_FRONT, has_text=(path or lab.opens).rpartition("/")[2]).wait_for()
+    page.locator(f"{PANEL} .jp-Cell").first.wait_for()
+
+
+def all_cells_shown(page: Page) -> None:
+    """Wait until every cell of the notebook in front is in the page; ``jupyterlab(…, commands=True)``."""
+    page.wait_for_function(
+        """() => { const panel = jupyterapp.shell.currentWidget;
+        const cells = panel?.context?.isReady ? panel.content.widgets : [];
+        return cells.length && cells.length === panel.content.model.cells.length
+          && cells.every(cell => !cell.isPlaceholder())
+          && [...panel.node.querySelectorAll(".jp-MarkdownOutput")].every(text => text.childNodes.length); }"""
+    )
+
+
+def use_theme(page: Page, dark: bool) -> None:
+    name = "JupyterLab Dark" if dark else "JupyterLab Light"
+    command(page, "apputils:change-theme", theme=name)
+    page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
+
+
+def unfold(page: Page) -> None:
+    """Show the outputs and sources that the notebook has folded."""
+    command(page, "notebook:show-all-cell-outputs")
+
+
+def run_all(page: Page) -> None:
+    """Run every cell and wait for the last; a cell that raises ends it, as it does for the reader."""
+    page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
+    page.set_default_timeout(RUN)
+    command(page, "notebook:run-all-cells")
+    page.set_default_timeout(WAIT)
+
+
+def pictures_loaded(page: Page) -> None:
+    """Wait until every image in the notebook in front has its size."""
+    images = f"{PANEL} .jp-OutputArea-output img"
+    page.evaluate(
+        "images => Promise.all([...document.querySelectorAll(images)].map(i => i.decode().catch(() => 0)))",
+        images,
+    )

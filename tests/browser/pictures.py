@@ -1,0 +1,80 @@
+"""Is the text of every picture large enough, inside, and free? Measured in the browser, at the size it is shown."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+from notebook_page import PANEL, pictures_loaded
+from playwright.sync_api import Page
+
+LEAST = 11  # px
+MEASURE = (Path(__file__).parent / "measure_text.js").read_text(encoding="utf-8")
+SVG = "data:image/svg+xml;base64,"
+
+# Every picture in the notebook in front: in which cell, how large it is shown, whether it reaches over the edge.
+PICTURES = """selector => [...document.querySelectorAll(`${selector} .jp-Cell`)].flatMap((cell, index) =>
+  [...cell.querySelectorAll(".jp-OutputArea-output img")].map(image => {
+    const box = image.getBoundingClientRect();
+    const area = image.closest(".jp-OutputArea-output").getBoundingClientRect();
+    return {cell: index, alt: image.alt, source: image.src, width: box.width, height: box.height,
+            over: box.right - area.right};
+  }))"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``kind``: small, cut, overlap, covered, wide (wider than the notebook) or blind (no SVG: not measurable)."""
+
+    cell: int
+    picture: str
+    kind: str
+    text: str
+    detail: str
+
+
+def summary(problems: list[Problem], texts: int = 4) -> list[str]:
+    """The problems, one line for each picture, kind and detail, with the first few texts that have it."""
+    groups: dict[tuple[int, str, str, str], dict[str, None]] = {}
+    for each in problems:
+        key = (each.cell, each.picture, each.kind, each.detail)
+        groups.setdefault(key, {}).setdefault(f'"{each.text}"')
+    lines, last = [], None
+    for (cell, picture, kind, detail), which in groups.items():
+        if (cell, picture) != last:
+            lines.append(f"cell {cell}: {picture if len(picture) <= 90 else f'{picture[:89]}…'}")
+            last = cell, picture
+        shown = ", ".join(list(which)[:texts]) + (
+            f" and {len(which) - texts} more" if len(which) > texts else ""
+        )
+        lines.append(f"  {kind}, {detail}: {shown}")
+    return lines
+
+
+def picture_problems(page: Page, least: float = LEAST) -> tuple[int, list[Problem]]:
+    """Measure all pictures of the notebook in front; return how many there are and what is wrong with them."""
+    pictures_loaded(page)
+    found = [picture for picture in page.evaluate(PICTURES, PANEL) if picture["width"]]
+    problems = []
+    blank = page.context.browser.new_page()
+    try:
+        for picture in found:
+            name = picture["alt"] or "without a description"
+            if picture["over"] > 1:
+                detail = f"{picture['over']:.0f} px outside the notebook"
+                problems.append(Problem(picture["cell"], name, "wide", "", detail))
+            if not picture["source"].startswith(SVG):
+                problems.append(Problem(picture["cell"], name, "blind", "", "not an SVG: measure it by eye"))
+                continue
+            svg = base64.b64decode(picture["source"].removeprefix(SVG)).decode()
+            width, height = picture["width"], picture["height"]
+            size = {"width": max(200, round(width) + 1), "height": max(200, round(height) + 1)}
+            blank.set_viewport_size(size)  # all of it on the screen: the browser finds nothing elsewhere
+            style = f"svg {{ display: block; width: {width}px; height: {height}px }}"
+            blank.set_content(f"<style>body {{ margin: 0 }} {style}</style>{svg}")
+            for each in blank.evaluate(MEASURE, least):
+                problems.append(Problem(picture["cell"], name, each["kind"], each["text"], each["detail"]))
+    finally:
+        blank.close()
+    return len(found), problems

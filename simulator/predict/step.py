@@ -49,12 +49,14 @@ class StepCost:
 
     Args:
         parts: seconds by what they are spent on, a name of ``PARTS``; they add up to the step.
+        once: of these, the seconds that come once a step, after the last microbatch.
         model_flops, hardware_flops: of the whole step, on all ranks, without and with recomputation.
         peak_flops: of all ranks together.
         ranks: how many.
     """
 
     parts: dict[str, float]
+    once: dict[str, float]
     model_flops: float
     hardware_flops: float
     peak_flops: float
@@ -99,11 +101,14 @@ def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
         makespan = run_schedule(shape, plan, hardware, units).makespan
         parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
     window = plan.layers_on(shape, slowest) * units.layer.backward_seconds
-    parts["data_parallel"] += _gradients(shape, plan, hardware, slowest, window)
-    parts |= _optimizer(shape, plan, hardware, slowest)
+    once = {"data_parallel": _gradients(shape, plan, hardware, slowest, window)}
+    once |= _optimizer(shape, plan, hardware, slowest)
+    for name, seconds in once.items():
+        parts[name] = parts.get(name, 0.0) + seconds
     batch = plan.global_batch
     return StepCost(
         parts={name: parts[name] for name in PARTS},
+        once=once,
         model_flops=sum(model_flops(shape, batch).values()),
         hardware_flops=sum(hardware_flops(shape, plan, batch).values()),
         peak_flops=hardware.peak_flops * plan.ranks,
@@ -125,7 +130,7 @@ def stage_seconds(
     parts = {name: layers * seconds for name, seconds in units.layer.parts.items()}
     parts["embedding"] = units.embedding if rank == 0 else 0.0
     parts["logits"] = units.logits if rank == plan.rank_of(plan.stages - 1) else 0.0
-    parts["pipeline"] = _borders(plan, rank) * _transfer(shape, plan, hardware) if plan.pp > 1 else 0.0
+    parts["pipeline"] = _borders(plan, rank) * transfer_seconds(shape, plan, hardware) if plan.pp > 1 else 0.0
     parts["gradient_accumulation"] = parts["data_parallel"] = 0.0
     if plan.microbatches > 1 and plan.zero < 2:
         # From the second microbatch on, a gradient is added to the one that is there: read and written.
@@ -156,7 +161,7 @@ def _borders(plan: Plan, rank: int) -> int:
     return 2 * (plan.chunks - turns)
 
 
-def _transfer(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+def transfer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
     """An activation to the next stage: every tensor-parallel rank sends 1/t, and gathers the rest in its node."""
     size = plan.itemsize * plan.micro_batch * shape.sequence / plan.cp * shape.hidden
     near = plan.ranks <= hardware.node_size

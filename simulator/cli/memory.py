@@ -1,0 +1,148 @@
+"""``python -m simulator memory``: what each rank must hold, and whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from simulator.cli.answer import print_json
+from simulator.cli.options import BATCH, HARDWARE_OPTIONS, JSON, PLAN_OPTIONS, SHAPE_OPTIONS, Command, options
+from simulator.cli.question import Question, read_question
+from simulator.inputs.plan import Plan
+from simulator.ledgers.memory import MemoryBreakdown
+from simulator.predict.memory import model_states, plan_memory
+
+UNITS = {"ranks": "bytes", "peak_total": "bytes", "capacity": "bytes", "largest_micro_batch": "sequences"}
+PARAMETERS = click.option(
+    "--parameters", type=float, metavar="X", help="Model states of this many parameters, without a shape."
+)
+MOST_SEQUENCES = 4096  # a microbatch of more is not looked for
+
+
+@click.command(cls=Command)
+@options(
+    {
+        "Model": [*SHAPE_OPTIONS, PARAMETERS],
+        "Plan": [BATCH, *PLAN_OPTIONS],
+        "Device": HARDWARE_OPTIONS,
+        "Other": [JSON],
+    }
+)
+def memory(as_json: bool, **values: Any) -> None:
+    """Bytes that each pipeline rank must hold, by category, and whether they fit.
+
+    With --gpu it also says how large a microbatch fits, or which one change would make the plan fit.
+
+    \b
+    python -m simulator memory --model llama-3-8b --dp 8 --zero 3 --gpu h100
+    python -m simulator memory --parameters 7.5e9 --dp 64 --zero 1
+    """
+    question = read_question(values)
+    ranks = ledger(question)
+    peak = max(rank.total for rank in ranks)
+    capacity = question.hardware.memory if question.hardware else None
+    fits = None if capacity is None else peak <= capacity
+    largest = _largest_micro_batch(question) if fits else None
+    entries = [_bytes(rank) for rank in ranks]
+    if as_json:
+        answer = {
+            "ranks": entries,
+            "peak_total": max(entry["total"] for entry in entries),
+            "capacity": capacity,
+            "fits": fits,
+            "largest_micro_batch": largest,
+            "fits_with": _remedies(question) if fits is False else [],
+        }
+        print_json("memory", UNITS, answer, question)
+        return
+    unit, size = ("GB", 1e9) if peak >= 1e9 else ("MB", 1e6)
+    click.echo(f"{unit + ' on rank':18}" + "".join(f"{rank:>9}" for rank in range(len(entries))))
+    for name in entries[0]:
+        numbers = "".join(f"{entry[name] / size:9.2f}" for entry in entries)
+        click.echo(f"{name.replace('_', ' '):18}{numbers}")
+    if fits is not None:
+        click.echo(_verdict(question, peak, largest))
+
+
+def ledger(question: Question) -> list[MemoryBreakdown]:
+    """One entry a pipeline rank; of a model known by its parameters alone, one device's model states."""
+    plan = question.plan
+    if question.shape is None:
+        return [model_states(question.parameters / (plan.tp * plan.pp), plan)]
+    return plan_memory(question.shape, plan, question.hardware)
+
+
+def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
+    """Whole bytes; the total is the sum of what is printed."""
+    entry = {name: round(size) for name, size in breakdown.as_dict().items()}
+    return entry | {"total": sum(entry.values())}
+
+
+def _verdict(question: Question, peak: float, largest: int | None) -> str:
+    name, capacity = question.hardware.name, question.hardware.memory
+    if peak <= capacity:
+        more = f"; the largest --micro-batch that fits is {largest}" if largest else ""
+        return f"fits: {peak / 1e9:.1f} GB of the {capacity / 1e9:.0f} GB of {name}{more}"
+    remedies = _remedies(question)
+    how = f"it would with {' or '.join(remedies)}" if remedies else "no single change of the plan helps"
+    return f"does not fit: {peak / 1e9:.1f} GB, and {name} has {capacity / 1e9:.0f} GB; {how}"
+
+
+def _fits(question: Question, **changes: Any) -> bool:
+    """Whether the plan fits once it is changed; a change that makes no plan does not."""
+    try:
+        changed = replace(question, plan=replace(question.plan, **changes))
+        return max(rank.total for rank in ledger(changed)) <= question.hardware.memory
+    except ValueError:
+        return False
+
+
+def _largest_micro_batch(question: Question) -> int | None:
+    """The most sequences in a microbatch that fit; None where their number plays no part."""
+    if question.shape is None:
+        return None
+    low, high = question.plan.micro_batch, 2 * question.plan.micro_batch
+    while high <= MOST_SEQUENCES and _fits(question, micro_batch=high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fits(question, micro_batch=middle) else (low, middle)
+    return low
+
+
+def _remedies(question: Question) -> list[str]:
+    """Single changes after which the plan fits, the smallest of each kind, as options."""
+    plan = question.plan
+    stages = [{"zero": stage} for stage in range(plan.zero + 1, 4)] if plan.dp * plan.cp > 1 else []
+    tries = [stages]
+    if question.shape is not None:
+        tries.append([{"recompute": way} for way in ("selective", "full") if way != plan.recompute])
+        tries.append([{"micro_batch": n} for n in _halves(plan.micro_batch)])
+        tries += [
+            [{axis: getattr(plan, axis) * 2**n, "shard": None} for n in range(1, 7)]
+            for axis in ("tp", "pp", "cp")
+        ]
+    found = []
+    for changes in tries:
+        change = next((change for change in changes if _fits(question, **_complete(plan, change))), None)
+        if change is not None:
+            name, value = next(iter(change.items()))
+            found.append(f"--{name.replace('_', '-')} {value}")
+    return found
+
+
+def _complete(plan: Plan, change: dict[str, Any]) -> dict[str, Any]:
+    """A longer pipeline has other stages, and needs as many microbatches to be filled."""
+    if "pp" not in change:
+        return change
+    return change | {"stage_layers": None, "microbatches": max(plan.microbatches, change["pp"])}
+
+
+def _halves(number: int) -> list[int]:
+    halves = []
+    while number > 1:
+        number //= 2
+        halves.append(number)
+    return halves

@@ -1,0 +1,170 @@
+"""The options of the commands: one for each field of a shape and of a plan, and what becomes of them.
+
+Every field of ``ModelShape`` and ``Plan`` is an option of the same name. A field without a text in ``HELP`` is
+explained by its dataclass's docstring, so that a new field needs no change here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import Field, fields
+from typing import Any
+
+import click
+
+from simulator.inputs.plan import ATTENTION, OFFLOAD, OPTIMIZERS, PRECISIONS, RECOMPUTE, Plan
+from simulator.inputs.shape import ACTIVATIONS, MODELS, PARAMETERS_ONLY, ModelShape
+from simulator.pipeline.placement import CHUNKS
+
+CHOICES = {
+    "activation": ACTIVATIONS,
+    "schedule": tuple(CHUNKS),
+    "recompute": RECOMPUTE,
+    "attention": ATTENTION,
+    "optimizer": tuple(OPTIMIZERS),
+    "precision": tuple(PRECISIONS),
+    "offload": OFFLOAD,
+}
+MOST_COLUMNS = 32  # of an option with its choices beside its text; longer lists go into the text
+FLAGS = {"tied": "--tied/--untied"}  # every other flag is --name/--no-name
+HELP = {
+    "layers": "Layers (l).",
+    "hidden": "Width of the model (h).",
+    "heads": "Attention heads (a).",
+    "vocab": "Tokens of the vocabulary (V).",
+    "sequence": "Tokens of a sequence (s).",
+    "kv_heads": "Heads of keys and values, if fewer than --heads.",
+    "ffn": "Inner width of the MLP; 4 x hidden if not given.",
+    "activation": "Of the MLP.",
+    "tied": "Is the output matrix the token embedding's?",
+    "learned_positions": "Position embeddings of sequence x hidden.",
+    "biases": "Linear layers have biases, norms two vectors.",
+    "dropout": "Dropout is on, so its masks are kept.",
+    "experts": "Experts in every layer; 1: a dense MLP.",
+    "experts_per_token": "Experts that each token visits.",
+    "other_parameters": "Parameters that no other option describes.",
+    "dp": "Data-parallel ranks.",
+    "tp": "Tensor-parallel ranks.",
+    "pp": "Pipeline-parallel ranks.",
+    "cp": "Context-parallel ranks.",
+    "ep": "Expert-parallel ranks; they lie inside --dp.",
+    "micro_batch": "Sequences in one microbatch (b).",
+    "microbatches": "Microbatches in a step; if not given, as many as fill the pipeline.",
+    "schedule": "Order of the pipeline's work; 1f1b, or interleaved-1f1b with --chunks.",
+    "chunks": "Parts of the model on each pipeline rank (v); 1, or what the schedule is made for.",
+    "stage_layers": "Layers of every chunk in the model's order: 3,4,4,3.",
+    "sequence_parallel": "Split norms and dropout along the sequence.",
+    "zero": "ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.",
+    "shard": "Ranks that share one copy of the states; all dp x cp if not given.",
+    "prefetch": "Units that ZeRO 3 gathers ahead.",
+    "recompute": "What backward computes again: nothing, attention's core, or every layer.",
+    "attention": "Unfused keeps the scores; if not given, what code for --gpu uses.",
+    "optimizer": "It decides how many states a parameter has.",
+    "precision": "Of parameters and activations; mixed keeps fp32 master weights.",
+    "offload": "What the host's memory holds.",
+}
+
+
+def options(groups: dict[str, list[Callable]]) -> Callable:
+    """Decorate a command with options, in the groups in which ``Command`` prints their help."""
+
+    def decorate(function: Callable) -> Callable:
+        for option in reversed([option for group in groups.values() for option in group]):
+            function = option(function)
+        named: dict[str, list[str]] = {}
+        parameters = iter(
+            reversed(function.__click_params__)
+        )  # the decorators ran from the last to the first
+        for title, group in groups.items():
+            named[title] = [next(parameters).name for _ in group]
+        function.help_groups = named
+        return function
+
+    return decorate
+
+
+class Command(click.Command):
+    """A command whose help lists its options in groups."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.help_groups: dict[str, list[str]] = getattr(self.callback, "help_groups", {})
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown = {option.name: option.get_help_record(ctx) for option in self.get_params(ctx)}
+        groups = dict(self.help_groups)
+        named = {name for names in groups.values() for name in names}
+        last = list(groups)[-1] if groups else "Options"
+        groups[last] = [*groups.get(last, []), *(name for name in shown if name not in named)]
+        for title, names in groups.items():
+            with formatter.section(title):
+                formatter.write_dl([shown[name] for name in names], col_max=26)
+
+
+# ---- options from fields ----------------------------------------------------------------------------------
+
+
+def field_options(cls: type) -> list[Callable]:
+    """One option for each field of a dataclass."""
+    return [_option(cls, field) for field in fields(cls)]
+
+
+def _option(cls: type, field: Field) -> Callable:
+    flag, kind = "--" + field.name.replace("_", "-"), str(field.type).removesuffix(" | None")
+    text = HELP.get(field.name) or _explained(cls, field.name)
+    if kind == "bool":
+        names = FLAGS.get(field.name, f"{flag}/--no-{flag[2:]}")
+        shown = names.split("/")[0 if field.default else 1][2:]
+        return click.option(names, field.name, default=None, help=f"{text}  [default: {shown}]")
+    if isinstance(field.default, str | int):
+        text += f"  [default: {field.default}]"
+    if field.name in CHOICES:
+        choice = click.Choice(CHOICES[field.name])
+        short = len("|".join(choice.choices)) + len(flag) <= MOST_COLUMNS
+        text = text if short else f"{', '.join(choice.choices)}. {text}"
+        return click.option(flag, type=choice, metavar=None if short else "NAME", help=text)
+    types = {"int": (int, "N"), "float": (float, "X"), "str": (str, "NAME")}
+    type_, metavar = types.get(kind, (str, "A,B,…"))
+    return click.option(flag, type=type_, metavar=metavar, help=text)
+
+
+def _explained(cls: type, name: str) -> str:
+    """What the Args section of the class's docstring says of a field, on one line and without its markup."""
+    for entry in re.split(r"\n {4}(?=\w)", inspect.getdoc(cls).partition("Args:")[2]):
+        names, _, text = entry.partition(":")
+        if name in [part.strip() for part in names.split(",")]:
+            return " ".join(text.replace("``", "").replace('"', "").split())
+    return ""
+
+
+SHAPE_OPTIONS = [
+    click.option("--model", metavar="NAME", help=f"A known model: {', '.join([*MODELS, *PARAMETERS_ONLY])}."),
+    *field_options(ModelShape),
+]
+PLAN_OPTIONS = field_options(Plan)
+GPU = click.option(
+    "--gpu",
+    metavar="NAME",
+    help="A known device (h100), a hardware file (mine.toml), or its FLOP/s,memory B/s,link B/s.",
+)
+HARDWARE_OPTIONS = [
+    GPU,
+    click.option("--gpus", type=int, metavar="N", help="Devices there are; the plan must use them all."),
+]
+BATCH = click.option("--global-batch", type=int, metavar="N", help="Sequences in a step, on all ranks.")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, as answers.schema.json describes it."
+)
+
+
+def given(values: dict[str, Any], names: Iterable[str] | type) -> dict[str, Any]:
+    """The values of the command line that were given, out of ``names`` or of a dataclass's fields."""
+    names = {field.name for field in fields(names)} if isinstance(names, type) else set(names)
+    return {name: value for name, value in values.items() if name in names and value is not None}
+
+
+def flag(name: str) -> str:
+    """``micro_batch`` -> ``--micro-batch``."""
+    return "--" + name.replace("_", "-")

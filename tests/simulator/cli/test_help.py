@@ -1,0 +1,60 @@
+"""Help: complete, at most 80 columns, quick; and a reader who has read enough hears nothing of it."""
+
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import pytest
+
+from simulator.cli import COMMANDS
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_80_columns(run, command):
+    result = run(f"{command} --help")
+    assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80
+    names = ["--json"] if command else COMMANDS
+    assert all(name in result.output for name in names)
+
+
+@pytest.mark.parametrize("command", ["memory", "step", "timeline"])
+def test_every_field_has_an_option_with_a_text_beside_it(run, command):
+    """Texts begin in one column: behind their option, or on the line below it."""
+    lines = run(f"{command} --help").output.splitlines()
+    for field in [*fields(ModelShape), *fields(Plan)]:
+        name = "--" + field.name.replace("_", "-")
+        (at,) = [i for i, line in enumerate(lines) if line.lstrip().startswith(name + " ")]
+        beside = lines[at] if len(lines[at]) > 30 and lines[at][28:30] == "  " else lines[at + 1]
+        assert beside[30:31].strip(), lines[at : at + 2]
+
+
+def test_help_is_quick_because_no_command_is_imported():
+    code = "import sys, simulator.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
+    code += (
+        "print([m for m in sys.modules if m.startswith('simulator.') and not m.startswith('simulator.cli')])"
+    )
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert output.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_quiet():
+    """``| head -1``: the reader closes the pipe while the command still has much to write."""
+    line = ["timeline", "--schedule", "1f1b", "--ranks", "300", "--microbatches", "400"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simulator", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    _, errors = process.communicate()
+    assert errors == b""
+
+
+def test_a_large_timeline_is_summed_up_in_linear_time():
+    """400 x 400 of 1f1b: 20 s are allowed, 2 are taken; it was minutes when every rank looked at all spans."""
+    line = ["timeline", "--schedule", "1f1b", "--ranks", "400", "--microbatches", "400", "--json"]
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "simulator", *line], capture_output=True, check=True)
+    assert time.perf_counter() - start < 20

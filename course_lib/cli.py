@@ -14,15 +14,9 @@ from typing import NoReturn
 
 import click
 
+from course_lib.grading.commands import hint_command, next_command, reset_command, root_option
 from course_lib.grading.limits import CELL_TIMEOUT, TIME_LIMIT
-from course_lib.places import course_root, exercise_name
-
-root_option = click.option(
-    "--root",
-    type=click.Path(path_type=Path),
-    default=course_root,
-    help="The course's folder, where it is not the one installed from.",
-)
+from course_lib.places import exercise_name
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,6 +69,7 @@ def grade_command(
     from rich.console import Console
 
     from course_lib.grading.grade import chapter_path, failed_grade, grade
+    from course_lib.grading.next_step import congratulation, next_step
     from course_lib.grading.progress import remember
     from course_lib.grading.tables import grade_table, grading_progress
 
@@ -108,23 +103,31 @@ def grade_command(
         click.echo(json.dumps(result.as_json(), ensure_ascii=False))
     else:
         Console().print(grade_table(result))
+        complete = result.earned == result.possible
+        click.echo("\n".join([*(congratulation(solution) if complete else []), "", *next_step(root)]))
     sys.exit(0 if result.earned == result.possible else 1)
 
 
 @main.command("progress", short_help="Show the points of every chapter.")
 @root_option
 def progress_command(root: Path) -> None:
-    """Show what you have earned so far, chapter by chapter."""
+    """Show what you have earned so far, chapter by chapter, and what to do next."""
     from rich.console import Console
 
+    from course_lib.grading.next_step import next_step
     from course_lib.grading.progress import chapters
     from course_lib.grading.tables import progress_table
 
     try:
-        rows = chapters(root)
+        rows, step = chapters(root), next_step(root)
     except ValueError as error:
         _stop(str(error))
     Console().print(progress_table(rows))
+    click.echo("\n".join(["", *step]))
+
+
+for command in (next_command, hint_command, reset_command):
+    main.add_command(command)
 
 
 @main.command("doctor", short_help="Look at this machine: what is there, what is missing.")

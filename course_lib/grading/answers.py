@@ -12,7 +12,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib.grading.build import digest
-from course_lib.grading.exercise import Exercise, answer_id, check_id, stub
+from course_lib.grading.exercise import Exercise, answer_id, check_id, stub, to_write
+from course_lib.grading.not_allowed import uses
 from course_lib.grading.scan import defined, imported, scan
 
 GUARD = '__import__("course_lib.grading.guard", fromlist=["guard"])'
@@ -40,21 +41,22 @@ def read_answers(learner: NotebookNode, solution: NotebookNode, exercises: list[
     found = Submission()
     for exercise in exercises:
         wanted = solution.cells[exercise.answer].source
-        verdict = _verdict(cells[exercise.id], exercise, stub(wanted, exercise))
+        verdict = _verdict(cells[exercise.id], exercise, wanted)
         if verdict is None:
             source = cells[exercise.id][0]
-            verdict = _scanned(source, kept - defined(ast.parse(wanted)), imports, wanted)
+            names = kept - defined(ast.parse(wanted))
+            verdict = _scanned(source, names, imports, wanted, exercise.not_allowed)
             if verdict is None:
                 found.sources[exercise.id] = source
         if verdict is not None:
             found.verdicts[exercise.id] = verdict
         if checks[exercise.id] != [solution.cells[exercise.check].source.strip()]:
             how = {0: "missing", 1: "edited"}.get(len(checks[exercise.id]), "duplicated")
-            found.notes[exercise.id] = f"your {how} check was ignored: the course's own counts."
+            found.notes[exercise.id] = f"  your {how} check was ignored: the course's own counts."
     return found
 
 
-def _verdict(sources: list[str], exercise: Exercise, shipped: str) -> tuple[str, str] | None:
+def _verdict(sources: list[str], exercise: Exercise, wanted: str) -> tuple[str, str] | None:
     if not sources:
         return (
             "missing",
@@ -62,14 +64,16 @@ def _verdict(sources: list[str], exercise: Exercise, shipped: str) -> tuple[str,
         )
     if len(sources) > 1:
         return "refused", f"{len(sources)} cells begin with `# EXERCISE {exercise.id}`; keep one"
-    if digest(sources[0]) == digest(shipped):
-        return "failed", "not written yet"
+    if digest(sources[0]) == digest(stub(wanted, exercise)):
+        return "unwritten", f"not written yet: {to_write(wanted, exercise)}"
     return None
 
 
-def _scanned(source: str, kept: set[str], imports: dict[str, str], wanted: str) -> tuple[str, str] | None:
+def _scanned(
+    source: str, kept: set[str], imports: dict[str, str], wanted: str, not_allowed: tuple[str, ...]
+) -> tuple[str, str] | None:
     try:
-        refusal = scan(source, kept, imports, wanted)
+        refusal = scan(source, kept, imports, wanted) or uses(source, imports, not_allowed)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         place = f" (line {line}: `{(error.text or '').strip()[:80]}`)" if line else ""
@@ -144,7 +148,7 @@ def graded_notebook(
                 current = checks[index]
                 add("verify", new_code_cell(f"{GUARD}.verify()"))
                 add("check", copy.deepcopy(cell), cell_timeout)
-                add("verified", new_code_cell(f"{GUARD}.verify()"))
+                add("verified", new_code_cell(f"{GUARD}.verify()\n{GUARD}.forget()"))
         else:
             add("course", new_code_cell(cell.source))
     return nbformat.from_dict(new_notebook(cells=cells)), parts

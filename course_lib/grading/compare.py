@@ -1,14 +1,21 @@
-"""Compare what an answer gave with what was expected, and say how they differ."""
+"""Compare what an answer gave with what was expected, and say how they differ.
+
+Right answers come in many styles. Where a number is expected, an int, float, Fraction, Decimal, NumPy scalar or
+tensor without dimensions is one; where a list of numbers is expected, a tuple, range, generator, array or tensor
+is one as well. A tensor's dtype counts only in ``same``: a check that uses ``difference`` accepts double precision.
+"""
 
 from __future__ import annotations
 
 import numbers
+import types
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 _TRUSTED = ("builtins", "numpy", "fractions", "decimal")
+_READ_ONCE = (types.GeneratorType, range, map, zip, filter, type({}.keys()), type({}.values()))
 
 LONGEST = 100  # characters of a value in a message
 
@@ -16,6 +23,20 @@ LONGEST = 100  # characters of a value in a message
 def _is_tensor(value: Any) -> bool:
     """Torch's own tensors and parameters; a subclass made in an answer could compare as it likes."""
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def settle(got: Any, want: Any) -> Any:
+    """The answer's result in the form of the expected one, where it is the same thing in another style."""
+    if isinstance(got, _READ_ONCE) and isinstance(want, list | tuple):
+        got = list(got)
+    in_array = _is_tensor(got) or type(got) is np.ndarray
+    if in_array and (
+        isinstance(want, list | tuple) or (isinstance(want, numbers.Number) and np.ndim(got) == 0)
+    ):
+        return got.tolist()
+    if isinstance(want, list | tuple) and isinstance(got, list | tuple) and len(got) == len(want):
+        return [settle(one, other) for one, other in zip(got, want, strict=True)]
+    return got
 
 
 def same(got: Any, want: Any) -> bool:
@@ -60,13 +81,43 @@ def describe(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
+def inequality(got: Any, want: Any) -> tuple[str, ...]:
+    """How ``got`` is not ``same`` as ``want``: a clause to follow the fact's name, then lines that help."""
+    if got is None:
+        return ("is None: nothing was returned",)
+    if _is_tensor(got) and _is_tensor(want):
+        if got.dtype != want.dtype:
+            return (f"has dtype {_dtype(got)}, expected {_dtype(want)}",)
+        return tuple((difference(got, want, 0.0) or "differs").split("\n"))
+    clause = f"is {describe(got)}, expected {describe(want)}"
+    both_lists = isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(want) > 3
+    if both_lists and len(got) != len(want):
+        return clause, f"({len(got)} entries, expected {len(want)})"
+    if both_lists:
+        place = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if not same(a, b))
+        return (
+            clause,
+            f"(first difference at [{place}]: got {describe(got[place])}, expected {describe(want[place])})",
+        )
+    if isinstance(got, Mapping) and isinstance(want, Mapping):
+        key = next(k for k in [*want, *got] if k not in got or k not in want or not same(got[k], want[k]))
+        have, expected = (describe(d[key]) if key in d else "nothing" for d in (got, want))
+        return clause, f"(first difference at {key!r}: got {have}, expected {expected})"
+    return (clause,)
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def difference(got: Any, want: Any, tolerance: float) -> str | None:
     """How ``got`` departs from ``want``, to be read after the name of the quantity; None when it does not.
 
-    "is 2.000 times what is expected" where that is all; else the largest difference and where it is.
+    The first line says "is 2.000 times what is expected" where that is all, else in how many places they differ;
+    a second line, in brackets, says where the first difference is.
     """
     if got is None:
-        return "is None"
+        return "is None: nothing was returned"
     try:
         a, b = _array(got), _array(want)
     except (TypeError, ValueError, RuntimeError):
@@ -75,20 +126,26 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
         return f"has shape {a.shape}, expected {b.shape}"
     if not np.isfinite(a).all() and np.isfinite(b).all():
         return f"holds {int((~np.isfinite(a)).sum())} values that are not finite"
-    if np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
+    near = np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+    if near.all():
         return None
     norm = float((b * b).sum())
     ratio = float((a * b).sum()) / norm if norm > 0 else 0.0
-    if a.size > 1 and ratio and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance):
-        return f"is {ratio:.3f} times what is expected"
     if a.ndim == 0:
-        return f"is {float(a):.6g}, expected {float(b):.6g}"
-    where = np.unravel_index(int(np.nan_to_num(np.abs(a - b), nan=np.inf).argmax()), a.shape)
-    place = ", ".join(str(int(index)) for index in where)
-    return f"differs most at [{place}]: {a[where]:.4g}, expected {b[where]:.4g}"
+        times = f" ({ratio:.3g} times)" if ratio else ""
+        return f"is {float(a):.6g}, expected {float(b):.6g}{times}"
+    place = tuple(int(index) for index in np.argwhere(~near)[0])
+    first = f"(first difference at {list(place)}: got {a[place]:.4g}, expected {b[place]:.4g})"
+    if not a.any():
+        return f"is zero everywhere\n{first}"
+    if a.size > 1 and ratio and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance):
+        return f"is {ratio:.3f} times what is expected\n{first}"
+    return f"differs in {int((~near).sum())} of {a.size} places\n{first}"
 
 
 def _array(value: Any) -> np.ndarray:
+    if isinstance(value, _READ_ONCE):
+        value = list(value)
     if isinstance(value, list | tuple) and any(_is_tensor(item) for item in value):
         value = np.stack([_array(item) for item in value])
     if _is_tensor(value):

@@ -1,4 +1,4 @@
-"""What an answer raised, told in one line, with the probable slip."""
+"""What an answer raised, told by its own lines: no frame of a library, no line of C++."""
 
 from __future__ import annotations
 
@@ -6,87 +6,65 @@ import itertools
 import linecache
 import re
 import traceback
-from types import FrameType
 
-_LIKELY: tuple[tuple[type[Exception], str, str], ...] = (
-    (TypeError, r"positional argument|unexpected keyword", "keep the names and arguments that were given."),
-    (
-        TypeError,
-        r"NoneType",
-        "something is None: a `return` is missing, or a gradient that was not computed?",
-    ),
-    (AttributeError, r"NoneType", "something is None: a `return` is missing, or a gradient not computed?"),
-    (
-        NameError,
-        r"is not defined",
-        "an answer is graded without your other cells: define or import it in the answer.",
-    ),
-    (
-        RuntimeError,
-        r"shapes cannot be multiplied|must match|size mismatch",
-        "compare the shapes with the task's.",
-    ),
-    (
-        RuntimeError,
-        r"leaf Variable|in-place operation",
-        "write where autograd does not look: torch.no_grad().",
-    ),
-    (
-        RuntimeError,
-        r"killed by signal 6",
-        "a message was longer than the tensor that was to take it: has `like` the shape of what comes?",
-    ),
-    (RecursionError, "", "the recursion has no end: what stops it?"),
-)
+# Facts that explain a message, each true whenever its pattern matches.
+_MEANS = (
+    (r"^name '(\w+)' is not defined", "`{}` is defined neither in the answer nor in the course's cells above it."),
+    (r"killed by signal 6", "A rank is ended so when a message is longer than the tensor that is to take it."),
+    (r"a leaf Variable that requires grad is being used in an in", "Autograd records here; torch.no_grad() stops it."),
+)  # fmt: skip
 
 # A frame in a rank's traceback, which reaches us as text: file, line, source.
 _RANK_FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(\S.*)')
 _INSTALLED = re.compile(
     r"course_lib|simulator|site-packages|dist-packages|[/\\]lib[/\\]python|multiprocessing"
 )
+_MACHINERY = re.compile(r"Exception raised from|^frame #|\[[\w/.]+\.(cpp|cc|h|cu):\d+\]")
+LINE = 100  # characters of a source line that are shown
 
 
-def explain(error: BaseException, exercise: str, case: str) -> tuple[str, str | None]:
-    """``(fact, likely)`` for an exception that an answer raised while it was checked.
+def unwritten(error: BaseException, exercise: str) -> str | None:
+    """What the stub says is to be written, where it was the stub that raised; else None."""
+    found = re.search(rf"{re.escape(exercise)}: (.*)", str(error))
+    is_stub = "NotImplementedError" in f"{type(error).__name__} {error}"
+    return found[1] if found and is_stub else None
+
+
+def explain(error: BaseException, case: str = "") -> list[str]:
+    """Lines for an exception that an answer raised while it was checked: the fact, then what helps.
 
     Args:
         error: what was raised; for failing ranks, a RankError.
-        exercise: such as ``"05.2"``: its unwritten answer is recognised by the number.
         case: what was being tried, to go before the fact.
     """
-    message = _message(error)
-    if f"{exercise}: " in message and "NotImplementedError" in f"{type(error).__name__} {message}":
-        task = message.partition(f"{exercise}: ")[2]
-        return f"not written yet: {task}", None
-    likely = next(
-        (hint for kind, pattern, hint in _LIKELY if isinstance(error, kind) and re.search(pattern, message)),
-        None,
-    )
-    name = type(error).__name__
-    said = message if name == "RankError" else f"{name}: {message}" if message else name
-    return f"{case}{said}{_place(error)}", likely
+    of_ranks = type(error).__name__ == "RankError"
+    first, *more = _message(error, of_ranks) or [type(error).__name__]
+    if not of_ranks and str(error).strip():
+        first = f"{type(error).__name__}: {first}"
+    text = first.partition(": ")[2] if ": " in first else first
+    means = next((said.format(*m.groups()) for p, said in _MEANS if (m := re.search(p, text))), None)
+    return [f"{case}{first}", *filter(None, [*more, _place(error, of_ranks), means])]
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, of_ranks: bool) -> list[str]:
     """The first line; of failing ranks the first paragraph, since it says who waits for whom."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    if type(error).__name__ == "RankError":
-        return "; ".join(itertools.takewhile(bool, lines))[:400]
-    return lines[0][:200] if lines else ""
+    lines = [line.rstrip() for line in str(error).strip().splitlines()]
+    lines = [
+        _MACHINERY.split(line)[0].rstrip() if of_ranks or i == 0 else line for i, line in enumerate(lines)
+    ]
+    paragraph = list(itertools.takewhile(bool, lines))
+    if of_ranks:
+        return [line.strip()[:300] for line in paragraph[:12]]
+    return [lines[0][:300]] if lines and lines[0] else []
 
 
-def _place(error: BaseException) -> str:
+def _place(error: BaseException, of_ranks: bool) -> str | None:
     """The last line of the learner's own code on the way to the exception, if it went through any."""
-    if type(error).__name__ == "RankError":
+    if of_ranks:
         own = [found for found in _RANK_FRAME.findall(str(error)) if not _INSTALLED.search(found[0])]
-        return f" (line {own[-1][1]} of the answer: `{own[-1][2][:80]}`)" if own else ""
-    frames: list[tuple[FrameType, int]] = list(traceback.walk_tb(error.__traceback__))
-    for frame, line in reversed(frames):
+        return f"in line {own[-1][1]} of your answer: `{own[-1][2][:LINE]}`" if own else None
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__") == "__main__":
             source = linecache.getline(frame.f_code.co_filename, line).strip()
-            return (
-                f" (line {line} of the answer: `{source[:80]}`)"
-                if source
-                else f" (line {line} of the answer)"
-            )
-    return ""
+            return f"in line {line} of your answer" + (f": `{source[:LINE]}`" if source else "")
+    return None

@@ -1,9 +1,14 @@
-"""The form of an exercise: three cells of ``solutions/NN_topic.ipynb``, in this order.
+"""The form of an exercise: four cells of ``solutions/NN_topic.ipynb``, in this order.
 
 1. A Markdown cell with the task. One of its lines is the heading, which carries the number, the title and
-   the points::
+   the points, those for meeting the target apart (or none, where the exercise has no target)::
 
-       ### Exercise 05.2 · Gradient buckets (4 points)
+       ### Exercise 05.2 · Gradient buckets (3 points, and 1 for the target)
+
+   A line that begins ``Not allowed:`` names in backticks what would do the work in the learner's place, by its
+   full name. An answer that uses it, or anything inside it, is refused::
+
+       Not allowed: `torch.optim` and the chapter's `course_lib.training.adam`.
 
 2. The answer: a code cell whose first line is ``# EXERCISE 05.2``. What the learner is to write stands between
    two marks; ``exercises/`` gets a ``raise`` in its place, with the words after the colon (or the title)::
@@ -18,6 +23,17 @@
 3. The check: a code cell tagged ``nbval-check-output`` that calls ``check_05_2``::
 
        checks.ddp.check_05_2(assign_buckets)
+
+4. Three hints for ``course hint 05.2``: first the idea, then the shape of the code, then its first line. This
+   Markdown cell is left out of ``exercises/``::
+
+       #### Hints for 05.2
+       1. Gradients are ready in the reverse order of the parameters.
+       2. Two loops: one over the tensors, and in it …
+       3. `for tensor in reversed(parameters):`
+
+A last Markdown cell that begins with ``#### Done`` is left out as well: what a learner with all points is told, such
+as where the course's own code and the code of production is.
 
 Other cells may stand between them. An answer may use what the course's own cells define above it, and nothing
 of another exercise's answer: each is graded as if the others were not there.
@@ -35,7 +51,15 @@ from nbformat import NotebookNode
 CHECK_TAG = "nbval-check-output"
 LONGEST_LINE = 110  # of the ``raise`` in an exercise, so that the formatter leaves it alone
 
-_HEADING = re.compile(r"^### Exercise (\d\d\.\d+) · (\S.*) \(([1-9]\d*) points?\)[ \t]*$", re.MULTILINE)
+_HEADING = re.compile(
+    r"^### Exercise (\d\d\.\d+) · (\S.*) \(([1-9]\d*) points?(?:, and ([1-9]\d*) for the target)?\)[ \t]*$",
+    re.MULTILINE,
+)
+_HINTS = re.compile(r"\s*#### Hints for (\d\d\.\d+)[ \t]*\n")
+_DONE = re.compile(r"\s*#### Done[ \t]*\n(.*)", re.DOTALL)
+_HINT = re.compile(r"^\d\. +(.*(?:\n(?!\d\. ).*)*)", re.MULTILINE)
+_NOT_ALLOWED = re.compile(r"^Not allowed:(.*)$", re.MULTILINE)
+HINTS = 3
 _ANSWER = re.compile(r"\s*#[ \t]*EXERCISE[ \t]+(\d\d\.\d+)[ \t]*(?:\n|$)")
 _CHECK = re.compile(r"(?<!def )\bcheck_(\d\d)_(\d+)\(")
 _SOLUTION = re.compile(
@@ -46,7 +70,13 @@ _SOLUTION = re.compile(
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise; ``task``, ``answer`` and ``check`` are the indices of its cells."""
+    """One exercise; ``task``, ``answer`` and ``check`` are the indices of its cells.
+
+    Args:
+        points: in all; ``target`` of them are for meeting the target, the others for being right.
+        not_allowed: full names that an answer may not use.
+        hints: none, or the idea, the shape and the first line.
+    """
 
     id: str
     title: str
@@ -54,6 +84,20 @@ class Exercise:
     task: int
     answer: int
     check: int
+    target: int = 0
+    not_allowed: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> int:
+        """The points for being right."""
+        return self.points - self.target
+
+    @property
+    def worth(self) -> str:
+        """``"3 points, and 1 for the target"``."""
+        text = f"{self.right} point" + ("s" if self.right > 1 else "")
+        return f"{text}, and {self.target} for the target" if self.target else text
 
 
 def answer_id(cell: NotebookNode) -> str | None:
@@ -70,6 +114,18 @@ def check_id(cell: NotebookNode) -> str | None:
     return match and f"{match[1]}.{match[2]}"
 
 
+def hints_id(cell: NotebookNode) -> str | None:
+    """The exercise that this cell holds the hints for, or None."""
+    match = _HINTS.match(cell.source) if cell.cell_type == "markdown" else None
+    return match and match[1]
+
+
+def done(cell: NotebookNode) -> str | None:
+    """What a learner who has finished the chapter is told, where this cell says it."""
+    match = _DONE.match(cell.source) if cell.cell_type == "markdown" else None
+    return match and match[1].strip()
+
+
 def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
     """The exercises of a solution notebook, in its order.
 
@@ -81,13 +137,20 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
         ValueError: where a cell is missing, stands twice, is out of order or lacks its tag or its marks,
             and for a cell that is not plain Python.
     """
-    tasks: dict[str, tuple[int, str, int]] = {}
+    tasks: dict[str, tuple[str, int, int]] = {}
+    hints: dict[str, tuple[str, ...]] = {}
     found: list[tuple[str, str, int]] = []
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
-            for exercise, title, points in _HEADING.findall(cell.source):
+            for exercise, title, right, target in _HEADING.findall(cell.source):
                 found.append(("task", exercise, index))
-                tasks[exercise] = (index, title, int(points))
+                tasks[exercise] = (title, int(right), int(target or 0))
+            if exercise := hints_id(cell):
+                hints[exercise] = tuple(" ".join(text.split()) for text in _HINT.findall(cell.source))
+                if len(hints[exercise]) != HINTS:
+                    raise ValueError(
+                        f"{name}: {len(hints[exercise])} hints for {exercise}; {HINTS} are wanted"
+                    )
             continue
         if cell.cell_type == "code":
             _parse(cell.source, f"{name}: cell {index}")
@@ -114,9 +177,21 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
             )
         if exercise[:2] != name[:2]:
             raise ValueError(f"{name}: exercise {exercise} belongs to chapter {exercise[:2]}")
-        _, title, points = tasks[exercise]
-        exercises.append(Exercise(exercise, title, points, *places))
+        title, right, target = tasks[exercise]
+        refused = _NOT_ALLOWED.search(notebook.cells[places[0]].source)
+        names = tuple(re.findall(r"`([\w.]+)`", refused[1])) if refused else ()
+        exercises.append(
+            Exercise(exercise, title, right + target, *places, target, names, hints.pop(exercise, ()))
+        )
+    for exercise in hints:
+        raise ValueError(f"{name}: hints for {exercise}, and there is no such exercise")
     return exercises
+
+
+def to_write(source: str, exercise: Exercise) -> str:
+    """What the first stub of the solution's answer cell says is to be written."""
+    match = _SOLUTION.search(source)
+    return (match and match[2]) or exercise.title
 
 
 def stub(source: str, exercise: Exercise) -> str:

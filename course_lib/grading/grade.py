@@ -10,61 +10,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nbformat import NotebookNode
 
 from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
 from course_lib.grading.build import read_notebook
 from course_lib.grading.exercise import Exercise, read_exercises
+from course_lib.grading.files import CourseFiles
 from course_lib.grading.limits import CELL_TIMEOUT, COURSE_TIMEOUT, TIME_LIMIT
+from course_lib.grading.report import NOT_WRITTEN, TARGET, CheckFailed, TargetMissed
+from course_lib.grading.results import Grade, Result
 from course_lib.grading.sandbox import Event, run_notebook
 
 OnProgress = Callable[[str, int, int], None]
-
-
-@dataclass
-class Result:
-    """One exercise: ``status`` is passed, failed, refused, timeout, missing or error."""
-
-    id: str
-    title: str
-    points: int
-    status: str = "error"
-    message: str = ""
-    facts: tuple[str, ...] = ()  # what the check found right before it ended
-
-    @property
-    def earned(self) -> int:
-        return self.points if self.status == "passed" else 0
-
-
-@dataclass
-class Grade:
-    """A chapter's results, in the notebook's order."""
-
-    chapter: str
-    exercises: list[Result]
-
-    @property
-    def earned(self) -> int:
-        return sum(result.earned for result in self.exercises)
-
-    @property
-    def possible(self) -> int:
-        return sum(result.points for result in self.exercises)
-
-    def as_json(self) -> dict[str, Any]:
-        """What ``course grade --json`` prints."""
-        fields = ("id", "title", "points", "earned", "status", "message")
-        return {
-            "chapter": self.chapter,
-            "earned": self.earned,
-            "possible": self.possible,
-            "exercises": [{name: getattr(result, name) for name in fields} for result in self.exercises],
-        }
 
 
 def chapter_path(number: str, solutions: Path) -> Path:
@@ -84,7 +43,7 @@ def chapter_path(number: str, solutions: Path) -> Path:
 def failed_grade(solution: Path, message: str) -> Grade:
     """Every exercise of the chapter in error, for one reason."""
     exercises = read_exercises(read_notebook(solution), solution.stem)
-    return Grade(solution.stem, [Result(e.id, e.title, e.points, "error", message) for e in exercises])
+    return Grade(solution.stem, [Result(e, "error", message) for e in exercises])
 
 
 def grade(
@@ -112,29 +71,31 @@ def grade(
     trusted = read_notebook(solution)
     exercises = read_exercises(trusted, solution.stem)
     submission = read_answers(read_notebook(notebook), trusted, exercises)
-    deadline = time.monotonic() + time_limit
+    deadline, files, restored = time.monotonic() + time_limit, CourseFiles(solution), []
     verdicts: dict[str, tuple[str, str]] = dict(submission.verdicts)
     facts: dict[str, tuple[str, ...]] = {}
     while pending := {exercise.id for exercise in exercises} - verdicts.keys():
         sources = {
             e: s
             for e, s in submission.sources.items()
-            if e in pending or verdicts[e][0] in ("passed", "failed")
+            if e in pending or verdicts[e][0] in ("passed", "target missed", "failed")
         }
-        run = _Run(trusted, exercises, sources, pending, cell_timeout, on_progress)
+        run = _Run(trusted, exercises, sources, pending, cell_timeout, on_progress, files)
         run.go(max(0.0, deadline - time.monotonic()), memory_limit)
         verdicts |= run.verdicts
         facts |= run.facts
+        restored += run.restored
         if not run.verdicts or time.monotonic() > deadline:
             late = f"not reached within the {time_limit:g} s that grading may take"
             verdicts |= dict.fromkeys(pending - verdicts.keys(), ("timeout", late))
-    return Grade(solution.stem, [_result(e, verdicts[e.id], facts, submission) for e in exercises])
+    results = [_result(e, verdicts[e.id], facts, submission) for e in exercises]
+    return Grade(solution.stem, results, sorted(set(restored)))
 
 
 def _result(exercise: Exercise, verdict: tuple[str, str], facts: dict, submission: Submission) -> Result:
     status, message = verdict
     message = "\n".join(filter(None, [message, submission.notes.get(exercise.id)]))
-    return Result(exercise.id, exercise.title, exercise.points, status, message, facts.get(exercise.id, ()))
+    return Result(exercise, status, message, facts.get(exercise.id, ()))
 
 
 class _Run:
@@ -148,12 +109,16 @@ class _Run:
         pending: set[str],
         cell_timeout: float,
         on_progress: OnProgress | None,
+        files: CourseFiles,
     ) -> None:
+        self.files = files
+        self.targets = {exercise.id: exercise.target for exercise in exercises}
         self.notebook, self.parts = graded_notebook(
             trusted, exercises, sources, pending, cell_timeout, COURSE_TIMEOUT
         )
         self.pending, self.cell_timeout, self.on_progress = pending, cell_timeout, on_progress
         self.expected = {e.id: _printed(trusted.cells[e.check]) for e in exercises}
+        self.restored: list[str] = []
         self.verdicts: dict[str, tuple[str, str]] = {}
         self.facts: dict[str, tuple[str, ...]] = {}
         self.outcome: dict[tuple[str | None, str], Event] = {}
@@ -161,6 +126,7 @@ class _Run:
 
     def go(self, time_limit: float, memory_limit: int | None) -> None:
         reason = run_notebook(self.notebook, self._event, time_limit, memory_limit)
+        self._restore()  # once more: now nothing runs that could change them again
         if reason == "memory":
             self._spoilt(self.current, "error", "it needs more memory than there is to spare")
         elif reason.startswith("broken"):
@@ -176,6 +142,8 @@ class _Run:
                 self.on_progress(part.exercise or "", event["cell"], len(self.parts))
             return False
         self.outcome[part.exercise, part.role] = event
+        if self._restore():
+            return True
         if event["timed_out"]:
             self._spoilt(part, "timeout", f"the {part.role} took longer than {self._seconds(part):g} s")
         elif event["died"]:
@@ -192,6 +160,15 @@ class _Run:
             return False
         return True
 
+    def _restore(self) -> bool:
+        """Put back what the answer at hand has changed of the course's files; true where it changed any."""
+        changed = self.files.restore()
+        if changed:
+            self.restored += changed
+            what = f"it changes files of the course ({', '.join(changed[:3])}), which are now as they were"
+            self._spoilt(self.current, "refused", what)
+        return bool(changed)
+
     def _seconds(self, part: Part) -> float:
         return self.cell_timeout if part.role in ("answer", "check") else COURSE_TIMEOUT
 
@@ -202,25 +179,37 @@ class _Run:
 
     def _decide(self, exercise: str) -> None:
         answer, check = self.outcome[exercise, "answer"], self.outcome[exercise, "check"]
-        lines = check["stdout"].splitlines()
+        lines = [line.rstrip() for line in check["stdout"].splitlines()]
         self.facts[exercise] = tuple(line.strip()[2:] for line in lines if line.startswith("  ✓ "))
         verified = self.outcome[exercise, "verify"]["passed"] and self.outcome[exercise, "verified"]["passed"]
+        unwritten = next((line for line in lines if line.startswith(f"  ○ {NOT_WRITTEN}")), None)
         if not answer["passed"]:
             self.verdicts[exercise] = _raised(answer, exercise)
         elif check["passed"] and verified:
             self.verdicts[exercise] = ("passed", "")
-        elif check["ename"] == "CheckFailed":
+        elif check["ename"] == TargetMissed.__name__ and self._is_right(exercise, lines):
+            self.verdicts[exercise] = ("target missed", check["evalue"])
+        elif check["ename"] in (CheckFailed.__name__, TargetMissed.__name__):
             self.verdicts[exercise] = ("failed", check["evalue"])
         elif check["ename"]:
             self.verdicts[exercise] = ("error", _first_line(check))
+        elif unwritten:
+            self.verdicts[exercise] = ("unwritten", unwritten.strip()[2:])
         else:
             self.verdicts[exercise] = ("failed", _other_output(self.expected[exercise], lines))
+
+    def _is_right(self, exercise: str, lines: list[str]) -> bool:
+        """Whether the check stated every fact that it should, targets left out, and some points are for the target."""
+        facts = [line.rstrip() for line in self.expected[exercise] if TARGET not in line]
+        return self.targets[exercise] > 0 and facts == [
+            line for line in lines if line.startswith("  ✓ ") and TARGET not in line
+        ]
 
 
 def _raised(event: Event, exercise: str) -> tuple[str, str]:
     unwritten = re.match(rf"{re.escape(exercise)}: (.*)", event["evalue"])
     if event["ename"] == "NotImplementedError" and unwritten:
-        return "failed", f"not written yet: {unwritten[1]}"
+        return "unwritten", f"{NOT_WRITTEN}: {unwritten[1]}"
     return "error", f"the answer's cell raised {_first_line(event)}"
 
 

@@ -1,7 +1,9 @@
 """Runs inside the kernel that grades: what answers write is capped, and what checks rely on stays as it was.
 
 The grader puts three hidden cells around each answer: ``watch()`` before it, ``verify()`` before its check, and
-``verify()`` again after it, since an answer also runs while it is checked.
+``verify()`` again after it, since an answer also runs while it is checked. Then the names that the answer made are
+taken away and torch's and Python's settings are as before, so that the next answer is judged as if it came first.
+On ranks, ``ranks.py`` does the same around what runs there.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
+
+from course_lib.grading import settings
 
 OUTPUT_LIMIT = 1_000_000  # characters a cell may print
 THREAD_LIMIT = 16  # threads an answer may leave behind: a library may keep a few, nobody keeps a hundred
@@ -22,10 +26,19 @@ ALSO_WATCHED = ("math", "numpy", "numpy.testing", "torch", *(f"torch.{name}" for
 SHELL_NAMES = {"_", "__", "___", "In", "Out", "get_ipython", "exit", "quit", "open", "display"}
 
 FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}  # the ways from an object to a running function
+WAYS_THERE = {
+    "sys._getframe",
+    "sys._current_frames",
+    "gc.get_objects",
+    "gc.get_referrers",
+    "gc.get_referents",
+}
 
 _before: dict[tuple[str, str], Any] = {}
 _threads: set[int] = set()
 _frames_read: list[str] = []
+_names: dict[str, Any] = {}
+_looking = threading.local()
 
 
 class Tampered(Exception):  # noqa: N818 - what happened, in a word
@@ -63,20 +76,40 @@ def begin() -> None:
 
 def _keep_out(event: str, arguments: tuple) -> None:
     """An audit hook: it sees ``tb_frame`` and its like also where the name was put together at run time."""
-    if event != "object.__getattr__" or arguments[1] not in FRAMES:
+    if event == "object.__getattr__":
+        name = arguments[1]
+        if name not in FRAMES:
+            return
+    elif event in WAYS_THERE:
+        name = event
+    else:
         return
-    if sys._getframe(1).f_globals.get("__name__") == "__main__":  # libraries read them all the time
-        _frames_read.append(arguments[1])
-        raise Tampered(f"it reads `{arguments[1]}`; an answer needs none of Python's own machinery")
+    if getattr(_looking, "now", False):  # our own call below is an event as well
+        return
+    _looking.now = True
+    try:
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") == "inspect":
+            frame = frame.f_back
+    finally:
+        _looking.now = False
+    if (
+        frame is not None and frame.f_globals.get("__name__") == "__main__"
+    ):  # libraries read them all the time
+        _frames_read.append(name)
+        raise Tampered(f"it reads `{name}`; an answer needs none of Python's own machinery")
 
 
 def watch() -> None:
     """Remember how everything is; called before an answer runs."""
     if "torch" in sys.modules:
         import torch._dynamo  # noqa: F401 - it wraps torch.manual_seed when it is first needed: not an answer's doing
+    settings.remember()
     _frames_read.clear()
     _before.clear()
     _before.update(_everything())
+    _names.clear()
+    _names.update(_shell().user_ns)
     _threads.clear()
     _threads.update(thread.ident for thread in threading.enumerate())
 
@@ -89,19 +122,35 @@ def verify() -> None:
     """
     if _frames_read:
         raise Tampered(f"it reads `{_frames_read[0]}`; an answer needs none of Python's own machinery")
-    for (place, name), value in _everything().items():
-        if (place, name) in _before and not _alike(_before[place, name], value):
-            raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
-        owner, _, member = name.partition(".")
-        is_new = (place, name) not in _before and (place, owner) in _before
-        if member and is_new and not re.match("_[^_]", member):  # torch keeps private notes on its classes
-            raise Tampered(f"it adds `{name}`; an answer leaves what the checks use as it is")
+    compare(_before, _everything())
     shadowed = sorted(_shadowing() - _before["the notebook", "shadowing"])
     if shadowed:
         raise Tampered(f"it redefines Python's `{shadowed[0]}`; choose another name")
     left = [thread for thread in threading.enumerate() if thread.ident not in _threads]
     if len(left) > THREAD_LIMIT:
         raise Tampered(f"it leaves {len(left)} threads running; an answer ends what it starts")
+
+
+def compare(before: dict[tuple[str, str], Any], now: dict[tuple[str, str], Any]) -> None:
+    """Raise ``Tampered``, naming it, where something that was watched has changed."""
+    for (place, name), value in now.items():
+        if (place, name) in before and not _alike(before[place, name], value):
+            raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
+        owner, _, member = name.partition(".")
+        is_new = (place, name) not in before and (place, owner) in before
+        if member and is_new and not re.match("_[^_]", member):  # torch keeps private notes on its classes
+            raise Tampered(f"it adds `{name}`; an answer leaves what the checks use as it is")
+
+
+def forget() -> None:
+    """Make names and settings what they were at ``watch``: the next answer is judged as if this had not been there."""
+    settings.restore()
+    names = _shell().user_ns
+    for name in [name for name in names if not name.startswith("_") and name not in SHELL_NAMES]:
+        if name not in _names:
+            del names[name]
+        elif names[name] is not _names[name]:
+            names[name] = _names[name]
 
 
 def _shell() -> Any:
@@ -116,7 +165,9 @@ def _shadowing() -> set[str]:
 
 def _everything() -> dict[tuple[str, str], Any]:
     """All that is watched: (where, name) -> value."""
-    shell, found = _shell(), {}
+    shell = _shell()
+    modules = {name: value for name, value in shell.user_ns.items() if isinstance(value, types.ModuleType)}
+    found = definitions({module.__name__ for module in modules.values()})
     transforms = shell.input_transformer_manager
     hooks = {
         "ast_transformers": shell.ast_transformers,
@@ -131,20 +182,20 @@ def _everything() -> dict[tuple[str, str], Any]:
     for name in ("displayhook", "stdout", "stderr"):
         found["sys", name] = getattr(sys, name)
     found["sys", "settrace"], found["sys", "setprofile"] = sys.gettrace(), sys.getprofile()
-    for name, value in vars(builtins).items():
-        if name not in SHELL_NAMES:
-            found["Python", name] = value
-    for name, value in shell.user_ns.items():
-        if isinstance(value, types.ModuleType):
-            found["the notebook", name] = value
+    found.update({("the notebook", name): module for name, module in modules.items()})
     found["the notebook", "shadowing"] = _shadowing()
-    for module in _modules(shell):
+    return found
+
+
+def definitions(more: Collection[str] = ()) -> dict[tuple[str, str], Any]:
+    """Functions and classes of Python, of the course, of what checks use of torch, and of ``more`` modules."""
+    found = {("Python", name): value for name, value in vars(builtins).items() if name not in SHELL_NAMES}
+    for module in _modules(more):
         found.update({(module.__name__, name): value for name, value in _definitions(module)})
     return found
 
 
-def _modules(shell: Any) -> Iterator[types.ModuleType]:
-    names = {value.__name__ for value in shell.user_ns.values() if isinstance(value, types.ModuleType)}
+def _modules(names: Collection[str]) -> Iterator[types.ModuleType]:
     for name, module in list(sys.modules.items()):
         watched = name.partition(".")[0] in WATCHED or name in ALSO_WATCHED or name in names
         if watched and name not in (__name__, "sys") and isinstance(module, types.ModuleType):

@@ -8,14 +8,18 @@ from pathlib import Path
 
 from course_lib.grading.build import read_notebook
 from course_lib.grading.exercise import read_exercises
-from course_lib.grading.grade import Grade
+from course_lib.grading.results import Grade
 from course_lib.places import course_root
 
 FILE = ".progress.json"
+HINTS = "hints"
 
 
 def load(root: Path) -> dict[str, dict[str, int]]:
-    """Points by chapter and exercise, as last graded; nothing where nothing was, or the file is damaged."""
+    """Points by chapter and exercise, as last graded; nothing where nothing was, or the file is damaged.
+
+    The chapter graded last is the last one. Under ``"hints"`` stands how many hints to each exercise were asked for.
+    """
     try:
         found = json.loads((root / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -25,10 +29,31 @@ def load(root: Path) -> dict[str, dict[str, int]]:
 
 def remember(result: Grade, root: Path) -> None:
     """Store the result of grading a chapter, in place of the one before."""
-    chapters = load(root) | {result.chapter: {each.id: each.earned for each in result.exercises}}
+    found = load(root)
+    found.pop(result.chapter, None)
+    _store(found | {result.chapter: {each.id: each.earned for each in result.exercises}}, root)
+
+
+def next_hint(exercise: str, hints: int, root: Path) -> int:
+    """Which hint to give now, from 1: one further than the last time, up to the last there is."""
+    found = load(root)
+    asked = found.get(HINTS, {})
+    level = min(hints, asked.get(exercise, 0) + 1)
+    _store({HINTS: {**asked, exercise: level}} | {k: v for k, v in found.items() if k != HINTS}, root)
+    return level
+
+
+def forget_hints(exercise: str, root: Path) -> None:
+    """Begin with the first hint again."""
+    found = load(root)
+    if found.get(HINTS, {}).pop(exercise, None):
+        _store(found, root)
+
+
+def _store(found: dict[str, dict[str, int]], root: Path) -> None:
     path, draft = root / FILE, root / f"{FILE}.{os.getpid()}"
     try:
-        draft.write_text(json.dumps(chapters, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        draft.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

@@ -1,86 +1,128 @@
-"""What a check says: the facts it computed, or the first one that is wrong and why that may be.
+"""What a check says: the facts that hold, and those that do not with what helps to mend them.
 
 A check is a function named ``check_NN_M`` in ``course_lib/grading/checks/``. It gets a ``Report`` and then the
 learner's objects; the notebook calls it with the latter alone::
 
+    MISTAKES = {  # hints.py says when one of them is named
+        "when the sum is not divided by the number of ranks": lambda parts: sum(parts),
+    }
+
     @check
-    def check_05_2(report, assign_buckets):
-        for ranks, sizes in [(2, [7, 3, 5]), (3, [4, 4])]:
-            report.case(f"{ranks} ranks, {len(sizes)} parameters")   # names what is being tried
-            want = [...]                                             # from the one-device oracle
-            got = assign_buckets(sizes, limit=8)                     # whatever it raises becomes one line
-            report.close("averaged gradient", got, want, mistakes={
-                "not divided by the number of ranks?": want * ranks,  # hint: the value that mistake gives
-            })
-            report.at_most("messages", calls, 3, likely="one message per parameter: fill the bucket first")
+    def check_05_2(report, average):
+        for ranks in (2, 3, 4):                                 # 3 too: 2 and 4 hide what rounding does
+            with report.case(f"{ranks} ranks"):                 # a case: ends at its first wrong fact, the next begins
+                parts = fresh_gradients(report.seed(), ranks)   # other numbers every time
+                got, messages = counted(average, parts)         # the answer first …
+                want = sum(parts) / ranks                       # … then what is right, from one device
+                report.close("averaged gradient", got, want, mistakes=MISTAKES, given=(parts,),
+                             task="Every rank ends with the mean.")      # word for word, from the task's cell
+                report.at_most("messages sent by a rank", messages, 2)   # the target
 
-    >>> checks.ddp.check_05_2(assign_buckets)
-      ✓ 2 ranks, 3 parameters: averaged gradient
-      ✓ 2 ranks, 3 parameters: messages: at most 3, as it should be
+    >>> checks.ddp.check_05_2(average)
+      ✓ 2 ranks: averaged gradient
+      ✓ 2 ranks: messages sent by a rank (target: at most 2)
 
-- Each line states what was tried and what came out. The text is compared with the stored one, so it holds
-  nothing that changes between runs or machines: no times, no paths, no last digits. Seed what is random.
-- The first fact that is wrong ends the check. ``likely`` is one sentence about the probable slip;
-  ``mistakes`` maps such a sentence to the very value the slip would give, so that the right one is said.
+- Being right (``equal``, ``close``, ``on_every_rank``, ``true``) and meeting the target (``at_most``) earn points
+  of their own: the heading ``### Exercise 05.2 · Average (3 points, and 1 for the target)`` says how many.
+- What is printed is compared with the stored output, so it holds nothing that changes between runs or machines:
+  no times, paths, last digits. An answer that needs less than the target prints the same as ours. Draw inputs
+  with ``report.seed()``; what is wrong may be printed with its numbers, since it is never stored.
+- Accept every right answer: ``close`` asks for values and shape, not for a dtype; ``equal`` takes a Fraction, a
+  NumPy scalar or a tensor for a number and any sequence for a list. Demand a dtype, an order or an identity only
+  where the task does (``true``).
+- Answers that send messages run on ranks by ``course_lib.grading.ranks.launch``, which watches over what they change.
 - What the answer prints is kept out of the check's output, and shown only when the check fails.
-- A target (messages, bytes, elements held at once) is a fact like any other: count it, do not time it.
 - A check must end: nothing here limits its time. `launch` has a time limit of its own; keep it at some seconds.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
-from course_lib.grading.compare import describe, difference, same
-from course_lib.grading.complaints import explain
+from course_lib.grading.compare import difference, inequality, same, settle
+from course_lib.grading.complaints import explain, unwritten
+from course_lib.grading.hints import Comparison, Failure, name_mistakes, tell
+from course_lib.grading.printed import Printed
 
-PRINTED_LIMIT = 1_000_000  # characters an answer may print during one check
-PRINTED_SHOWN = 20  # lines of them shown when the check fails
+PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
+NOT_WRITTEN = "not written yet"
+TARGET = "(target: "
 
 
 class CheckFailed(AssertionError):  # noqa: N818 - it is a result, and is read as one
-    """A fact about the answer is wrong: ``fact`` says which, ``likely`` (or None) why that may be."""
+    """The answer is wrong. The message holds a line for each wrong fact, and indented ones that help."""
 
-    def __init__(self, fact: str, likely: str | None = None) -> None:
-        super().__init__(fact + (f"\nlikely: {likely}" if likely else ""))
-        self.fact, self.likely = fact, likely
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = list(lines)
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""
-        likely = [f"    likely: {self.likely}"] if self.likely else []
-        return [f"  ✗ {self.fact}", *likely]
+        return [f"  {line}" if line.startswith((" ", "…")) else f"  ✗ {line}" for line in self.lines]
+
+
+class TargetMissed(CheckFailed):
+    """The answer is right, and needs more than its target."""
+
+
+class _CaseEnds(Exception):  # noqa: N818
+    """The fact at hand is wrong: what follows in its case is not tried."""
 
 
 class Report:
-    """Prints the facts of one check as they are found, and ends the check at the first that is wrong."""
+    """Prints the facts of one check that hold as they are found, and keeps those that do not."""
 
     def __init__(self, exercise: str) -> None:
         self.exercise = exercise
         self.facts = 0
+        self.failures: list[Failure] = []
+        self.unwritten: str | None = None
+        self._passed: list[Comparison] = []
         self._out = sys.stdout
         self._case = ""
+        self._started = time.monotonic()
 
-    def case(self, name: str) -> None:
-        """Name what is tried next; it goes before each fact, and before what the answer raises."""
+    def case(self, name: str) -> AbstractContextManager[None]:
+        """Name what is tried next; it goes before each fact, and before what the answer raises.
+
+        Used by ``with``: the first wrong fact, or whatever the answer raises, ends the block, and the check goes on
+        behind it. Used without, the first wrong fact ends the check.
+        """
         self._case = f"{name}: " if name else ""
+        return _Case(self)
+
+    def seed(self) -> int:
+        """A new seed each time, so that no answer can know the inputs; not for what is printed."""
+        return random.SystemRandom().randrange(2**31)
 
     def ok(self, fact: str) -> None:
         """State a fact that holds."""
         self.facts += 1
         print(f"  ✓ {self._case}{fact}", file=self._out)
 
-    def fail(self, fact: str, likely: str | None = None) -> None:
-        """End the check: ``fact`` says what is wrong, ``likely`` the probable slip."""
-        raise CheckFailed(self._case + fact, likely)
+    def fail(self, fact: str, likely: str | None = None, *, task: str | None = None) -> None:
+        """State a fact that does not hold, and end the case; further lines of ``fact`` are details."""
+        head, *details = fact.split("\n")
+        self._fail(Failure(self._case + head, details, task), likely)
 
-    def true(self, condition: bool, fact: str, otherwise: str, likely: str | None = None) -> None:
-        """``fact`` where the condition holds; else the check fails with ``otherwise``."""
+    def true(
+        self,
+        condition: bool,
+        fact: str,
+        otherwise: str,
+        likely: str | None = None,
+        *,
+        task: str | None = None,
+    ) -> None:
+        """``fact`` where the condition holds; else the case fails with ``otherwise``."""
         if not condition:
-            self.fail(otherwise, likely)
+            self.fail(otherwise, likely, task=task)
         self.ok(fact)
 
     def equal(
@@ -90,13 +132,21 @@ class Report:
         want: Any,
         *,
         mistakes: Mapping[str, Any] | None = None,
+        given: tuple | None = None,
+        task: str | None = None,
         likely: str | None = None,
     ) -> None:
-        """Exactly equal: numbers, strings, lists and dicts of them, or tensors (shape, type and values)."""
-        if same(got, want):
-            return self.ok(fact)
-        hint = next((hint for hint, value in (mistakes or {}).items() if same(got, value)), likely)
-        return self.fail(f"{fact}: got {describe(got)}, expected {describe(want)}", _none_hint(got, hint))
+        """Exactly equal: numbers, strings, lists and dicts of them, or tensors (shape, type and values).
+
+        Args:
+            mistakes: a sentence that follows "This is what comes out", such as ``"when …"`` -> the program (or the
+                value) of that mistake.
+            given: the programs' arguments.
+            task: the sentence of the task that is violated where the fact does not hold.
+        """
+        got = settle(got, want)
+        seen = Comparison(got, want, mistakes, given, lambda a, b: same(settle(a, b), b))
+        self._compare(fact, seen, () if same(got, want) else inequality(got, want), task, likely)
 
     def close(
         self,
@@ -106,77 +156,144 @@ class Report:
         *,
         tolerance: float = 1e-5,
         mistakes: Mapping[str, Any] | None = None,
+        given: tuple | None = None,
+        task: str | None = None,
         likely: str | None = None,
     ) -> None:
         """Numbers, arrays or tensors of one shape that differ by at most ``tolerance * (1 + |want|)``."""
         problem = difference(got, want, tolerance)
-        if problem is None:
-            return self.ok(fact)
-        slips = (mistakes or {}).items()
-        hint = next((hint for hint, value in slips if difference(got, value, tolerance) is None), likely)
-        return self.fail(f"{fact} {problem}", _none_hint(got, hint))
+        seen = Comparison(got, want, mistakes, given, lambda a, b: difference(a, b, tolerance) is None)
+        self._compare(fact, seen, problem.split("\n") if problem else (), task, likely)
 
-    def at_most(self, what: str, got: float, limit: float, *, likely: str | None = None) -> None:
-        """A target: ``got`` may not exceed ``limit``; an answer that needs less says the same as ours."""
-        if got > limit:
-            self.fail(f"{what}: {got:,}, and at most {limit:,} are needed", likely)
-        self.ok(f"{what}: at most {limit:,}, as it should be")
+    def on_every_rank(
+        self,
+        fact: str,
+        got: Sequence[Any],
+        want: Sequence[Any],
+        *,
+        tolerance: float = 1e-5,
+        mistakes: Mapping[str, Any] | None = None,
+        given: tuple | None = None,
+        task: str | None = None,
+    ) -> None:
+        """``close`` for a list with one result a rank; ``mistakes`` give such lists. Tells of the first wrong rank."""
+
+        def problems(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, str]]:
+            found = [difference(one, other, tolerance) for one, other in zip(a, b, strict=True)]
+            return [(rank, problem) for rank, problem in enumerate(found) if problem]
+
+        wrong = problems(got, want)
+        seen = Comparison(got, want, mistakes, given, lambda a, b: not problems(a, b))
+        lines: list[str] = []
+        if wrong:
+            (rank, problem), more = wrong[0], len(wrong) - 1
+            head, *details = problem.split("\n")
+            lines = [f"rank {rank}'s result {head}", *details]
+            lines += [f"({len(wrong)} of {len(got)} ranks have a wrong result)"] if more else []
+        self._compare(fact, seen, lines, task, None, named=False)
+
+    def at_most(
+        self,
+        what: str,
+        got: float,
+        limit: float,
+        *,
+        mistakes: Mapping[str, Any] | None = None,
+        given: tuple | None = None,
+        task: str | None = None,
+        likely: str | None = None,
+    ) -> None:
+        """A target: ``got`` is counted and may not exceed ``limit``. The case goes on where it does."""
+        if got <= limit:
+            return self.ok(f"{what} {TARGET}at most {limit:,})")
+        seen = Comparison(got, limit, mistakes, given, lambda a, b: a == b)
+        fact = f"{self._case}{what}: {got:,} {TARGET}at most {limit:,})"
+        self.failures.append(Failure(fact, (), task, seen, target=True, hint=_likely(likely)))
+        return None
+
+    def _compare(
+        self,
+        fact: str,
+        seen: Comparison,
+        problem: Sequence[str],
+        task: str | None,
+        likely: str | None,
+        named: bool = True,
+    ) -> None:
+        if not problem:
+            self._passed.append(seen)
+            return self.ok(fact)
+        head, *details = problem
+        text = f"{self._case}{fact} {head}" if named else f"{self._case}{head}"
+        return self._fail(Failure(text, details, task, seen), likely)
+
+    def _fail(self, failure: Failure, likely: str | None) -> None:
+        failure.hint = _likely(likely)
+        self.failures.append(failure)
+        raise _CaseEnds
+
+    def _raised(self, error: BaseException) -> None:
+        """Take in what ended a case, or the check: a wrong fact, or something that the answer raised."""
+        if isinstance(error, _CaseEnds):
+            return
+        self.unwritten = self.unwritten or unwritten(error, self.exercise)
+        fact, *details = explain(error, self._case)
+        self.failures.append(Failure(fact, details))
+
+    def _end(self) -> CheckFailed | None:
+        """The verdict, or None where there is nothing to complain of."""
+        if not self.failures:
+            return None
+        name_mistakes(self.failures, self._passed)
+        wrong = [failure for failure in self.failures if not failure.target]
+        lines = list(tell(wrong + [failure for failure in self.failures if failure.target]))
+        return CheckFailed(lines) if wrong else TargetMissed(lines)
+
+
+class _Case(AbstractContextManager):
+    """The block of one case: what goes wrong in it is kept, and the check goes on."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> bool:
+        if error is None or type(error) is KeyboardInterrupt:
+            return False
+        self.report._raised(error)
+        if self.report.unwritten or time.monotonic() - self.report._started > PATIENCE:
+            raise _CaseEnds from None
+        return True
 
 
 def check(function: Callable[..., None]) -> Callable[..., None]:
     """Make ``check_05_2(report, *answers)`` the check that a notebook calls with the answers alone.
 
     Raises:
-        CheckFailed: from the check; also in place of whatever the answer raised, told in one line.
+        CheckFailed: a fact is wrong, or the answer raised. ``TargetMissed``, its subclass, where the answer is right.
     """
     exercise = function.__name__.removeprefix("check_").replace("_", ".")
 
     @functools.wraps(function)
     def run(*answers: Any) -> None:
-        report, printed, failed = Report(exercise), _Printed(), None
+        report, printed = Report(exercise), Printed()
         try:
             with redirect_stdout(printed):
                 function(report, *answers)
-        except CheckFailed as error:
-            failed = error
-        except (Exception, SystemExit) as error:
-            failed = CheckFailed(*explain(error, exercise, report._case))
-        if failed is None and not report.facts:
-            raise RuntimeError(f"{function.__name__} stated no fact: nothing was checked")
-        if failed is not None:
+        except BaseException as error:
+            if type(error) is KeyboardInterrupt:
+                raise
+            report._raised(error)
+        if report.unwritten:
+            print(f"  ○ {NOT_WRITTEN}: {report.unwritten}")  # no exception: nothing is wrong
+            return
+        if (failed := report._end()) is not None:
             printed.show()
             raise failed from None
+        if not report.facts:
+            raise RuntimeError(f"{function.__name__} stated no fact: nothing was checked")
 
     return run
 
 
-class _Printed:
-    """Stands in for stdout while a check runs: what the answer prints is no fact."""
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._size = 0
-
-    def write(self, text: str) -> int:
-        self._size += len(text)
-        if self._size > PRINTED_LIMIT:
-            raise RuntimeError(f"the answer printed more than {PRINTED_LIMIT:,} characters")
-        self._parts.append(text)
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def show(self) -> None:
-        """Print the first lines, for whoever put a ``print`` there to find out."""
-        lines = "".join(self._parts).splitlines()
-        if lines:
-            print("  your answer printed:")
-            for line in lines[:PRINTED_SHOWN]:
-                print(f"    {line[:200]}")
-            if len(lines) > PRINTED_SHOWN:
-                print(f"    … and {len(lines) - PRINTED_SHOWN:,} more lines")
-
-
-def _none_hint(got: Any, hint: str | None) -> str | None:
-    return hint or ("a `return` is missing?" if got is None else None)
+def _likely(hint: str | None) -> str | None:
+    return f"likely: {hint}" if hint else None

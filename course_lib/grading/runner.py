@@ -6,6 +6,8 @@ stdout at the start; the kernel inherits a closed door in its place, so that no 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import sys
@@ -17,9 +19,11 @@ from typing import Any
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 
 import nbval.plugin
+import psutil
 import pytest
 from nbval.kernel import RunningKernel
 
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 LONGEST = 20_000  # characters of a message or an output that are passed on
 
 
@@ -84,9 +88,34 @@ def leave_with_parent() -> None:
 
     def wait() -> None:
         os.read(0, 1)
-        os._exit(3)  # the kernel sees its parent go, and follows
+        end_descendants()
+        os._exit(3)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def adopt_orphans() -> None:
+    """On Linux, become the parent of whatever descendant loses its own: none can get out of sight."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+
+
+def end_descendants() -> None:
+    """Kill all that was started from here, and what that starts meanwhile."""
+    while found := [
+        p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE
+    ]:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=1)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def main(notebook: str) -> int:
@@ -94,6 +123,7 @@ def main(notebook: str) -> int:
     channel = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
+    adopt_orphans()
     leave_with_parent()
     nbval.plugin.RunningKernel = WatchedKernel
     folder = os.path.dirname(notebook)
@@ -108,6 +138,7 @@ def main(notebook: str) -> int:
     ]
     options += ["--rootdir", folder, "-c", os.path.join(folder, "pytest.ini")]
     code = pytest.main([*options, notebook], plugins=[Teller(channel)])
+    end_descendants()
     return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else 1
 
 

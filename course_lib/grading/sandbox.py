@@ -49,7 +49,7 @@ def run_notebook(
     memory_limit = memory_limit or int(0.8 * psutil.virtual_memory().available)
     mark = uuid.uuid4().hex
     folder = Path(tempfile.mkdtemp(prefix="grade-"))
-    process = None
+    process, seen = None, set()
     try:
         (folder / "pytest.ini").write_text("[pytest]\n")
         path = folder / "graded.ipynb"
@@ -64,14 +64,14 @@ def run_notebook(
                 stderr=words,
                 start_new_session=True,  # Ctrl-C is ours to handle
             )
-        reason = _follow(process, on_event, time.monotonic() + time_limit, memory_limit)
+        reason = _follow(process, on_event, time.monotonic() + time_limit, memory_limit, seen)
         if reason == "ended" and process.wait() != 0:
             words = (folder / "stderr").read_text(errors="replace").strip().splitlines()
             reason = f"broken: {words[-1] if words else f'exit code {process.returncode}'}"
         return reason
     finally:
         with _undisturbed():
-            _kill_all(mark, process)
+            _kill_all(mark, process, seen)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -90,6 +90,7 @@ def _follow(
     on_event: Callable[[Event], bool],
     deadline: float,
     memory_limit: int,
+    seen: set[psutil.Process],
 ) -> str:
     lines: queue.Queue[bytes] = queue.Queue()
 
@@ -105,7 +106,9 @@ def _follow(
         except queue.Empty:
             if time.monotonic() > deadline:
                 return "time"
-            if _resident(process.pid) > memory_limit:
+            family = _family(process.pid)
+            seen.update(family)
+            if _resident(family) > memory_limit:
                 return "memory"
             continue
         if not line:
@@ -114,9 +117,9 @@ def _follow(
             return "stopped"
 
 
-def _resident(pid: int) -> int:
+def _resident(processes: list[psutil.Process]) -> int:
     total = 0
-    for process in _family(pid):
+    for process in processes:
         try:
             total += process.memory_info().rss
         except psutil.Error:
@@ -141,16 +144,20 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
             continue
 
 
-def _kill_all(mark: str, process: subprocess.Popen | None) -> None:
-    """End every process of the run: children, their orphans, and those started while we look."""
+def _kill_all(mark: str, process: subprocess.Popen | None, seen: set[psutil.Process]) -> None:
+    """End every process of the run: children, their orphans, and those started while we look.
+
+    The runner goes last: on Linux it adopts whoever loses a parent, also what left its session and its environment.
+    """
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        found = {*(_family(process.pid) if process else []), *_marked(mark)}
-        found = {each for each in found if _alive(each)}
-        for each in found:
+        family = _family(process.pid) if process else []
+        found = {each for each in {*family[1:], *_marked(mark), *seen} if _alive(each)}
+        found -= set(family[:1])
+        for each in found or family[:1]:
             with suppress(psutil.Error):
                 each.kill()
-        if not found:
+        if not found and (process is None or process.poll() is not None):
             break
         time.sleep(0.02)
     if process is not None:
@@ -158,8 +165,9 @@ def _kill_all(mark: str, process: subprocess.Popen | None) -> None:
 
 
 def _alive(process: psutil.Process) -> bool:
+    """Running still, and the same process: a number may have gone to another."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from course_lib.grading.grade import Grade, OnProgress
+from course_lib.grading.grade import OnProgress
+from course_lib.grading.results import Grade
 
 BAR = 20  # characters
 
@@ -51,28 +52,41 @@ def hanging(mark: str, text: str, style: str = "") -> Table:
     return row
 
 
+_SIGNS = {"passed": ("✓", "green"), "target missed": ("△", "yellow"), "unwritten": ("○", "dim")}
+
+
 def grade_table(result: Grade) -> Table:
-    """Each exercise with its points, the facts that hold, the one that does not, and why that may be."""
+    """Each exercise with its points of both kinds, the facts that hold, those that do not, and what helps."""
     table = Table(box=None, show_header=False, expand=True, padding=(0, 1, 0, 0))
     table.add_column(ratio=1)
     table.add_column(justify="right", no_wrap=True)
     for each in result.exercises:
-        style = "green" if each.status == "passed" else "red"
-        points = Text(f"{each.earned} / {each.points}", style=f"bold {style}")
-        table.add_row(hanging(f"{each.id}  ", each.title, "bold"), points)
+        sign, style = _SIGNS.get(each.status, ("✗", "red"))
+        points = _points((each.right, each.exercise.right), (each.target, each.exercise.target))
+        table.add_row(hanging(f"{each.id}  ", each.title, "bold"), Text(points, style=f"bold {style}"))
         for fact in each.facts:
             table.add_row(hanging("  ✓ ", fact, "green"))
-        lines = each.message.splitlines()
-        if each.status != "passed" and lines:
-            what = lines.pop(0) if each.status == "failed" else f"{each.status}: {lines.pop(0)}"
-            table.add_row(hanging("  ✗ ", what, "red"))
-        for line in lines:
-            table.add_row(hanging("    ", line))
+        told = "" if each.status in ("passed", "target missed", "unwritten", "failed") else f"{each.status}: "
+        for line in each.message.splitlines():
+            if line.startswith((" ", "…")):
+                table.add_row(hanging("    ", line.strip()))
+            else:
+                table.add_row(hanging(f"  {sign} ", told + line, style))
+                told = ""
     table.add_section()
     table.add_row(
-        Text(result.chapter, style="bold"), Text(f"{result.earned} / {result.possible}", style="bold")
+        Text(result.chapter, style="bold"), Text(_points(result.right, result.target), style="bold")
     )
+    if result.restored:
+        names = ", ".join(result.restored)
+        table.add_row(hanging("", f"Changed while answers ran, and put back as they were: {names}", "yellow"))
     return table
+
+
+def _points(right: tuple[int, int], target: tuple[int, int]) -> str:
+    """``right 3 / 3   target 0 / 1``, and the latter only where there is a target."""
+    text = f"right {right[0]} / {right[1]}"
+    return f"{text}   target {target[0]} / {target[1]}" if target[1] else text
 
 
 def progress_table(rows: list[tuple[str, int | None, int]]) -> Table:

@@ -1,0 +1,45 @@
+"""Answers on ranks: ``launch``, with the guard on every rank.
+
+``guard.py`` watches the notebook's own process. What an answer changes on a rank would go unseen there: a patched
+``torch.equal``, a ``send`` that nothing counts. So a check's function travels packed, and each rank remembers what
+the checks rely on before it unpacks it, and compares when it has run.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.grading import guard
+from course_lib.runtime import launch as _launch
+from course_lib.runtime.serialize import pickle_call
+
+
+@functools.wraps(_launch)
+def launch(
+    fn: Callable[..., Any], ranks: int | None = None, *, args: tuple = (), **options: Any
+) -> list[Any]:
+    """As ``course_lib.runtime.launch``; refuses an answer that changes what the checks rely on.
+
+    Raises:
+        Tampered: naming what was changed on a rank.
+    """
+    results = _launch(_watched, ranks, args=(pickle_call(fn, args),), **options)
+    for changed, _ in results:
+        if changed is not None:
+            raise guard.Tampered(changed)
+    return [result for _, result in results]
+
+
+def _watched(*packed: Any) -> tuple[str | None, Any]:
+    *mesh, call = packed
+    before = guard.definitions()
+    fn, args = pickle.loads(call)
+    result = fn(*mesh, *args)
+    try:
+        guard.compare(before, guard.definitions())
+    except guard.Tampered as tampered:
+        return str(tampered), None
+    return None, result

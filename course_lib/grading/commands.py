@@ -22,7 +22,7 @@ root_option = click.option(
 @click.option("--level", type=click.IntRange(1, 3), help="1 the idea, 2 the shape, 3 the first line.")
 @root_option
 def hint_command(exercise: str, level: int | None, root: Path) -> None:
-    """Give a hint to exercise NN.K. Asked again, it gives the next: first the idea, then the shape, then the first line."""
+    """Give a hint to exercise NN.K: first the idea; asked again, the shape; then the first line."""
     from course_lib.grading.progress import next_hint
 
     _, found = _find(exercise, root)

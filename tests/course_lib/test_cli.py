@@ -19,27 +19,31 @@ from rich.console import Console
 from course_lib import doctor
 from course_lib.cli import main
 from course_lib.grading.build import build, read_notebook
-from course_lib.grading.grade import Grade, Result
+from course_lib.grading.exercise import Exercise
 from course_lib.grading.progress import chapters, load
+from course_lib.grading.results import Grade, Result
 from course_lib.grading.tables import grade_table
 
 CHECK = """from course_lib.grading.report import check
 @check
 def check_96_1(report, half):
-    report.equal("half of 6", half(6), 3, mistakes={"doubled, not halved.": 12})"""
+    report.equal("half of 6", half(6), 3, mistakes={"when it is doubled": 12})
+    report.at_most("calls", getattr(half, "calls", 1), 1)"""
 ANSWER = "# EXERCISE 96.1\ndef half(x):\n    # BEGIN SOLUTION\n    return x / 2\n    # END SOLUTION"
 
 
 @pytest.fixture
 def course(tmp_path):
     """A course of one chapter with one exercise."""
-    output = new_output("stream", name="stdout", text="  ✓ half of 6\n")
+    output = new_output("stream", name="stdout", text="  ✓ half of 6\n  ✓ calls (target: at most 1)\n")
     tag = {"tags": ["nbval-check-output"]}
     cells = [
         new_code_cell(CHECK, execution_count=1),
-        new_markdown_cell("### Exercise 96.1 · Halves (3 points)"),
+        new_markdown_cell("### Exercise 96.1 · Halves (2 points, and 1 for the target)"),
         new_code_cell(ANSWER, execution_count=2),
         new_code_cell("check_96_1(half)", execution_count=3, outputs=[output], metadata=tag),
+        new_markdown_cell("#### Hints for 96.1\n1. Two halves\n   make a whole.\n2. One line.\n3. `return`"),
+        new_markdown_cell("#### Done\nIn production: `math.ldexp(x, -1)`."),
     ]
     (tmp_path / "solutions").mkdir()
     nbformat.write(new_notebook(cells=cells), tmp_path / "solutions" / "96_halves.ipynb")
@@ -62,9 +66,10 @@ def run(course, *arguments):
 def test_json_is_as_promised_and_progress_is_remembered(course):
     assert "not graded yet" in run(course, "progress").output
     result = run(course, "grade", "96", course / "solutions" / "96_halves.ipynb", "--json")
+    kinds = {"right": {"earned": 2, "possible": 2}, "target": {"earned": 1, "possible": 1}}
     exercise = {"id": "96.1", "title": "Halves", "points": 3, "earned": 3, "status": "passed", "message": ""}
-    wanted = {"chapter": "96_halves", "earned": 3, "possible": 3, "exercises": [exercise]}
-    assert json.loads(result.stdout) == wanted
+    wanted = {"chapter": "96_halves", "earned": 3, "possible": 3, "exercises": [exercise | kinds]}
+    assert json.loads(result.stdout) == wanted | kinds | {"restored": []}
     assert (result.exit_code, result.stderr) == (0, "")
     assert chapters(course) == [("96_halves", 3, 3)]
     shown = run(course, "progress")
@@ -99,7 +104,8 @@ def test_help_fits_80_columns():
 
 def test_long_lines_of_a_grade_go_on_below_their_text():
     words = "twenty words of what came out " * 5
-    result = Result("96.1", words, 3, "failed", f"{words}\n{words}", facts=(words,))
+    exercise = Exercise("96.1", words, 3, task=0, answer=1, check=2)
+    result = Result(exercise, "failed", f"{words}\n  {words}", facts=(words,))
     console = Console(width=80, file=io.StringIO())
     console.print(grade_table(Grade("96_halves", [result])))
     lines = console.file.getvalue().splitlines()
@@ -115,10 +121,73 @@ def test_the_table_names_what_is_wrong_and_why(course):
     assert result.exit_code == 1
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0].startswith("96.1  Halves")
-    assert lines[0].endswith("0 / 3")
-    assert lines[1:3] == ["  ✗ half of 6: got 12, expected 3", "    likely: doubled, not halved."]
-    assert lines[-1].split() == ["96_halves", "0", "/", "3"]
+    assert lines[0].endswith("right 0 / 2   target 0 / 1")
+    assert lines[1:3] == ["  ✗ half of 6 is 12, expected 3", "    This is what comes out when it is doubled."]
+    assert lines[3].split() == ["96_halves", "right", "0", "/", "2", "target", "0", "/", "1"]
+    assert lines[5].startswith("Exercise 96.1 · Halves (2 points, and 1 for the target), in exercises/96")
     assert load(course) == {"96_halves": {"96.1": 0}}
+
+
+def test_a_slow_answer_keeps_its_points_for_being_right(course):
+    answer(course, "return x / 2\nhalf.calls = 7")
+    result = run(course, "grade", "96")
+    assert result.exit_code == 1
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[0].endswith("right 2 / 2   target 0 / 1")
+    assert lines[1:3] == ["  ✓ half of 6", "  △ calls: 7 (target: at most 1)"]
+    assert load(course) == {"96_halves": {"96.1": 2}}
+    assert "it is right, and misses its target" in run(course, "next").stdout
+    found = json.loads(run(course, "grade", "96", "--json").stdout)
+    assert (found["earned"], found["right"]["earned"], found["target"]["earned"]) == (2, 2, 0)
+    assert found["exercises"][0]["status"] == "target missed"
+
+
+def test_what_to_do_next_is_said_until_all_is_done(course):
+    assert run(course, "next").stdout.startswith("Read notebooks/96_halves.ipynb, then write the answers in")
+    assert "not written yet: x / 2" not in (shipped := run(course, "grade", "96").stdout)
+    assert "  ○ not written yet: Halves" in shipped
+    assert "A hint: course hint 96.1. Then: course grade 96" in run(course, "progress").stdout
+    answer(course, "return x / 2")
+    complete = run(course, "grade", "96").stdout.splitlines()
+    assert "Chapter 96 is complete. The course's own answers: solutions/96_halves.ipynb" in complete
+    assert "In production: `math.ldexp(x, -1)`." in complete
+    assert run(course, "next").stdout == "All points of all chapters are yours.\n"
+
+
+def test_hints_come_one_after_the_other(course):
+    said = [run(course, "hint", "96.1").stdout.splitlines() for _ in range(4)]
+    assert said[0] == [
+        "96.1 · Halves: hint 1 of 3, the idea",
+        "Two halves make a whole.",
+        "Next: course hint 96.1 --level 2",
+    ]
+    assert [lines[1] for lines in said] == ["Two halves make a whole.", "One line.", "`return`", "`return`"]
+    assert run(course, "hint", "96.1", "--level", 2).stdout.splitlines()[1] == "One line."
+    refused = run(course, "hint", "96.7")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == "there is no exercise '96.7'; chapter 96 has 96.1\n"
+    assert "Two halves" not in (course / "exercises" / "96_exercises_halves.ipynb").read_text()
+
+
+def test_reset_puts_the_stub_back_and_keeps_a_copy(course):
+    path = answer(course, "return x * 2")
+    notebook = read_notebook(path)
+    notebook.cells.append(new_markdown_cell("my own note"))
+    nbformat.write(notebook, path)
+    before = path.read_bytes()
+    result = run(course, "reset", "96.1")
+    assert result.exit_code == 0, result.output
+    now = read_notebook(path)
+    assert "NotImplementedError" in now.cells[2].source
+    assert now.cells[-1].source == "my own note"
+    (backup,) = (course / ".backups").iterdir()
+    assert backup.read_bytes() == before
+    assert str(backup.relative_to(course)) in result.stdout
+    assert run(course, "reset", "96.1").stdout == "96.1 is as it was shipped already.\n"
+    del now.cells[2]
+    nbformat.write(now, path)
+    assert run(course, "reset", "96.1").exit_code == 0
+    assert "NotImplementedError" in read_notebook(path).cells[2].source
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ full (``source``)::
 
     [["05.2"]]
     name = "one message per parameter"
-    slow = true                                   # right, and misses its target
-    hint = "at most 3 are needed"
+    slow = true                                   # right, keeps those points, and misses its target
+    hint = "messages: 7 (target: at most 3)"
     source = '''
     def average(parameters, ranks):
         ...
@@ -25,6 +25,7 @@ is tested once per chapter: the solution earns every point.
 
 import functools
 import linecache
+import re
 import tomllib
 from pathlib import Path
 
@@ -33,7 +34,7 @@ import pytest
 from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
 from course_lib.grading.grade import grade
-from course_lib.grading.report import CheckFailed
+from course_lib.grading.report import TARGET, CheckFailed, TargetMissed
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -95,6 +96,7 @@ def check(chapter, number, source):
     execute(notebook(chapter).cells[exercises(chapter)[number].check].source, namespace, f"<check {number}>")
 
 
+QUOTED = re.compile(r'^  The task: "(.*)"$', re.MULTILINE)
 ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
 WRONG = [
     pytest.param(chapter, number, entry, id=f"{number}-{entry['name'].replace(' ', '_')}")
@@ -122,16 +124,34 @@ def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
     with pytest.raises(CheckFailed) as failed:
         check(chapter, number, answer_source(chapter, number, entry))
     assert entry["hint"] in str(failed.value)
+    if exercises(chapter)[number].target:
+        is_right = isinstance(failed.value, TargetMissed)
+        assert is_right == entry.get("slow", False), "slow answers are right, and the others are not"
+    for quoted in QUOTED.findall(str(failed.value)):
+        assert quoted in words(notebook(chapter).cells[exercises(chapter)[number].task].source)
+
+
+def words(text):
+    return " ".join(text.split())
 
 
 @pytest.mark.parametrize(("chapter", "number"), ALL)
-def test_solution_passes_and_the_shipped_answer_is_not_written_yet(chapter, number):
+def test_solution_passes_and_the_shipped_answer_is_not_written_yet(chapter, number, capsys):
     exercise, text = exercises(chapter)[number], solution(chapter, number)
     check(chapter, number, text)
-    with pytest.raises(
-        (CheckFailed, NotImplementedError), match=number.replace(".", r"\.") + "|not written yet"
-    ):
+    stated = capsys.readouterr().out
+    assert bool(exercise.target) <= (TARGET in stated), "points for a target that the check does not state"
+    try:
         check(chapter, number, stub(text, exercise))
+        said = capsys.readouterr().out
+    except NotImplementedError as unwritten:  # raised while the cell ran, before any check
+        said = f"not written yet: {unwritten}"
+    assert "not written yet: " in said
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_all_exercises_of_a_chapter_have_hints_or_none_has(chapter):
+    assert len({bool(exercise.hints) for exercise in exercises(chapter).values()}) == 1
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

@@ -6,7 +6,7 @@ from course_lib.grading.report import check
 @check
 def check_98_1(report, double):
     for x in (3, -1):
-        report.equal(f"{x}: twice", double(x), 2 * x, mistakes={"squared, not doubled.": x * x})
+        report.equal(f"{x}: twice", double(x), 2 * x, mistakes={"when it is squared": x * x})
 
 
 @check

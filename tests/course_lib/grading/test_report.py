@@ -1,11 +1,14 @@
 """What checks say, and what becomes of an answer that raises, prints or returns nothing."""
 
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 
 from course_lib.grading.compare import describe, difference, same
-from course_lib.grading.report import CheckFailed, Report, check
+from course_lib.grading.report import CheckFailed, Report, TargetMissed, check
 
 
 @check
@@ -13,7 +16,7 @@ def check_99_1(report, double):
     for n in (2, 3):
         report.case(f"{n} values")
         x = torch.arange(1.0, n + 1)
-        report.close("result", double(x), 2 * x, mistakes={"squared, not doubled.": x * x})
+        report.close("result", double(x), 2 * x, mistakes={"when it is squared": x * x})
     report.at_most("calls", getattr(double, "calls", 1), 1, likely="once is enough.")
 
 
@@ -28,69 +31,202 @@ def test_a_right_answer_gets_its_facts_printed(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "  ✓ 2 values: result",
         "  ✓ 3 values: result",
-        "  ✓ 3 values: calls: at most 1, as it should be",
+        "  ✓ 3 values: calls (target: at most 1)",
     ]
 
 
-def test_the_likely_mistake_is_the_one_whose_value_came_out():
+def test_the_mistake_named_is_the_one_whose_value_came_out():
     error = failure(lambda x: x**2)
-    assert error.fact == "2 values: result differs most at [0]: 1, expected 2"
-    assert error.likely == "squared, not doubled."
-    assert error._render_traceback_() == [f"  ✗ {error.fact}", f"    likely: {error.likely}"]
+    assert error.lines == [
+        "2 values: result differs in 1 of 2 places",
+        "  (first difference at [0]: got 1, expected 2)",
+        "  This is what comes out when it is squared.",
+    ]
+    assert error._render_traceback_()[0] == "  ✗ 2 values: result differs in 1 of 2 places"
+    assert error._render_traceback_()[1] == "    (first difference at [0]: got 1, expected 2)"
 
 
 @pytest.mark.parametrize(
-    ("answer", "fact", "likely"),
+    ("answer", "fact", "detail"),
     [
-        (lambda x: None, "2 values: result is None", "a `return` is missing?"),
-        (lambda x: 4 * x, "2 values: result is 2.000 times what is expected", None),
-        (lambda x: x[:1], "2 values: result has shape (1,), expected (2,)", None),
-        (lambda x: "two", "2 values: result is 'two', not numbers", None),
-        (lambda x: x / 0, "2 values: result holds 2 values that are not finite", None),
-        (lambda x, y: x, "2 values: TypeError", "keep the names and arguments that were given."),
-        (lambda x: x @ torch.ones(5, 5), "2 values: RuntimeError", None),
+        (lambda x: None, "2 values: result is None: nothing was returned", ""),
+        (lambda x: 4 * x, "2 values: result is 2.000 times what is expected", "got 4, expected 2"),
+        (lambda x: 0 * x, "2 values: result is zero everywhere", ""),
+        (lambda x: x[:1], "2 values: result has shape (1,), expected (2,)", ""),
+        (lambda x: "two", "2 values: result is 'two', not numbers", ""),
+        (lambda x: x / 0, "2 values: result holds 2 values that are not finite", ""),
+        (lambda x, y: x, "2 values: TypeError", ""),
+        (lambda x: x @ torch.ones(5, 5), "2 values: RuntimeError", ""),
         (
             lambda x: missing(x),  # noqa: F821
             "2 values: NameError: name 'missing' is not defined",
-            "graded without your other",
+            "`missing` is defined neither in the answer nor in the course's cells above it.",
         ),
     ],
 )
-def test_a_wrong_answer_is_told_in_one_line(answer, fact, likely):
+def test_a_wrong_answer_is_told_by_facts(answer, fact, detail):
     error = failure(answer)
-    assert fact in error.fact
-    assert "\n" not in error.fact
-    assert (likely or "") in (error.likely or "")
+    assert error.lines[0].startswith(fact)
+    assert detail in str(error)
+    assert "This is what comes out" not in str(error)
 
 
-def test_an_unwritten_answer_says_so():
+def test_an_unwritten_answer_is_no_failure(capsys):
     def answer(x):
         raise NotImplementedError("99.1: double it")
 
-    assert failure(answer).fact == "not written yet: double it"
+    check_99_1(answer)
+    assert capsys.readouterr().out == "  ○ not written yet: double it\n"
 
 
 def test_the_line_of_the_answer_is_named():
     source = "def answer(x):\n    y = []\n    return y[3]\n"
     namespace = {"__name__": "__main__"}
     exec(compile(source, "<no file>", "exec"), namespace)
-    assert "IndexError: list index out of range (line 3 of the answer" in failure(namespace["answer"]).fact
+    lines = failure(namespace["answer"]).lines
+    assert lines[:2] == ["2 values: IndexError: list index out of range", "  in line 3 of your answer"]
 
 
-def test_an_answer_that_leaves_is_a_failure():
+class Outside(BaseException):
+    """What no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, Outside])
+def test_an_answer_that_leaves_is_a_failure(kind):
     def answer(x):
-        raise SystemExit(0)
+        raise kind("TargetMissed")
 
-    assert "SystemExit" in failure(answer).fact
+    error = failure(answer)
+    assert kind.__name__ in str(error)
+    assert not isinstance(error, TargetMissed)
 
 
-def test_a_missed_target_is_a_failure():
+def test_a_missed_target_leaves_the_answer_right(capsys):
     def answer(x):
         return 2 * x
 
     answer.calls = 7
     error = failure(answer)
-    assert (error.fact, error.likely) == ("3 values: calls: 7, and at most 1 are needed", "once is enough.")
+    assert isinstance(error, TargetMissed)
+    assert error.lines == ["3 values: calls: 7 (target: at most 1)", "  likely: once is enough."]
+    assert capsys.readouterr().out.splitlines() == ["  ✓ 2 values: result", "  ✓ 3 values: result"]
+
+
+@check
+def check_99_3(report, double):
+    for n in (1, 2, 3, 5, 7, 11):
+        with report.case(f"x = {n}"):
+            report.equal("result", double(n), 2 * n, mistakes=MISTAKES, given=(n,), task="Twice x.")
+            report.at_most("calls", n, 7)
+
+
+MISTAKES = {"when it is squared": lambda x: x * x, "when 2 is added": lambda x: x + 2}
+
+
+def lines_of(answer):
+    with pytest.raises(CheckFailed) as caught:
+        check_99_3(answer)
+    return caught.value.lines
+
+
+def test_every_case_is_tried_and_the_first_three_failures_are_told(capsys):
+    assert lines_of(lambda x: x * x) == [
+        "x = 1: result is 1, expected 2",
+        "  This is what comes out when it is squared.",
+        '  The task: "Twice x."',
+        "x = 3: result is 9, expected 6",
+        "x = 5: result is 25, expected 10",
+        "… and 2 more cases fail",
+    ]
+    assert "  ✓ x = 2: result" in capsys.readouterr().out
+
+
+def test_a_mistake_that_a_right_case_rules_out_is_not_named():
+    """3 + 2 is 5, but whoever adds 2 has no 2 for 1."""
+    assert "This is what comes out" not in "\n".join(lines_of(lambda x: 5 if x == 3 else 2 * x))
+
+
+def test_of_two_mistakes_that_give_the_same_none_is_named():
+    @check
+    def check_99_4(report, double):
+        same_again = {**MISTAKES, "when it is multiplied by itself": lambda x: x * x}
+        report.equal("result", double(3), 6, mistakes=same_again, given=(3,))
+
+    with pytest.raises(CheckFailed) as caught:
+        check_99_4(lambda x: x * x)
+    assert caught.value.lines == ["result is 9, expected 6"]
+
+
+def test_two_mistakes_are_told_apart_by_another_case():
+    @check
+    def check_99_5(report, double):
+        programs = {"when it is squared": lambda x: x * x, "when it is tripled": lambda x: 3 * x}
+        for x in (3, 5):
+            with report.case(f"x = {x}"):
+                report.equal("result", double(x), 2 * x, mistakes=programs, given=(x,))
+
+    with pytest.raises(CheckFailed) as caught:
+        check_99_5(lambda x: 3 * x)
+    assert caught.value.lines[1] == "  This is what comes out when it is tripled."
+
+
+def test_a_mistake_that_cannot_be_made_here_explains_nothing():
+    @check
+    def check_99_6(report, double):
+        report.equal("result", double(3), 6, mistakes={"when it is divided": lambda x: x / 0}, given=(3,))
+
+    with pytest.raises(CheckFailed) as caught:
+        check_99_6(lambda x: None)
+    assert caught.value.lines == ["result is None: nothing was returned"]
+
+
+def test_ranks_are_compared_one_by_one():
+    @check
+    def check_99_7(report, results):
+        want = [torch.zeros(2), torch.ones(3)]
+        swapped = {"when the ranks are swapped": lambda want: want[::-1]}
+        report.on_every_rank("every rank has its own", results, want, mistakes=swapped, given=(want,))
+
+    check_99_7([torch.zeros(2), torch.ones(3)])
+    with pytest.raises(CheckFailed) as caught:
+        check_99_7([torch.ones(3), torch.zeros(2)])
+    assert caught.value.lines == [
+        "rank 0's result has shape (3,), expected (2,)",
+        "  (2 of 2 ranks have a wrong result)",
+        "  This is what comes out when the ranks are swapped.",
+    ]
+    with pytest.raises(CheckFailed, match="rank 1's result differs in 1 of 3 places"):
+        check_99_7([torch.zeros(2), torch.tensor([1.0, 2.0, 1.0])])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: Fraction(2 * x),
+        lambda x: np.int64(2 * x),
+        lambda x: torch.tensor(2 * x),
+        lambda x: 2.0 * x,
+        lambda x: Decimal(2 * x),
+    ],
+)
+def test_a_number_is_right_in_any_style(answer):
+    @check
+    def check_99_8(report, double):
+        report.equal("result", double(3), 6)
+
+    check_99_8(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(0, 1, 2), range(3), np.arange(3), torch.arange(3), map(int, "012"), {0: 1, 1: 1, 2: 1}.keys()],
+)
+def test_a_list_is_right_in_any_style(answer):
+    @check
+    def check_99_9(report, numbers):
+        report.equal("numbers", numbers, [0, 1, 2])
+
+    check_99_9(answer)
 
 
 def test_prints_of_the_answer_are_no_facts_and_are_shown_on_failure(capsys):
@@ -110,7 +246,7 @@ def test_a_flood_of_prints_ends_the_check():
             print("x" * 10_000)
         return 2 * x
 
-    assert "printed more than 1,000,000 characters" in failure(answer).fact
+    assert "printed more than 1,000,000 characters" in str(failure(answer))
 
 
 def test_a_check_that_states_nothing_is_a_mistake_of_its_author():
@@ -135,7 +271,8 @@ def test_same_is_exact_and_knows_types():
 def test_difference_of_scalars_lists_and_tensors():
     assert difference([torch.ones(2), torch.zeros(2)], [[1, 1], [0, 0]], 1e-6) is None
     assert difference(torch.tensor(1, dtype=torch.bfloat16), 1.0, 1e-6) is None
-    assert difference(3, 4, 1e-6) == "is 3, expected 4"
+    assert difference(3, 4, 1e-6) == "is 3, expected 4 (0.75 times)"
+    assert difference([Fraction(1, 3)], [1 / 3], 1e-9) is None
 
 
 def test_describe_is_short():

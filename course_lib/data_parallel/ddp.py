@@ -1,14 +1,18 @@
-"""Data parallelism: every rank holds the whole model, sees its own part of the batch, and averages gradients.
+"""Data parallelism: every rank holds the whole model, computes on its own slice of the batch, and averages gradients.
 
-First the obvious way, then the way of PyTorch's DistributedDataParallel (Li et al., arXiv:2006.15704): gradients
-are gathered into buckets, and a bucket is all-reduced as soon as its last gradient is ready, while backward
-goes on below it. Psi is the number of bytes of the gradients, p the number of ranks; either way every rank
-sends 2 (p-1)/p Psi a step.
+Three ways to average, from the simplest to that of PyTorch's DistributedDataParallel (Li et al.,
+arXiv:2006.15704): one all-reduce for each parameter after backward; one all-reduce for all gradients after
+backward; and gradients gathered into buckets, where a bucket is all-reduced as soon as its last gradient is
+complete, while backward goes on. Psi is the number of bytes of the gradients, p the number of ranks; in all
+three ways a rank sends 2 (p-1)/p Psi a step.
+
+Models with parameters that a forward pass may leave out need ``ddp_unused_parameters.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +21,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from course_lib.data_parallel.broadcast import broadcast_buffers, broadcast_state
 from course_lib.runtime import trace
-from course_lib.training.nested_tensors import tensors_in
+
+MEBIBYTE = 2**20
 
 
 class NaiveDDP(nn.Module):
-    """One all-reduce per parameter, after backward.
+    """One all-reduce for each parameter, after backward.
 
     Call ``average_gradients()`` between ``loss.backward()`` and ``optimizer.step()``.
     """
@@ -39,80 +45,89 @@ class NaiveDDP(nn.Module):
     def average_gradients(self) -> None:
         for name, parameter in self.module.named_parameters():  # a tied parameter appears once
             if parameter.requires_grad:
-                if parameter.grad is None:  # unused here, but another rank may have used it
+                if parameter.grad is None:  # unused on this rank, but another rank may have used it
                     parameter.grad = torch.zeros_like(parameter)
                 with trace.span("communication", f"all-reduce {name}"):
                     dist.all_reduce(parameter.grad, group=self.group)
                     parameter.grad /= dist.get_world_size(self.group)
 
 
+class FlatDDP(NaiveDDP):
+    """One all-reduce for all gradients, laid end to end, after backward."""
+
+    def average_gradients(self) -> None:
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        flat = torch.cat([g.flatten() for g in gradients])  # (elements of all gradients,)
+        with trace.span("communication", "all-reduce all gradients"):
+            dist.all_reduce(flat, group=self.group)
+            flat /= dist.get_world_size(self.group)
+        for p, average in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+            p.grad = average.view_as(p).to(p.dtype)
+
+
 class DDP(nn.Module):
-    """Bucketed all-reduce, overlapped with backward by hooks; nothing to call, the gradients are just right.
+    """Gradients in buckets, all-reduced while backward runs; after ``backward()`` every ``.grad`` is the average.
+
+    A loss may take several forward passes, and a step several backward passes. The gradients are views into the
+    buckets, so the next backward pass overwrites them: clone a gradient that is to be kept.
 
     Args:
-        module: the model, the same on every rank after construction (rank 0's parameters and buffers).
-        bucket_mb: megabytes (2**20 bytes) a bucket may hold. Small buckets leave early and pay latency often.
-        find_unused: also allow forward passes that leave some parameters out; their gradients are averaged as
-            zeros. It costs a walk through the graph after each forward pass.
+        module: the model. Construction gives every rank the parameters and buffers of the group's first rank.
+        bucket_cap_mb: a bucket is complete once it holds this many MiB (2**20 bytes) or more. None: 25, and 1
+            for the first bucket, which can then be sent early in backward.
         group: the ranks that hold replicas; by default all.
 
     Raises:
-        ValueError: a module without anything to train, or a bucket size that is not positive.
+        ValueError: no parameter requires a gradient, or ``bucket_cap_mb`` is not positive.
+        RuntimeError: in backward, when a parameter got no gradient.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        bucket_mb: float = 25.0,
-        find_unused: bool = False,
-        group: ProcessGroup | None = None,
+        self, module: nn.Module, bucket_cap_mb: float | None = None, group: ProcessGroup | None = None
     ) -> None:
         super().__init__()
         trained = [p for p in module.parameters() if p.requires_grad]
         if not trained:
             raise ValueError("no parameter of this module requires a gradient: there is nothing to average")
-        if not bucket_mb > 0:
-            raise ValueError(f"bucket_mb must be positive, not {bucket_mb!r}")
-        self.module, self.group, self.find_unused = module, group, find_unused
-        self.synchronising = True  # as no_sync says; each forward pass decides for its own backward
-        self._averages = self._finish_queued = False
-        self._expected: set[Tensor] = set()  # by the forward passes since the last averaging
-        self._arrived: set[Tensor] = set()  # in the backward passes since then, those under no_sync too
-        self._averaged = True
+        if bucket_cap_mb is not None and not bucket_cap_mb > 0:
+            raise ValueError(f"bucket_cap_mb must be positive, not {bucket_cap_mb!r}")
+        self.module, self.group = module, group
+        self.synchronising = True  # False inside no_sync
+        self._averages = False  # whether the gradients of the next backward pass will be averaged
+        self._forward_pending = False  # a synchronised forward pass has had no backward pass yet
+        self._expected = set(trained)  # the parameters for which a bucket waits
         broadcast_state(module, group)
+        first, others = (MEBIBYTE, 25 * MEBIBYTE) if bucket_cap_mb is None else [bucket_cap_mb * MEBIBYTE] * 2
         self.buckets = [
             Bucket(f"bucket {i}", parameters, group)
-            for i, parameters in enumerate(assign_buckets(trained, bucket_mb * 2**20))
+            for i, parameters in enumerate(assign_buckets(trained, others, first))
         ]
-        for bucket in self.buckets:
-            for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(self._hook(bucket))
+        self._wait_for_gradients()
+        this = weakref.ref(self)  # the hooks belong to the parameters, and must not keep the wrapper alive
+        hooks = [
+            p.register_post_accumulate_grad_hook(lambda p, b=bucket: this()._gradient_is_ready(b, p))
+            for bucket in self.buckets
+            for p in bucket.parameters
+        ]
+        weakref.finalize(self, lambda: [hook.remove() for hook in hooks])
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        communicates = self.synchronising and torch.is_grad_enabled()
-        if communicates:
-            broadcast_buffers(self.module, self.group)
-        output = self.module(*inputs, **named)
         if torch.is_grad_enabled():
-            self._averages = communicates
-        if communicates:
-            used = parameters_in_graph(output) if self.find_unused else set(self.module.parameters())
-            # A loss may take several forward passes: their backward brings the gradients of all of them.
-            self._expected = used if self._averaged else self._expected | used
-            self._averaged = False
-            self._expect()
-        return output
-
-    def _expect(self) -> None:
-        self._finish_queued = False
-        for bucket in self.buckets:
-            bucket.expect(self._expected)
+            if self.synchronising:
+                broadcast_buffers(self.module, self.group)
+                self._wait_for_gradients()  # again, in case that the backward pass before this one broke off
+                self._averages = self._forward_pending = True
+            elif not self._forward_pending:  # else both go into one backward pass, which averages them
+                self._averages = False
+        return self.module(*inputs, **named)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients without communicating, for all microbatches of a step but the last.
 
-        As in PyTorch it is the forward pass that must be inside: it decides what its backward does.
+        As in PyTorch the forward pass must run inside: it decides what its backward pass does. A loss of
+        several forward passes is averaged if one of them ran outside.
         """
         self.synchronising = False
         try:
@@ -120,158 +135,104 @@ class DDP(nn.Module):
         finally:
             self.synchronising = True
 
-    def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
-        def gradient_is_ready(parameter: Tensor) -> None:
-            self._arrived.add(parameter)
-            if not self._averages:
-                return
-            if bucket.work is not None:
-                raise self._too_late(parameter)
-            if not self._finish_queued:  # autograd calls it once this backward pass is over
-                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-                self._finish_queued = True
-            bucket.waiting.discard(parameter)
-            self._start_ready()
-
-        return gradient_is_ready
-
-    def _start_ready(self) -> None:
-        """Start every bucket that is complete, in the order that all ranks share.
-
-        A bucket that overtook another on one rank only would meet the wrong bucket of its peers.
-        """
+    def _wait_for_gradients(self) -> None:
+        self._finish_queued = False
         for bucket in self.buckets:
-            if bucket.waiting:
-                return
-            bucket.start()
+            bucket.expect(self._expected)
+
+    def _gradient_is_ready(self, bucket: Bucket, parameter: Tensor) -> None:
+        """Autograd calls this in backward, when it has written ``parameter.grad``."""
+        if not self._averages:
+            return
+        if not self._finish_queued:  # autograd calls _finish at the end of this backward pass
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._finish_queued = True
+        bucket.waiting.discard(parameter)
+        for (
+            complete
+        ) in self.buckets:  # in the same order on all ranks: an all-reduce adds what each sends next
+            if complete.waiting:
+                break
+            complete.start()
 
     def _finish(self) -> None:
-        missing = {p for bucket in self.buckets for p in bucket.waiting}
-        if missing and not self.find_unused:
+        missing = [p for bucket in self.buckets for p in bucket.waiting]
+        if missing:
             raise RuntimeError(
-                f"{len(missing)} parameters, such as {self._name_of(missing)}, got no gradient in this backward "
-                "pass; wrap the model with find_unused=True if that is meant"
+                f"{len(missing)} parameters, such as {self._name_of(missing[0])}, got no gradient in this backward "
+                "pass; if that is meant, wrap the model with DDPWithUnusedParameters"
             )
         for bucket in self.buckets:
-            bucket.start()
-        used_anywhere = self._used_anywhere() if self.find_unused else None
-        for bucket in self.buckets:
-            bucket.finish(used_anywhere)
-        self._averaged = True
-        self._arrived.clear()
-        self._expect()  # the next backward may belong to this forward pass too, or to one before it
+            bucket.finish()
+        self._forward_pending = False
+        self._wait_for_gradients()  # a loss of another forward pass may follow
 
-    def _too_late(self, parameter: Tensor) -> RuntimeError:
-        return RuntimeError(
-            f"the gradient of {self._name_of({parameter})} came after its bucket had left: let forward return "
-            "tensors, or tuples, lists, dicts and dataclasses of them, and use no reentrant checkpoint"
-        )
-
-    def _name_of(self, parameters: set[Tensor]) -> str:
-        return next(name for name, p in self.module.named_parameters() if p in parameters)
-
-    def _used_anywhere(self) -> set[Tensor]:
-        """One small all-reduce: a parameter that no rank used must keep its gradient, None included."""
-        parameters = [p for bucket in self.buckets for p in bucket.parameters]
-        flags = torch.tensor([p in self._arrived for p in parameters], dtype=torch.int32)
-        flags = flags.to(parameters[0].device)
-        dist.all_reduce(flags, group=self.group)
-        return {p for p, ranks in zip(parameters, flags.tolist(), strict=True) if ranks}
+    def _name_of(self, parameter: Tensor) -> str:
+        return next(name for name, p in self.module.named_parameters() if p is parameter)
 
 
 class Bucket:
-    """Some parameters whose gradients lie side by side in one buffer and travel in one all-reduce."""
+    """Parameters whose gradients lie side by side in one buffer, which is sent in one all-reduce."""
 
     def __init__(self, name: str, parameters: Sequence[Tensor], group: ProcessGroup | None) -> None:
         self.name, self.parameters, self.group = name, list(parameters), group
         sizes = [p.numel() for p in self.parameters]
         self.buffer = self.parameters[0].new_zeros(sum(sizes))  # (elements of all gradients,)
-        parts = self.buffer.split(sizes)
-        self.views = [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
-        self.waiting: set[Tensor] = set()
+        slices = self.buffer.split(sizes)
+        self.views = [s.view_as(p) for s, p in zip(slices, self.parameters, strict=True)]
+        self.waiting: set[Tensor] = set()  # parameters whose gradients are still to come
         self.work: dist.Work | None = None
 
-    def expect(self, used: set[Tensor]) -> None:
-        """The next backward will bring the gradients of ``used``."""
-        if self.work is not None:  # still on its way if the backward before this one broke off
-            self.work.wait()
-        self.waiting = used.intersection(self.parameters)
-        self.work = None
+    def expect(self, parameters: set[Tensor]) -> None:
+        """Wait for the gradients of ``parameters`` in the next backward pass."""
+        self.finish_work()
+        self.waiting = parameters.intersection(self.parameters)
 
+    @torch.no_grad()
     def start(self) -> None:
-        """All gradients are here: send them on their way, and let backward go on."""
+        """Copy the gradients into the buffer and start its all-reduce, unless it has been started."""
         if self.work is not None:
             return
+        share = 1 / dist.get_world_size(self.group)  # before the sum, because 16-bit sums might overflow
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is None:
                 view.zero_()
-            elif parameter.grad.data_ptr() != view.data_ptr():
-                view.copy_(parameter.grad)
-        self.buffer /= dist.get_world_size(self.group)  # before the sum: in half precision it might overflow
+            else:
+                torch.mul(parameter.grad, share, out=view)
         end = trace.begin("communication", self.name)
         self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
         self.work.get_future().add_done_callback(end)
 
-    def finish(self, used_anywhere: set[Tensor] | None) -> None:
+    def finish(self) -> None:
         """Wait for the averages; from now on they are the gradients, read where they arrived."""
-        self.work.wait()
+        self.finish_work()
         for parameter, view in zip(self.parameters, self.views, strict=True):
-            if used_anywhere is None or parameter in used_anywhere:
-                parameter.grad = view
+            parameter.grad = view
+
+    def finish_work(self) -> None:
+        if self.work is not None:
+            self.work.wait()
+        self.work = None
 
 
-def assign_buckets(parameters: Sequence[Tensor], bucket_bytes: float) -> list[list[Tensor]]:
-    """Deal parameters into buckets, last ones first: that is the order in which backward finishes gradients.
+def assign_buckets(
+    parameters: Sequence[Tensor], bucket_bytes: float, first_bucket_bytes: float | None = None
+) -> list[list[Tensor]]:
+    """Deal parameters into buckets, last ones first, because backward completes the last gradients first.
 
-    A bucket holds parameters of one dtype and device, and is full when the next would exceed
-    ``bucket_bytes``; a larger parameter has a bucket of its own. Each tensor is dealt once, however many
-    names it has.
+    A bucket is closed when it holds ``bucket_bytes`` or more (the first one of a dtype: ``first_bucket_bytes``).
+    Each dtype and device has an open bucket of its own. Buckets are returned in the order in which they were
+    closed, as PyTorch sends them. A tensor is dealt once, however often it is listed.
     """
-    buckets: list[list[Tensor]] = []
-    filled = 0.0
+    closed: list[list[Tensor]] = []
+    open_buckets: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    limits: dict[tuple[torch.dtype, torch.device], float] = {}
     for parameter in reversed(list(dict.fromkeys(parameters))):
-        size = parameter.numel() * parameter.element_size()
-        last = buckets[-1][-1] if buckets else None
-        fits = last is not None and filled + size <= bucket_bytes
-        if not fits or (last.dtype, last.device) != (parameter.dtype, parameter.device):
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(parameter)
-        filled += size
-    return buckets
-
-
-def parameters_in_graph(output: Any) -> set[Tensor]:
-    """The parameters whose gradients a backward pass from ``output`` will reach."""
-    nodes = [t.grad_fn for t in tensors_in(output) if t.grad_fn is not None]
-    seen, found = set(nodes), set()
-    while nodes:
-        node = nodes.pop()
-        if hasattr(node, "variable"):  # AccumulateGrad: a leaf
-            found.add(node.variable)
-        for parent, _ in node.next_functions:
-            if parent is not None and parent not in seen:
-                seen.add(parent)
-                nodes.append(parent)
-    return found
-
-
-def broadcast_state(module: nn.Module, group: ProcessGroup | None = None) -> None:
-    """Everyone starts from the first rank's parameters and buffers."""
-    broadcast_together([*module.parameters(), *module.buffers()], group)
-
-
-def broadcast_buffers(module: nn.Module, group: ProcessGroup | None = None) -> None:
-    """Everyone continues with the first rank's buffers, such as BatchNorm's running statistics."""
-    broadcast_together(list(module.buffers()), group)
-
-
-@torch.no_grad()
-def broadcast_together(tensors: Sequence[Tensor], group: ProcessGroup | None = None) -> None:
-    """The first rank's values for all these tensors, in one message for each dtype."""
-    for dtype in dict.fromkeys(t.dtype for t in tensors):
-        same = [t for t in tensors if t.dtype == dtype]
-        flat = torch.cat([t.reshape(-1) for t in same])
-        dist.broadcast(flat, group=group, group_src=0)
-        for t, values in zip(same, flat.split([t.numel() for t in same]), strict=True):
-            t.copy_(values.view_as(t))
+        kind = parameter.dtype, parameter.device
+        bucket = open_buckets.setdefault(kind, [])
+        bucket.append(parameter)
+        limit = limits.setdefault(kind, bucket_bytes if first_bucket_bytes is None else first_bucket_bytes)
+        if sum(p.nbytes for p in bucket) >= limit:
+            closed.append(open_buckets.pop(kind))
+            limits[kind] = bucket_bytes
+    return closed + list(open_buckets.values())

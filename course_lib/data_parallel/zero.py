@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from course_lib.data_parallel.broadcast import broadcast_buffers
 from course_lib.data_parallel.checkpoint import full_state, load_full_state
-from course_lib.data_parallel.ddp import assign_buckets, broadcast_buffers
+from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.data_parallel.flat import FlatParameters, all_gather, reduce_scatter, storage_bytes
 from course_lib.data_parallel.sharded_update import check_elementwise, param_groups
 from course_lib.runtime import trace

@@ -52,7 +52,7 @@ def ddp_timeline(
     ranks: int,
     latency: float = 0,
     bandwidth: float = inf,
-    bucket_bytes: float = 25 * MEBIBYTE,
+    bucket_bytes: float | None = None,
     first_bucket_bytes: float | None = None,
     overlap: bool = True,
     update: float = 0,
@@ -66,8 +66,9 @@ def ddp_timeline(
             the buckets.
         ranks: size of the data-parallel group.
         latency, bandwidth: seconds of one message; bytes per second that a rank sends.
-        bucket_bytes: a bucket is reduced once it holds that many bytes or more; 0: one layer each.
-        first_bucket_bytes: the same for the first bucket (PyTorch: 1 MiB, to start early); None: no difference.
+        bucket_bytes: a bucket is reduced once it holds that many bytes or more; 0: one layer each. None: 25 MiB,
+            and 1 MiB for the first, which can then be sent early (PyTorch's defaults).
+        first_bucket_bytes: the same for the first bucket; None: no difference.
         overlap: False: nothing is sent before backward has ended.
         update: seconds of the optimizer's step, once all gradients are there.
         speeds: of every rank, 1 being the seconds as given.
@@ -80,6 +81,8 @@ def ddp_timeline(
     for layer, seconds in enumerate(forward):
         group.compute(f"forward {layer}", seconds)
     buckets: list[tuple[float, list[float]]] = []  # bytes, and when it was full on each rank
+    if bucket_bytes is None:
+        bucket_bytes, first_bucket_bytes = 25 * MEBIBYTE, MEBIBYTE
     held, limit = 0.0, bucket_bytes if first_bucket_bytes is None else first_bucket_bytes
     for layer in reversed(range(len(backward))):
         group.compute(f"backward {layer}", backward[layer])

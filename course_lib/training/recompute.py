@@ -1,17 +1,20 @@
-"""Recomputation: drop what autograd saved, and run the forward again when backward asks for it.
+"""Recomputation: do not keep what autograd saves, but run the forward again when backward needs it.
 
-Also known as activation checkpointing (arXiv:1604.06174). For one more forward a layer keeps its input only
-(2 sbh bytes of a GPT layer's sbh (34 + 5as/h)). Selective recomputation (arXiv:2205.05198) repeats attention
-without its weights, which holds much memory and costs few FLOPs.
+Also known as activation checkpointing (Chen et al., arXiv:1604.06174). For one more forward a layer keeps its
+input only, 2 sbh bytes of the sbh (34 + 5as/h) that a GPT layer saves (s: sequence, b: batch, h: hidden size,
+a: heads). Selective recomputation (Korthikanti et al., arXiv:2205.05198) repeats attention without its linear
+layers, which saves many bytes and costs few FLOPs.
 
-Autograd hands every tensor that it would save to ``pack`` and asks ``unpack`` for it in backward. All of the
-technique is: keep a number instead of the tensor, and count to it again later.
+Autograd passes every tensor that it would save to a function ``pack``, keeps what ``pack`` returns, and passes
+that to ``unpack`` when backward needs the tensor. So ``pack`` returns a number instead of the tensor, and
+``unpack`` runs the forward again and takes the saved tensor with this number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +22,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from course_lib.training.forward_state import ForwardState
+from course_lib.training.nested_tensors import map_tensors, tensors_in
 
 T = TypeVar("T")
 
@@ -28,50 +33,41 @@ def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """``function(*args, **kwargs)``, keeping its arguments instead of what its backward needs.
 
     Arguments and results may be anything, nested or not; gradients also reach tensors that ``function`` takes
-    from elsewhere, such as a module's parameters. They are those without recomputation to the bit: random
-    state and autocast are as they were the first time, and the buffers of a module (batch norm's averages) are
-    updated once.
+    from elsewhere, such as a module's parameters. They equal those without recomputation bit for bit, because
+    the second forward runs in the state of the first: random generators, autocast, and the buffers of a module
+    (BatchNorm's running averages are updated once).
 
-    The second forward ends as soon as all is there that backward needs. It is a whole forward when the last
-    operation saves something, as dropout does; a last linear layer is spared.
+    The second forward stops at the last tensor that backward needs. It is a whole forward when the last
+    operation saves something, as dropout does; a linear layer at the end is not repeated.
 
     Raises (in backward):
-        RuntimeError: an argument was changed in place since; or ``function`` did something else the second time.
+        RuntimeError: an argument was changed in place, or ``function`` computed something else the second time.
     """
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
-    region = _Region(function, args, kwargs)
+    region = Region(function, args, kwargs)
     with saved_tensors_hooks(region.pack, region.unpack):
         return function(*args, **kwargs)
 
 
-class _Region:
-    """One call of ``checkpoint``; its life ends with the part of the graph that it stands for."""
+class Region:
+    """One call of ``checkpoint``. The graph of the call holds it, so it is freed together with the graph."""
 
     def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
         self.function = function
-        self.leaves, self.structure = tree_flatten((args, kwargs))
-        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
-        # The result rather than its grad_fn: in torch 2.11 that forgets what it saved when the result dies.
-        self.keeper = _Keep.apply(torch.empty(0, requires_grad=True), *(self.leaves[i] for i in self.places))
-        for i in self.places:
-            self.leaves[i] = None
+        self.state = ForwardState(function)
+        # Autograd's own node keeps the tensors among the arguments. (The node's result is kept rather than the
+        # node itself, which in torch 2.11 forgets what it saved when its result is freed.)
+        tensors = tensors_in((args, kwargs))
+        self.kept_arguments = KeepArguments.apply(torch.empty(0, requires_grad=True), *tensors)
+        numbers = iter(range(len(tensors)))
+        self.arguments = map_tensors(lambda _: TensorNumber(next(numbers)), (args, kwargs))
         self.saved: list[tuple] = []  # shape, dtype and device of each tensor that autograd would have kept
         self.recomputed: dict[int, Tensor] = {}
-        # A method's owner, or the module that is called, may update its buffers.
-        owner = getattr(function, "__self__", function)
-        self.buffers = list(owner.buffers()) if isinstance(owner, nn.Module) else []
-        self.random = torch.get_rng_state()
-        self.gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-        self.random_gpu = [torch.cuda.get_rng_state(gpu) for gpu in self.gpus]
-        self.autocast = [
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-            for kind in ("cpu", "cuda")[: 1 + len(self.gpus)]
-        ]
 
     def pack(self, tensor: Tensor) -> int:
-        """First forward: note what is saved, and keep its number alone."""
-        self.saved.append(_kind(tensor))
+        """First forward: note what is saved, and keep only its number."""
+        self.saved.append(kind_of(tensor))
         return len(self.saved) - 1
 
     def unpack(self, number: int) -> Tensor:
@@ -81,55 +77,37 @@ class _Region:
         return self.recomputed.pop(number)
 
     def recompute(self) -> None:
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, self.keeper.grad_fn.saved_tensors, strict=True):
-            leaves[place] = tensor
-        args, kwargs = tree_unflatten(leaves, self.structure)
+        tensors = self.kept_arguments.grad_fn.saved_tensors
+        args, kwargs = map_tensors(lambda place: tensors[place.number], self.arguments, kind=TensorNumber)
         self.recomputed.clear()
         count = 0
 
         def pack(tensor: Tensor) -> None:
             nonlocal count
-            if _kind(tensor) != self.saved[count]:
-                self.complain(count, tensor)
+            if kind_of(tensor) != self.saved[count]:
+                self.raise_difference(count, tensor)
             self.recomputed[count] = tensor.detach()
             count += 1
             if count == len(self.saved):
-                raise _Enough
+                raise AllRecomputed
 
-        with self.as_it_was(), saved_tensors_hooks(pack, _never), suppress(_Enough):
+        with self.state.restored(), saved_tensors_hooks(pack, no_backward), suppress(AllRecomputed):
             self.function(*args, **kwargs)
         if count < len(self.saved):
-            self.complain(count, None)
+            self.raise_difference(count, None)
 
-    @contextmanager
-    def as_it_was(self) -> Iterator[None]:
-        """The state that the first forward met; afterwards again the present one."""
-        buffers = [buffer.clone() for buffer in self.buffers]
-        with ExitStack() as state:
-            state.enter_context(torch.enable_grad())
-            state.enter_context(torch.random.fork_rng(self.gpus))
-            torch.set_rng_state(self.random)
-            for gpu, before in zip(self.gpus, self.random_gpu, strict=True):
-                torch.cuda.set_rng_state(before, gpu)
-            for kind, dtype, enabled in self.autocast:
-                state.enter_context(torch.autocast(kind, dtype, enabled))
-            yield
-        for buffer, before in zip(self.buffers, buffers, strict=True):
-            buffer.data.copy_(before)  # unseen by autograd: others may have saved this very buffer
-
-    def complain(self, number: int, tensor: Tensor | None) -> None:
+    def raise_difference(self, number: int, tensor: Tensor | None) -> None:
         raise RuntimeError(
             f"the recomputed forward differs from the first: saved tensor {number + 1} of {len(self.saved)} was "
-            f"{_say(self.saved[number])}, now {_say(None if tensor is None else _kind(tensor))}"
+            f"{describe(self.saved[number])}, now {describe(None if tensor is None else kind_of(tensor))}"
         )
 
 
-class _Keep(torch.autograd.Function):
-    """Saves the arguments the way any operation saves what it needs.
+class KeepArguments(torch.autograd.Function):
+    """Saves the arguments as any operation saves what it needs.
 
-    So autograd notices when one is changed in place, whoever counts saved tensors sees them, and a checkpoint
-    around this one drops them in its turn. Its backward never runs.
+    So autograd reports an argument that is changed in place, a recorder of saved tensors counts them, and a
+    checkpoint around this one recomputes them too. Its backward never runs.
     """
 
     @staticmethod
@@ -138,19 +116,26 @@ class _Keep(torch.autograd.Function):
         return torch.empty(0)
 
 
-class _Enough(Exception):  # noqa: N818
-    """Leaves a forward whose rest nobody needs."""
+@dataclass(frozen=True)
+class TensorNumber:
+    """Stands in the nested arguments in place of a tensor."""
+
+    number: int
 
 
-def _never(_: None) -> Tensor:
+class AllRecomputed(Exception):  # noqa: N818
+    """Ends a second forward when all that backward needs is there."""
+
+
+def no_backward(_: None) -> Tensor:
     raise RuntimeError("the graph of a recomputed forward has no backward of its own")
 
 
-def _kind(tensor: Tensor) -> tuple:
+def kind_of(tensor: Tensor) -> tuple:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def _say(kind: tuple | None) -> str:
+def describe(kind: tuple | None) -> str:
     return "missing" if kind is None else f"{str(kind[1]).removeprefix('torch.')}{list(kind[0])} on {kind[2]}"
 
 
@@ -165,12 +150,12 @@ RECOMPUTE = {  # names of submodules
 def apply_recompute(model: nn.Module, what: str | Iterable[str]) -> list[str]:
     """Recompute some submodules of ``model`` in its backward; returns their names.
 
-    The model computes, and is saved and loaded, as before. ``remove_recompute`` takes it back.
+    The model computes, and is saved and loaded, as before. ``remove_recompute`` undoes it.
 
     Args:
         what: ``"full"``: every block (layer); ``"selective"``: the core of every attention, between its linear
-            layers; or names of submodules, ``*`` standing for any characters (``"blocks.*.mlp"``). Of modules
-            inside each other the outermost is taken.
+            layers; or names of submodules, in which ``*`` stands for any characters (``"blocks.*.mlp"``). Of
+            modules inside each other only the outermost is recomputed.
 
     Raises:
         ValueError: no submodule has such a name.
@@ -188,13 +173,13 @@ def apply_recompute(model: nn.Module, what: str | Iterable[str]) -> list[str]:
             f"it has {', '.join(modules)}"
         )
     for name in chosen:
-        # An attribute of the instance: hooks, names and parameters of the module stay where they are.
+        # forward becomes an attribute of the instance, so hooks, names and parameters stay as they are.
         modules[name].forward = partial(checkpoint, modules[name].forward)
     return chosen
 
 
 def remove_recompute(model: nn.Module) -> None:
-    """Take back every ``apply_recompute``."""
+    """Undo every ``apply_recompute``."""
     for module in model.modules():
         forward = vars(module).get("forward")
         if isinstance(forward, partial) and forward.func is checkpoint:

@@ -30,8 +30,10 @@ class Output:
         self.open = True
 
     def receive(self) -> None:
-        """Take in what has arrived."""
-        while self.open and self.reader.poll():
+        """Take in what has arrived, a megabyte at most: a rank that prints without end must meet its time limit."""
+        for _ in range(16):
+            if not self.open or not self.reader.poll():
+                break
             chunk = os.read(self.reader.fileno(), 1 << 16)
             if not chunk:
                 self.open = False
@@ -110,9 +112,11 @@ class RankProcess:
                 if kind == "returned":
                     self.returned = content
                 elif kind == "raised":
-                    self.raised = content
+                    self.raised, self.where = content, content.where
                 else:
-                    self.where, self.asked = content, False
+                    self.asked = False
+                    if not self.raised:
+                        self.where = content
 
     def ask_where(self, again: bool = False) -> None:
         """Ask what the rank is doing; the answer arrives in ``where``."""

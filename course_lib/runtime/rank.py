@@ -31,6 +31,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import devices
 from course_lib.runtime import stack_inspection as whereabouts
+from course_lib.runtime.abort import tell_on_abort
 from course_lib.runtime.mesh import make_mesh
 
 # Frames of these files are left out of tracebacks: they only lead to the learner's code.
@@ -72,6 +73,7 @@ class Raised:
     text: str  # the traceback, formatted where the source is known
     pickled: bytes | None
     when: float  # time.monotonic, one clock for all processes of a machine
+    where: whereabouts.Whereabouts | None  # the collective that raised it, if one did
 
 
 def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
@@ -91,6 +93,7 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
     _, job = pickle.loads(channel.recv_bytes())
     listening = (channel, tell, requests, threading.get_ident(), job.scratch)
     threading.Thread(target=_listen, args=listening, daemon=True).start()
+    tell_on_abort(tell, threading.get_ident())
     failure = None
     try:
         _set_up(job)
@@ -244,4 +247,6 @@ def _raised(error: BaseException) -> Raised:
     except Exception as failure:
         message = f"(its message cannot be shown: {type(failure).__name__} in __str__)"
     text = whereabouts.format_exception(error, skip_modules=PLUMBING)
-    return Raised(type(error).__name__, message, text, pickled, time.monotonic())
+    return Raised(
+        type(error).__name__, message, text, pickled, time.monotonic(), whereabouts.raised_at(error)
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from course_lib.runtime.rank import Raised
 from course_lib.runtime.stack_inspection import Whereabouts
 
+SAME_CALLS = "Every rank of a group must call the same collectives, in the same order, with the same shapes."
 # Words in the error of a rank that only lost the connection to the rank that failed.
 _PEER_LOST = ("connection closed", "connection reset", "peer", "broken pipe", "timed out waiting")
 
@@ -36,14 +37,34 @@ def raised_message(raised: Mapping[int, Raised], others: Mapping[int, str]) -> s
     return "\n".join([*lines, *_folded({**others, **does})]).rstrip()
 
 
-def death_message(rank: int, exit_code: int | None, others: Mapping[int, str]) -> str:
-    """The process of a rank ended, and the rank sent neither a result nor an exception."""
+def death_message(
+    rank: int,
+    exit_code: int | None,
+    others: Mapping[int, str],
+    places: Mapping[int, Whereabouts | None] | None = None,
+) -> str:
+    """The process of a rank ended, and the rank sent neither a result nor an exception.
+
+    Args:
+        others: what became of the other ranks.
+        places: what each rank did when the process ended, as far as it is known.
+    """
     if exit_code is not None and exit_code < 0:
         why = f"was killed by signal {-exit_code}"
         why += " (SIGKILL: often the machine ran out of memory)" if exit_code == -9 else ""
     else:
         why = f"left with exit code {exit_code}, by os._exit or a crash, before its function returned"
-    return "\n".join([f"rank {rank} {why}", *_folded(others)])
+    places = {r: place for r, place in sorted((places or {}).items()) if place is not None and place.call}
+    if rank in places:
+        why += f" in {places[rank].call}({places[rank].detail}), at {places[rank].line}"
+    lines = [f"rank {rank} {why}", *_folded(others)]
+    calls = {(place.call, place.detail) for place in places.values()}
+    if rank in places and len(calls) > 1:  # Gloo aborts a rank that receives more bytes than it expects
+        lines += [
+            f"rank {r} was in {p.call}({p.detail}), at {p.line}" for r, p in places.items() if r != rank
+        ]
+        lines.append(SAME_CALLS)
+    return "\n".join(lines)
 
 
 def hang_message(
@@ -84,9 +105,7 @@ def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[in
                 f"{name_ranks(missing)} never came to the {call}{of} where {name_ranks(there)} {waits}."
             )
     if len(calls) > 1:
-        verdict.append(
-            "Every rank of a group must call the same collectives, in the same order, with the same shapes."
-        )
+        verdict.append(SAME_CALLS)
     return verdict
 
 

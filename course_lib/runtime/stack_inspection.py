@@ -66,6 +66,18 @@ def whereabouts(thread_id: int) -> Whereabouts:
     while frame is not None:
         stack.append(frame)
         frame = frame.f_back
+    return _describe_stack(stack)
+
+
+def raised_at(error: BaseException) -> Whereabouts | None:
+    """Where the exception was raised: in which collective, with which tensor."""
+    with contextlib.suppress(Exception):
+        return _describe_stack([frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1])
+    return None
+
+
+def _describe_stack(stack: list[FrameType]) -> Whereabouts:
+    """What a thread does whose frames these are, the innermost first."""
     call, detail, members, caller = "", "", (), stack[0] if stack else None
     for inner, outer in zip(stack, [*stack[1:], None], strict=True):
         if inner.f_globals.get("__name__") in _TALKERS:

@@ -9,6 +9,7 @@ import contextlib
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -44,6 +45,7 @@ PRELOAD = [
     "course_lib.runtime.rank",
 ]
 GRACE = 0.3  # seconds in which other ranks may report their own exception after the first
+GRACE_AFTER_ABORT = 2.0  # the others lose their connection, and their exceptions tell what they had called
 RECONNECT_WITHIN = 10.0  # seconds for ranks whose connections were closed to fail, and to connect again
 # Pickling and starting change what all threads share (cloudpickle's registry, __main__): one launch at a time.
 _starting = threading.Lock()
@@ -163,8 +165,8 @@ class World:
                     self._give_others_a_moment(members)
                     dead = next((p for p in self.processes if p.is_dead()), None)
                 if dead:  # before the peers that only noticed it
-                    others = what_others_did(members, but=dead)
-                    raise RankError(death_message(dead.rank, dead.exit_code(), others), dead.rank)
+                    others, places = what_others_did(members, but=dead), {p.rank: p.where for p in members}
+                    raise RankError(death_message(dead.rank, dead.exit_code(), others, places), dead.rank)
                 if failed and not keep:
                     raise error_of_raised(members)
                 if failed and watch.all_wait_for(1.0):
@@ -178,11 +180,15 @@ class World:
         return [read_result(p) for p in members]
 
     def _give_others_a_moment(self, members: list[RankProcess]) -> None:
-        until = time.monotonic() + GRACE
-        for process in members:
-            process.ask_where()
-        while (left := until - time.monotonic()) > 0 and not all(p.is_done() for p in members):
-            wait([p.channel for p in members], timeout=left)
+        aborted = any(p.exit_code() == -signal.SIGABRT for p in members)
+        until = time.monotonic() + (GRACE_AFTER_ABORT if aborted else GRACE)
+        while (left := until - time.monotonic()) > 0:
+            pending = [p for p in members if not (p.is_done() or p.is_dead())]
+            if not pending:
+                break
+            for process in pending:
+                process.ask_where()
+            wait([p.channel for p in pending], timeout=min(left, 0.1))
             for process in members:
                 process.receive()
 

@@ -167,6 +167,30 @@ def test_mismatched_collectives_are_found_and_named(quick_diagnosis):
     assert "ranks 1, 3 never came to the all_reduce(float32[4]) where ranks 0, 2 wait." in message
 
 
+@pytest.mark.parametrize("sizes", [(4, 6), (6, 4), (10, 100_000)])
+def test_an_all_reduce_of_different_sizes_names_them(sizes):
+    def differ():
+        dist.all_reduce(torch.ones(sizes[dist.get_rank()]))
+
+    with pytest.raises(RankError, match="was killed by signal 6") as caught:
+        launch(differ, 2)
+    message = str(caught.value)
+    assert all(f"in all_reduce(float32[{size}]), at test_launch.py, line" in message for size in sizes)
+    assert "in the same order, with the same shapes" in message
+
+
+def test_an_endless_print_meets_the_limit():
+    def prints():
+        while True:
+            print("again")
+
+    launch(rank, 2)  # the fork server runs already: only the limit counts
+    started = time.monotonic()
+    with pytest.raises(RankError, match="stopped after"):
+        launch(prints, 2, timeout=2, quiet=True)
+    assert time.monotonic() - started < 20, "it used to run on for as long as it printed"
+
+
 def test_our_own_collectives_are_named_too():
     from course_lib.runtime import collectives
 

@@ -1,8 +1,9 @@
-"""BatchNorm over the batch of all ranks.
+"""BatchNorm with the mean and variance of the batch of all ranks.
 
-Plain BatchNorm normalises by the mean and variance of the images it sees, and under data parallelism a rank sees
-only its own: the one layer of ResNet for which four ranks with 16 images each are not one device with 64.
-Two small all-reduces per layer, one for the mean and one for the variance, restore the equality.
+Plain BatchNorm normalises by the mean and variance of the images in its input, and under data parallelism these
+are the images of one rank. It is the only layer of ResNet for which four ranks with 16 images each compute
+something else than one device with 64. Two small all-reduces for each layer, one for the mean and one for the
+variance, make them equal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class SumOverRanks(torch.autograd.Function):
-    """All-reduce whose backward is an all-reduce: every rank's loss depends on what every rank put in."""
+    """The sum over all ranks. Its backward is the same sum, because the loss of every rank depends on every input."""
 
     @staticmethod
     def forward(ctx, t: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -32,7 +33,15 @@ class SumOverRanks(torch.autograd.Function):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm with the statistics of the whole batch, whatever part of it each rank holds."""
+    """BatchNorm with the statistics of the whole batch; ranks may hold different numbers of its images.
+
+    Args:
+        like: the layer to replace; its parameters and buffers are used, not copied.
+        group: the ranks that hold the batch; by default all.
+
+    Raises:
+        ValueError: in training, when all ranks together have one value per channel, which has no variance.
+    """
 
     def __init__(self, like: _BatchNorm, group: ProcessGroup | None = None) -> None:
         super().__init__(like.num_features, like.eps, like.momentum, like.affine, like.track_running_stats)
@@ -50,8 +59,12 @@ class SyncBatchNorm(_BatchNorm):
             x = x.float()
         over = [d for d in range(x.dim()) if d != 1]  # all dimensions but the channels
         shape = [1, -1] + [1] * (x.dim() - 2)
-        here = x.new_tensor([x.numel() / x.shape[1]])  # values per channel on this rank
-        total = SumOverRanks.apply(torch.cat([x.sum(over), here]), self.group)
+        here = x.numel() // x.shape[1]  # values per channel on this rank
+        total = SumOverRanks.apply(torch.cat([x.sum(over), x.new_tensor([here])]), self.group)
+        if here <= 1 and total[-1] <= 1:  # in this order: reading the total makes a GPU's queue wait
+            raise ValueError(
+                f"BatchNorm needs more than one value per channel in training, not {list(x.shape)}"
+            )
         mean, count = total[:-1] / total[-1], total[-1]
         centred = x - mean.view(shape)
         variance = SumOverRanks.apply(centred.square().sum(over), self.group) / count
@@ -71,7 +84,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.dim() < 2:
-            raise ValueError(f"BatchNorm needs (batch, channels, …), not a tensor of {x.dim()} dimensions")
+            raise ValueError(f"BatchNorm needs an input of shape (batch, channels, …), not {list(x.shape)}")
 
 
 def synchronise_batchnorm(model: nn.Module, group: ProcessGroup | None = None) -> nn.Module:

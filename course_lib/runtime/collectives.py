@@ -1,8 +1,8 @@
-"""Collectives, each made from nothing but send and receive.
+"""Collectives, each made only of sends and receives.
 
 ``p`` is the number of ranks of the group, ``n`` the bytes of the whole tensor. Every function returns a new
-tensor and leaves its input alone. Where a tensor is dealt out along its first dimension, it need not divide:
-the first ranks get one row more (``simulator.inputs.chunks.chunk_sizes``).
+tensor and does not change its input. Where the rows of a tensor are dealt out to the ranks, p need not divide their
+number: the first ranks get one row more (``simulator.inputs.chunks.chunk_sizes``).
 
 Names and ring algorithms after Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
 Operations in MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce" (2009).
@@ -28,7 +28,7 @@ REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-# ---- point to point: all that the rest stands on ----------------------------------------------------------
+# ---- point to point: the collectives below use only these ----------------------------------------------------------
 
 
 def send(t: Tensor, to: int, group: ProcessGroup | None = None) -> None:
@@ -39,19 +39,27 @@ def send(t: Tensor, to: int, group: ProcessGroup | None = None) -> None:
 
 def receive(like: Tensor, source: int, group: ProcessGroup | None = None) -> Tensor:
     """Wait for a tensor with the shape and dtype of ``like`` from rank ``source`` of the group."""
-    buffer = _for_wire(torch.empty_like(like, memory_format=torch.contiguous_format), group)
+    buffer = _buffer_like(like, group)
     if buffer.numel():
         dist.recv(buffer, group=group, group_src=source)
     return buffer.to(like.device)
 
 
 def exchange(t: Tensor, to: int, like: Tensor, source: int, group: ProcessGroup | None = None) -> Tensor:
-    """Send ``t`` while receiving from ``source``: in a ring where all send first, nobody would receive."""
-    sending = dist.isend(_for_wire(t, group), group=group, group_dst=to) if t.numel() else None
-    received = receive(like, source, group)
-    if sending is not None:
-        sending.wait()
-    return received
+    """Send ``t`` to rank ``to`` and receive a tensor like ``like`` from rank ``source``, both at the same time.
+
+    Around a ring every rank does both. If each sent first and received afterwards, all would wait for their
+    receivers. NCCL runs the operations of one rank one after the other unless they are issued as a batch.
+    """
+    outgoing, incoming = _for_wire(t, group), _buffer_like(like, group)
+    operations = []
+    if outgoing.numel():
+        operations.append(dist.P2POp(dist.isend, outgoing, group=group, group_peer=to))
+    if incoming.numel():
+        operations.append(dist.P2POp(dist.irecv, incoming, group=group, group_peer=source))
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
+    return incoming.to(like.device)
 
 
 # ---- one rank and the others ------------------------------------------------------------------------------
@@ -59,9 +67,9 @@ def exchange(t: Tensor, to: int, like: Tensor, source: int, group: ProcessGroup 
 
 @torch.no_grad()
 def broadcast(t: Tensor, src: int = 0, group: ProcessGroup | None = None) -> Tensor:
-    """Everyone gets ``t`` of rank ``src``, down a binomial tree: ceil(log2 p) rounds, p-1 messages of n bytes.
+    """Every rank gets ``t`` of rank ``src``, along a binomial tree: ceil(log2 p) rounds, p-1 messages of n bytes.
 
-    In round k the ranks that have it, 2^k of them, each pass it on to one that has not.
+    In round k each of the 2^k ranks that have the tensor sends it to one rank that does not have it yet.
     """
     p, me = _group(group, src)
     position = (me - src) % p  # the root sits at position 0
@@ -78,7 +86,7 @@ def broadcast(t: Tensor, src: int = 0, group: ProcessGroup | None = None) -> Ten
 
 @torch.no_grad()
 def reduce(t: Tensor, dst: int = 0, op: str = "sum", group: ProcessGroup | None = None) -> Tensor | None:
-    """Rank ``dst`` gets the reduction of everyone's ``t``, up the same tree; the others get None."""
+    """Rank ``dst`` gets the reduction of all ranks' ``t``, along the same tree backwards; the others get None."""
     p, me = _group(group, dst)
     combine = _reduction(op, t)
     position = (me - dst) % p
@@ -113,7 +121,7 @@ def scatter(t: Tensor, src: int = 0, group: ProcessGroup | None = None) -> Tenso
 def gather(
     t: Tensor, dst: int = 0, rows: Sequence[int] | None = None, group: ProcessGroup | None = None
 ) -> Tensor | None:
-    """Rank ``dst`` gets everyone's rows, in rank order; the others get None.
+    """Rank ``dst`` gets the rows of all ranks, in rank order; the others get None.
 
     Args:
         t: (rows of this rank, …).
@@ -127,14 +135,14 @@ def gather(
     return torch.cat([t if rank == me else receive(shapes[rank], rank, group) for rank in range(p)])
 
 
-# ---- everyone and everyone --------------------------------------------------------------------------------
+# ---- between all ranks --------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def all_gather(t: Tensor, rows: Sequence[int] | None = None, group: ProcessGroup | None = None) -> Tensor:
-    """Everyone gets everyone's rows, in rank order: p-1 steps around a ring, (p-1)/p n bytes sent by each.
+    """Every rank gets the rows of all ranks, in rank order: p-1 steps around a ring, (p-1)/p n bytes sent by each.
 
-    In step s every rank passes to its right what it got from its left the step before.
+    In each step every rank sends to the rank on its right what it received from its left in the step before.
 
     Args:
         t: (rows of this rank, …).
@@ -153,7 +161,8 @@ def all_gather(t: Tensor, rows: Sequence[int] | None = None, group: ProcessGroup
 def reduce_scatter(t: Tensor, op: str = "sum", group: ProcessGroup | None = None) -> Tensor:
     """Rank r gets the r-th chunk of rows of the reduction: p-1 steps around a ring, (p-1)/p n bytes sent by each.
 
-    Each chunk travels around the ring once, and every rank it passes adds its own part.
+    Each chunk travels around the ring once, and every rank adds its own chunk to what it received before it
+    sends the sum on.
     """
     p, me = _group(group)
     combine = _reduction(op, t)
@@ -169,11 +178,11 @@ def reduce_scatter(t: Tensor, op: str = "sum", group: ProcessGroup | None = None
 def all_reduce(
     t: Tensor, op: str = "sum", algorithm: str = "ring", group: ProcessGroup | None = None
 ) -> Tensor:
-    """Everyone gets the reduction of everyone's ``t``.
+    """Every rank gets the reduction of all ranks' ``t``.
 
-    ``"naive"``: all to rank 0 and back, which sends (p-1) n bytes alone. ``"tree"``: reduce, then broadcast, in
-    2 log2 p rounds of n bytes. ``"ring"``: reduce-scatter, then all-gather, 2 (p-1) rounds of n/p bytes:
-    2 (p-1)/p n sent by every rank, the least there can be.
+    ``"naive"``: all send to rank 0, which sends the result back to each: (p-1) n bytes sent by rank 0.
+    ``"tree"``: reduce, then broadcast, in 2 log2 p rounds of n bytes. ``"ring"``: reduce-scatter, then
+    all-gather, 2 (p-1) rounds of n/p bytes: 2 (p-1)/p n bytes sent by every rank, which is the least possible.
     """
     if algorithm not in ALL_REDUCE:
         raise ValueError(f"algorithm must be one of {', '.join(ALL_REDUCE)}, not {algorithm!r}")
@@ -213,7 +222,7 @@ ALL_REDUCE = {"naive": all_reduce_naive, "tree": all_reduce_tree, "ring": all_re
 def all_to_all(t: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """Rank r gets the r-th chunk of rows of every rank, in rank order: a transpose of ranks and chunks.
 
-    p-1 steps; in step s everyone sends to the rank s to the right: (p-1)/p n bytes sent by each.
+    p-1 steps; in step s every rank sends to the rank s places to its right: (p-1)/p n bytes sent by each.
     """
     p, me = _group(group)
     chunks = _rows(t, p)
@@ -225,9 +234,9 @@ def all_to_all(t: Tensor, group: ProcessGroup | None = None) -> Tensor:
 
 
 def barrier(group: ProcessGroup | None = None) -> None:
-    """Nobody leaves before everyone has come: ceil(log2 p) rounds of one byte (the dissemination barrier).
+    """Return only when every rank has called it: ceil(log2 p) rounds of one byte (the dissemination barrier).
 
-    After round k every rank has heard, directly or not, of the 2^(k+1) - 1 ranks before it.
+    After round k every rank has received a message that depends on each of the 2^(k+1) - 1 ranks before it.
     """
     p, me = _group(group)
     token = torch.zeros(1, dtype=torch.uint8)
@@ -275,7 +284,12 @@ def _reduction(op: str, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     return REDUCTIONS[op]
 
 
+def _buffer_like(t: Tensor, group: ProcessGroup | None) -> Tensor:
+    """An empty tensor of this shape and dtype, into which the backend can receive."""
+    return _for_wire(torch.empty_like(t, memory_format=torch.contiguous_format), group)
+
+
 def _for_wire(t: Tensor, group: ProcessGroup | None) -> Tensor:
-    """What the backend can send: contiguous, and in the CPU's memory where Gloo serves ranks that share a GPU."""
+    """``t`` as the backend can send it: contiguous, and in the CPU's memory where ranks share a GPU through Gloo."""
     t = t.detach().contiguous()
     return t.cpu() if t.is_cuda and "nccl" not in dist.get_backend(group) else t

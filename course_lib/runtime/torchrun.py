@@ -1,4 +1,4 @@
-"""The same function under torchrun, on one machine or many: every process is a rank already."""
+"""What ``launch`` does in a process that torchrun started, on one machine or many: the process is a rank already."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ def is_active() -> bool:
 def run(
     fn: Callable[..., Any], ranks: int, mesh: Mapping[str, int] | None, args: tuple, backend: str | None
 ) -> list[Any]:
-    """Run ``fn`` in this process as one of torchrun's ranks; the results of all, on every rank."""
+    """Run ``fn`` in this process as one of torchrun's ranks; returns the results of all ranks, on every rank.
+
+    A script may have called ``init_process_group`` itself; then its process group is used.
+
+    Raises:
+        ValueError: torchrun started another number of ranks.
+    """
     if (world := int(os.environ["WORLD_SIZE"])) != ranks:
         raise ValueError(f"torchrun started {world} ranks, but launch was asked for {ranks}")
+    devices.set_device(int(os.environ["LOCAL_RANK"]))
     if not dist.is_initialized():
-        devices.set_device(int(os.environ["LOCAL_RANK"]))
         backend = devices.choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), backend)
         dist.init_process_group(devices.WITH_CPU.get(backend, backend))
         atexit.register(dist.destroy_process_group)

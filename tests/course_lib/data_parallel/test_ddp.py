@@ -203,6 +203,32 @@ def test_synchronised_batchnorm_adds_up_in_more_than_half_precision():
     assert launch(half_precision_norms, 2) == [("SyncBatchNorm", torch.bfloat16)] * 2
 
 
+def one_value_in_all():
+    rank = dist.get_rank()
+    alone = [dist.new_group([r]) for r in range(2)][rank]
+    answers = []
+    for x, group in (
+        (torch.ones(1, 2), alone),  # one value in a group of one rank
+        (torch.ones(1 - rank, 2), None),  # one value in a group of two, of which one has none
+        (torch.arange(2.0) + torch.full((1, 2), 2.0 * rank), None),  # one on each of two ranks
+    ):
+        norm = SyncBatchNorm(nn.BatchNorm1d(2), group)
+        try:
+            norm(x)
+        except ValueError as error:
+            answers.append(str(error))
+        answers.append((norm.running_var.tolist(), norm.num_batches_tracked.item()))
+    return answers
+
+
+def test_synchronised_batchnorm_refuses_a_single_value():
+    for rank, answers in enumerate(launch(one_value_in_all, 2)):
+        refusal = "BatchNorm needs more than one value per channel in training, not [{}, 2]"
+        untouched = ([1.0, 1.0], 0)
+        assert answers[:4] == [refusal.format(1), untouched, refusal.format(1 - rank), untouched]
+        assert answers[4:] == [(pytest.approx([0.9 + 0.1 * 2] * 2), 1)]  # 0 and 2: the unbiased variance is 2
+
+
 def test_synchronised_batchnorm_values_gradients_and_statistics():
     assert launch(norms_against_torch, 3) == [True] * 3
 

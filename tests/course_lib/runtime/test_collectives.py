@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import collectives as ours
-from course_lib.runtime import launch
+from course_lib.runtime import current_device, launch
 from simulator.inputs.chunks import chunk_sizes
 from simulator.predict import collective_traffic as closed
 
@@ -197,3 +197,38 @@ def test_bad_input_gets_a_sentence():
     words = ["rank 2", "'star'", "'median'", "int64", "reshape", "one number a rank"]
     for sentence, word in zip(said, words, strict=True):
         assert word in sentence
+
+
+def both_ways(megabytes):
+    """Both ranks exchange with each other; more than any buffer in between could hold."""
+    rank = dist.get_rank()
+    t = torch.full((megabytes * 2**18,), float(rank), device=current_device())
+    other = ours.exchange(t, 1 - rank, t, 1 - rank)
+    nothing = ours.exchange(t[:0], 1 - rank, t[:0], 1 - rank)
+    return other.unique().tolist(), nothing.numel(), other.device.type
+
+
+def test_two_ranks_exchange_with_each_other():
+    assert launch(both_ways, 2, args=(64,), backend="gloo", timeout=60) == [
+        ([1.0], 0, current_device().type),
+        ([0.0], 0, current_device().type),
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs a GPU for each rank")
+@pytest.mark.parametrize("ranks", range(2, max(3, torch.cuda.device_count() + 1)))
+def test_equal_to_torch_distributed_under_nccl(ranks):
+    def on_gpus():
+        t = torch.arange(7.0, device=current_device()) + dist.get_rank()
+        expected = t.clone()
+        dist.all_reduce(expected)
+        assert torch.equal(ours.all_reduce(t), expected)
+        whole = [torch.empty_like(t) for _ in range(dist.get_world_size())]
+        dist.all_gather(whole, t)
+        assert torch.equal(ours.all_gather(t), torch.cat(whole))
+        return dist.get_backend()
+
+    assert all("nccl" in backend for backend in launch(on_gpus, ranks, timeout=60))
+    if ranks == 2:
+        assert [result[0] for result in launch(both_ways, 2, args=(64,), timeout=60)] == [[1.0], [0.0]]

@@ -60,8 +60,8 @@ class Hardware:
         spine: to a device that no rail switch reaches; None: one rail reaches all.
         node_size: devices in a node.
         rail_size: devices that one rail tier joins; 0: all of them.
-        gather_cards: network cards of a node that one all-gather or reduce-scatter over whole nodes uses at
-            once. With 1 it is a flat ring, of which one rank in eight sends off its node; 0: all of the node's.
+        flat_ring: part of one network card's bandwidth that the gathers and scatters of ZeRO 2 and 3 reach across
+            nodes in one flat ring, of which one rank in eight sends off its node; 0: they use all cards of a node.
         fp8_flops: 8-bit matrix FLOP/s; 0: the device has no 8-bit arithmetic.
         units: processors that share a matrix product tile by tile (streaming multiprocessors).
         matmul_efficiency: part of the peak that the inner loop of a large matrix product reaches.
@@ -73,7 +73,9 @@ class Hardware:
         memory_efficiency: part of the memory bandwidth that an elementwise kernel reaches.
         memory_sizes: (bytes moved by one kernel, part of the bandwidth reached), measured; used instead.
         loss_efficiency: part of the memory bandwidth that the cross entropy's kernels reach.
-        overlap: part of a collective beside computation that costs nothing: it takes processors and memory too.
+        overlap: part of a collective beside computation that costs nothing: it takes processors and memory too, and
+            the computation beside it is short (tensor and context parallelism).
+        data_overlap: the same for gradients and parameters over the data axis, issued layers ahead of their use.
         launch: seconds before a kernel starts to be of use.
         attention: the kernel that training code of its time uses, where a plan does not say.
         context: bytes that the driver and the libraries take before the first tensor.
@@ -89,7 +91,7 @@ class Hardware:
     spine: Link | None = None
     node_size: int = 8
     rail_size: int = 0
-    gather_cards: int = 0
+    flat_ring: float = 0.0
     fp8_flops: float = 0.0
     units: int = 108
     matmul_efficiency: float = 0.88
@@ -103,6 +105,7 @@ class Hardware:
     memory_sizes: Sizes = ()
     loss_efficiency: float = 0.85
     overlap: float = 0.5
+    data_overlap: float = 0.8
     launch: float = 5e-6
     attention: str = "unfused"
     context: float = 0.0
@@ -113,10 +116,10 @@ class Hardware:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.replace('_', ' ')} must be more than 0, not {getattr(self, name)}")
         parts = ("matmul_efficiency", "sustained", "sustained_fp8", "flash_forward", "flash_backward")
-        for name in (*parts, "memory_efficiency", "loss_efficiency", "overlap"):
+        for name in (*parts, "memory_efficiency", "loss_efficiency", "overlap", "data_overlap"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name.replace('_', ' ')} must be in (0, 1], not {getattr(self, name)}")
-        for name in ("rail_size", "gather_cards", "fp8_flops", "launch", "context", "fragmentation"):
+        for name in ("rail_size", "flat_ring", "fp8_flops", "launch", "context", "fragmentation"):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name.replace('_', ' ')} must be 0 or more, not {getattr(self, name)}")
 

@@ -80,8 +80,9 @@ SETTINGS = {
     "links": {
         "node_size": ("node_size", "1"),
         "rail_size": ("rail_size", "1"),
-        "gather_cards": ("gather_cards", "1"),
+        "flat_ring": ("flat_ring", "1"),
         "overlap": ("overlap", "1"),
+        "data_overlap": ("data_overlap", "1"),
     },
 }
 TIERS = {"node": "node", "rail": "network", "spine": "spine"}  # [links.rail] is Hardware.network
@@ -126,7 +127,7 @@ def parse_hardware(content: dict[str, Any]) -> Hardware:
         if tier in content["links"]:
             values[field] = _link(f"links.{tier}", content["links"][tier])
     values.setdefault("network", values.get("node"))  # one node alone
-    for name in ("units", "tile_start", "node_size", "rail_size", "gather_cards"):
+    for name in ("units", "tile_start", "node_size", "rail_size"):
         if name in values:
             values[name] = _whole(name, values[name])
     required = [field.name for field in fields(Hardware) if field.default is MISSING]

@@ -19,8 +19,17 @@ __all__ = ["GPUS", "MODELS", "Hardware", "Link", "ModelShape", "Plan"]
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("unfused", "flash")
 OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0}  # how many states as large as the parameters
-PRECISIONS = {"mixed": 2, "bf16": 2, "fp32": 4}  # bytes of a parameter as the layers compute with it
+PRECISIONS = {
+    "mixed": 2,
+    "bf16": 2,
+    "fp32": 4,
+    "fp8": 2,
+}  # bytes of a parameter as the layers compute with it
 OFFLOAD = ("none", "optimizer", "parameters")
+GRADIENTS = ("same", "fp32")
+OVERLAP = ("gradients", "parameters", "tensor", "pipeline")
+LOSS = ("unfused", "fused")
+CONTEXT = ("ring", "all-to-all")
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,19 @@ class Plan:
         attention: ``"unfused"`` keeps the s x s scores, ``"flash"`` does not (arXiv:2205.14135); None: as code for
             the device does (``Hardware.attention``), and unfused where no device is named.
         optimizer: ``"adam"``, ``"momentum"`` or ``"sgd"``.
-        precision: ``"mixed"`` (16-bit, with fp32 master weights), ``"bf16"`` (no master weights) or ``"fp32"``.
+        precision: ``"mixed"`` (16-bit, with fp32 master weights), ``"bf16"`` (no master weights), ``"fp32"``, or
+            ``"fp8"``: as mixed, but the layers' linear products run in 8 bits (arXiv:2209.05433); what is kept for
+            backward, and the logits, stay in 16 bits.
+        gradients: ``"same"`` keeps them in the parameters' precision; ``"fp32"`` keeps, adds up and reduces 4 bytes
+            a parameter beside 16-bit parameters, as Megatron-LM does unless told otherwise.
+        overlap: what runs beside computation: ``"gradients"`` (reductions beside backward), ``"parameters"``
+            (ZeRO 1 and 2 gather the new parameters beside the next forward), ``"tensor"`` (tensor-parallel
+            collectives beside the product that they feed, piece by piece), ``"pipeline"`` (messages between
+            stages beside another chunk). ZeRO 3 gathers ahead by ``prefetch``.
+        loss: ``"unfused"`` converts the logits to fp32 and keeps them, ``"fused"`` turns the 16-bit logits into
+            their gradients in place.
+        context: how context parallelism brings queries and keys together: ``"ring"`` (arXiv:2310.01889), or
+            ``"all-to-all"``, which splits the heads in place of the sequence (Ulysses, arXiv:2309.14509).
         offload: ``"optimizer"`` keeps gradients and optimizer states in host memory (arXiv:2101.06840),
             ``"parameters"`` the parameters too (arXiv:2104.07857).
     """
@@ -68,6 +89,10 @@ class Plan:
     optimizer: str = "adam"
     precision: str = "mixed"
     offload: str = "none"
+    gradients: str = "same"
+    overlap: tuple[str, ...] = ("gradients",)
+    loss: str = "unfused"
+    context: str = "ring"
 
     def __post_init__(self) -> None:
         if self.chunks is not None:
@@ -89,6 +114,11 @@ class Plan:
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("precision", self.precision, PRECISIONS)
         one_of("offload", self.offload, OFFLOAD)
+        one_of("gradients", self.gradients, GRADIENTS)
+        one_of("loss", self.loss, LOSS)
+        one_of("context", self.context, CONTEXT)
+        for traffic in self.overlap:
+            one_of("overlap", traffic, OVERLAP)
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
         if self.dp % self.ep:
@@ -129,10 +159,15 @@ class Plan:
         return PRECISIONS[self.precision]
 
     @property
+    def gradient_itemsize(self) -> int:
+        """Bytes of a gradient, as it is kept and as it is sent."""
+        return 4 if self.gradients == "fp32" else self.itemsize
+
+    @property
     def optimizer_bytes(self) -> int:
         """Bytes of optimizer state for one parameter: 12 for Adam with fp32 master weights."""
         state = 2 if self.precision == "bf16" else 4
-        return OPTIMIZERS[self.optimizer] * state + (4 if self.precision == "mixed" else 0)
+        return OPTIMIZERS[self.optimizer] * state + (4 if self.precision in ("mixed", "fp8") else 0)
 
     def layers_by_stage(self, shape: ModelShape) -> list[int]:
         """Layers of every stage (a chunk of a pipeline rank), in the model's order."""
@@ -191,6 +226,11 @@ class Plan:
         pieces = self.cp * (self.tp if self.sequence_parallel else 1)
         if shape.sequence % pieces:
             raise ValueError(f"the sequence of {shape.sequence} cannot be split into {pieces} equal pieces")
+        if self.context == "all-to-all" and shape.heads % (self.tp * self.cp):
+            raise ValueError(
+                f"all-to-all context parallelism deals out heads: tp x cp must divide the {shape.heads} heads, "
+                f"not {self.tp * self.cp}"
+            )
         if shape.experts % self.ep:
             raise ValueError(f"ep must divide the {shape.experts} experts, not {self.ep}")
 

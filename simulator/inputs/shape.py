@@ -31,6 +31,7 @@ class ModelShape:
     Args:
         layers, hidden, heads, vocab, sequence: l, h, a, V and s.
         kv_heads: heads of keys and values (grouped-query attention); None: as many as ``heads``.
+        head_dim: width of one head; None: hidden / heads.
         ffn: inner width of the MLP; None: 4 h.
         activation: ``"gelu"`` (two matrices) or ``"swiglu"`` (three).
         tied: the output layer uses the token embedding's weight.
@@ -56,6 +57,7 @@ class ModelShape:
     experts: int = 1
     experts_per_token: int = 1
     other_parameters: int = 0
+    head_dim: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
@@ -65,8 +67,12 @@ class ModelShape:
         at_least(1, experts_per_token=self.experts_per_token)
         at_least(0, other_parameters=self.other_parameters)
         one_of("activation", self.activation, ACTIVATIONS)
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden must be a multiple of the {self.heads} heads, not {self.hidden}")
+        if self.head_dim is not None:
+            at_least(1, head_dim=self.head_dim)
+        elif self.hidden % self.heads:
+            raise ValueError(
+                f"hidden must be a multiple of the {self.heads} heads, not {self.hidden}, or give a head dim"
+            )
         if self.heads % self.kv_heads:
             raise ValueError(f"kv heads must divide the {self.heads} heads, not {self.kv_heads}")
         if self.experts_per_token > self.experts:
@@ -76,7 +82,12 @@ class ModelShape:
 
     @property
     def head_size(self) -> int:
-        return self.hidden // self.heads
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def attention_width(self) -> int:
+        """Columns of all query heads together: h, unless ``head_dim`` says otherwise."""
+        return self.heads * self.head_size
 
     @property
     def norm_parameters(self) -> int:

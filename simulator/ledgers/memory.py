@@ -8,16 +8,25 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class MemoryBreakdown:
-    """Bytes on one rank, by what they are for (the categories of ZeRO, arXiv:1910.02054, section 3)."""
+    """Bytes on one rank, by what they are for (the categories of ZeRO, arXiv:1910.02054, section 3).
+
+    ``reserved`` is what the driver, the libraries and the allocator hold beyond the tensors of the other categories.
+    """
 
     parameters: float = 0
     gradients: float = 0
     optimizer_states: float = 0
     activations: float = 0
     buffers: float = 0
+    reserved: float = 0
 
     @property
     def total(self) -> float:
+        return self.allocated + self.reserved
+
+    @property
+    def allocated(self) -> float:
+        """The bytes of all tensors: the total without what is reserved beyond them."""
         return self.parameters + self.gradients + self.optimizer_states + self.activations + self.buffers
 
     @property

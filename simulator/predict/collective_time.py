@@ -41,20 +41,31 @@ def tree_ring_crossover(ranks: int, link: Link) -> float:
     return link.latency * link.rate * (ranks - 1 - levels) / (levels - (ranks - 1) / ranks)
 
 
-def group_link(ranks: int, stride: int, hardware: Hardware) -> Link:
+def group_link(ranks: int, stride: int, hardware: Hardware, flat: bool = False) -> Link:
     """The link that bounds a ring over ``ranks`` devices which stand ``stride`` apart.
 
-    A ring inside a node runs at the node's rate. A ring across nodes leaves each node through as many network
-    cards as it has members there.
+    A ring inside a node runs at the node's rate. Across nodes a library runs as many rings at once as the group has
+    members in a node, each through another network card. In one flat ring instead, only one rank of each node sends
+    off its node, so that one card bounds all.
+
+    Args:
+        flat: one ring, at ``hardware.flat_ring`` of a card's bandwidth, if the device's file says so.
     """
     node, network = hardware.node, hardware.network
     members = max(1, min(ranks, hardware.node_size // stride))
     if members == ranks:
         return Link(node.latency, node.rate)
-    return Link(network.latency, min(node.rate, members * network.rate))
+    if hardware.spine is not None and hardware.rail_size and ranks * stride > hardware.rail_size:
+        network = hardware.spine
+    together = members * network.rate
+    if flat and hardware.flat_ring:
+        together = network.bandwidth * hardware.flat_ring
+    return Link(network.latency, min(node.rate, together))
 
 
-def collective_seconds(collective: str, payload: float, ranks: int, stride: int, hardware: Hardware) -> float:
+def collective_seconds(
+    collective: str, payload: float, ranks: int, stride: int, hardware: Hardware, flat: bool = False
+) -> float:
     """A ring collective on ``payload`` bytes (the whole tensor): p - 1 steps of payload / p, twice to all-reduce.
 
     All-to-all sends each of its p - 1 messages straight to its receiver, most of them to other nodes.
@@ -64,9 +75,17 @@ def collective_seconds(collective: str, payload: float, ranks: int, stride: int,
     steps = (ranks - 1) * (2 if collective == "all-reduce" else 1)
     if collective == "all-to-all" and ranks * stride > hardware.node_size:
         return hardware.network.seconds(payload * (ranks - 1) / ranks, ranks - 1)
-    return group_link(ranks, stride, hardware).seconds(steps * payload / ranks, steps)
+    return group_link(ranks, stride, hardware, flat).seconds(steps * payload / ranks, steps)
 
 
-def exposed(communication: float, computation: float, hardware: Hardware) -> float:
-    """How much longer it takes when a transfer runs beside computation: it takes processors and memory from it."""
-    return communication - hardware.overlap * min(communication, computation)
+def exposed(
+    communication: float, computation: float, hardware: Hardware, overlap: float | None = None
+) -> float:
+    """How much longer it takes when a transfer runs beside computation: it takes processors and memory from it.
+
+    Args:
+        overlap: the part that costs nothing; None: ``hardware.overlap``.
+    """
+    return communication - (hardware.overlap if overlap is None else overlap) * min(
+        communication, computation
+    )

@@ -14,12 +14,12 @@ from simulator.inputs.shape import ModelShape
 def forward_flops(shape: ModelShape, batch: int) -> dict[str, float]:
     """Of one forward pass over ``batch`` sequences: projections, attention core, MLP, logits."""
     tokens, h, l = batch * shape.sequence, shape.hidden, shape.layers
-    kv = shape.kv_heads * shape.head_size
+    own, kv = shape.attention_width, shape.kv_heads * shape.head_size
     matrices = 3 if shape.activation == "swiglu" else 2
     mlp = shape.experts_per_token * matrices * h * shape.ffn + shape.router_parameters
     return {
-        "projections": 2 * tokens * l * (2 * h * h + 2 * h * kv),
-        "core": 4 * tokens * l * shape.sequence * h,
+        "projections": 2 * tokens * l * (2 * h * own + 2 * h * kv),
+        "core": 4 * tokens * l * shape.sequence * own,
         "mlp": 2 * tokens * l * mlp,
         "logits": 2 * tokens * h * shape.vocab,
     }

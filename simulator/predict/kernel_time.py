@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
-from math import ceil
+from bisect import bisect_left
+from math import ceil, log
 
-from simulator.inputs.hardware import Hardware
+from simulator.inputs.hardware import Hardware, Sizes
 
 # Output tiles a matrix product is cut into, and how near each comes to the best rate: small tiles reread more.
 TILES = {(256, 128): 1.0, (128, 256): 1.0, (128, 128): 0.93, (64, 128): 0.75, (128, 64): 0.75}
+# Query rows of one tile of fused attention (arXiv:2307.08691, section 3.3).
+FLASH_ROWS = 128
 
 
-# FlashAttention's part of a matrix product's rate: exponentials run between the products (arXiv:2307.08691).
-FLASH_RATE = 0.55
-
-
-def matmul_seconds(m: int, n: int, k: int, hardware: Hardware, itemsize: int = 2, batch: int = 1) -> float:
+def matmul_seconds(
+    m: int, n: int, k: int, hardware: Hardware, itemsize: int = 2, batch: int = 1, *, fp8: bool = False
+) -> float:
     """``batch`` products (m, k) @ (k, n): tiles in waves over the processors, or the memory, if that is slower.
 
     A tile takes 2 x its area x (k + ``hardware.tile_start``) operations' time: filling and draining it costs as
-    much as that many more columns. The last wave is as long as the others, however few tiles it has.
+    much as that many more columns. The last wave is as long as the others, however few tiles it has. No product
+    runs faster than power lets the device run for long: ``hardware.sustained`` of the peak. Where the file of a
+    device has measured points, they take the place of the tiles.
     """
-    rate = hardware.peak_flops * hardware.matmul_efficiency * (2 / max(itemsize, 2))
-    waves = (
-        ceil(batch * ceil(m / rows) * ceil(n / columns) / hardware.units) * rows * columns / quality
-        for (rows, columns), quality in TILES.items()
-    )
-    compute = 2 * min(waves) * hardware.units * (k + hardware.tile_start) / rate
+    peak = hardware.fp8_flops if fp8 else hardware.peak_flops * (2 / max(itemsize, 2))
+    flops = 2.0 * batch * m * n * k
+    if hardware.matmul_sizes:
+        compute = flops / (peak * at_size(hardware.matmul_sizes, flops / batch))
+    else:
+        waves = (
+            ceil(batch * ceil(m / rows) * ceil(n / columns) / hardware.units) * rows * columns / quality
+            for (rows, columns), quality in TILES.items()
+        )
+        reach = hardware.units * (k + hardware.tile_start) / hardware.matmul_efficiency
+        sustained = hardware.sustained_fp8 if fp8 else hardware.sustained
+        compute = max(2 * min(waves) * reach, flops / sustained) / peak
     moved = itemsize * batch * (m * k + k * n + m * n)
     return hardware.launch + max(compute, memory_seconds(moved, hardware))
 
 
 def memory_seconds(size: float, hardware: Hardware) -> float:
     """An elementwise kernel that reads and writes ``size`` bytes in all."""
-    return size / (hardware.memory_bandwidth * hardware.memory_efficiency)
+    efficiency = hardware.memory_efficiency
+    if hardware.memory_sizes and size > 0:
+        efficiency = at_size(hardware.memory_sizes, size)
+    return size / (hardware.memory_bandwidth * efficiency)
 
 
-def flash_seconds(flops: float, hardware: Hardware) -> float:
-    """FlashAttention of ``flops`` over the whole square; a causal mask lets it skip half of the tiles."""
-    return flops / 2 / (hardware.peak_flops * hardware.matmul_efficiency * FLASH_RATE)
+def flash_seconds(heads: int, rows: int, columns: int, width: int, hardware: Hardware) -> tuple[float, float]:
+    """FlashAttention of ``heads`` heads, ``rows`` queries and ``columns`` keys each: (forward, backward).
+
+    A causal mask lets it skip half of the tiles. Forward ends when the last tile ends, and the longest one meets
+    all keys; backward, of 5 products for forward's 2, divides its work more finely (arXiv:2307.08691).
+    """
+    square = 4.0 * heads * rows * columns * width / 2
+    longest = 4.0 * min(FLASH_ROWS, rows) * columns * width * hardware.units
+    forward = (square + longest) / (hardware.peak_flops * hardware.flash_forward)
+    backward = 2.5 * square / (hardware.peak_flops * hardware.flash_backward)
+    return hardware.launch + forward, hardware.launch + backward
+
+
+def at_size(points: Sizes, size: float) -> float:
+    """The part of the peak reached at ``size``, between measured points over the logarithm of the size."""
+    after = bisect_left(points, (size, 0.0))
+    if after in (0, len(points)):
+        return points[min(after, len(points) - 1)][1]
+    (low, part), (high, next_part) = points[after - 1 : after + 1]
+    return part + (next_part - part) * log(size / low) / log(high / low)

@@ -16,8 +16,9 @@ from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, exposed, group_link
 from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
 
-# Bytes that the loss moves for one logit, in fp32: converted, maximum, shifted, exponential, sum, and back.
-LOSS_BYTES = 36
+# Bytes that the loss moves for one logit. Unfused, in fp32: converted, maximum, shifted, exponential, sum, and back.
+# Fused: a 16-bit logit is read for the maximum and the sum, and once more when its gradient takes its place.
+LOSS_BYTES = {"unfused": 36, "fused": 6}
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,13 @@ def _tokens(shape: ModelShape, plan: Plan) -> int:
 def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, int, int]]]:
     """The linear layers of one layer as (m, n, k, batch): m tokens, n columns out, k columns in."""
     tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
-    columns = h // t + 2 * max(1, shape.kv_heads // t) * shape.head_size
+    own = shape.attention_width // t
+    columns = own + 2 * max(1, shape.kv_heads // t) * shape.head_size
     f, gates = shape.ffn // t, 2 if shape.activation == "swiglu" else 1
     experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
     each = ceil(tokens * shape.experts_per_token / experts)
     return {
-        "attention": [(tokens, columns, h, 1), (tokens, h, h // t, 1)],
+        "attention": [(tokens, columns, h, 1), (tokens, h, own, 1)],
         "mlp": [(each, gates * f, h, experts), (each, h, f, experts)],
     }
 
@@ -100,10 +102,14 @@ Products = tuple[
 
 
 def _products(sizes: list[tuple[int, int, int, int]], plan: Plan, hardware: Hardware) -> Products:
-    e = plan.itemsize
-    forward = sum(matmul_seconds(m, n, k, hardware, e, batch) for m, n, k, batch in sizes)
-    of_input = sum(matmul_seconds(m, k, n, hardware, e, batch) for m, n, k, batch in sizes)
-    of_weight = sum(matmul_seconds(k, n, m, hardware, e, batch) for m, n, k, batch in sizes)
+    e, fp8 = plan.itemsize, plan.precision == "fp8"
+    forward = sum(matmul_seconds(m, n, k, hardware, e, batch, fp8=fp8) for m, n, k, batch in sizes)
+    of_input = sum(matmul_seconds(m, k, n, hardware, e, batch, fp8=fp8) for m, n, k, batch in sizes)
+    of_weight = sum(matmul_seconds(k, n, m, hardware, e, batch, fp8=fp8) for m, n, k, batch in sizes)
+    if fp8:
+        # Input and weight, and the output's gradient, are read in 16 bits and written in 8, as they are and transposed.
+        forward += sum(memory_seconds(4 * batch * (m * k + k * n), hardware) for m, n, k, batch in sizes)
+        of_input += sum(memory_seconds(4 * batch * m * n, hardware) for m, n, k, batch in sizes)
     return forward, of_input, of_weight
 
 
@@ -112,7 +118,7 @@ def _attention(
 ) -> tuple[dict, dict]:
     forward, *backward = products
     # q, k, v and the context change their layout: read and written once each way; rotary does so to q and k.
-    kv, own = max(1, shape.kv_heads // plan.tp) * shape.head_size, shape.hidden / plan.tp
+    kv, own = max(1, shape.kv_heads // plan.tp) * shape.head_size, shape.attention_width / plan.tp
     columns = 2 * own + 2 * kv + (0 if shape.learned_positions else own + kv)
     moved = memory_seconds(2 * plan.itemsize * _tokens(shape, plan) * columns, hardware)
     return {"attention": forward + core[0] + moved}, {"attention": sum(backward) + core[1] + moved}
@@ -122,9 +128,10 @@ def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
     """Scores, softmax, dropout, and the sum of the values: (forward, backward)."""
     s, d, e = shape.sequence, shape.head_size, plan.itemsize
     heads, rows = plan.micro_batch * shape.heads // plan.tp, shape.sequence // plan.cp
+    if plan.context == "all-to-all":  # all of the sequence for a part of the heads
+        heads, rows = heads // plan.cp, s
     if plan.attention == "flash":
-        flops = 4 * heads * rows * s * d
-        return flash_seconds(flops, hardware), flash_seconds(2.5 * flops, hardware)  # 5 products for 2
+        return flash_seconds(heads, rows, s, d, hardware)
     scores = matmul_seconds(rows, s, d, hardware, e, heads)
     values = matmul_seconds(rows, d, s, hardware, e, heads)
     # Forward: softmax reads and writes; dropout too, and writes its mask. Backward: softmax reads two.
@@ -167,8 +174,23 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
     # the weight does not wait for them.
     tensor = 2 * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
     ahead = {"tensor_parallel": tensor, "context_parallel": 0.0, "expert_parallel": 0.0}
-    back = ahead | {"tensor_parallel": tensor * (1 - hardware.overlap)}
-    if plan.cp > 1:
+    # With sequence parallelism the inputs that were kept in slices are gathered once more for their weights.
+    again = (
+        2 * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
+        if plan.sequence_parallel
+        else 0.0
+    )
+    back = ahead | {"tensor_parallel": (tensor + again) * (1 - hardware.overlap)}
+    if "tensor" in plan.overlap:
+        ahead["tensor_parallel"] = tensor * (1 - hardware.overlap)
+    if plan.cp > 1 and plan.context == "all-to-all":
+        # Queries, keys and values go to their heads and the context comes back; backward the same of the gradients.
+        own, kv = shape.attention_width / t, max(1, shape.kv_heads // t) * shape.head_size
+        moved = e * tokens * (2 * own + 2 * kv)
+        exchanged = collective_seconds("all-to-all", moved, plan.cp, t, hardware)
+        # Both ends put the pieces in order: everything is read and written twice.
+        ahead["context_parallel"] = back["context_parallel"] = exchanged + memory_seconds(4 * moved, hardware)
+    elif plan.cp > 1:
         kv = 2 * e * tokens * max(1, shape.kv_heads // t) * shape.head_size
         ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
         ahead["context_parallel"] = exposed(ring, core[0], hardware)
@@ -195,5 +217,6 @@ def logits_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
     sizes = (tokens, part, h), (tokens, h, part), (h, part, tokens)
     products = sum(matmul_seconds(*size, hardware, plan.itemsize) for size in sizes)
     gradient = collective_seconds("all-reduce", plan.itemsize * tokens * h, plan.tp, 1, hardware)
-    loss = memory_seconds(LOSS_BYTES * tokens * part, hardware)
+    slower = hardware.memory_efficiency / hardware.loss_efficiency
+    loss = slower * memory_seconds(LOSS_BYTES[plan.loss] * tokens * part, hardware)
     return products + loss + (1 - hardware.overlap) * gradient

@@ -26,15 +26,15 @@ DDP_BUCKET = 25 * 2**20  # bytes, PyTorch's bucket_cap_mb
 def model_states(parameters: float, plan: Plan, copies: int | None = None) -> MemoryBreakdown:
     """Parameters, gradients and optimizer states of one device that computes with ``parameters`` of them.
 
-    Mixed precision with Adam takes 2 + 2 + 12 bytes a parameter; ZeRO stage 1 divides the 12 among the ranks
-    that share the states, stage 2 the gradients too, stage 3 everything.
+    Mixed precision with Adam takes 2 + 2 + 12 bytes a parameter, with gradients in fp32 2 + 4 + 12; ZeRO stage 1
+    divides the 12 among the ranks that share the states, stage 2 the gradients too, stage 3 everything.
 
     Args:
         copies: data-parallel ranks that hold the same parameters; None: all dp x cp of the plan.
     """
     copies = plan.dp * plan.cp if copies is None else copies
     shard = min(plan.shard, copies)
-    here, grads, states = plan.itemsize, plan.itemsize, plan.optimizer_bytes
+    here, grads, states = plan.itemsize, plan.gradient_itemsize, plan.optimizer_bytes
     states = 0 if plan.offload != "none" else states / (shard if plan.zero >= 1 else 1)
     grads = 0 if plan.offload != "none" else grads / (shard if plan.zero >= 2 else 1)
     here = 0 if plan.offload == "parameters" else here / (shard if plan.zero >= 3 else 1)
@@ -48,7 +48,7 @@ def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     total = 0.0
     for parameters, sharers in ((dense, copies), (experts, copies // plan.ep)):
         sharers = min(plan.shard, sharers) if plan.zero else 1
-        moved = {"none": 0, "optimizer": plan.itemsize + plan.optimizer_bytes}
+        moved = {"none": 0, "optimizer": plan.gradient_itemsize + plan.optimizer_bytes}
         moved["parameters"] = moved["optimizer"] + plan.itemsize
         total += parameters * moved[plan.offload] / sharers
     return total
@@ -80,11 +80,12 @@ def layer_bytes(shape: ModelShape, plan: Plan) -> float:
     tokens = plan.micro_batch * shape.sequence / plan.cp
     split = t if plan.sequence_parallel else 1
     mask = 1 if shape.dropout else 0
-    kv = max(1, shape.kv_heads / t) * shape.head_size
+    own, kv = shape.attention_width / t, max(1, shape.kv_heads / t) * shape.head_size
     # (tokens, h), split only by sequence parallelism: two norms' inputs and outputs, two dropout masks
     outside = (4 * e + 2 * mask) * h / split
-    # (tokens, h/t): q, k, v and the input of the projection
-    attention = e * (h / t + 2 * kv + h / t)
+    # (tokens, h/t): q, k, v and the input of the projection. Where heads change ranks by an all-to-all, attention's
+    # output is kept as it was computed and once more as the projection's input.
+    attention = e * (own + 2 * kv + own + (own if plan.cp > 1 and plan.context == "all-to-all" else 0))
     # (tokens, ffn/t): the activation's input (gate and up projection of SwiGLU, fused) and output
     inner = e * (3 if shape.activation == "swiglu" else 2) * shape.ffn / t
     if shape.experts > 1:
@@ -114,10 +115,10 @@ def weight_bytes(shape: ModelShape, plan: Plan) -> float:
     """What the weights' backward of one layer needs, if it comes later: inputs and output gradients of its four
     linear layers, 32 sbh for a GPT (M_W of arXiv:2401.10241, table 1), and never more than the layer keeps."""
     h, t, gates = shape.hidden, plan.tp, 2 if shape.activation == "swiglu" else 1
-    kv = max(1, shape.kv_heads / t) * shape.head_size
+    own, kv = shape.attention_width / t, max(1, shape.kv_heads / t) * shape.head_size
     split = t if plan.sequence_parallel else 1
-    inputs = 2 * h / split + h / t + shape.experts_per_token * shape.ffn / t
-    gradients = h / t + 2 * kv + 2 * h / split + gates * shape.experts_per_token * shape.ffn / t
+    inputs = 2 * h / split + own + shape.experts_per_token * shape.ffn / t
+    gradients = own + 2 * kv + 2 * h / split + gates * shape.experts_per_token * shape.ffn / t
     tokens = plan.micro_batch * shape.sequence / plan.cp
     return min(plan.itemsize * tokens * (inputs + gradients), kept_layer_bytes(shape, plan))
 
@@ -134,8 +135,10 @@ def embedding_bytes(shape: ModelShape, plan: Plan) -> float:
 
 
 def head_bytes(shape: ModelShape, plan: Plan) -> float:
-    """Input and output of the final norm, and the logits in fp32, split by vocabulary: 4sb (h + V/t)."""
-    logits = plan.micro_batch * shape.sequence / plan.cp * 4 * shape.vocab / plan.tp
+    """Input and output of the final norm, and the logits, split by vocabulary: 4sb (h + V/t), as the loss keeps them
+    in fp32; a fused loss leaves them in 16 bits."""
+    wide = plan.itemsize if plan.loss == "fused" else 4
+    logits = plan.micro_batch * shape.sequence / plan.cp * wide * shape.vocab / plan.tp
     return 2 * _layer_input(shape, plan) + logits
 
 
@@ -219,39 +222,63 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     scattered. ZeRO 3: the root unit (embedding, final norm, output), which stays gathered, the layer in use, those
     prefetched, and the gradients of the largest unit.
     """
-    recomputed = recomputed_bytes(shape, plan)
+    held = recomputed_bytes(shape, plan) + placeholder_bytes(shape, plan, rank)
     if plan.dp * plan.cp == 1:
-        return recomputed
+        return held
     dense, experts = plan.parameters_of(shape, rank)
-    unit = plan.itemsize * shape.layer_parameters(plan.tp, plan.ep)
+    unit, root = shape.layer_parameters(plan.tp, plan.ep), plan.root_parameters(shape, rank)
     if plan.zero < 2:
-        return recomputed + min(DDP_BUCKET, plan.itemsize * (dense + experts))
+        return held + min(DDP_BUCKET, plan.gradient_itemsize * (dense + experts))
     if plan.zero == 2:
-        return recomputed + unit
-    root = plan.itemsize * plan.root_parameters(shape, rank)
-    gathered = root + unit * min(1 + plan.prefetch, plan.layers_on(shape, rank))
-    return recomputed + gathered + max(root, unit)
+        return held + plan.gradient_itemsize * unit
+    gathered = plan.itemsize * (root + unit * min(1 + plan.prefetch, plan.layers_on(shape, rank)))
+    return held + gathered + plan.gradient_itemsize * max(root, unit)
+
+
+def placeholder_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
+    """What autograd is given in place of a gradient where a kernel adds into an fp32 gradient by itself.
+
+    Megatron-LM and Transformer Engine return an empty 16-bit tensor for each linear weight. Those of the layers are
+    kept, one for each shape of weight, and shared by all layers; the output layer's lives while it runs backward.
+    """
+    if plan.gradients == "same" or plan.itemsize == 4 or plan.zero >= 2:
+        return 0
+    last = rank == plan.rank_of(plan.stages - 1)
+    output = -(-shape.vocab // plan.tp) * shape.hidden if last else 0
+    return plan.itemsize * (shape.layer_parameters(plan.tp, plan.ep) + output)
 
 
 # ---- the whole --------------------------------------------------------------------------------------------
 
 
-def rank_memory(shape: ModelShape, plan: Plan, rank: int = 0) -> MemoryBreakdown:
+def rank_memory(
+    shape: ModelShape, plan: Plan, rank: int = 0, hardware: Hardware | None = None
+) -> MemoryBreakdown:
     """The peak of one device of pipeline rank ``rank``."""
-    return plan_memory(shape, plan)[rank]
+    return plan_memory(shape, plan, hardware)[rank]
 
 
 def plan_memory(shape: ModelShape, plan: Plan, hardware: Hardware | None = None) -> list[MemoryBreakdown]:
     """The peak of every pipeline rank; the heaviest decides whether the plan fits.
 
     Args:
-        hardware: the device, which decides what the plan leaves open (``Plan.on``).
+        hardware: the device: it decides what the plan leaves open (``Plan.on``), and adds what its driver, libraries
+            and allocator hold beyond the tensors, as ``reserved``. None: the bytes of the tensors alone, which is what
+            ``torch.cuda.max_memory_allocated`` counts.
     """
     plan.check(shape)
     plan = plan.on(hardware)
     alike, activations = plan.alike(shape), all_activation_bytes(shape, plan)
     rest = {rank: _without_activations(shape, plan, rank) for rank in set(alike)}
-    return [replace(rest[like], activations=peak) for like, peak in zip(alike, activations, strict=True)]
+    ranks = [replace(rest[like], activations=peak) for like, peak in zip(alike, activations, strict=True)]
+    if hardware is None:
+        return ranks
+    return [replace(rank, reserved=reserved_bytes(rank.total, hardware)) for rank in ranks]
+
+
+def reserved_bytes(allocated: float, hardware: Hardware) -> float:
+    """What is taken beyond ``allocated`` bytes of tensors: the context, and blocks that the allocator cannot reuse."""
+    return hardware.context + hardware.fragmentation * allocated
 
 
 def _without_activations(shape: ModelShape, plan: Plan, rank: int) -> MemoryBreakdown:

@@ -100,8 +100,9 @@ def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
         busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
         makespan = run_schedule(shape, plan, hardware, units).makespan
         parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
-    window = plan.layers_on(shape, slowest) * units.layer.backward_seconds
-    once = {"data_parallel": _gradients(shape, plan, hardware, slowest, window)}
+    layers = plan.layers_on(shape, slowest)
+    beside = layers * units.layer.forward_seconds, layers * units.layer.backward_seconds
+    once = {"data_parallel": _gradients(shape, plan, hardware, slowest, *beside)}
     once |= _optimizer(shape, plan, hardware, slowest)
     for name, seconds in once.items():
         parts[name] = parts.get(name, 0.0) + seconds
@@ -130,11 +131,18 @@ def stage_seconds(
     parts = {name: layers * seconds for name, seconds in units.layer.parts.items()}
     parts["embedding"] = units.embedding if rank == 0 else 0.0
     parts["logits"] = units.logits if rank == plan.rank_of(plan.stages - 1) else 0.0
-    parts["pipeline"] = _borders(plan, rank) * transfer_seconds(shape, plan, hardware) if plan.pp > 1 else 0.0
+    parts["pipeline"] = 0.0
+    if plan.pp > 1:
+        sent = _borders(plan, rank) * transfer_seconds(shape, plan, hardware)
+        # With several chunks a rank computes another while a message is on its way.
+        beside = sum(parts.values()) if "pipeline" in plan.overlap and plan.chunks > 1 else 0.0
+        parts["pipeline"] = exposed(sent, beside, hardware, hardware.data_overlap)
     parts["gradient_accumulation"] = parts["data_parallel"] = 0.0
     if plan.microbatches > 1 and plan.zero < 2:
         # From the second microbatch on, a gradient is added to the one that is there: read and written.
-        accumulated = 2 * plan.itemsize * sum(plan.parameters_of(shape, rank))
+        # Megatron-LM's kernel for fp32 gradients adds as it writes: beside the product it costs nothing.
+        fused = plan.gradients == "fp32" and plan.itemsize < 4
+        accumulated = 0 if fused else 2 * plan.gradient_itemsize * sum(plan.parameters_of(shape, rank))
         again = (plan.microbatches - 1) / plan.microbatches
         parts["gradient_accumulation"] = again * memory_seconds(accumulated, hardware)
     if plan.zero >= 2:
@@ -173,20 +181,24 @@ def transfer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float
 def _copies(
     shape: ModelShape, plan: Plan, parameters: tuple[float, float]
 ) -> list[tuple[float, int, int, int]]:
-    """(bytes, ranks that hold the same, ranks that share one copy, stride) for dense and expert parameters."""
+    """(parameters, ranks that hold the same, ranks that share one copy, stride) for dense and expert ones."""
     everyone = plan.dp * plan.cp
     sizes = [(parameters[0], everyone, plan.tp), (parameters[1], everyone // plan.ep, plan.tp * plan.ep)]
-    return [(plan.itemsize * n, ranks, min(plan.shard, ranks), stride) for n, ranks, stride in sizes if n]
+    return [(n, ranks, min(plan.shard, ranks), stride) for n, ranks, stride in sizes if n]
 
 
-def _gradients(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, window: float) -> float:
-    """Once a step: gradients become one, beside the backward of the last microbatch; ZeRO shares the result.
+def _gradients(
+    shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, ahead: float, back: float
+) -> float:
+    """Once a step: gradients become one, beside the backward of the last microbatch; ZeRO shares the result, beside
+    the forward of the next step's first. Beside, if the plan overlaps them.
 
     Args:
-        window: seconds of that backward.
+        ahead, back: seconds of that forward and of that backward.
     """
     reduced = gathered = 0.0
-    for size, ranks, shard, stride in _copies(shape, plan, plan.parameters_of(shape, rank)):
+    for n, ranks, shard, stride in _copies(shape, plan, plan.parameters_of(shape, rank)):
+        size = plan.gradient_itemsize * n
         if plan.zero == 0:
             reduced += collective_seconds("all-reduce", size, ranks, stride, hardware)
             continue
@@ -195,8 +207,12 @@ def _gradients(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int, win
         if plan.zero == 1:
             reduced += collective_seconds("reduce-scatter", size, shard, stride, hardware)
         if plan.zero <= 2:
-            gathered += collective_seconds("all-gather", size, shard, stride, hardware)
-    return exposed(reduced, window, hardware) + gathered
+            gathered += collective_seconds("all-gather", plan.itemsize * n, shard, stride, hardware)
+    if "gradients" in plan.overlap:
+        reduced = exposed(reduced, back, hardware, hardware.data_overlap)
+    if "parameters" in plan.overlap:
+        gathered = exposed(gathered, ahead, hardware, hardware.data_overlap)
+    return reduced + gathered
 
 
 def _sharding(
@@ -204,10 +220,11 @@ def _sharding(
 ) -> tuple[float, float]:
     """(gather, scatter) of a unit of dense and expert parameters under ZeRO 2 or 3."""
     gather = scatter = 0.0
-    for size, _, shard, stride in _copies(shape, plan, parameters):
-        scatter += collective_seconds("reduce-scatter", size, shard, stride, hardware)
+    for n, _, shard, stride in _copies(shape, plan, parameters):
+        group = shard, stride, hardware, True
+        scatter += collective_seconds("reduce-scatter", plan.gradient_itemsize * n, *group)
         if plan.zero == 3:
-            gather += collective_seconds("all-gather", size, shard, stride, hardware)
+            gather += collective_seconds("all-gather", plan.itemsize * n, *group)
     return gather, scatter
 
 
@@ -216,17 +233,19 @@ def _sharded_layer(shape: ModelShape, plan: Plan, hardware: Hardware, layer: Lay
     experts = shape.expert_parameters(plan.tp) * (shape.experts // plan.ep) if shape.experts > 1 else 0
     dense = shape.layer_parameters(plan.tp, plan.ep) - experts
     gather, scatter = _sharding(shape, plan, hardware, (dense, experts))
-    ahead = exposed(gather, layer.forward_seconds, hardware)
-    return ahead + exposed(gather + scatter, layer.backward_seconds, hardware)
+    if not plan.prefetch:
+        return 2 * gather + exposed(scatter, layer.backward_seconds, hardware, hardware.data_overlap)
+    ahead = exposed(gather, layer.forward_seconds, hardware, hardware.data_overlap)
+    return ahead + exposed(gather + scatter, layer.backward_seconds, hardware, hardware.data_overlap)
 
 
 def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> dict[str, float]:
     """States read and written, gradients prepared and read, parameters written: nothing but memory traffic."""
     shares = _copies(shape, plan, plan.parameters_of(shape, rank))
-    own = sum(size / plan.itemsize / (shard if plan.zero else 1) for size, _, shard, _ in shares)
-    update = own * (2 * plan.optimizer_bytes + 2 * plan.itemsize)
+    own = sum(n / (shard if plan.zero else 1) for n, _, shard, _ in shares)
+    update = own * (2 * plan.optimizer_bytes + plan.gradient_itemsize + plan.itemsize)
     prepare = memory_seconds(own * GRADIENT_BYTES, hardware)
     if plan.offload == "none":
         return {"optimizer": prepare + memory_seconds(update, hardware), "offload": 0.0}
-    moved = own * 2 * plan.itemsize / HOST_LINK  # gradients there, parameters back
+    moved = own * (plan.gradient_itemsize + plan.itemsize) / HOST_LINK  # gradients there, parameters back
     return {"optimizer": prepare + update / HOST_MEMORY, "offload": moved}

@@ -96,7 +96,7 @@ def test_a_number_without_a_source_is_not_written(tmp_path):
         ("compute.peak.value", 0, "peak flops must be more than 0, not 0"),
         ("links.node", None, "links.node is missing"),
         ("links.node.latency", None, "links.node.latency is missing"),
-        ("links.moon", {}, "links has no key 'moon'; it accepts gather_cards"),
+        ("links.moon", {}, "links has no key 'moon'; it accepts data_overlap"),
         ("fit", {"fitted": "all"}, "fit.fitted must be a list of sentences, not all"),
     ],
 )

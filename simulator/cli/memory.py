@@ -41,7 +41,7 @@ def memory(as_json: bool, **values: Any) -> None:
     """
     question = read_question(values)
     ranks = ledger(question)
-    peak = max(rank.total for rank in ranks)
+    peak = max(rank.occupied for rank in ranks)
     capacity = question.hardware.memory if question.hardware else None
     fits = None if capacity is None else peak <= capacity
     largest = _largest_micro_batch(question) if fits else None
@@ -75,9 +75,9 @@ def ledger(question: Question) -> list[MemoryBreakdown]:
 
 
 def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
-    """Whole bytes; the total is the sum of what is printed."""
+    """Whole bytes; the total is the sum of the tensors' bytes, without what is reserved beyond them."""
     entry = {name: round(size) for name, size in breakdown.as_dict().items()}
-    return entry | {"total": sum(entry.values())}
+    return entry | {"total": sum(entry.values()) - entry["reserved"]}
 
 
 def _verdict(question: Question, peak: float, largest: int | None) -> str:
@@ -94,7 +94,7 @@ def _fits(question: Question, **changes: Any) -> bool:
     """Whether the plan fits once it is changed; a change that makes no plan does not."""
     try:
         changed = replace(question, plan=replace(question.plan, **changes))
-        return max(rank.total for rank in ledger(changed)) <= question.hardware.memory
+        return max(rank.occupied for rank in ledger(changed)) <= question.hardware.memory
     except ValueError:
         return False
 

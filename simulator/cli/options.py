@@ -14,7 +14,18 @@ from typing import Any
 
 import click
 
-from simulator.inputs.plan import ATTENTION, OFFLOAD, OPTIMIZERS, PRECISIONS, RECOMPUTE, Plan
+from simulator.inputs.plan import (
+    ATTENTION,
+    CONTEXT,
+    GRADIENTS,
+    LOSS,
+    OFFLOAD,
+    OPTIMIZERS,
+    OVERLAP,
+    PRECISIONS,
+    RECOMPUTE,
+    Plan,
+)
 from simulator.inputs.shape import ACTIVATIONS, MODELS, PARAMETERS_ONLY, ModelShape
 from simulator.pipeline.placement import CHUNKS
 
@@ -26,6 +37,9 @@ CHOICES = {
     "optimizer": tuple(OPTIMIZERS),
     "precision": tuple(PRECISIONS),
     "offload": OFFLOAD,
+    "gradients": GRADIENTS,
+    "loss": LOSS,
+    "context": CONTEXT,
 }
 MOST_COLUMNS = 32  # of an option with its choices beside its text; longer lists go into the text
 FLAGS = {"tied": "--tied/--untied"}  # every other flag is --name/--no-name
@@ -64,6 +78,11 @@ HELP = {
     "optimizer": "It decides how many states a parameter has.",
     "precision": "Of parameters and activations; mixed keeps fp32 master weights.",
     "offload": "What the host's memory holds.",
+    "head_dim": "Width of one head; hidden / heads if not given.",
+    "gradients": "fp32 keeps and sends 4 bytes a parameter beside 16-bit parameters.",
+    "overlap": f"Traffic beside computation: none, or of {','.join(OVERLAP)}; gradients if not given.",
+    "loss": "Fused leaves the logits in 16 bits.",
+    "context": "How context-parallel ranks bring queries and keys together.",
 }
 
 

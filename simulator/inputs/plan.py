@@ -138,7 +138,9 @@ class Plan:
             object.__setattr__(self, "sequence_parallel", False)  # one rank: nothing to split
 
     def on(self, hardware: Hardware | None) -> Plan:
-        """This plan on that device: what it leaves to the device is decided."""
+        """This plan on that device: what it leaves to the device is decided, and what the device lacks is refused."""
+        if self.precision == "fp8" and hardware is not None and not hardware.fp8_flops:
+            raise ValueError(f"{hardware.name} has no 8-bit arithmetic: precision must not be fp8 there")
         if self.attention is not None:
             return self
         return replace(self, attention=hardware.attention if hardware else "unfused")

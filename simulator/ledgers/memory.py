@@ -22,12 +22,13 @@ class MemoryBreakdown:
 
     @property
     def total(self) -> float:
-        return self.allocated + self.reserved
+        """The bytes of all tensors, without what is reserved beyond them."""
+        return self.parameters + self.gradients + self.optimizer_states + self.activations + self.buffers
 
     @property
-    def allocated(self) -> float:
-        """The bytes of all tensors: the total without what is reserved beyond them."""
-        return self.parameters + self.gradients + self.optimizer_states + self.activations + self.buffers
+    def occupied(self) -> float:
+        """What a device must have: the tensors, and what is reserved beyond them."""
+        return self.total + self.reserved
 
     @property
     def model_states(self) -> float:

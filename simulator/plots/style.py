@@ -23,6 +23,7 @@ CATEGORIES = {
     "optimizer_states": "#a9cbe8",
     "activations": "#cc6a24",
     "buffers": "#dcdcdc",
+    "reserved": "#f0e3c4",
 }
 
 

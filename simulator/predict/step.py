@@ -155,7 +155,7 @@ def stage_seconds(
 
 def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware) -> None:
     """Raise a ValueError if some pipeline rank needs more memory than the device has."""
-    needed = max(rank.total for rank in plan_memory(shape, plan, hardware))
+    needed = max(rank.occupied for rank in plan_memory(shape, plan, hardware))
     if needed > hardware.memory:
         raise ValueError(
             f"this plan needs {needed / 1e9:.1f} GB on a device and {hardware.name} has "

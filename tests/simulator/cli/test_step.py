@@ -46,7 +46,7 @@ def test_validate_prints_every_row_and_holds_its_targets(run, read):
     [
         (
             "--gpu a100-80gb --global-batch 64 --tp 8",
-            "this plan needs 405.4 GB on a device and a100-80gb has 80 GB",
+            "this plan needs 427.2 GB on a device and a100-80gb has 80 GB",
         ),
         ("--gpu tpu --global-batch 64", "gpu must be one of v100"),
         ("--gpu 1,2 --global-batch 64", "three numbers with commas, each finite and more than 0, not 1,2"),

@@ -1,5 +1,7 @@
 """The shapes count what the papers print, and a plan that cannot be says why."""
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.inputs.hardware import GPUS, Hardware, Link, find_device
@@ -158,6 +160,7 @@ def test_a_plan_leaves_the_attention_kernel_to_the_device():
     assert Plan().on(GPUS["h100"]).attention == "flash"
     assert Plan(attention="unfused").on(GPUS["h100"]).attention == "unfused"
     shape, open_plan, flash = MODELS["llama-2-7b"], Plan(tp=8), Plan(tp=8, attention="flash")
-    assert plan_memory(shape, open_plan, GPUS["h100"]) == plan_memory(shape, flash)
+    on_device = [replace(rank, reserved=0) for rank in plan_memory(shape, open_plan, GPUS["h100"])]
+    assert on_device == plan_memory(shape, flash)
     assert plan_memory(shape, open_plan) == plan_memory(shape, Plan(tp=8, attention="unfused"))
     assert step_cost(shape, open_plan, GPUS["h100"]) == step_cost(shape, flash, GPUS["h100"])

@@ -122,7 +122,11 @@ def seconds(shape, hardware=A100, **plan):
 def test_flash_attention_saves_what_the_scores_cost():
     long = replace(SMALL, sequence=8192)
     assert seconds(long, attention="flash") < 0.7 * seconds(long)
-    assert flash_seconds(1e12, A100) > 1e12 / 2 / A100.peak_flops
+    heads, s, d = 96, 8192, 128
+    forward, backward = flash_seconds(heads, s, s, d, A100)
+    square = 4 * heads * s * s * d / 2  # a causal mask leaves half
+    assert forward > square / (A100.peak_flops * A100.flash_forward)
+    assert backward == pytest.approx(A100.launch + 2.5 * square / (A100.peak_flops * A100.flash_backward))
 
 
 def test_tensor_parallel_divides_products_and_adds_communication():

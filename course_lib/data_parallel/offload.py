@@ -49,7 +49,7 @@ class CopyLane:
         add: bool,
         ready: torch.cuda.Event | None,
     ) -> None:
-        with trace.span("copy", name), torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream), trace.span("copy", name):
             if self.stream:
                 self.stream.wait_event(ready)
             if add:

@@ -2,36 +2,74 @@
 
 Nothing is recorded, and next to nothing spent, unless ``course_lib.observe.ledgers.timeline`` listens: a technique
 depends on these few lines, not on the recorder.
+
+A call that starts work on a GPU returns before the work is done. So on a GPU a span begins and ends with CUDA
+events, which the GPU reaches in the order of its work; ``in_seconds`` turns them into times when all is over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-Listener = Callable[[str, str, float, float], None]
+import torch
+
+Moment = float | torch.cuda.Event  # seconds of time.monotonic, or an event of the GPU
+Listener = Callable[[str, str, Moment, Moment], None]
 
 _listener: Listener | None = None
 
 
 def listen(listener: Listener | None) -> Listener | None:
-    """Install ``listener(lane, name, start, end)`` (seconds of ``time.monotonic``); return the one before."""
+    """Install ``listener(lane, name, start, end)``; return the one before."""
     global _listener
     before, _listener = _listener, listener
     return before
 
 
+def now() -> Moment:
+    """This moment; on a GPU, that at which the work given to the current stream so far is done."""
+    if not torch.cuda.is_initialized():
+        return time.monotonic()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def in_seconds(moments: Sequence[Moment]) -> list[float]:
+    """The moments in seconds of ``time.monotonic``. Waits until the GPU has reached them."""
+    if all(isinstance(moment, float) for moment in moments):
+        return list(moments)
+    torch.cuda.synchronize()
+    reference = now()
+    reference.synchronize()
+    seconds = time.monotonic()  # when the GPU reached the reference
+    return [m if isinstance(m, float) else seconds - m.elapsed_time(reference) / 1000 for m in moments]
+
+
 def begin(lane: str, name: str) -> Callable[..., None]:
     """Start a span that another callback will end, such as a collective that runs in the background.
 
-    Returns the function that ends it; its arguments are ignored, so that it can serve as a future's callback.
+    Returns the function that ends it. It may serve as the callback of a collective's future: then the span ends
+    when the data has arrived.
     """
     listener = _listener
     if listener is None:
         return lambda *_: None
-    start = time.monotonic()
-    return lambda *_: listener(lane, name, start, time.monotonic())
+    start = now()
+    return lambda *future: listener(lane, name, start, _arrival() if future else now())
+
+
+def _arrival() -> Moment:
+    """The moment at which a collective is done, in the callback of its future.
+
+    NCCL calls back at once, with a stream of its own that waits for the collective's kernel. Gloo calls back when
+    the data is there, in a thread whose stream has nothing to do with it.
+    """
+    if torch.cuda.is_initialized() and torch.cuda.current_stream() != torch.cuda.default_stream():
+        return now()
+    return time.monotonic()
 
 
 @contextmanager

@@ -22,12 +22,12 @@ from simulator.ledgers.timeline import Span, Timeline
 
 
 class Mark(NamedTuple):
-    """A span on this rank, in seconds of its own ``time.monotonic``."""
+    """A span on this rank, in seconds of its own ``time.monotonic`` (on a GPU, events until recording ends)."""
 
     lane: str
     name: str
-    start: float
-    end: float
+    start: trace.Moment
+    end: trace.Moment
 
 
 class TimelineLog:
@@ -36,8 +36,13 @@ class TimelineLog:
     def __init__(self) -> None:
         self.marks: list[Mark] = []
 
-    def add(self, lane: str, name: str, start: float, end: float) -> None:
+    def add(self, lane: str, name: str, start: trace.Moment, end: trace.Moment) -> None:
         self.marks.append(Mark(lane, name, start, end))
+
+    def settle(self) -> None:
+        """Turn events of the GPU into seconds; waits for the GPU if there are any."""
+        times = iter(trace.in_seconds([moment for mark in self.marks for moment in (mark.start, mark.end)]))
+        self.marks = [Mark(mark.lane, mark.name, next(times), next(times)) for mark in self.marks]
 
     def __repr__(self) -> str:
         return f"TimelineLog({len(self.marks)} spans)"
@@ -47,8 +52,7 @@ class TimelineLog:
 def record_timeline() -> Iterator[TimelineLog]:
     """Keep every span that is marked on this rank, by any thread, inside the ``with``.
 
-    The clock is the host's. On a GPU a span says when work was given out, not when it was done, unless the
-    code inside it waits (``torch.cuda.synchronize``).
+    On a GPU a span says when the GPU did the work, not when the work was given to it.
     """
     log = TimelineLog()
 
@@ -62,6 +66,7 @@ def record_timeline() -> Iterator[TimelineLog]:
         yield log
     finally:
         trace.listen(before)
+        log.settle()
 
 
 def gather_timeline(log: TimelineLog, group: dist.ProcessGroup | None = None) -> Timeline:
@@ -69,6 +74,7 @@ def gather_timeline(log: TimelineLog, group: dist.ProcessGroup | None = None) ->
 
     Without a process group, the timeline of this process alone.
     """
+    log.settle()
     if not dist.is_initialized():
         everyone, offsets = [log.marks], [0.0]
     else:
@@ -161,8 +167,8 @@ class _ModuleTrace:
 
     def __init__(self, module: nn.Module, label: str, log: TimelineLog) -> None:
         self.label, self.log = label, log
-        self.forwards: list[float] = []  # starts of the forwards under way
-        self.backwards: list[list[float]] = []  # times seen in each backward, its start first
+        self.forwards: list[trace.Moment] = []  # starts of the forwards under way
+        self.backwards: list[list[trace.Moment]] = []  # times seen in each backward, its start first
         self.handles = [
             module.register_forward_pre_hook(self.before_forward, with_kwargs=True),
             module.register_forward_hook(self.after_forward, with_kwargs=True),
@@ -174,30 +180,30 @@ class _ModuleTrace:
         ]
 
     def before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        self.forwards.append(time.monotonic())
+        self.forwards.append(trace.now())
 
     def after_forward(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        self.log.add("compute", f"F {self.label}", self.forwards.pop(), time.monotonic())
-        seen: list[float] = []
+        self.log.add("compute", f"F {self.label}", self.forwards.pop(), trace.now())
+        seen: list[trace.Moment] = []
         for tensor in tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: self.start_backward(seen))
         for tensor in tensors_in((args, kwargs)):
             if tensor.requires_grad:
-                tensor.register_hook(lambda _: seen.append(time.monotonic()))
+                tensor.register_hook(lambda _: seen.append(trace.now()))
 
-    def start_backward(self, seen: list[float]) -> None:
-        seen.append(time.monotonic())
+    def start_backward(self, seen: list[trace.Moment]) -> None:
+        seen.append(trace.now())
         if len(seen) == 1:
             self.backwards.append(seen)
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self.end_backward(seen))
 
     def seen(self, parameter: nn.Parameter) -> None:
         if self.backwards:
-            self.backwards[-1].append(time.monotonic())
+            self.backwards[-1].append(trace.now())
 
-    def end_backward(self, seen: list[float]) -> None:
-        self.log.add("compute", f"B {self.label}", seen[0], max(seen))
+    def end_backward(self, seen: list[trace.Moment]) -> None:
+        self.log.add("compute", f"B {self.label}", seen[0], seen[-1])
         self.backwards.remove(seen)
         seen.clear()
 
@@ -228,7 +234,7 @@ def trace_buckets(ddp: nn.parallel.DistributedDataParallel) -> None:
         future = dist.all_reduce(buffer, group=group, async_op=True).get_future()
 
         def arrived(done: torch.futures.Future) -> torch.Tensor:
-            end()
+            end(done)
             return done.value()[0]
 
         return future.then(arrived)

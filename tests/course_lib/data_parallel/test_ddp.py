@@ -678,3 +678,61 @@ def test_synchronised_batchnorm_equals_torchs_on_gpus():
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
 
     launch(compare, max(1, torch.cuda.device_count()))
+
+
+GPUS = torch.cuda.device_count()
+
+
+def assert_equal_on_gpus(results, backend):
+    """Each way against torch's DDP on every rank, and against one device, on GPUs: sums there have no fixed order."""
+    one_device = results[0]["one device"]
+    for rank in results:
+        losses, state, traffic = rank["torch"]
+        for name in ("naive", "flat", "one bucket", "small buckets"):
+            assert rank[name][0] == pytest.approx(losses, abs=1e-5), (backend, name)
+            assert difference(rank[name][1], state) < 1e-5, (backend, name)
+            assert difference(rank[name][1], one_device[1]) < 1e-5, (backend, name)
+            assert rank[name][2].sent == pytest.approx(traffic.sent)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(GPUS < 1, reason="needs a GPU")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_equal_to_torch_and_one_device_on_one_shared_gpu(ranks):
+    assert_equal_on_gpus(launch(all_ways, ranks, args=(gpt, token_batches), backend="gloo"), "gloo")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(GPUS < 2, reason="NCCL needs a GPU for each rank")
+@pytest.mark.parametrize("ranks", [r for r in (2, 3, 4) if r <= GPUS] or [2])
+def test_equal_to_torch_and_one_device_under_nccl(ranks):
+    assert_equal_on_gpus(launch(all_ways, ranks, args=(gpt, token_batches), backend="nccl"), "nccl")
+
+
+class TwoLarge(nn.Module):
+    def __init__(self, megabytes):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(1024, 256 * megabytes, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        return sum(layer(x).sum() for layer in self.layers)
+
+
+def spans_of_large_buckets(megabytes):
+    model = DDP(TwoLarge(megabytes).to(current_device()), bucket_cap_mb=megabytes)
+    for _ in range(2):  # the first step warms up
+        with record_timeline() as log:
+            model(torch.ones(8, 1024, device=current_device())).backward()
+    return gather_timeline(log)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(GPUS < 2, reason="NCCL needs a GPU for each rank")
+def test_the_span_of_a_bucket_ends_with_its_kernel_under_nccl():
+    megabytes = 256
+    timeline = launch(spans_of_large_buckets, 2, args=(megabytes,), backend="nccl")[0]
+    for rank in timeline.ranks:
+        buckets = [s for s in timeline.of(rank, "communication") if s.name.startswith("bucket")]
+        assert len(buckets) == 2
+        for span in buckets:  # a call returns in microseconds; no link carries 256 MB at 3 TB/s
+            assert span.duration > megabytes * 2**20 / 3e12

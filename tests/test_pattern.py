@@ -16,7 +16,6 @@ SECTIONS = ["The problem", "Predict", "Build", "Run", "Compare", "In practice", 
 NOT_YET = {
     "00_start_here",
     "01_seeing_networks",
-    "03_where_memory_goes",
     "05_ddp",
     "06_zero",
     "07_fsdp",
@@ -100,7 +99,7 @@ def readable_pictures(cells, code):
 
 def linked_papers(cells, code):
     prose = " ".join(text(c) for c in cells if c["cell_type"] == "markdown")
-    bare = re.findall(r"arXiv:\d{4}\.\d{4,5}(?!\]\(https://arxiv\.org)", prose)
+    bare = re.findall(r"arXiv:\d{4}\.\d{4,5}(?!\d|\]\(https://arxiv\.org)", prose)
     if bare:
         yield f"papers without a link: {', '.join(bare)}"
 

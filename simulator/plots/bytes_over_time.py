@@ -66,14 +66,15 @@ def plot_bytes_over_time(
         block[0].set_title(title, loc="left", fontsize=TITLE)
         for history, axis in zip(held, block, strict=False):
             _stack(axis, history, size)
-            axis.set_ylabel(f"rank {history.rank}", fontsize=TEXT, rotation=0, ha="right", va="center")
+            if ranks > 1:
+                axis.set_ylabel(f"rank {history.rank}", fontsize=TEXT, rotation=0, ha="right", va="center")
             if capacity is not None:
                 axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
         for axis in block[len(held) :]:
             axis.set_visible(False)
     first = axes[0, 0]
     first.set_ylim(0, max(1.3 * peak, 1.25 * (capacity or 0)) / size)
-    first.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    first.yaxis.set_major_locator(MaxNLocator(3 if rows > 1 else 5, steps=[1, 2, 5, 10]))
     first.yaxis.set_major_formatter(FuncFormatter(ticks_in(bytes_unit)))
     if capacity is not None:
         label_capacity(axes[0, -1], capacity, size, device)

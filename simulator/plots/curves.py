@@ -15,6 +15,7 @@ STROKES = (
     ("#23614a", 1.3, "--"),
     ("#7d5ba6", 1.3, ":"),
 )
+ALONE = ("#143f70", 1.8, "-")
 
 
 def plot_curves(
@@ -50,7 +51,8 @@ def plot_curves(
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     for axis, curves, title in zip(axes, panels, titles, strict=False):
-        for (name, values), (colour, width, style) in zip(curves.items(), STROKES, strict=False):
+        strokes = STROKES if len(curves) > 1 else [ALONE]
+        for (name, values), (colour, width, style) in zip(curves.items(), strokes, strict=False):
             axis.plot(range(len(values)), values, color=colour, linewidth=width, linestyle=style, label=name)
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlabel(x, fontsize=TEXT, loc="right")

@@ -21,7 +21,7 @@ from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Timeline
 from simulator.ledgers.traffic import Traffic
 
-NO_GUESS = "no guess yet (write your number in place of the three dots, and run this cell again)"
+NO_GUESS = "no guess yet (put your number in place of ...)"
 FUNCTIONS = {"min": min, "max": max, "ceil": math.ceil, "sqrt": math.sqrt, "log2": math.log2}  # in a formula
 
 _remembered: dict[str, Guess] = {}

@@ -23,6 +23,10 @@ class RankError(RuntimeError):
         super().__init__(message)
         self.rank, self.ranks_alive, self.reconnected = rank, ranks_alive, False
 
+    def add(self, sentence: str) -> None:
+        """Put a sentence at the end of the message."""
+        self.args = (f"{self}\n{sentence}",)
+
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the failing rank's traceback, without the frames of the process that started it."""
         return str(self).splitlines()
@@ -32,15 +36,22 @@ def error_of_raised(members: list[RankProcess], ranks_alive: bool = False) -> Ra
     """The error for the first exception; the exception itself is its ``__cause__``."""
     raised = {p.rank: p.raised for p in members if p.raised}
     first = first_cause(raised)
-    error = RankError(raised_message(raised, what_others_did(members)), first, ranks_alive)
+    error = RankError(raised_message(raised, what_others_did(members, alive=ranks_alive)), first, ranks_alive)
     if raised[first].pickled is not None:
         with contextlib.suppress(Exception):  # what a rank can read back, this process need not
             error.__cause__ = pickle.loads(raised[first].pickled)
     return error
 
 
-def what_others_did(members: list[RankProcess], but: RankProcess | None = None) -> dict[int, str]:
-    """What became of the ranks that did not cause the failure."""
+def what_others_did(
+    members: list[RankProcess], but: RankProcess | None = None, alive: bool = False
+) -> dict[int, str]:
+    """What became of the ranks that did not cause the failure.
+
+    Args:
+        but: the rank that did.
+        alive: whether the ranks live on.
+    """
     did = {}
     for p in members:
         if p is but or (p.raised and not but):
@@ -50,9 +61,8 @@ def what_others_did(members: list[RankProcess], but: RankProcess | None = None) 
         elif p.returned is not None:
             did[p.rank] = "had returned"
         else:
-            did[p.rank] = "stopped while " + (
-                f"waiting in {p.where.call}" if p.where and p.where.call else "running"
-            )
+            doing = f"waiting in {p.where.call}" if p.where and p.where.call else "running"
+            did[p.rank] = f"was {doing}" if alive else f"stopped while {doing}"
     return did
 
 

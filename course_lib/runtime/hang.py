@@ -42,14 +42,18 @@ class HangWatch:
         if self.all_wait_for(DEADLOCK_AFTER):
             raise RankError(self._describe())
         if now - self.began > FIRST_QUESTION and now - self.asked > ASK_EVERY:
-            self.asked = now
-            for process in missing:
-                process.ask_where()
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask every unfinished rank what it does; the answers arrive later."""
+        self.asked = time.monotonic()
+        for process in self._missing():
+            process.ask_where()
 
     def all_wait_for(self, seconds: float) -> bool:
         """Whether all unfinished ranks have waited in the same collective for so long, without doing anything."""
         missing, now = self._missing(), time.monotonic()
-        if not missing or now - self.began <= FIRST_QUESTION:
+        if not missing:
             return False
         places = {p.rank: p.where for p in missing}
         if places != self.before or not all(

@@ -124,6 +124,10 @@ class RankProcess:
             self.asked = True
             self.send("where")
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     def is_dead(self) -> bool:
         return self.process.exitcode is not None
 

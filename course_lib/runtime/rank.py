@@ -203,6 +203,9 @@ def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, scr
                 requests.put((kind, content))
         except (EOFError, OSError):
             shutil.rmtree(scratch, ignore_errors=True)  # a process that was killed could not remove it
+            with contextlib.suppress(psutil.Error):  # programs in a session of their own are not in our group
+                for child in psutil.Process().children(recursive=True):
+                    child.kill()
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)

@@ -44,6 +44,7 @@ PRELOAD = [
     "torch.distributed.fsdp",
     "course_lib.runtime.rank",
 ]
+RELEASE_AFTER = 0.5  # seconds in which, after an exception, all other ranks only wait
 GRACE = 0.3  # seconds in which other ranks may report their own exception after the first
 GRACE_AFTER_ABORT = 2.0  # the others lose their connection, and their exceptions tell what they had called
 RECONNECT_WITHIN = 10.0  # seconds for ranks whose connections were closed to fail, and to connect again
@@ -118,6 +119,13 @@ class World:
             show_as_one_line(stop, ended + (", and their variables are gone" if keep else ""))
             raise
 
+    def show_output(self, shown: bool) -> None:
+        """Whether what the ranks print, and the progress of a long run, is shown from now on."""
+        self.quiet = not shown
+        for process in self.processes:
+            for output in process.outputs:
+                output.quiet = not shown
+
     def is_alive(self) -> bool:
         return bool(self.processes) and not any(p.is_dead() for p in self.processes)
 
@@ -154,9 +162,12 @@ class World:
         """Wait for every rank's result, or find out why it will not come."""
         idle = [p.rank for p in self.processes if p not in members]
         watch = HangWatch(members, timeout, idle)
+        failed = None
         with Progress(members, silent=self.quiet) as progress:
             while any(not p.is_done() for p in members) if keep else any(p.returned is None for p in members):
-                wait([source for p in self.processes for source in p.sources()], timeout=0.5)
+                wait(
+                    [source for p in self.processes for source in p.sources()], timeout=0.1 if failed else 0.5
+                )
                 for process in self.processes:
                     process.receive()
                 failed = next((p for p in members if p.raised), None)
@@ -169,8 +180,10 @@ class World:
                     raise RankError(death_message(dead.rank, dead.exit_code(), others, places), dead.rank)
                 if failed and not keep:
                     raise error_of_raised(members)
-                if failed and watch.all_wait_for(1.0):
+                if failed and watch.all_wait_for(RELEASE_AFTER):
                     return self._reconnect(members)
+                if failed and not any(p.asked for p in members):
+                    watch.ask()
                 watch.look()
                 progress.show()
         for process in members:

@@ -82,31 +82,44 @@ class Kernel:
         """All processes below the kernel."""
         return psutil.Process(self.pid).children(recursive=True)
 
+    def left_nothing(self, family):
+        """Whether these processes have ended and the temporary folder is empty; waits a while for both."""
+        _, alive = psutil.wait_procs(family, timeout=30)
+        deadline = time.monotonic() + 30
+        while (left := self._folders()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return alive == [] and left == []
+
+    def _folders(self):
+        return [name for name in os.listdir(self.scratch) if name.startswith(("pymp-", "ranks-"))]
+
     def close(self):
+        family = []
+        with contextlib.suppress(psutil.Error):  # a test has killed it
+            family = self.family()
         with contextlib.suppress(Exception):
             self.client.stop_channels()
             self.manager.shutdown_kernel(now=True)
+        assert self.left_nothing(family)
 
 
-def is_gone(family, scratch):
-    """Whether all processes have ended and the temporary folder is empty; waits a while for both."""
-    _, alive = psutil.wait_procs(family, timeout=30)
-    deadline = time.monotonic() + 30
-    while (left := left_in(scratch)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return alive == [] and left == []
+@pytest.fixture(scope="module")
+def start_kernel(tmp_path_factory):
+    """Starts kernels that end with the module's tests."""
+    kernels = []
 
+    def start():
+        kernels.append(Kernel(tmp_path_factory.mktemp("kernel")))
+        return kernels[-1]
 
-def left_in(scratch):
-    return [name for name in os.listdir(scratch) if name.startswith(("pymp-", "ranks-"))]
+    yield start
+    for kernel in kernels:
+        kernel.close()
 
 
 @pytest.fixture
-def kernel(tmp_path):
-    kernel = Kernel(tmp_path)
-    family = []
+def kernel(tmp_path_factory):
+    """A kernel for one test."""
+    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     yield kernel
-    with contextlib.suppress(psutil.Error):
-        family = kernel.family()
     kernel.close()
-    assert is_gone(family, tmp_path)

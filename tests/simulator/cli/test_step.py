@@ -37,8 +37,13 @@ def test_validate_prints_every_row_and_holds_its_targets(run, read):
     assert result.exit_code == 0, result.output
     assert "145.6B" in result.output
     answer = read("validate")
-    assert len(answer["rows"]) + len(answer["summary"]) == len(result.output.splitlines())
-    assert answer["summary"]["time"]["mean"] <= 0.04
+    printed = result.output.splitlines()
+    assert sum(line.endswith(("  fitted", "  held out")) for line in printed) == len(answer["rows"])
+    for group, found in answer["summary"].items():
+        assert group in printed
+        assert found["all"]["rows"] == found["fitted"]["rows"] + found["held_out"]["rows"]
+    assert answer["missed"] == []
+    assert printed[-1] == "all targets are met"
 
 
 @pytest.mark.parametrize(

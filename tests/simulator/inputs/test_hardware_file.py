@@ -1,15 +1,20 @@
 """Hardware files: known devices read, files written are read back, and every mistake is one sentence."""
 
 import copy
+import json
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from simulator.inputs import hardware_file
 from simulator.inputs.hardware import GPUS, Link, find_device
 from simulator.inputs.hardware_file import fitted_rows, parse_hardware, read_hardware, write_hardware
+from simulator.inputs.hardware_schema import hardware_schema
 
 DEVICES = Path(hardware_file.__file__).parent / "devices"
 
@@ -122,3 +127,27 @@ def test_files_that_are_no_files(tmp_path):
     broken.write_text("name = ")
     with pytest.raises(ValueError, match="is not a TOML file"):
         find_device(str(broken))
+
+
+def test_the_json_schema_is_that_of_the_reader():
+    written = json.loads((DEVICES.parent / "hardware.schema.json").read_text(encoding="utf-8"))
+    assert written == hardware_schema()
+    jsonschema.Draft202012Validator.check_schema(written)
+    for path in DEVICES.glob("*.toml"):
+        jsonschema.validate(tomllib.loads(path.read_text(encoding="utf-8")), written)
+    for path, value in (
+        ("colour", "green"),
+        ("compute.peak", None),
+        ("compute.peak.unit", "GB"),
+        ("links.node", None),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(changed(path, value), written)
+
+
+def test_importing_the_simulator_reads_no_device():
+    code = (
+        "import sys; import simulator.cli.options, simulator.predict.step; "
+        "print({'tomllib', 'simulator.inputs.hardware_file'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -12,6 +12,7 @@ COMMANDS = {
     "step": "How long a training step takes, and why.",
     "timeline": "A pipeline schedule: who is busy when; traces for Perfetto.",
     "validate": "Published figures beside their predictions.",
+    "calibrate": "Measure this machine; a hardware file for --gpu.",
 }
 
 

@@ -37,14 +37,14 @@ def hardware_of(measurements: dict[str, Any], name: str, date: str) -> tuple[Har
     device, rows = measurements["device"], measurements["measured"]
     measured = f"measured by python -m simulator calibrate on {date}: {device['name']}"
     known = _known(device["name"]) if device["kind"] == "cuda" else None
-    launch = _row(rows, "launch")["seconds"]
+    launch = _digits(_row(rows, "launch")["seconds"])
     # The peak is of 16 bits; products of 32-bit numbers run at half of it, by the simulator's rule.
     scale = 2 / max(measurements["itemsize"], 2)
     products = [(row["size"], row["size"] / _without(launch, row)) for row in rows if row["what"] == "matmul"]
     best = max(rate for _, rate in products) / scale
-    peak = max(known.peak_flops, best) if known else best
+    peak = max(known.peak_flops, best) if known else _digits(best)
     kernels = [(row["size"], row["size"] / row["seconds"]) for row in rows if row["what"] == "memory"]
-    bandwidth = max(rate for _, rate in kernels)
+    bandwidth = _digits(max(rate for _, rate in kernels))
     node, how = _link(rows)
     found = Hardware(
         name,
@@ -101,8 +101,13 @@ def _parts(points: Sequence[tuple[float, float]], best: float) -> tuple[tuple[fl
 
 
 def _part(value: float) -> float:
-    """A part as ``Hardware`` takes it: more than 0 and at most 1, with three digits, which is all that was measured."""
-    return min(1.0, max(1e-6, float(f"{value:.3g}")))
+    """A part as ``Hardware`` takes it: more than 0 and at most 1."""
+    return min(1.0, max(1e-6, _digits(value)))
+
+
+def _digits(value: float) -> float:
+    """Three digits, which is all that was measured."""
+    return float(f"{value:.3g}")
 
 
 def _attention(rows: Sequence[Row], hardware: Hardware) -> dict[str, float]:
@@ -149,4 +154,4 @@ def _link(rows: Sequence[Row]) -> tuple[Link, str | None]:
     slowness = (aa * sum(b) - ab * sum(a)) / determinant if determinant else sum(b) / bb
     if latency < 0 or slowness <= 0:  # one of the two explains everything
         latency, slowness = (0.0, sum(b) / bb) if latency < 0 else (sum(a) / aa, 1e-15)
-    return Link(float(f"{latency:.3g}"), float(f"{1 / slowness:.3g}")), None
+    return Link(_digits(latency), _digits(1 / slowness)), None

@@ -1,0 +1,73 @@
+"""``python -m simulator calibrate``: the file it writes serves as ``--gpu``; what is missing is said in a sentence."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import simulator.cli
+
+COMMAND = import_module("simulator.cli.calibrate")
+SCHEMA = json.loads((Path(simulator.cli.__file__).parent / "answers.schema.json").read_text(encoding="utf-8"))
+ROWS = [
+    ("launch", 1, 0, 2e-6),
+    ("matmul", 1, 1e6, 1e-4),
+    ("matmul", 1, 1e9, 1e-2),
+    ("memory", 1, 1e5, 1e-5),
+    ("memory", 1, 1e8, 1e-2),
+    ("attention", 1, 1.6e9, 0.1),
+    ("attention backward", 1, 4e9, 0.2),
+    ("loss", 1, 4e6, 0.05),
+    ("all-reduce", 2, 1e4, 1e-4),
+    ("all-reduce", 2, 1e8, 1e-1),
+    ("overlap", 2, 0.5, 0.1),
+]
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The process that measures prints made-up figures."""
+    rows = [dict(zip(("what", "ranks", "size", "seconds"), row, strict=True)) for row in ROWS]
+    rows[5] |= {"heads": 12, "queries": 1024, "keys": 1024, "width": 64}
+    device = {"kind": "cpu", "name": "made up", "memory": 16e9, "units": 2, "count": 2}
+    text = json.dumps({"device": device, "precision": "fp32", "itemsize": 4, "torch": "2", "measured": rows})
+    monkeypatch.setattr(COMMAND, "MEASURE", [sys.executable, "-c", f"print({text!r})"])
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_file_serves_as_a_gpu(run, read, tmp_path):
+    file = tmp_path / "mine.toml"
+    output = run(f"calibrate --out {file}").output
+    assert "products up to 0.1 TFLOP/s" in output
+    assert f"--gpu {file} --precision fp32" in output
+    answer = read(f"step --model gpt2 --gpu {file} --precision fp32 --global-batch 1")
+    assert answer["hardware"]["name"] == "mine"
+    assert answer["seconds"] > 1
+    refused = run(f"calibrate --out {file}")
+    assert refused.exit_code == 2
+    assert "is there already: give another --out, or --overwrite" in refused.output
+    answer = read(f"calibrate --out {file} --overwrite")
+    jsonschema.validate(answer, SCHEMA)
+    assert [row["what"] for row in answer["measured"]] == [row[0] for row in ROWS]
+
+
+def test_without_torch_a_sentence_says_what_is_missing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(COMMAND, "find_spec", lambda name: None if name == "torch" else object())
+    result = run(f"calibrate --out {tmp_path / 'mine.toml'}")
+    assert result.exit_code == 2
+    assert (
+        "torch is not installed: install the course (pip install -e .), or write a hardware file"
+        in result.output
+    )
+
+
+def test_a_measurement_that_fails_writes_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(COMMAND, "MEASURE", [sys.executable, "-c", "raise SystemExit(3)"])
+    result = run(f"calibrate --out {tmp_path / 'mine.toml'}")
+    assert result.exit_code == 2
+    assert "ended with exit code 3" in result.output
+    assert not list(tmp_path.iterdir())
+    assert "ends in .toml, not mine.json" in run("calibrate --out mine.json").output

@@ -70,7 +70,8 @@ class DDP(nn.Module):
     """Gradients in buckets, all-reduced while backward runs; after ``backward()`` every ``.grad`` is the average.
 
     A loss may take several forward passes, and a step several backward passes. The gradients are views into the
-    buckets, so the next backward pass overwrites them: clone a gradient that is to be kept.
+    buckets, so the next backward pass overwrites them: clone a gradient that is to be kept. A wrapper that is
+    dropped removes its hooks; keep it as long as gradients are to be averaged.
 
     Args:
         module: the model. Construction gives every rank the parameters and buffers of the group's first rank.
@@ -99,10 +100,8 @@ class DDP(nn.Module):
         self._expected = set(trained)  # the parameters for which a bucket waits
         broadcast_state(module, group)
         first, others = (MEBIBYTE, 25 * MEBIBYTE) if bucket_cap_mb is None else [bucket_cap_mb * MEBIBYTE] * 2
-        self.buckets = [
-            Bucket(f"bucket {i}", parameters, group)
-            for i, parameters in enumerate(assign_buckets(trained, others, first))
-        ]
+        assigned = assign_buckets(trained, others, first)
+        self.buckets = [Bucket(f"bucket {i}", parameters, group) for i, parameters in enumerate(assigned)]
         self._wait_for_gradients()
         this = weakref.ref(self)  # the hooks belong to the parameters, and must not keep the wrapper alive
         hooks = [
@@ -148,9 +147,8 @@ class DDP(nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._finish_queued = True
         bucket.waiting.discard(parameter)
-        for (
-            complete
-        ) in self.buckets:  # in the same order on all ranks: an all-reduce adds what each sends next
+        # In the same order on all ranks, because an all-reduce adds up whatever each rank sends next.
+        for complete in self.buckets:
             if complete.waiting:
                 break
             complete.start()
@@ -165,7 +163,7 @@ class DDP(nn.Module):
         for bucket in self.buckets:
             bucket.finish()
         self._forward_pending = False
-        self._wait_for_gradients()  # a loss of another forward pass may follow
+        self._wait_for_gradients()  # the backward pass of another forward pass may follow
 
     def _name_of(self, parameter: Tensor) -> str:
         return next(name for name, p in self.module.named_parameters() if p is parameter)
@@ -195,16 +193,13 @@ class Bucket:
             return
         share = 1 / dist.get_world_size(self.group)  # before the sum, because 16-bit sums might overflow
         for parameter, view in zip(self.parameters, self.views, strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                torch.mul(parameter.grad, share, out=view)
+            view.zero_() if parameter.grad is None else torch.mul(parameter.grad, share, out=view)
         end = trace.begin("communication", self.name)
         self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
         self.work.get_future().add_done_callback(end)
 
     def finish(self) -> None:
-        """Wait for the averages; from now on they are the gradients, read where they arrived."""
+        """Wait for the averages, and make the views into the buffer, where they have arrived, the gradients."""
         self.finish_work()
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
@@ -212,7 +207,7 @@ class Bucket:
     def finish_work(self) -> None:
         if self.work is not None:
             self.work.wait()
-        self.work = None
+            self.work = None
 
 
 def assign_buckets(

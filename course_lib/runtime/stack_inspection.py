@@ -1,6 +1,6 @@
-"""Where is this rank? What a rank that hangs tells about itself, read from its stack while it waits.
+"""What a rank does at this moment, read from the stack of its main thread while that thread runs or waits.
 
-Nothing is counted or wrapped beforehand, so a healthy run pays nothing for it.
+Nothing is counted or wrapped beforehand, so a run without a failure pays nothing for it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-# Code that talks to other ranks. The outermost function of it on the stack is the one that was called.
-_TALKERS = (
+# Modules that communicate. Their outermost function on the stack is the one that was called.
+_COMMUNICATION = (
     "torch.distributed.distributed_c10d",
     "torch.distributed.c10d_logger",
     "torch.utils._contextlib",
     "course_lib.runtime.collectives",
 )
-# Where a rank can wait for others; get_rank() and its like are no waiting.
+# Functions in which a rank can wait for others, unlike get_rank().
 _WAITS = re.compile(
     "all_|broadcast|reduce|gather|scatter|barrier|monitored_barrier|send|recv|isend|irecv|receive|exchange"
     "|batch_isend_irecv|init_process_group|new_group"
@@ -42,8 +42,8 @@ class Whereabouts:
         detail: what it was called with: ``"float32[4]"``, ``"from rank 2"``.
         line: the caller's line of code and where it stands.
         issued: how many collectives this rank has issued so far, where the backend counts them.
-        cpu: seconds of processor time this rank has used: a rank that waits in vain uses none.
-        members: the ranks that must come to the call, if they are not all.
+        cpu: seconds of processor time this rank has used; a rank that only waits uses none.
+        members: the ranks of the call's group, empty if these are all ranks.
     """
 
     call: str
@@ -80,7 +80,7 @@ def _describe_stack(stack: list[FrameType]) -> Whereabouts:
     """What a thread does whose frames these are, the innermost first."""
     call, detail, members, caller = "", "", (), stack[0] if stack else None
     for inner, outer in zip(stack, [*stack[1:], None], strict=True):
-        if inner.f_globals.get("__name__") in _TALKERS:
+        if inner.f_globals.get("__name__") in _COMMUNICATION:
             if _WAITS.match(inner.f_code.co_name):
                 call, detail = inner.f_code.co_name, _arguments(inner)
                 members = _members(inner) or members

@@ -63,3 +63,20 @@ def pictures_loaded(page: Page) -> None:
         "images => Promise.all([...document.querySelectorAll(images)].map(i => i.decode().catch(() => 0)))",
         images,
     )
+
+
+def wait_for_kernel(page: Page) -> None:
+    """Wait until the notebook in front has a kernel, and JupyterLab has written down which."""
+    page.wait_for_function("() => jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel")
+    page.evaluate(
+        """async () => { await jupyterapp.restored;
+        const { kernel } = jupyterapp.shell.currentWidget.context.sessionContext.session;
+        await kernel.info; await kernel.spec;
+        await new Promise(done => setTimeout(done)); }"""  # whoever waits for them, too, is called first
+    )
+    page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
+
+
+def unsaved(page: Page) -> bool:
+    """Is the notebook in front marked as changed?"""
+    return "jp-mod-dirty" in (page.locator(TAB_IN_FRONT).get_attribute("class") or "")

@@ -1,0 +1,176 @@
+"""What a learner does first, in JupyterLab in a real browser: look, follow a link, run a cell, run a check, stop."""
+
+import os
+import time
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from notebook_page import (
+    PANEL,
+    TAB_IN_FRONT,
+    WAIT,
+    all_cells_shown,
+    command,
+    open_page,
+    unsaved,
+    wait_for_kernel,
+)
+from server import chromium, course_copy, jupyterlab
+
+from course_lib.grading.build import METADATA
+
+pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
+STOP = f"{PANEL} [data-command='notebook:interrupt-kernel']"
+LONG = """
+import time
+from course_lib.runtime import launch
+
+def sleep():
+    time.sleep(600)
+
+launch(sleep, ranks=2, timeout=900)
+"""
+
+
+@pytest.fixture
+def start_page(page, lab):
+    """Chapter 00 as ``course lab`` opens it, with its kernel ready."""
+    open_page(page, lab)
+    wait_for_kernel(page)
+    return page
+
+
+def cell(page, text):
+    """The first code cell of the notebook in front whose source holds ``text``."""
+    return page.locator(f"{PANEL} .jp-CodeCell").filter(
+        has=page.locator(".jp-InputArea", has_text=text)
+    ).first
+
+
+def run(page, text):
+    """Put the cursor into a cell and press Shift-Enter; return the cell when it has run."""
+    found = cell(page, text)
+    found.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function(
+        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)", arg=found.element_handle()
+    )
+    return found
+
+
+def test_the_first_page_asks_nothing_and_changes_nothing(start_page, lab):
+    assert lab.opens == "/lab/tree/notebooks/00_start_here.ipynb"
+    tabs = start_page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab")
+    assert tabs.all_inner_texts() == ["00_start_here.ipynb"]
+    start_page.locator(".jp-DirListing-item[title^='Name: exercises']").wait_for()
+    listed = start_page.locator(".jp-DirListing-itemText").all_inner_texts()
+    assert {"notebooks", "exercises", "README.md"} <= set(listed)
+    assert start_page.locator(".jp-Dialog").count() == 0
+    assert start_page.locator(".Toastify__toast").count() == 0
+    assert not unsaved(start_page)
+
+
+def test_a_notebook_saved_under_another_python_is_not_unsaved(page, lab):
+    notebook = nbformat.read(lab.root / "notebooks" / "00_start_here.ipynb", as_version=4)
+    notebook.metadata["language_info"] |= {"version": "3.99.0"}
+    nbformat.write(notebook, lab.root / "notebooks" / "98_other_python.ipynb")
+    open_page(page, lab, "notebooks/98_other_python.ipynb")
+    wait_for_kernel(page)
+    assert not unsaved(page)
+
+
+def test_links_lead_from_the_chapter_to_its_exercises_and_to_the_library_and_back(page, lab):
+    open_page(page, lab, "notebooks/05_ddp.ipynb")
+    all_cells_shown(page)
+    page.locator(f"{PANEL} a[href*='05_exercises_ddp.ipynb']").first.click()
+    page.locator(TAB_IN_FRONT, has_text="05_exercises_ddp.ipynb").wait_for()
+    page.locator(f"{PANEL} a[href*='notebooks/05_ddp.ipynb']").first.click()
+    page.locator(TAB_IN_FRONT, has_text="05_ddp.ipynb").wait_for()
+    page.locator(f"{PANEL} figcaption a[href*='course_lib/data_parallel/ddp.py']").first.click()
+    page.locator(TAB_IN_FRONT, has_text="ddp.py").wait_for()
+    page.locator(".jp-FileEditor:visible .cm-content", has_text="class DDP").wait_for()
+    assert page.locator(".jp-Dialog").count() == 0
+
+
+def test_the_glossary_opens_as_text_to_read(page, lab):
+    open_page(page, lab, "notebooks/04_collectives.ipynb")
+    all_cells_shown(page)
+    page.locator(f"{PANEL} a[href*='docs/glossary.md']").first.click()
+    page.locator(TAB_IN_FRONT, has_text="glossary.md").wait_for()
+    page.locator(".jp-MarkdownViewer:visible h1").wait_for()
+
+
+def test_a_check_says_what_is_missing_and_then_what_it_found(page, lab):
+    open_page(page, lab, "exercises/03_exercises_where_memory_goes.ipynb")
+    wait_for_kernel(page)
+    all_cells_shown(page)
+    solution = nbformat.read(lab.root / "solutions" / "03_where_memory_goes.ipynb", as_version=4)
+    answer = next(c.source for c in solution.cells if c.source.startswith("# EXERCISE 03.1"))
+    command(page, "notebook:run-all-above") if False else None
+    first = page.evaluate("jupyterapp.shell.currentWidget.content.widgets.findIndex(c => c.model.type === 'code')")
+    page.locator(f"{PANEL} .jp-Cell").nth(first).locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    run(page, "# EXERCISE 03.1")
+    check = run(page, "check_03_1(")
+    check.locator(".jp-OutputArea-output", has_text="not written").first.wait_for()
+    cell(page, "# EXERCISE 03.1").locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(answer)
+    run(page, "# EXERCISE 03.1")
+    check = run(page, "check_03_1(")
+    check.locator(".jp-OutputArea-output", has_text="✓").first.wait_for()
+    assert unsaved(page)
+
+
+def test_stop_ends_the_ranks_and_says_so_in_a_line(page, lab):
+    scratch = new_notebook(cells=[new_code_cell(LONG)], metadata=METADATA)
+    nbformat.write(scratch, lab.root / "notebooks" / "99_stop.ipynb")
+    open_page(page, lab, "notebooks/99_stop.ipynb")
+    wait_for_kernel(page)
+    found = cell(page, "launch(sleep")
+    found.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    found.locator(".jp-OutputArea-output", has_text="rank").first.wait_for()  # it shows that it is alive
+    page.locator(STOP).click()
+    page.wait_for_function(
+        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)", arg=found.element_handle()
+    )
+    said = found.locator(".jp-OutputArea").inner_text()
+    assert "Traceback" not in said
+    assert len([line for line in said.splitlines() if line.strip()]) == 1, said
+
+
+def test_course_is_found_in_the_terminal(page, lab):
+    open_page(page, lab)
+    command(page, "terminal:create-new")
+    page.locator(".jp-Terminal-body .xterm-helper-textarea").wait_for(state="attached")
+    out = lab.root / "progress.txt"
+    page.keyboard.type("course progress > progress.txt 2>&1; mv progress.txt seen.txt\n")
+    deadline = time.monotonic() + WAIT / 1000
+    while not (seen := out.with_name("seen.txt")).exists():
+        assert time.monotonic() < deadline, "the terminal did not run the command"
+        time.sleep(0.1)
+    assert "05_ddp" in seen.read_text()
+
+
+def test_nothing_is_left_when_it_ends(browser):
+    before = psutil.Process(os.getpid())
+    with course_copy() as root, jupyterlab(root, commands=True) as lab:
+        page = browser.new_page()
+        open_page(page, lab)
+        wait_for_kernel(page)
+        started = [p for p in before.children(recursive=True) if "chrom" not in p.name()]
+        kernels = [p for p in started if "ipykernel" in " ".join(p.cmdline())]
+        page.close()
+    assert kernels
+    mine = [p for p in started if str(root) in " ".join(p.cmdline() if p.is_running() else [])] + kernels
+    assert not [p for p in mine if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not root.parent.exists()
+
+
+def test_there_is_a_sentence_where_there_is_no_chromium(monkeypatch):
+    monkeypatch.setattr("server.find_chromium", lambda: None)
+    with pytest.raises(FileNotFoundError, match="there is no Chromium.*apt-get install chromium"), chromium():
+        pass

@@ -92,9 +92,17 @@ def make_exercise(solution: NotebookNode, name: str) -> NotebookNode:
         cell.id = cell.id.replace("solution", "exercise")
         if cell.cell_type == "code" and cell.outputs:  # shown when the cell is run, and not before
             cell.metadata["jupyter"] = {**cell.metadata.get("jupyter", {}), "outputs_hidden": True}
+    link_to_chapter(notebook, name)
     shipped = [digest(cell.source) for cell in notebook.cells]
     notebook.metadata = nbformat.from_dict({**METADATA, "course": {"chapter": name, "shipped": shipped}})
     return notebook
+
+
+def link_to_chapter(notebook: NotebookNode, name: str) -> None:
+    """End the notebook's opening words with the way back, where they do not link to the chapter themselves."""
+    opening, chapter = notebook.cells[0], f"../notebooks/{name}.ipynb"
+    if opening.cell_type == "markdown" and chapter not in opening.source:
+        opening.source += f"\n\nThe chapter: [{name}]({chapter})."
 
 
 def keep_learner(fresh: NotebookNode, old: NotebookNode) -> list[str]:

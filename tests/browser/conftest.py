@@ -28,7 +28,8 @@ def lab():
 
 
 @pytest.fixture
-def page(browser):
+def page(browser, lab):
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     yield page
     page.close()
+    lab.end_kernels()

@@ -21,7 +21,7 @@ def command(page: Page, name: str, **arguments: object) -> None:
 def open_page(page: Page, lab: Lab, path: str = "") -> None:
     """Open JupyterLab with a file of the course in front, or with what it opens by itself."""
     page.set_default_timeout(WAIT)
-    page.goto(lab.url(path))
+    page.goto(f"{lab.url(path)}&reset")  # without the tabs that an earlier page had open
     page.locator(TAB_IN_FRONT, has_text=(path or lab.opens).rpartition("/")[2]).wait_for()
     page.locator(f"{PANEL} .jp-Cell").first.wait_for()
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 from playwright.sync_api import Browser, sync_playwright
@@ -49,6 +50,18 @@ class Lab:
     def url(self, path: str = "") -> str:
         """The address of a file of the course, or of what JupyterLab itself opens."""
         return f"{self.address}{f'/lab/tree/{path}' if path else self.opens}?token={self.token}"
+
+    def end_kernels(self) -> None:
+        """End all kernels: they go on when the page that started them is closed."""
+        for kernel in self._ask("GET", "/api/kernels"):
+            self._ask("DELETE", f"/api/kernels/{kernel['id']}")
+
+    def _ask(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(
+            self.address + path, method=method, headers={"Authorization": f"token {self.token}"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.loads(response.read() or "null")
 
 
 @contextmanager
@@ -95,11 +108,13 @@ def jupyterlab(root: Path, *arguments: str, commands: bool = False) -> Iterator[
         command = [sys.executable, "-m", "course_lib", "lab", "--root", str(root), *arguments]
         command += ["--no-browser", "--ip=127.0.0.1", "--port=0"]
         log = own / "log"
+        # Nothing of pytest's: the course behaves differently under it.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         with log.open("wb") as words:
             process = subprocess.Popen(
                 command,
                 cwd=own,
-                env={**os.environ, **{name: str(place) for name, place in places.items()}},
+                env={**environment, **{name: str(place) for name, place in places.items()}},
                 stdout=words,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

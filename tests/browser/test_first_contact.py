@@ -1,6 +1,5 @@
 """What a learner does first, in JupyterLab in a real browser: look, follow a link, run a cell, run a check, stop."""
 
-import os
 import time
 
 import nbformat
@@ -12,7 +11,6 @@ from notebook_page import (
     TAB_IN_FRONT,
     WAIT,
     all_cells_shown,
-    command,
     open_page,
     unsaved,
     wait_for_kernel,
@@ -34,6 +32,20 @@ launch(sleep, ranks=2, timeout=900)
 """
 
 
+LISTING = """
+from course_lib.data_parallel.ddp import DDP
+from course_lib.observe.show.source import show_source
+
+show_source(DDP)
+"""
+
+
+def write(lab, name, source):
+    """A notebook of one cell beside the chapters."""
+    notebook = new_notebook(cells=[new_code_cell(source)], metadata=METADATA)
+    nbformat.write(notebook, lab.root / "notebooks" / f"{name}.ipynb")
+
+
 @pytest.fixture
 def start_page(page, lab):
     """Chapter 00 as ``course lab`` opens it, with its kernel ready."""
@@ -44,9 +56,9 @@ def start_page(page, lab):
 
 def cell(page, text):
     """The first code cell of the notebook in front whose source holds ``text``."""
-    return page.locator(f"{PANEL} .jp-CodeCell").filter(
-        has=page.locator(".jp-InputArea", has_text=text)
-    ).first
+    return (
+        page.locator(f"{PANEL} .jp-CodeCell").filter(has=page.locator(".jp-InputArea", has_text=text)).first
+    )
 
 
 def run(page, text):
@@ -55,7 +67,8 @@ def run(page, text):
     found.locator(".cm-content").click()
     page.keyboard.press("Control+Enter")
     page.wait_for_function(
-        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)", arg=found.element_handle()
+        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)",
+        arg=found.element_handle(),
     )
     return found
 
@@ -88,7 +101,15 @@ def test_links_lead_from_the_chapter_to_its_exercises_and_to_the_library_and_bac
     page.locator(TAB_IN_FRONT, has_text="05_exercises_ddp.ipynb").wait_for()
     page.locator(f"{PANEL} a[href*='notebooks/05_ddp.ipynb']").first.click()
     page.locator(TAB_IN_FRONT, has_text="05_ddp.ipynb").wait_for()
-    page.locator(f"{PANEL} figcaption a[href*='course_lib/data_parallel/ddp.py']").first.click()
+    assert page.locator(".jp-Dialog").count() == 0
+
+
+def test_a_listing_leads_to_its_file(page, lab):
+    write(lab, "97_listing", LISTING)
+    open_page(page, lab, "notebooks/97_listing.ipynb")
+    wait_for_kernel(page)
+    shown = run(page, "show_source(DDP)")
+    shown.locator("figcaption a").click()
     page.locator(TAB_IN_FRONT, has_text="ddp.py").wait_for()
     page.locator(".jp-FileEditor:visible .cm-content", has_text="class DDP").wait_for()
     assert page.locator(".jp-Dialog").count() == 0
@@ -108,8 +129,9 @@ def test_a_check_says_what_is_missing_and_then_what_it_found(page, lab):
     all_cells_shown(page)
     solution = nbformat.read(lab.root / "solutions" / "03_where_memory_goes.ipynb", as_version=4)
     answer = next(c.source for c in solution.cells if c.source.startswith("# EXERCISE 03.1"))
-    command(page, "notebook:run-all-above") if False else None
-    first = page.evaluate("jupyterapp.shell.currentWidget.content.widgets.findIndex(c => c.model.type === 'code')")
+    first = page.evaluate(
+        "jupyterapp.shell.currentWidget.content.widgets.findIndex(c => c.model.type === 'code')"
+    )
     page.locator(f"{PANEL} .jp-Cell").nth(first).locator(".cm-content").click()
     page.keyboard.press("Control+Enter")
     run(page, "# EXERCISE 03.1")
@@ -125,17 +147,17 @@ def test_a_check_says_what_is_missing_and_then_what_it_found(page, lab):
 
 
 def test_stop_ends_the_ranks_and_says_so_in_a_line(page, lab):
-    scratch = new_notebook(cells=[new_code_cell(LONG)], metadata=METADATA)
-    nbformat.write(scratch, lab.root / "notebooks" / "99_stop.ipynb")
+    write(lab, "99_stop", LONG)
     open_page(page, lab, "notebooks/99_stop.ipynb")
     wait_for_kernel(page)
     found = cell(page, "launch(sleep")
     found.locator(".cm-content").click()
     page.keyboard.press("Control+Enter")
-    found.locator(".jp-OutputArea-output", has_text="rank").first.wait_for()  # it shows that it is alive
+    found.locator(".ranks-progress", has_text="running for").wait_for()
     page.locator(STOP).click()
     page.wait_for_function(
-        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)", arg=found.element_handle()
+        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)",
+        arg=found.element_handle(),
     )
     said = found.locator(".jp-OutputArea").inner_text()
     assert "Traceback" not in said
@@ -144,33 +166,44 @@ def test_stop_ends_the_ranks_and_says_so_in_a_line(page, lab):
 
 def test_course_is_found_in_the_terminal(page, lab):
     open_page(page, lab)
-    command(page, "terminal:create-new")
-    page.locator(".jp-Terminal-body .xterm-helper-textarea").wait_for(state="attached")
-    out = lab.root / "progress.txt"
-    page.keyboard.type("course progress > progress.txt 2>&1; mv progress.txt seen.txt\n")
+    page.evaluate(
+        """async text => { const { content } = await jupyterapp.commands.execute("terminal:create-new");
+        const { session } = content;
+        if (session.connectionStatus !== "connected")
+          await new Promise(done => session.connectionStatusChanged.connect(
+            (_, status) => status === "connected" && done()));
+        session.send({ type: "stdin", content: [text] }); }""",
+        f"course progress > {lab.root}/writing.txt 2>&1; mv {lab.root}/writing.txt {lab.root}/written.txt\r",
+    )
+    written = lab.root / "written.txt"
     deadline = time.monotonic() + WAIT / 1000
-    while not (seen := out.with_name("seen.txt")).exists():
+    while not written.exists():
         assert time.monotonic() < deadline, "the terminal did not run the command"
         time.sleep(0.1)
-    assert "05_ddp" in seen.read_text()
+    assert "05_ddp" in written.read_text()
 
 
 def test_nothing_is_left_when_it_ends(browser):
-    before = psutil.Process(os.getpid())
+    def children():
+        return set(psutil.Process().children(recursive=True))
+
+    others = children()
     with course_copy() as root, jupyterlab(root, commands=True) as lab:
         page = browser.new_page()
         open_page(page, lab)
         wait_for_kernel(page)
-        started = [p for p in before.children(recursive=True) if "chrom" not in p.name()]
-        kernels = [p for p in started if "ipykernel" in " ".join(p.cmdline())]
+        started = children() - others
+        mine = [p for p in started if "chrom" not in p.name()]  # the browser itself goes on
+        assert any("ipykernel" in " ".join(p.cmdline()) for p in mine)
         page.close()
-    assert kernels
-    mine = [p for p in started if str(root) in " ".join(p.cmdline() if p.is_running() else [])] + kernels
     assert not [p for p in mine if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert not root.parent.exists()
 
 
 def test_there_is_a_sentence_where_there_is_no_chromium(monkeypatch):
     monkeypatch.setattr("server.find_chromium", lambda: None)
-    with pytest.raises(FileNotFoundError, match="there is no Chromium.*apt-get install chromium"), chromium():
+    with (
+        pytest.raises(FileNotFoundError, match=r"there is no Chromium.*apt-get install chromium"),
+        chromium(),
+    ):
         pass

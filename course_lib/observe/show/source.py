@@ -7,6 +7,7 @@ import inspect
 import re
 import textwrap
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from pygments import highlight
@@ -14,6 +15,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from course_lib.observe.show.shown import Shown
+from course_lib.places import course_root
 
 # Every colour of this style reads on white with a contrast of at least 4.5 : 1 (a test measures it).
 STYLE = "xcode"
@@ -31,15 +33,17 @@ def show_source(*objects: Any, docstrings: bool = True) -> Shown:
     """
     if not objects:
         raise ValueError("show_source needs at least one function, class or method")
-    pieces = [(_title(o), _source(o) if docstrings else without_docstrings(_source(o))) for o in objects]
-    text = "\n\n".join(f"# {title}\n{source}" for title, source in pieces)
+    pieces = [
+        (_title(o), _link(o), _source(o) if docstrings else without_docstrings(_source(o))) for o in objects
+    ]
+    text = "\n\n".join(f"# {title}\n{source}" for title, _, source in pieces)
     # Colours of ink and paper both, on every element: a dark theme would change only one of them.
     html = "".join(
         '<figure style="margin:0 0 1em 0; padding:.6em 1em; background:#ffffff; border:1px solid #8a8a8a">'
-        f'<figcaption style="color:#595959; font-size:85%">{escape(title)}</figcaption>'
+        f'<figcaption style="color:#595959; font-size:85%">{link.format(escape(title))}</figcaption>'
         '<pre style="margin:0; background:#ffffff; color:#000000; overflow-x:auto; font-family:monospace">'
         f"{_highlighted(source)}</pre></figure>"
-        for title, source in pieces
+        for title, link, source in pieces
     )
     return Shown(text, html)
 
@@ -60,6 +64,15 @@ def _title(obj: Any) -> str:
         getattr(obj, "__qualname__", getattr(obj, "__name__", "")),
     )
     return name if module in (None, "__main__") else f"{module}.{name}"
+
+
+def _link(obj: Any) -> str:
+    """What goes around the title: a link from a notebook to the course's own file, which opens in the editor."""
+    try:
+        file = Path(inspect.getsourcefile(_unwrapped(obj)) or "").resolve().relative_to(course_root())
+    except (TypeError, ValueError):  # a cell's own function; another package's
+        return "{}"
+    return f'<a href="../{file.as_posix()}" style="color:#1a5276">{{}}</a>'
 
 
 def _source(obj: Any) -> str:

@@ -70,7 +70,9 @@ def _link(obj: Any) -> str:
     """What goes around the title: a link from a notebook to the course's own file, which opens in the editor."""
     try:
         file = Path(inspect.getsourcefile(_unwrapped(obj)) or "").resolve().relative_to(course_root())
-    except (TypeError, ValueError):  # a cell's own function; another package's
+    except (TypeError, ValueError):  # another package's
+        return "{}"
+    if file.parts[0] not in ("course_lib", "simulator"):  # a cell's own function
         return "{}"
     return f'<a href="../{file.as_posix()}" style="color:#1a5276">{{}}</a>'
 

@@ -49,6 +49,12 @@ def test_the_source_is_complete_and_names_no_file():
     assert "/" not in shown.text
 
 
+def test_a_listing_of_the_course_links_to_its_file():
+    link = re.search(r'<figcaption[^>]*><a href="([^"]+)"', show_source(show_source).html)
+    assert link[1] == "../course_lib/observe/show/source.py"
+    assert "<a " not in show_source(re.sub).html
+
+
 def test_html_and_text_are_the_same_words():
     shown = show_source(Shelf)
     source = shown.text.split("\n", 1)[1]

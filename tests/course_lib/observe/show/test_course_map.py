@@ -1,0 +1,42 @@
+"""The map of the course agrees with the chapters that there are, and with the README."""
+
+import re
+from pathlib import Path
+
+from course_lib.observe.show.course_map import CHAPTERS, COMPLETE, PATHS, course_map, course_paths
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_written_chapters_are_the_notebooks():
+    written = {f"{number}_{chapter.name}" for number, chapter in CHAPTERS.items() if chapter.minutes}
+    assert written == {path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")}
+
+
+def test_minutes_are_those_of_the_readme():
+    rows = re.findall(r"^\| (\d\d) \|.*?\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {n: int(m) for n, m in rows} == {n: c.minutes for n, c in CHAPTERS.items() if c.minutes}
+
+
+def test_chapters_build_on_others_without_a_circle():
+    placed: set[str] = set()
+    left = dict(CHAPTERS)
+    while left:
+        ready = [number for number, chapter in left.items() if placed.issuperset(chapter.builds_on)]
+        assert ready, f"{', '.join(left)} build on each other"
+        placed.update(ready)
+        left = {number: chapter for number, chapter in left.items() if number not in placed}
+    assert {number for numbers in PATHS.values() for number in numbers} <= set(CHAPTERS)
+
+
+def test_the_map_shows_points_and_names_what_builds_on_what():
+    picture = course_map({"04": (18, 18), "05": (3, 16)})
+    assert "06 builds on 03, 05" in repr(picture)
+    html = picture.svg if hasattr(picture, "svg") else picture.html
+    assert "3 of 16 points" in html
+    assert not hasattr(picture, "svg") or COMPLETE in html
+
+
+def test_paths_count_the_hours_of_written_chapters():
+    assert "3.6" in repr(course_paths())  # 35 + 35 + 40 + 35 + 40 + 30 minutes
+    assert "(17)" in repr(course_paths())

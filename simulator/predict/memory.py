@@ -270,10 +270,11 @@ def plan_memory(shape: ModelShape, plan: Plan, hardware: Hardware | None = None)
     plan = plan.on(hardware)
     alike, activations = plan.alike(shape), all_activation_bytes(shape, plan)
     rest = {rank: _without_activations(shape, plan, rank) for rank in set(alike)}
-    ranks = [replace(rest[like], activations=peak) for like, peak in zip(alike, activations, strict=True)]
-    if hardware is None:
-        return ranks
-    return [replace(rank, reserved=reserved_bytes(rank.total, hardware)) for rank in ranks]
+    ranks = []
+    for like, peak in zip(alike, activations, strict=True):
+        reserved = reserved_bytes(rest[like].total + peak, hardware) if hardware else 0
+        ranks.append(replace(rest[like], activations=peak, reserved=reserved))
+    return ranks
 
 
 def reserved_bytes(allocated: float, hardware: Hardware) -> float:

@@ -1,14 +1,14 @@
 """The state of sharded training as one device would have it, so that any number of ranks can take it up.
 
-The format is that of ``torch.distributed.checkpoint.state_dict`` with ``full_state_dict=True``: tensors by the
-names of the parameters, in the CPU's memory::
+Model states are ``{name: tensor}``. Optimizer states are those of ``torch.distributed.checkpoint.state_dict`` with
+``full_state_dict=True``: by the names of the parameters, with tensors in the memory of the CPU::
 
-    {"model": {name: tensor},
-     "optimizer": {"state": {name: {"step": …, "exp_avg": tensor, …}},
-                   "param_groups": [{"params": [names], "lr": …, …}]}}
+    {"state": {name: {"step": …, "exp_avg": tensor, …}}, "param_groups": [{"params": [names], "lr": …, …}]}
 
-``torch.save`` it on one rank. A parameter with several names (tied weights) is under each of them in the model's
-part, and under the first in the optimizer's.
+``torch.save`` both on one rank. A parameter with several names (tied weights) is under each of them in the model's
+state, and under the first in the optimizer's.
+
+The flat buffers here are those of ``ShardedFlat`` (FSDP) or ``Bucket`` (ZeRO).
 """
 
 from __future__ import annotations
@@ -18,64 +18,95 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-
-from course_lib.data_parallel.flat import FlatParameters
 
 ONE_NUMBER = ("step", "mu_product", "eta", "mu")  # states that are a number for the whole tensor
 
 
 @torch.no_grad()
-def full_state(
-    model: nn.Module,
-    flats: Sequence[FlatParameters],
-    optimizer: Optimizer,
-    groups: Sequence[Sequence[nn.Parameter]],
+def full_parameters(model: nn.Module, flats: Sequence[Any]) -> dict[str, Tensor]:
+    """All parameters and buffers of the model, on every rank; one flat buffer is gathered at a time."""
+    full: dict[nn.Parameter, Tensor] = {}
+    for flat in flats:
+        full |= zip(flat.in_model, flat.collect(flat.shard), strict=True)
+    return {
+        name: full[t] if t in full else t.detach().to("cpu", copy=True) for name, t in _tensors(model).items()
+    }
+
+
+@torch.no_grad()
+def full_optimizer_state(
+    flats: Sequence[Any], optimizer: Optimizer, groups: list[list[str]] | None = None
 ) -> dict[str, Any]:
-    """Everything, on every rank; all ranks of the group call it. One flat buffer is gathered at a time.
+    """The states of all parameters, and the groups, on every rank; all ranks of the group call it.
 
     Args:
-        optimizer: the one of the flats' shards.
-        groups: the parameters of each of its groups.
+        groups: the names of the parameters in each of the optimizer's groups; None: read it from ``flats``.
     """
-    names = _names(model)
-    values: dict[nn.Parameter, Tensor] = {}
     states: dict[str, dict[str, Any]] = {}
     for flat in flats:
-        values |= zip(flat.parameters, flat.gather(flat.shard), strict=True)
-        for key, value in optimizer.state.get(flat.shard, {}).items():
-            each = [value] * len(flat.parameters) if key in ONE_NUMBER else flat.gather(value)
-            for p, one in zip(flat.parameters, each, strict=True):
-                states.setdefault(names[p], {})[key] = deepcopy(one)
-    param_groups = [
-        {**deepcopy({key: value for key, value in group.items() if key != "params"}), "params": own}
-        for group, own in zip(optimizer.param_groups, _named_groups(names, groups), strict=True)
+        states |= _full_states(flat, optimizer)
+    named = [
+        {**deepcopy({key: value for key, value in group.items() if key != "params"}), "params": names}
+        for group, names in zip(optimizer.param_groups, groups or _group_names(flats, optimizer), strict=True)
     ]
-    return {
-        "model": {
-            name: values[t] if t in values else t.detach().to("cpu", copy=True)
-            for name, t in _tensors(model).items()
-        },
-        "optimizer": {"state": states, "param_groups": param_groups},
-    }
+    return {"state": states, "param_groups": named}
+
+
+def _full_states(flat: Any, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+    """By name. A rank that owns no element of a parameter has no state for it; others have."""
+    here = flat.states(optimizer)
+    numbers = [  # None stands for a tensor with a number for each element
+        {key: value if key in ONE_NUMBER else None for key, value in state.items()} for state in here
+    ]
+    everyone: list[Any] = [None] * flat.ranks
+    dist.all_gather_object(everyone, numbers, group=flat.group)
+    states: list[dict[str, Any]] = [{} for _ in here]
+    for rank in everyone:
+        for state, found in zip(states, rank, strict=True):
+            state |= found
+    for key in sorted({key for state in states for key, value in state.items() if value is None}):
+        full = flat.collect(flat.join([state.get(key) for state in here]))
+        for state, value in zip(states, full, strict=True):
+            if key in state:
+                state[key] = value
+    return {name: deepcopy(state) for name, state in zip(flat.names, states, strict=True) if state}
 
 
 @torch.no_grad()
 def load_full_state(
     model: nn.Module,
-    flats: Sequence[FlatParameters],
-    optimizer: Optimizer,
-    groups: Sequence[Sequence[nn.Parameter]],
-    state: Mapping[str, Any],
+    flats: Sequence[Any],
+    parameters: Mapping[str, Tensor] | None,
+    optimizer: Optimizer | None = None,
+    state: Mapping[str, Any] | None = None,
+    groups: list[list[str]] | None = None,
 ) -> None:
-    """Take this rank's part of what ``full_state`` gave; every rank is handed the whole.
+    """Take this rank's shards of the full states, which every rank is given.
 
     Raises:
-        ValueError: names, shapes or groups are not those of this model; nothing is changed.
+        ValueError: names, shapes or parameter groups are not those of this model; nothing is changed.
     """
-    saved, saved_states = state["model"], state["optimizer"]["state"]
-    names, shapes = _names(model), {p: shape for flat in flats for p, (_, shape) in flat.places.items()}
+    if parameters is not None:
+        _check_names_and_shapes(model, flats, parameters)
+    if optimizer is not None:
+        _load_optimizer(flats, optimizer, state, groups or _group_names(flats, optimizer))
+    if parameters is None:
+        return
+    sharded = set()
+    for flat in flats:
+        of_model = dict(zip(flat.in_model, flat.names, strict=True))
+        sharded |= of_model.keys()
+        flat.assign([parameters[name] for name in of_model.values()])
+    for name, t in _tensors(model).items():
+        if t not in sharded:
+            t.copy_(parameters[name])
+
+
+def _check_names_and_shapes(model: nn.Module, flats: Sequence[Any], saved: Mapping[str, Tensor]) -> None:
+    shapes = {t: shape for flat in flats for t, shape in zip(flat.in_model, flat.shapes, strict=True)}
     tensors = _tensors(model)
     if saved.keys() != tensors.keys():
         odd = ", ".join(sorted(saved.keys() ^ tensors.keys()))
@@ -85,56 +116,38 @@ def load_full_state(
             raise ValueError(
                 f"{name} must have the model's shape {tuple(shape)}, not {tuple(saved[name].shape)}"
             )
-    saved_groups, own = state["optimizer"]["param_groups"], _named_groups(names, groups)
-    if [sorted(group["params"]) for group in saved_groups] != [sorted(group) for group in own]:
+
+
+def _load_optimizer(
+    flats: Sequence[Any], optimizer: Optimizer, saved: Mapping[str, Any], own: list[list[str]]
+) -> None:
+    groups = saved["param_groups"]
+    if [sorted(group["params"]) for group in groups] != [sorted(names) for names in own]:
         raise ValueError(
             "the state's parameter groups must hold the same names as the optimizer's, in the same order"
         )
-    shards = {flat.shard: _shard_state(flat, saved_states, names) for flat in flats}
-
-    indexed = optimizer.state_dict()["param_groups"]  # the optimizer's own format: groups of numbers
-    new = {"state": {}, "param_groups": []}
-    for group, numbers, saved_group in zip(optimizer.param_groups, indexed, saved_groups, strict=True):
-        new["param_groups"].append({**deepcopy(saved_group), "params": numbers["params"]})
-        new["state"] |= {
-            n: shards[s] for n, s in zip(numbers["params"], group["params"], strict=True) if shards[s]
-        }
-    optimizer.load_state_dict(new)
+    shards: dict[nn.Parameter, dict[str, Any]] = {}
     for flat in flats:
-        flat.assign([saved[names[p]] for p in flat.parameters])
-    for name, t in tensors.items():
-        if t not in shapes:
-            t.copy_(saved[name])
+        shards |= flat.shard_states([saved["state"].get(name, {}) for name in flat.names])
+    new: dict[str, Any] = {
+        "state": {},
+        "param_groups": [],
+    }  # the optimizer's own format: numbers for parameters
+    indexed = optimizer.state_dict()["param_groups"]
+    for group, saved_group, now in zip(optimizer.param_groups, groups, indexed, strict=True):
+        new["param_groups"].append({**deepcopy(saved_group), "params": now["params"]})
+        for number, parameter in zip(now["params"], group["params"], strict=True):
+            if shards.get(parameter):
+                new["state"][number] = shards[parameter]
+    optimizer.load_state_dict(new)
 
 
-def _shard_state(
-    flat: FlatParameters, states: Mapping[str, dict[str, Any]], names: Mapping[nn.Parameter, str]
-) -> dict[str, Any]:
-    """This rank's part of the states of the parameters in ``flat``."""
-    each = [states.get(names[p], {}) for p in flat.parameters]
-    shard = {}
-    for key in each[0].keys() | each[-1].keys():
-        values = [state.get(key) for state in each]
-        if key not in ONE_NUMBER and all(isinstance(value, Tensor) for value in values):
-            shard[key] = flat.mine(flat.pack(values)).clone()
-        elif all(value is not None and value == values[0] for value in values):
-            shard[key] = deepcopy(values[0])
-        else:
-            raise ValueError(
-                f"{names[flat.parameters[0]]} and {names[flat.parameters[-1]]} share a shard, so {key!r} must be in "
-                "the state of all parameters between them, and one number the same"
-            )
-    return shard
-
-
-def _names(model: nn.Module) -> dict[nn.Parameter, str]:
-    return {p: name for name, p in model.named_parameters()}
-
-
-def _named_groups(
-    names: Mapping[nn.Parameter, str], groups: Sequence[Sequence[nn.Parameter]]
-) -> list[list[str]]:
-    return [[names[p] for p in group] for group in groups]
+def _group_names(flats: Sequence[Any], optimizer: Optimizer) -> list[list[str]]:
+    names = {}
+    for flat in flats:
+        for parameter, covered in flat.updated_parameters():
+            names[parameter] = covered
+    return [[name for p in group["params"] for name in names[p]] for group in optimizer.param_groups]
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

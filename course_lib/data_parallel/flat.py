@@ -1,17 +1,18 @@
-"""Parameters laid end to end in one buffer, of which every rank owns an equal part.
+"""Parameters laid end to end in one flat buffer, of which every rank owns an equal part: its shard.
 
-What is sharded is this buffer, not the tensors in it: a part may end in the middle of a matrix, so any model on
-any number of ranks p splits evenly. The buffer is padded to a multiple of p, with at most p - 1 zeros: all parts
-are then equally long, and one call on one tensor gathers or reduces them.
+ZeRO and FSDP shard this buffer and not the tensors in it. A shard may end in the middle of a matrix, so any model can
+be sharded over any number of ranks p. The buffer is padded with at most p - 1 zeros. All shards are then equally long,
+and one collective on one tensor gathers or reduces all parameters of the buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib.runtime import trace
@@ -22,142 +23,176 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 class FlatParameters:
-    """Some parameters of a model as one buffer. They become views into it: the model computes as before.
+    """The values, and the gradient, of some parameters, sharded over p ranks.
 
     Args:
-        parameters: of one dtype, on one device.
-        name: what to call it in timelines.
-        group: the ranks that share it; None: all. They start with the values of its first rank.
+        tensors: the values of the parameters, all of one dtype. Every rank starts with those of the first rank.
+        name: what timelines call this buffer.
+        group: the p ranks that own a shard each; None: all ranks.
+        device: where the buffer lies; None: where the tensors are.
 
     Attributes:
-        full: (p * part,) all parameters, then the padding.
-        shard: (part,) the part this rank owns, as a parameter that an optimizer can update. A view into
-            ``full``, so updating it changes the model.
-        gradient: (p * part,) this rank's own gradients, divided by p, before they are reduced; None until some
-            arrive.
+        full: (p * shard_size,) all parameters, then the padding. FSDP and ZeRO 3 free and refill its memory.
+        shard: (shard_size,) the elements of ``full`` that this rank owns.
+        gradient: (p * shard_size,) this rank's own gradients, divided by p; None while there are none.
+        reached: which parameters have a gradient in ``gradient``, by their position.
+
+    Raises:
+        ValueError: the tensors differ in dtype: one of them would silently be cast.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], name: str, group: ProcessGroup | None = None
+        self,
+        tensors: Sequence[Tensor],
+        name: str,
+        group: ProcessGroup | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self.parameters, self.name, self.group = list(parameters), name, group
+        if len(dtypes := {str(t.dtype) for t in tensors}) > 1:
+            raise ValueError(
+                f"{name} would hold {' and '.join(sorted(dtypes))}: one flat buffer has one dtype"
+            )
+        self.name, self.group = name, group
         self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        self.places: dict[nn.Parameter, tuple[int, torch.Size]] = {}  # where each starts, and its shape
-        end = 0
-        for p in self.parameters:
-            self.places[p] = (end, p.shape)
-            end += p.numel()
-        self.end = end  # of the last parameter; padding follows
-        self.part = -(-end // self.ranks)  # elements, rounded up
-
-        self.full = self.pack([p.detach() for p in self.parameters])
+        self.copies = 1  # of the sharded model; hybrid sharding has several
+        self.shapes = [t.shape for t in tensors]
+        self.starts = [0, *accumulate(t.numel() for t in tensors)]
+        self.shard_size = -(-self.starts[-1] // self.ranks)  # rounded up
+        self.full = self.pack(tensors, device or tensors[0].device)
         dist.broadcast(self.full, group=group, group_src=0)
-        self.point_into(self.full)
-        trainable = self.parameters[0].requires_grad
-        self.shard = nn.Parameter(self.mine(self.full), requires_grad=trainable)
+        self.shard = self.shard_of(self.full)
+        self.gathering: tuple[dist.Work, Tensor] | None = None
+        self.gathered_version = -1  # of the shard, whose changes in place PyTorch counts
         self.gradient: Tensor | None = None
+        self.reached: set[int] = set()
+        self.reducing: list[Tensor] = []  # gradients of collectives under way
 
-    @property
-    def elements(self) -> int:
-        """Of the buffer, padding included: what a collective moves."""
-        return self.ranks * self.part
+    def shard_of(self, flat: Tensor) -> Tensor:
+        """(p * shard_size,) -> (shard_size,): the elements that this rank owns, as a view."""
+        return flat[self.rank * self.shard_size :][: self.shard_size]
 
-    def mine(self, flat: Tensor) -> Tensor:
-        """The part of a flat tensor that this rank owns, as a view."""
-        return flat[self.rank * self.part : (self.rank + 1) * self.part]
+    def view(self, flat: Tensor, i: int) -> Tensor:
+        """The place of the i-th parameter in a flat tensor, in the parameter's shape."""
+        return flat[self.starts[i] : self.starts[i + 1]].view(self.shapes[i])
 
-    def view(self, flat: Tensor, parameter: nn.Parameter) -> Tensor:
-        """The place of a parameter in a flat tensor, in the parameter's shape."""
-        start, shape = self.places[parameter]
-        return flat[start : start + shape.numel()].view(shape)
-
-    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """One tensor for each parameter, laid end to end in a new flat tensor."""
-        flat = torch.zeros(self.elements, dtype=tensors[0].dtype, device=self.parameters[0].device)
-        for p, tensor in zip(self.parameters, tensors, strict=True):
-            self.view(flat, p).copy_(tensor)
+    def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+        """One tensor for each parameter, laid end to end: (p * shard_size,)."""
+        flat = torch.zeros(self.ranks * self.shard_size, dtype=tensors[0].dtype, device=device)
+        for i, tensor in enumerate(tensors):
+            self.view(flat, i).copy_(tensor)
         return flat
 
-    def gather(self, part: Tensor) -> list[Tensor]:
-        """Everyone's parts of something that belongs to the parameters, as one tensor in the memory of the CPU
-        for each parameter. Every rank of the group must call it."""
-        flat = part.new_empty(self.elements)
-        all_gather(flat, part.detach(), group=self.group)
-        return [self.view(flat, p).to("cpu", copy=True) for p in self.parameters]
+    # ---- parameters: gather, unshard, reshard -----------------------------------------------------------------
 
-    def point_into(self, flat: Tensor) -> None:
-        """Make the parameters views into ``flat``."""
-        for parameter in self.parameters:
-            parameter.data = self.view(flat, parameter)
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """The memory of ``full``, of all views into it, and of all that autograd has saved of them."""
+        return self.full.untyped_storage()
+
+    def own_shard(self) -> Tensor:
+        """What this rank contributes to the all-gather: (shard_size,), like ``full``."""
+        return self.shard
+
+    def gather(self) -> None:
+        """Start the all-gather of the shards into ``full``, unless ``full`` is there or on its way."""
+        if self.storage.nbytes() == 0:
+            self.storage.resize_(self.full.numel() * self.full.element_size())
+            shard = self.own_shard().detach()
+            arrived = trace.begin("communication", f"all-gather {self.name}")
+            # Through .data: to fill ``full`` again is no change of what autograd has saved of it.
+            work = all_gather(self.full.data, shard, group=self.group, async_op=True)
+            work.get_future().add_done_callback(arrived)
+            self.gathering, self.gathered_version = (work, shard), self.shard._version
+
+    def unshard(self) -> None:
+        """Wait until ``full`` holds all parameters."""
+        self.gather()
+        self._wait()
+
+    def reshard(self) -> None:
+        """Free the memory of ``full``. The tensor stays, and its views are valid again after the next gather."""
+        self._wait()  # if it was gathered ahead, and then not used
+        self.storage.resize_(0)
+
+    def _wait(self) -> None:
+        if self.gathering is not None:
+            self.gathering[0].wait()
+            self.gathering = None
+
+    # ---- gradients: accumulate, average -----------------------------------------------------------------------
+
+    def zero_gradient(self) -> Tensor:
+        return torch.zeros_like(self.full)
+
+    @torch.no_grad()
+    def accumulate(self, i: int, gradient: Tensor) -> None:
+        """Add a gradient of the i-th parameter. It is divided by the number of ranks before the ranks are summed
+        up, because the sum of fp16 gradients might overflow."""
+        if self.gradient is None:
+            self.gradient = self.zero_gradient()
+        self.view(self.gradient, i).add_(gradient, alpha=1 / (self.ranks * self.copies))
+        self.reached.add(i)
+
+    @torch.no_grad()
+    def average(self, gradient: Tensor, mean: Tensor | None = None) -> Generator[None, None, Tensor]:
+        """Sum this rank's shard of ``gradient`` over the ranks: (p * shard_size,) -> (shard_size,).
+
+        A generator: it yields while a collective is under way, so that the caller can go on with backward. Its span
+        in a timeline ends where the caller waits, because Gloo does not report the end of a reduce-scatter.
+        """
+        mean = gradient.new_empty(self.shard_size) if mean is None else mean
+        self.reducing = [gradient, mean]
+        arrived = trace.begin("communication", f"reduce-scatter {self.name}")
+        work = reduce_scatter(mean, gradient, group=self.group, async_op=True)
+        del gradient
+        yield
+        work.wait()
+        arrived()
+        self.reducing = []
+        return mean
+
+    # ---- between shards and full tensors ------------------------------------------------------------------------
+
+    def extent(self, i: int) -> tuple[int, int]:
+        """The i-th parameter owns ``shard[low:high]``; low == high where its elements are on other ranks."""
+        first = self.rank * self.shard_size  # where in ``full`` the shard begins
+        low, high = (min(max(edge - first, 0), self.shard_size) for edge in self.starts[i : i + 2])
+        return low, high
+
+    def part(self, i: int, tensor: Tensor) -> Tensor:
+        """Of something in the shape of the i-th parameter, the elements that this rank owns, as one dimension."""
+        low, high = self.extent(i)
+        start = low + self.rank * self.shard_size - self.starts[i]
+        return tensor.flatten()[start : start + high - low] if high > low else tensor.flatten()[:0]
+
+    def join(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """This rank's part of each parameter, laid end to end: (shard_size,); zeros where a part is None."""
+        dtype = next((part.dtype for part in parts if part is not None), self.shard.dtype)
+        joined = torch.zeros_like(self.shard, dtype=dtype)
+        for i, part in enumerate(parts):
+            if part is not None:
+                joined[slice(*self.extent(i))] = part.detach().flatten()
+        return joined
+
+    @torch.no_grad()
+    def collect(self, shard: Tensor) -> list[Tensor]:
+        """All ranks' shards of something that belongs to the parameters, as one tensor for each parameter in the
+        memory of the CPU. Every rank of the group must call it."""
+        shard = shard.detach().to(self.full.device)
+        flat = shard.new_empty(self.ranks * self.shard_size)
+        all_gather(flat, shard, group=self.group)
+        return [self.view(flat, i).to("cpu", copy=True) for i in range(len(self.shapes))]
 
     @torch.no_grad()
     def assign(self, tensors: Sequence[Tensor]) -> None:
-        """New values for all parameters, of which this rank keeps what it holds."""
-        whole = self.pack(tensors)
-        self.shard.copy_(self.mine(whole))
-        if self.is_gathered:
-            self.full.copy_(whole)
-
-    # ---- gradients ----------------------------------------------------------------------------------------
-
-    def take_gradient(self, parameter: nn.Parameter) -> None:
-        """Move what backward has left in ``parameter.grad``, divided by p, to its place in the flat gradient."""
-        if self.gradient is None:
-            self.gradient, self.arrived = torch.empty_like(self.full), set()
-        place = self.view(self.gradient, parameter)
-        if parameter in self.arrived:  # a second backward before the step
-            place.add_(parameter.grad, alpha=1 / self.ranks)
-        else:
-            torch.div(parameter.grad, self.ranks, out=place)
-        self.arrived.add(parameter)
-        parameter.grad = None
-
-    def complete_gradient(self) -> Tensor:
-        """The flat gradient, ready to be summed over the ranks.
-
-        What did not take part in the backward is zero. The mean of an earlier backward, which this rank alone has
-        of its own part, goes on top: the sum over the ranks includes it once.
-        """
-        if self.gradient is None:
-            self.gradient, self.arrived = torch.zeros_like(self.full), set(self.parameters)
-        for parameter in self.parameters:
-            if parameter not in self.arrived:
-                self.view(self.gradient, parameter).zero_()
-        self.gradient[self.end :].zero_()
-        if self.shard.grad is not None:
-            self.mine(self.gradient).add_(self.shard.grad)
-        return self.gradient
-
-    # ---- stage 3: the full buffer comes and goes ----------------------------------------------------------
-
-    @property
-    def is_gathered(self) -> bool:
-        return self.full.untyped_storage().nbytes() > 0
-
-    def shard_only(self) -> None:
-        """Keep nothing but the shard, from now on in memory of its own."""
-        self.shard.data = self.shard.data.clone()
-        self.free()
-
-    def free(self) -> None:
-        """Give back the memory of ``full``. The tensor itself stays: what autograd has saved of it, views
-        too, is whole again once ``full`` is."""
-        self.full.untyped_storage().resize_(0)
-        nothing = self.full.new_empty(0)
-        for parameter in self.parameters:
-            parameter.data = nothing  # so that whoever uses it now meets a wrong shape, not freed memory
-
-    @torch.no_grad()
-    def unshard(self) -> None:
-        """All-gather the shards into the memory of ``full``."""
-        if not self.is_gathered:
-            self.full.untyped_storage().resize_(self.elements * self.full.element_size())
-            with trace.span("communication", f"all-gather {self.name}"):
-                all_gather(self.full, self.shard.detach(), group=self.group)
-            self.point_into(self.full)
+        """New values for all parameters, of which this rank keeps its shard, and all where they are gathered."""
+        for i, tensor in enumerate(tensors):
+            self.shard[slice(*self.extent(i))] = self.part(i, tensor).to(self.shard.device)
+            if self.storage.nbytes():
+                self.view(self.full, i).copy_(tensor)
 
 
 def storage_bytes(tensors: Iterable[object]) -> int:
-    """Of the memory behind tensors, shared memory counted once; what is no tensor counts nothing."""
+    """Bytes of the memory behind tensors; shared memory counts once, and what is no tensor counts nothing."""
     storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())

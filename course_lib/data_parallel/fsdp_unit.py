@@ -1,221 +1,186 @@
-"""What FSDP moves at a time: the parameters of one module (a unit) laid end to end, whole only while it computes.
+"""What FSDP moves: the parameters of a unit, unsharded while its module computes and sharded while it does not.
 
-Between uses each of F ranks (the sharding factor) keeps a 1/F-th of the flat buffer, its shard. ``gather``
-brings the buffer to life, ``reshard`` lets it go, and ``reduction`` turns the gradient of the whole into the
-averaged gradient of the shard.
+Modules hold one form or the other, so that code which reads ``module.weight`` finds a full weight in forward and in
+backward, and ``model.parameters()`` gives an optimizer the shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
-from course_lib.data_parallel.flat import all_gather, reduce_scatter, storage_bytes
+from course_lib.data_parallel.checkpoint import ONE_NUMBER
+from course_lib.data_parallel.flat import FlatParameters, storage_bytes
+from course_lib.data_parallel.fsdp_units import ROOT
+from course_lib.data_parallel.sharded_gradient import ShardedGradient
 from course_lib.runtime import trace
 
 
 @dataclass(eq=False)
-class Slot:
-    """One parameter of a unit, in its two forms.
+class ShardedParameter:
+    """One parameter in its two forms. Modules hold the unsharded form while they compute, else the sharded one.
 
     Attributes:
         name: its first name in the model.
-        owners: the modules that use it, each with its own name for it; several when it is tied.
-        whole: in its shape, a view into the unit's buffer: what modules compute with. At first, the model's own.
-        piece: (n,) of its elements, n >= 0, a view into the shard: what the optimizer updates.
-        start: where in the flattened parameter the piece begins.
+        owners: the modules that use it, each with its own name for it; several where it is tied.
+        unsharded: in the parameter's shape, a view into ``full``. Before sharding: the model's own parameter.
+        sharded: (1, …, n) with as many dimensions as the parameter; its n >= 0 elements are a view into ``shard``.
+            This is the parameter that an optimizer updates.
     """
 
     name: str
     owners: list[tuple[nn.Module, str]]
-    whole: nn.Parameter
-    piece: nn.Parameter | None = None
-    start: int = 0
+    unsharded: nn.Parameter
+    sharded: nn.Parameter | None = None
 
 
-class FlatBuffer:
-    """Parameters that come and go together.
-
-    Args:
-        name: what to call it in timelines.
-        slots: of one dtype, all trainable or all frozen. In their owners, pieces take their place.
-        shard_group: the F ranks that own a part each.
-        replica_group: the ranks that hold the same part in other copies of the model; None: there is one copy.
-        device: where it computes.
-        dtype: in which it computes; the shard keeps the dtype of the parameters.
-        offload: keep the shard, and what belongs to it, in the memory of the CPU.
-
-    Attributes:
-        shard: (part,) this rank's elements.
-        full: (F * part,) all of them, then up to F - 1 zeros. Its memory comes and goes; the tensor stays.
-        gradient: (F * part,) of this rank's batch alone, until it is reduced; in the shard's dtype.
-    """
+class ShardedFlat(FlatParameters):
+    """A flat buffer whose parameters the modules of a unit hold in one form or in the other."""
 
     def __init__(
-        self,
-        name: str,
-        slots: list[Slot],
-        shard_group: ProcessGroup,
-        replica_group: ProcessGroup | None,
-        device: torch.device,
-        dtype: torch.dtype | None,
-        offload: bool,
+        self, name: str, parameters: list[ShardedParameter], group: ProcessGroup, device: torch.device
     ) -> None:
-        self.name, self.slots, self.device = name, slots, device
-        self.shard_group, self.replica_group = shard_group, replica_group
-        self.trainable = slots[0].whole.requires_grad
-        self.sizes = [slot.whole.numel() for slot in slots]
-        self.part = -(-sum(self.sizes) // shard_group.size())  # rounded up
-
-        flat = torch.zeros(self.part * shard_group.size(), dtype=slots[0].whole.dtype, device=device)
-        for slot, view in zip(slots, self.cut(flat), strict=True):
-            view.copy_(slot.whole.detach().flatten())
-        for group in filter(None, (replica_group, shard_group)):  # all start as the mesh's first rank
-            dist.broadcast(flat, group=group, group_src=0)
-        begin = shard_group.rank() * self.part
-        shard = flat[begin : begin + self.part]
-        self.shard = shard.to("cpu", copy=True).pin_memory() if offload and flat.is_cuda else shard.clone()
-        self.full = torch.empty_like(flat, dtype=dtype if flat.is_floating_point() else None)
-        self.gathering: tuple[dist.Work, Tensor] | None = None
-        self.gradient: Tensor | None = None
-        self.on_the_way: list[Tensor] = []  # gradients that are being reduced
-        self.reached: set[str] = set()  # parameters that backward has reached since the last reduction
-
-        for slot, view in zip(slots, self.cut(self.full), strict=True):
-            first = view.storage_offset() - begin  # counted from the beginning of the shard
-            low, high = (min(max(edge, 0), self.part) for edge in (first, first + view.numel()))
-            slot.start = low - first
-            slot.piece = nn.Parameter(self.shard[low:high], requires_grad=self.trainable)
-            slot.whole = nn.Parameter(view.view(slot.whole.shape), requires_grad=self.trainable)
+        trainable = parameters[0].unsharded.requires_grad
+        label = name if trainable else f"{name} (frozen)"
+        super().__init__([p.unsharded.detach() for p in parameters], label, group, device)
+        self.parameters, self.trainable = parameters, trainable
+        self.shard = self.resting_shard()
+        self.full = self.buffer()
+        for i, p in enumerate(parameters):
+            low, high = self.extent(i)
+            dims = [1] * (p.unsharded.dim() - 1)  # a matrix's shard is (1, n), so that p.dim() >= 2 holds
+            p.sharded = nn.Parameter(self.shard[low:high].view(*dims, high - low), self.trainable)
+            p.unsharded = nn.Parameter(self.view(self.full, i), self.trainable)
         self.reshard()
 
-    # ---- parameters ---------------------------------------------------------------------------------------
+    def resting_shard(self) -> Tensor:
+        """The shard in memory of its own, because that of ``full`` is freed."""
+        return self.shard.clone()
 
-    @property
-    def storage(self) -> torch.UntypedStorage:
-        """Behind ``full``, its views, and all that autograd has saved of them."""
-        return self.full.untyped_storage()
-
-    def gather(self) -> None:
-        """Start the all-gather, unless the unit is whole or on its way."""
-        if self.storage.nbytes() == 0:
-            self.storage.resize_(self.full.numel() * self.full.element_size())
-            mine = self.shard.to(self.device, self.full.dtype, non_blocking=True)
-            # Through .data: that ``full`` is filled again is not a change of what autograd has saved of it.
-            arrived = trace.begin("communication", f"all-gather {self.name}")
-            work = all_gather(self.full.data, mine, group=self.shard_group, async_op=True)
-            work.get_future().add_done_callback(arrived)
-            self.gathering = work, mine
+    def buffer(self) -> Tensor:
+        """What parameters are gathered into: (p * shard_size,)."""
+        return torch.empty_like(self.full)
 
     def unshard(self) -> None:
-        """Wait until the unit is whole, and give the modules whole parameters."""
-        self.gather()
-        if self.gathering is not None:
-            self.gathering[0].wait()
-            self.gathering = None
-            self._install("whole")
+        super().unshard()
+        self._install("unsharded")
 
     def reshard(self) -> None:
-        """Free the buffer, and give the modules pieces."""
-        if self.gathering is not None:  # gathered ahead, and then not used
-            self.gathering[0].wait()
-            self.gathering = None
-        self.storage.resize_(0)
-        self._install("piece")
+        super().reshard()
+        self._install("sharded")
 
     def _install(self, form: str) -> None:
-        for slot in self.slots:
-            for module, attribute in slot.owners:
-                module._parameters[attribute] = getattr(slot, form)
+        for p in self.parameters:
+            for module, attribute in p.owners:
+                module._parameters[attribute] = getattr(p, form)
 
-    # ---- gradients ----------------------------------------------------------------------------------------
-
-    def cut(self, flat: Tensor) -> list[Tensor]:
-        """The part of each parameter in a flat tensor, as views."""
-        return list(flat[: sum(self.sizes)].split(self.sizes))
-
-    @torch.no_grad()
     def take_gradients(self) -> None:
-        """Add the gradients that backward has left in the whole parameters to ``gradient``, and free them."""
-        if self.gradient is None:
-            self.gradient = torch.zeros_like(self.full, dtype=self.shard.dtype)
-        for slot, view in zip(self.slots, self.cut(self.gradient), strict=True):
-            if slot.whole.grad is not None:
-                view += slot.whole.grad.flatten()
-                slot.whole.grad = None
-                self.reached.add(slot.name)
+        """Move the gradients of the unsharded parameters to the flat gradient."""
+        for i, p in enumerate(self.parameters):
+            if p.unsharded.grad is not None:
+                self.accumulate(i, p.unsharded.grad)
+                p.unsharded.grad = None
 
     @torch.no_grad()
-    def reduction(self) -> Iterator[None]:
-        """Average the gradient over all ranks. Yields while a collective is under way, so that the caller may
-        compute: reduce-scatter among the ranks that share this copy, then all-reduce among the copies. Their spans
-        end when they are waited for, as Gloo does not say when a reduce-scatter is over."""
-        gradient, self.gradient = self.gradient, None
-        reached, self.reached = self.reached, set()
-        mine = gradient.new_empty(self.part)
-        self.on_the_way = [gradient, mine]
-        arrived = trace.begin("communication", f"reduce-scatter {self.name}")
-        work = reduce_scatter(mine, gradient, group=self.shard_group, async_op=True)
+    def reduction(self) -> Generator[None]:
+        """Average the flat gradient, and give each sharded parameter its elements of the mean.
+
+        A parameter that no rank has used must stay without a gradient, on every rank, because momentum and weight
+        decay would otherwise move it. The sum itself tells: an unused parameter contributes -0.0 and a used one never
+        does (``accumulate`` adds to +0.0), and a sum is -0.0 only where every rank has contributed -0.0.
+        """
+        gradient, reached = self.zero_gradient() if self.gradient is None else self.gradient, self.reached
+        for i in set(range(len(self.parameters))) - reached:
+            self.view(gradient, i).fill_(-0.0)
+        self.gradient, self.reached = None, set()
+        averaging = self.average(gradient)
         del gradient
-        yield
-        work.wait()
-        arrived()
-        self.on_the_way = [mine]
-        ranks = self.shard_group.size()
-        if self.replica_group is not None:
-            ranks *= self.replica_group.size()
-            arrived = trace.begin("communication", f"all-reduce {self.name}")
-            work = dist.all_reduce(mine, group=self.replica_group, async_op=True)
-            yield
-            work.wait()
-            arrived()
-        mine = mine.div_(ranks).to(self.shard.device)
-        self.on_the_way = []
-        for slot in self.slots:
-            grad = mine[slot.piece.storage_offset() :][: slot.piece.numel()]
-            if slot.piece.grad is not None:
-                slot.piece.grad += grad
-            elif slot.name in reached or grad.any():  # what nobody has used stays without a gradient
-                slot.piece.grad = grad
+        mean = yield from averaging
+        for i, p in enumerate(self.parameters):
+            elements = mean[slice(*self.extent(i))].view_as(p.sharded)
+            if p.sharded.grad is not None:
+                p.sharded.grad += elements
+            elif i in reached or not elements.numel() or not ((elements == 0) & elements.signbit()).all():
+                p.sharded.grad = ShardedGradient.of(elements, self.group)
 
-    # ---- what can be asked --------------------------------------------------------------------------------
+    def drop_gradients(self) -> None:
+        """Forget what a backward that failed has left."""
+        self.gradient, self.reducing, self.reached = None, [], set()
+        for p in self.parameters:
+            p.unsharded.grad = None
 
-    @torch.no_grad()
-    def collect(self, pieces: Sequence[Tensor]) -> list[Tensor]:
-        """Something of which every slot has a piece, whole and in the CPU's memory. All ranks call it."""
-        mine = torch.cat([piece.detach().to(self.device) for piece in pieces])
-        mine = nn.functional.pad(mine, (0, self.part - mine.numel()))
-        flat = mine.new_empty(self.full.shape)
-        all_gather(flat, mine, group=self.shard_group)
-        whole = zip(self.slots, self.cut(flat), strict=True)
-        return [values.view(slot.whole.shape).to("cpu", copy=True) for slot, values in whole]
+    # ---- what checkpoints and ledgers ask -----------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        return [p.name for p in self.parameters]
+
+    @property
+    def in_model(self) -> list[nn.Parameter]:
+        """What ``model.parameters()`` lists for each parameter between forward and backward."""
+        return [p.sharded for p in self.parameters]
+
+    def states(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """The optimizer's states of each parameter on this rank; nothing where this rank owns no element."""
+        return [optimizer.state.get(p.sharded, {}) if p.sharded.numel() else {} for p in self.parameters]
+
+    def updated_parameters(self) -> list[tuple[nn.Parameter, list[str]]]:
+        """What an optimizer updates, and the names of the parameters that this covers."""
+        return [(p.sharded, [p.name]) for p in self.parameters]
+
+    def shard_states(self, full: list[dict[str, Any]]) -> dict[nn.Parameter, dict[str, Any]]:
+        """From the full optimizer states of each parameter, this rank's part."""
+        return {
+            p.sharded: {
+                key: deepcopy(value) if key in ONE_NUMBER else self.part(i, value).clone().view_as(p.sharded)
+                for key, value in state.items()
+            }
+            for i, (p, state) in enumerate(zip(self.parameters, full, strict=True))
+        }
 
     def memory(self) -> tuple[int, int]:
         """Bytes of parameters, and of gradients, alive now."""
-        wholes, pieces = [s.whole.grad for s in self.slots], [s.piece.grad for s in self.slots]
         parameters = [self.full, self.shard, *(self.gathering or ())[1:]]
-        return storage_bytes(parameters), storage_bytes([self.gradient, *self.on_the_way, *wholes, *pieces])
+        gradients = [p.unsharded.grad for p in self.parameters] + [p.sharded.grad for p in self.parameters]
+        return storage_bytes(parameters), storage_bytes([self.gradient, *self.reducing, *gradients])
 
 
-@dataclass(eq=False)
 class Unit:
-    """A module with its flat buffers: one, or several where its parameters differ in dtype or some are frozen."""
+    """A module whose parameters are unsharded together: one flat buffer for each dtype, frozen parameters apart."""
 
-    name: str
-    module: nn.Module
-    flats: list[FlatBuffer]
-    reshard_after_forward: bool
+    def __init__(
+        self, name: str, module: nn.Module, flats: list[ShardedFlat], reshard_after_forward: bool
+    ) -> None:
+        self.name, self.module, self.flats = name, module, flats
+        self.reshard_after_forward, self.reshard_after_backward = reshard_after_forward, True
+        self.synchronising = True  # else gradients accumulate without being reduced
+        self.trainable = [p for flat in flats if flat.trainable for p in flat.parameters]
+        self.end_span: Callable[..., None] = lambda: None
+        self.expect_backward()
+        self.due = False  # a forward, or a begun backward, has gradients that are not yet reduced
 
-    def __post_init__(self) -> None:
-        self.trainable = [slot for flat in self.flats if flat.trainable for slot in flat.slots]
-        self.missing = len(self.trainable)  # parameters that backward has yet to reach
-        self.due = False  # a forward awaits its backward
-        self.end_span = lambda: None
+    def hook(self, schedule: Any) -> None:
+        """Let ``schedule`` (an ``FSDP``) say when this unit is unsharded, resharded and reduced."""
+        self.schedule = schedule
+        self.module.register_forward_pre_hook(
+            lambda _, args, kwargs: self.schedule.before_forward(self, args, kwargs), with_kwargs=True
+        )
+        self.module.register_forward_hook(
+            lambda _, args, output: self.schedule.after_forward(self, output), always_call=True
+        )
+        for p in self.trainable:
+            p.unsharded.register_post_accumulate_grad_hook(lambda _: self.schedule.gradient_ready(self))
+
+    def expect_backward(self) -> None:
+        self.missing = len(self.trainable)  # parameters that this backward has yet to reach
+        self.uses = 0  # forwards whose backward is not over
 
     def gather(self) -> None:
         for flat in self.flats:
@@ -230,14 +195,18 @@ class Unit:
         for flat in self.flats:
             flat.reshard()
 
-    def forget(self) -> None:
-        """Drop the gradients that a failed backward has left."""
-        self.missing = len(self.trainable)
+    def rename(self, inside: str) -> None:
+        """The unit's names as those in a larger model, in which its own model is called ``inside``."""
+        self.name = f"{inside}.{self.name}".strip(".")
         for flat in self.flats:
-            flat.gradient, flat.on_the_way, flat.reached = None, [], set()
-            for slot in flat.slots:
-                slot.whole.grad = None
+            flat.name = self.name if flat.trainable else f"{self.name} (frozen)"
+            for p in flat.parameters:
+                p.name = f"{inside}.{p.name}".strip(".")
+
+    def is_outdated(self) -> bool:
+        """Whether an optimizer has updated a shard since it was gathered."""
+        return any(flat.gathered_version != flat.shard._version for flat in self.flats)
 
     def begin_span(self, what: str) -> None:
-        if self.name:  # the root encloses all others
+        if self.name != ROOT:  # the root's computation encloses all others
             self.end_span = trace.begin("compute", f"{what} {self.name}")

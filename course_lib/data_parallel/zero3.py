@@ -1,8 +1,8 @@
-"""ZeRO stage 3 (arXiv:1910.02054, section 5.3): the parameters, too, are there only while they are used.
+"""ZeRO stage 3 (arXiv:1910.02054, section 5.3): parameters, too, are there only while they are used.
 
 A module's parameters are gathered before its forward and freed after it, and once more around its backward: two
-all-gathers and a reduce-scatter, 3 Psi where the other stages send 2. Hooks do it from outside. The model is a
-plain module still, whose parameters are empty between uses.
+all-gathers and a reduce-scatter, 3 Psi where stages 1 and 2 send 2 Psi. Hooks do it from outside. FSDP is this idea
+with a schedule: it gathers the next unit while this one computes.
 """
 
 from __future__ import annotations
@@ -10,29 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.optim import Optimizer
 
-from course_lib.data_parallel.flat import FlatParameters
+from course_lib.data_parallel.sharded_optimizer import Bucket
 from course_lib.data_parallel.zero import Zero2
+from course_lib.training.nested_tensors import tensors_in
 
 
 class Zero3(Zero2):
-    """Stage 3: parameters, gradients and optimizer states, a p-th of each on every rank.
+    """Stage 3: parameters, too. A module's parameters are gathered before its forward and freed after it, and once
+    more around its backward. Read parameters with ``model_state_dict``; those of the model are empty.
 
-    Used as ``Zero1`` is. Frozen parameters are sharded as well. A parameter that two modules share is gathered
-    for each of them. Read parameters with ``state_dict``: those of the model are empty.
+    Frozen parameters are sharded as well. A parameter that two modules share is gathered for each of them.
 
     Args:
-        units: modules to be gathered whole, with all that is below them: fewer, larger messages. A module that
-            reads a submodule's parameters without calling it, as ``nn.MultiheadAttention`` does, has to be one.
-            By default every module is by itself.
+        units: modules to be gathered whole, with all that is below them. A module that reads a submodule's parameters
+            without calling it, as ``nn.MultiheadAttention`` does, has to be one. By default every module is by itself.
         settings: as in ``Zero1``; ``bucket_mb`` has no effect.
-
-    Raises:
-        ValueError: as ``Zero1``; a unit that is not in the model.
     """
 
     stage = 3
@@ -45,61 +41,61 @@ class Zero3(Zero2):
         units: Iterable[nn.Module] = (),
         **settings: Any,
     ) -> None:
-        self.units = _units(model, list(units))
+        self.units = modules_with_parameters(model, list(units))
         super().__init__(model, optimizer_class, **settings)
         self.users = dict.fromkeys(self.flats, 0)  # modules that are using each flat at this moment
         flat_of = {p: flat for flat in self.flats for p in flat.parameters}
         for module, (_, parameters) in self.units.items():
-            flats = list(dict.fromkeys(flat_of[p] for p in parameters if p in flat_of))
-            if flats:
-                self._hook(module, flats)
+            self._hook(module, list(dict.fromkeys(flat_of[p] for p in parameters if p in flat_of)))
         for flat in self.flats:
             flat.shard_only()
 
-    def _cut(self, parameters: list[nn.Parameter]) -> Iterator[tuple[str, list[nn.Parameter]]]:
-        """One flat for each unit; its frozen parameters apart, as they have no gradient."""
+    def cut(self, parameters: list[nn.Parameter]) -> Iterator[tuple[str, list[nn.Parameter]]]:
+        """One flat for each module and kind of parameter; a shared parameter belongs to the first module."""
         left = dict.fromkeys(parameters)
         for name, own in self.units.values():
             kinds: dict[tuple, list[nn.Parameter]] = {}
             for p in own:
-                if p in left:  # a shared parameter belongs to the first
+                if p in left:
                     del left[p]
                     kinds.setdefault((p.dtype, p.requires_grad), []).append(p)
             for cut in kinds.values():
                 yield name, cut
 
-    def _hook(self, module: nn.Module, flats: list[FlatParameters]) -> None:
+    def _hook(self, module: nn.Module, flats: list[Bucket]) -> None:
         def before_forward(*_: Any) -> None:
             self._use(flats)
 
         def after_forward(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
             self._release(flats)
-            # Backward of the module runs from the gradient of its output to the gradients of its inputs.
-            if outputs := list(_differentiable(output)):
+            # Backward of the module runs from the gradient of its output to the gradients of its inputs. An operation
+            # in place drops the hooks of a view, but not those of the tensor it is a view of.
+            outputs = [t._base if t._is_view() and t._base.requires_grad else t for t in tensors_in(output)]
+            if outputs := [t for t in outputs if t.requires_grad]:
                 register_multi_grad_hook(outputs, lambda _: self._use_in_backward(flats), mode="any")
-                if inputs := list(_differentiable((args, kwargs))):
+                if inputs := [t for t in tensors_in((args, kwargs)) if t.requires_grad]:
                     register_multi_grad_hook(inputs, lambda _: self._release(flats), mode="all")
 
         module.register_forward_pre_hook(before_forward)
         module.register_forward_hook(after_forward, with_kwargs=True, always_call=True)
 
-    def _use(self, flats: list[FlatParameters]) -> None:
+    def _use(self, flats: list[Bucket]) -> None:
         for flat in flats:
             self.users[flat] += 1
             flat.unshard()
 
-    def _use_in_backward(self, flats: list[FlatParameters]) -> None:
+    def _use_in_backward(self, flats: list[Bucket]) -> None:
         self._backward_begins()
         self._use(flats)
 
-    def _release(self, flats: list[FlatParameters]) -> None:
+    def _release(self, flats: list[Bucket]) -> None:
         for flat in flats:
             self.users[flat] = max(0, self.users[flat] - 1)
             if not self.users[flat]:
-                flat.free()
+                flat.reshard()
 
-    def _gradient_arrived(self, flat: FlatParameters, parameter: nn.Parameter) -> None:
-        super()._gradient_arrived(flat, parameter)
+    def _gradient_ready(self, flat: Bucket, parameter: nn.Parameter) -> None:
+        super()._gradient_ready(flat, parameter)
         if not self.missing[flat]:  # every use has had its backward; inputs without a gradient cannot tell
             self._free(flat)
 
@@ -108,35 +104,33 @@ class Zero3(Zero2):
         for flat in self.flats:
             self._free(flat)
 
-    def _free(self, flat: FlatParameters) -> None:
+    def _free(self, flat: Bucket) -> None:
         self.users[flat] = 0
-        flat.free()
+        flat.reshard()
 
-    def _publish(self) -> None:
-        """The update goes nowhere: whoever needs a parameter will gather it."""
+    def gather_parameters(self) -> None:
+        """Nothing is sent: what needs a parameter will gather it."""
 
 
-def _units(model: nn.Module, whole: list[nn.Module]) -> dict[nn.Module, tuple[str, list[nn.Parameter]]]:
-    """Each module that is gathered by itself, with its name and the parameters that are gathered for it."""
-    strangers = [module for module in whole if module not in set(model.modules())]
-    if strangers:
+def modules_with_parameters(
+    model: nn.Module, units: list[nn.Module]
+) -> dict[nn.Module, tuple[str, list[nn.Parameter]]]:
+    """Each module that is gathered by itself, with its name and the parameters that are gathered for it.
+
+    Raises:
+        ValueError: a unit is not in the model.
+    """
+    if strangers := [module for module in units if module not in set(model.modules())]:
         raise ValueError(
             f"units must be modules of the model, not a {type(strangers[0]).__name__} outside it"
         )
-    units, covered = {}, set()
+    found, covered = {}, set()
     for name, module in model.named_modules():
         if module in covered:
             continue
-        if module in whole:
+        if module in units:
             covered |= set(module.modules())
-        parameters = list(module.parameters(recurse=module in whole))
+        parameters = list(module.parameters(recurse=module in units))
         if parameters:
-            units[module] = (name or type(model).__name__, parameters)
-    return units
-
-
-def _differentiable(data: Any) -> Iterator[Tensor]:
-    """The tensors in nested containers that will have a gradient."""
-    for leaf in torch.utils._pytree.tree_leaves(data):
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
-            yield leaf
+            found[module] = (name or type(model).__name__, parameters)
+    return found

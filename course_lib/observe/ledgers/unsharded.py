@@ -15,16 +15,16 @@ from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 
 @contextmanager
 def record_unsharded(fsdp: FSDP) -> Iterator[Callable[[], MemoryHistory]]:
-    """Note this rank's parameter bytes at the end of each unit's computation, before it is dropped.
+    """Note this rank's parameter bytes at the end of each unit's computation, before the unit is resharded.
 
     >>> with record_unsharded(fsdp) as history:                          # doctest: +SKIP
     ...     loss_of(model(x)).backward()
     >>> history().peak                                                   # doctest: +SKIP
 
-    The type is that of the simulator's ``unsharded_history``: shards are ``parameters``, all that is whole or
-    on its way is in ``buffers``, and time counts computations.
+    The type is that of the simulator's ``unsharded_history``: shards are ``parameters``, all that is unsharded or
+    being gathered is in ``buffers``, and time counts computations.
     """
-    shards = sum(flat.shard.untyped_storage().nbytes() for unit in fsdp.units for flat in unit.flats)
+    shards = sum(flat.shard.untyped_storage().nbytes() for flat in fsdp.flats)
     held: list[MemoryBreakdown] = []
     names: list[str] = []
 

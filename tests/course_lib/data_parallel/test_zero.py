@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.data_parallel.sharded_update import ShardedUpdate
-from course_lib.data_parallel.zero import Zero1, Zero2
+from course_lib.data_parallel.zero import ShardedUpdate, Zero1, Zero2
 from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import record_timeline
@@ -103,7 +102,7 @@ def train_in_all_ways():
             model = make(name)
             zero = zero_class(model, Adam, lr=1e-2)
             losses = train(model, mine, zero, steps=STEPS)
-            state = model.state_dict() if zero_class is ShardedUpdate else zero.state_dict()["model"]
+            state = zero.model_state_dict()
             results[name, zero_class.__name__] = losses, state
         model = make(name)
         ddp = DistributedDataParallel(model, find_unused_parameters=True)
@@ -114,7 +113,7 @@ def train_in_all_ways():
         settings = {"lr": 1e-2, "weight_decay": 0.1, "max_norm": 0.3, "bucket_mb": 3e-4}
         zero = zero_class(model, AdamW, parameters=groups(model), **settings)
         losses = train(model, mine, zero, steps=STEPS)
-        results["groups, clipped", zero_class.__name__] = losses, zero.state_dict()["model"]
+        results["groups, clipped", zero_class.__name__] = losses, zero.model_state_dict()
     return results
 
 
@@ -149,7 +148,7 @@ def train_in_pairs(mesh):
         model = make("odd")
         zero = zero_class(model, Adam, lr=1e-2, group=group)
         train(model, mine, zero, steps=2)
-        states.append(zero.state_dict()["model"])
+        states.append(zero.model_state_dict())
     return pair, states
 
 
@@ -194,7 +193,7 @@ def accumulate():
                             (cross_entropy(model(x), y) / 3).backward()
                     zero.step()
             reductions = log.traffic.of("reduce-scatter").calls / len(zero.missing) / 2
-            results[zero_class.__name__, wait] = zero.state_dict()["model"], reductions
+            results[zero_class.__name__, wait] = zero.model_state_dict(), reductions
     return results
 
 
@@ -279,7 +278,7 @@ def states_after_backward(stage, optimizer_class, settings):
     if stage == 0:
         return None, tensors_alive() - before, None, []
     alive, everything = optimizer.memory(), tensors_alive() - before
-    return alive, everything, optimizer.grad_norm.nbytes, [flat.elements for flat in optimizer.flats]
+    return alive, everything, optimizer.grad_norm.nbytes, [flat.full.numel() for flat in optimizer.flats]
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -311,7 +310,7 @@ def gradients_during_backward(zero_class):
     with record_timeline() as log:
         cross_entropy(model(tokens), targets).backward()
     names = [mark.name for mark in log.marks if mark.name.startswith("reduce-scatter")]
-    return max(seen), [4 * flat.elements for flat in zero.flats], names
+    return max(seen), [4 * flat.full.numel() for flat in zero.flats], names
 
 
 def test_stage_2_holds_two_buckets_at_most_while_stage_1_holds_all():
@@ -330,7 +329,7 @@ def begin_training(zero_class, steps):
     model = make("odd")
     zero = zero_class(model, AdamW, parameters=groups(model), lr=1e-2)
     train(model, batches(dist.get_rank(), dist.get_world_size()), zero, steps=steps)
-    return zero.state_dict()
+    return {"model": zero.model_state_dict(), "optimizer": zero.state_dict()}
 
 
 def continue_training(zero_class, state):
@@ -338,9 +337,10 @@ def continue_training(zero_class, state):
     for p in model.parameters():
         nn.init.ones_(p)
     zero = zero_class(model, AdamW, parameters=groups(model), lr=7.0)
-    zero.load_state_dict(state)
+    zero.load_model_state_dict(state["model"])
+    zero.load_state_dict(state["optimizer"])
     train(model, batches(dist.get_rank(), dist.get_world_size())[2:], zero, steps=STEPS - 2)
-    return zero.state_dict()
+    return {"model": zero.model_state_dict(), "optimizer": zero.state_dict()}
 
 
 @pytest.mark.parametrize(("before", "after"), [(Zero1, Zero3), (Zero3, Zero2), (Zero2, Zero1)])
@@ -383,18 +383,18 @@ def poisoned():
         model = make("odd")
         zero = zero_class(model, Adam, lr=1e-2)
         train(model, [(tokens, targets)], zero, steps=1)
-        before = copy.deepcopy(zero.state_dict())
+        before = {"model": zero.model_state_dict(), "optimizer": zero.state_dict()}
         factor = math.nan if dist.get_rank() == 1 else 1.0
         poison = model.scale.register_hook(lambda gradient, factor=factor: gradient * factor)
         cross_entropy(model(tokens), targets).backward()
         poison.remove()
         with pytest.raises(ValueError, match=r"the norm of the gradient is nan.*no parameter was updated"):
             zero.step()
-        after = zero.state_dict()
+        after = {"model": zero.model_state_dict(), "optimizer": zero.state_dict()}
         moments = [state["optimizer"]["state"]["up.weight"] for state in (before, after)]
         unchanged = largest_difference(before["model"], after["model"]) + largest_difference(*moments)
         train(model, [(tokens, targets)], zero, steps=1)
-        results.append((unchanged, zero.state_dict()["model"]["up.weight"].isfinite().all().item()))
+        results.append((unchanged, zero.model_state_dict()["up.weight"].isfinite().all().item()))
     return results
 
 
@@ -420,7 +420,7 @@ def different_branches(zero_class):
     zero = zero_class(model, SGD, lr=1.0, bucket_mb=1e-6)
     model(torch.ones(1, 3)).sum().backward()
     zero.step()
-    return [start[name] - value for name, value in zero.state_dict()["model"].items()]
+    return [start[name] - value for name, value in zero.model_state_dict().items()]
 
 
 @pytest.mark.parametrize("zero_class", [Zero1, Zero2])
@@ -442,10 +442,14 @@ def bad_input():
         lambda: Zero1(nn.Linear(2, 2), Adam, max_norm=-1.0),
         lambda: Zero3(nn.Linear(2, 2), Adam, units=[nn.ReLU()]),
         lambda: Zero1(nn.Linear(2, 2), Adam).step(),
-        lambda: Zero3(nn.Linear(2, 2), Adam).load_state_dict(Zero1(nn.Linear(2, 3), Adam).state_dict()),
-        lambda: Zero1(nn.Linear(2, 2), Adam).load_state_dict(Zero1(nn.Bilinear(1, 1, 1), Adam).state_dict()),
-        lambda: Zero1(nn.Linear(2, 2, bias=False), Adam).load_state_dict(
-            Zero1(nn.Linear(2, 2), Adam).state_dict()
+        lambda: Zero3(nn.Linear(2, 2), Adam).load_model_state_dict(
+            Zero1(nn.Linear(2, 3), Adam).model_state_dict()
+        ),
+        lambda: Zero1(nn.Linear(2, 2), Adam).load_model_state_dict(
+            Zero1(nn.Bilinear(1, 1, 1), Adam).model_state_dict()
+        ),
+        lambda: Zero1(nn.Linear(2, 2, bias=False), Adam).load_model_state_dict(
+            Zero1(nn.Linear(2, 2), Adam).model_state_dict()
         ),
     ):
         with pytest.raises(ValueError) as caught:
@@ -501,7 +505,7 @@ def comes_and_goes():
     x = torch.randn(4, 5, 3, dtype=torch.float64)
 
     def gathered():
-        return [flat.name for flat in zero.flats if flat.is_gathered]
+        return [flat.name for flat in zero.flats if flat.storage.nbytes()]
 
     def bytes_left():
         return sum(p.numel() for p in model.parameters())
@@ -521,7 +525,7 @@ def comes_and_goes():
     optimizer = SGD(plain.parameters(), lr=0.1)
     optimizer.step()
     zero.step()
-    return largest_difference(zero.state_dict()["model"], plain.state_dict())
+    return largest_difference(zero.model_state_dict(), plain.state_dict())
 
 
 def test_stage_3_gathers_around_uses_also_when_recomputed_or_stopped():

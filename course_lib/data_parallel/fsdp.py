@@ -160,12 +160,14 @@ class FSDP(ShardedModule):
 
     def gradient_ready(self, unit: Unit) -> None:
         unit.missing -= 1
-        if unit.missing == 0 and unit.name != ROOT:
-            self._reduce(unit)
+        if unit.missing == 0 and not unit.frozen and unit.name != ROOT:
+            self._reduce(unit)  # a frozen parameter may still be needed, for the gradients of the inputs
 
     def _inputs_ready(self, unit: Unit, _: Any) -> None:
         unit.uses -= 1
-        if unit.uses == 0 and unit.due:  # some parameter was not reached
+        if (
+            unit.uses == 0 and unit.due
+        ):  # not done by gradient_ready: some parameter is frozen, or was not reached
             self._reduce(unit)
 
     def _reduce(self, unit: Unit) -> None:

@@ -162,6 +162,7 @@ class Unit:
         self.reshard_after_forward, self.reshard_after_backward = reshard_after_forward, True
         self.synchronising = True  # else gradients accumulate without being reduced
         self.trainable = [p for flat in flats if flat.trainable for p in flat.parameters]
+        self.frozen = any(not flat.trainable for flat in flats)
         self.end_span: Callable[..., None] = lambda: None
         self.expect_backward()
         self.due = False  # a forward, or a begun backward, has gradients that are not yet reduced

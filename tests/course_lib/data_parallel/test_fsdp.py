@@ -12,8 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel as FSDP
-from course_lib.data_parallel.fully_sharded import MixedPrecision
+from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel, MixedPrecision
 from course_lib.data_parallel.zero import Zero1
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
@@ -116,7 +115,7 @@ def one_device(name, dtype=torch.float64, steps=STEPS, **kwargs):
 
 def sharded(mesh, name, settings, dtype=torch.float64, clip=math.inf, pieces=1):
     model = make(name, dtype)
-    fsdp = FSDP(model, units_of(model), mesh, **settings)
+    fsdp = FullyShardedDataParallel(model, units_of(model), mesh, **settings)
     norm_of = lambda _: fsdp.clip_grad_norm(clip)  # noqa: E731
     losses, norms = run(model, AdamW(groups(model), lr=1e-2), my_batches(), norm_of, pieces)
     losses = torch.tensor(losses, dtype=dtype, device=current_device())
@@ -176,7 +175,7 @@ def test_clips_by_the_norm_over_all_shards():
 
 def accumulate_without_sync(mesh):
     model = make("odd", torch.float64)
-    fsdp = FSDP(model, units_of(model), mesh)
+    fsdp = FullyShardedDataParallel(model, units_of(model), mesh)
     optimizer = AdamW(groups(model), lr=1e-2)
     with record_traffic() as log:
         for batch in my_batches():
@@ -210,7 +209,7 @@ def beside_fully_shard(mesh, cases):
 
 def ours(mesh, low=False, **settings):
     model = make()
-    fsdp = FSDP(
+    fsdp = FullyShardedDataParallel(
         model,
         ["blocks.*"],
         mesh,
@@ -266,7 +265,7 @@ def test_equals_fully_shard_but_for_the_order_of_sums():
 def bytes_at_boundaries(mesh, prefetch, dtype):
     """Bytes of parameters and gradients at each boundary of each block; bytes of shards, a block and the root."""
     model = make()
-    fsdp = FSDP(
+    fsdp = FullyShardedDataParallel(
         model, ["blocks.*"], mesh, prefetch=prefetch, precision=dtype and MixedPrecision(dtype, torch.float32)
     )
     alive, gradients = {}, {}
@@ -335,7 +334,7 @@ def test_low_precision_units_take_half_and_shards_do_not():
 
 def model_states(mesh):
     model = make()
-    fsdp = FSDP(model, ["blocks.*"], mesh)
+    fsdp = FullyShardedDataParallel(model, ["blocks.*"], mesh)
     optimizer = AdamW(model.parameters())
     run(model, optimizer, my_batches(1))
     return fsdp.memory(optimizer), len(optimizer.state)
@@ -358,7 +357,7 @@ def test_model_states_to_the_byte(mesh):
 def traffic_of_a_step(mesh, name, microbatches=1, **settings):
     """What a step sends, and the elements of the buffers of trainable and of frozen parameters."""
     model = make(name)
-    fsdp = FSDP(model, units_of(model), mesh, **settings)
+    fsdp = FullyShardedDataParallel(model, units_of(model), mesh, **settings)
     x, y = my_batches(1)[0]
     with record_traffic() as log:
         for _ in range(microbatches):
@@ -406,7 +405,7 @@ def test_traffic_is_three_models_and_frozen_parameters_are_not_reduced():
 
 def spans_of_a_step(mesh, prefetch):
     model = make(hidden_size=64)
-    FSDP(model, ["blocks.*"], mesh, reshard_after_forward=True, prefetch=prefetch)
+    FullyShardedDataParallel(model, ["blocks.*"], mesh, reshard_after_forward=True, prefetch=prefetch)
     x, y = my_batches(1)[0]
     with record_timeline() as log:
         cross_entropy(model(x), y).backward()
@@ -450,7 +449,7 @@ def load(fsdp, optimizer, state):
 
 def train_and_save(mesh, steps, state=None, name="odd"):
     model = make(name, torch.float64)
-    fsdp = FSDP(model, units_of(model), mesh)
+    fsdp = FullyShardedDataParallel(model, units_of(model), mesh)
     optimizer = AdamW(groups(model), lr=1e-2)
     if state is not None:
         load(fsdp, optimizer, state)
@@ -491,7 +490,7 @@ def test_zero_takes_up_the_state():
 
 def load_bad_states(mesh):
     model = make("odd")
-    fsdp = FSDP(model, units_of(model), mesh)
+    fsdp = FullyShardedDataParallel(model, units_of(model), mesh)
     optimizer = AdamW(groups(model), lr=1e-2)
     run(model, optimizer, my_batches(1))
     before = save(fsdp, optimizer)
@@ -533,7 +532,9 @@ def recomputed(mesh, how):
     if how == "around the unit":
         for i, block in enumerate(model.blocks):
             model.blocks[i] = Recomputed(block)
-    fsdp = FSDP(model, ["blocks.*.block"] if how == "around the unit" else ["blocks.*"], mesh)
+    fsdp = FullyShardedDataParallel(
+        model, ["blocks.*.block"] if how == "around the unit" else ["blocks.*"], mesh
+    )
     out = run(model, SGD(model.parameters(), lr=0.1), my_batches(2))
     return out[0], [unit.name for unit in fsdp.units], fsdp.memory().parameters
 
@@ -560,7 +561,7 @@ def test_recomputation_inside_and_around_units():
 def interrupted(mesh, reshard):
     """Evaluation, a forward that raises, a backward that raises: training goes on as if nothing had been."""
     model = make("gpt", torch.float64)
-    fsdp = FSDP(model, ["blocks.*"], mesh, reshard_after_forward=reshard)
+    fsdp = FullyShardedDataParallel(model, ["blocks.*"], mesh, reshard_after_forward=reshard)
     optimizer = AdamW(groups(model), lr=1e-2)
     losses = []
     for x, y in my_batches():
@@ -606,7 +607,7 @@ def two_losses(mesh):
     twin.append(twin[1])
     twin.load_state_dict(model.state_dict())
     model.to(current_device())
-    fsdp = FSDP(model, ["1"], mesh)
+    fsdp = FullyShardedDataParallel(model, ["1"], mesh)
     x = torch.randn(4, 6, dtype=torch.float64)
     (twin(x).sum() + twin(2 * x).square().sum()).backward()
     xd = x.to(current_device())
@@ -626,7 +627,7 @@ def different_seeds(mesh):
     torch.manual_seed(dist.get_rank())
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).to(current_device())
     model[1].running_mean.fill_(dist.get_rank())
-    return FSDP(model, ["0"], mesh).state_dict()
+    return FullyShardedDataParallel(model, ["0"], mesh).state_dict()
 
 
 def test_all_begin_as_the_first_rank():
@@ -650,7 +651,7 @@ def bad_settings(mesh):
     ]:
         before = {name: p for name, p in model.named_parameters()}
         with pytest.raises(ValueError) as error:
-            FSDP(model, units, mesh, **settings)
+            FullyShardedDataParallel(model, units, mesh, **settings)
         assert all(p is before[name] for name, p in model.named_parameters())
         complaints.append(str(error.value))
     return complaints
@@ -674,7 +675,7 @@ def test_units_that_cannot_be_say_why():
 
 def three_axes(mesh):
     with pytest.raises(ValueError, match=r"axes \('pp', 'dp', 'tp'\)"):
-        FSDP(make(), ["blocks.*"], mesh)
+        FullyShardedDataParallel(make(), ["blocks.*"], mesh)
 
 
 def test_a_mesh_has_one_axis_or_two():
@@ -683,7 +684,7 @@ def test_a_mesh_has_one_axis_or_two():
 
 def not_finite(mesh):
     model = make()
-    fsdp = FSDP(model, ["blocks.*"], mesh)
+    fsdp = FullyShardedDataParallel(model, ["blocks.*"], mesh)
     optimizer = AdamW(model.parameters())
     before = fsdp.state_dict()
     x, y = my_batches(1)[0]
@@ -704,7 +705,7 @@ def test_a_loss_that_is_not_finite_is_told_to_every_rank():
 
 def offloaded(mesh):
     model = make()
-    fsdp = FSDP(model, ["blocks.*"], mesh, offload=True)
+    fsdp = FullyShardedDataParallel(model, ["blocks.*"], mesh, offload=True)
     optimizer = AdamW(model.parameters())
     losses, _ = run(model, optimizer, my_batches(), lambda _: fsdp.clip_grad_norm())
     places = {p.device.type for p in model.parameters()} | {p.grad.device.type for p in model.parameters()}

@@ -47,15 +47,19 @@ def full_optimizer_state(
     """
     states: dict[str, dict[str, Any]] = {}
     for flat in flats:
-        states |= _full_states(flat, optimizer)
-    named = [
-        {**deepcopy({key: value for key, value in group.items() if key != "params"}), "params": names}
-        for group, names in zip(optimizer.param_groups, groups or _group_names(flats, optimizer), strict=True)
+        states |= full_flat_states(flat, optimizer)
+    return {"state": states, "param_groups": named_groups(optimizer, groups or group_names(flats, optimizer))}
+
+
+def named_groups(optimizer: Optimizer, names: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """The settings of the optimizer's groups, with names for parameters."""
+    return [
+        {**deepcopy({key: value for key, value in group.items() if key != "params"}), "params": list(own)}
+        for group, own in zip(optimizer.param_groups, names, strict=True)
     ]
-    return {"state": states, "param_groups": named}
 
 
-def _full_states(flat: Any, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+def full_flat_states(flat: Any, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
     """By name. A rank that owns no element of a parameter has no state for it; others have."""
     here = flat.states(optimizer)
     numbers = [  # None stands for a tensor with a number for each element
@@ -92,7 +96,7 @@ def load_full_state(
     if parameters is not None:
         _check_names_and_shapes(model, flats, parameters)
     if optimizer is not None:
-        _load_optimizer(flats, optimizer, state, groups or _group_names(flats, optimizer))
+        _load_optimizer(flats, optimizer, state, groups or group_names(flats, optimizer))
     if parameters is None:
         return
     sharded = set()
@@ -142,7 +146,7 @@ def _load_optimizer(
     optimizer.load_state_dict(new)
 
 
-def _group_names(flats: Sequence[Any], optimizer: Optimizer) -> list[list[str]]:
+def group_names(flats: Sequence[Any], optimizer: Optimizer) -> list[list[str]]:
     names = {}
     for flat in flats:
         for parameter, covered in flat.updated_parameters():

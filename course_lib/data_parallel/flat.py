@@ -62,7 +62,6 @@ class FlatParameters:
         dist.broadcast(self.full, group=group, group_src=0)
         self.shard = self.shard_of(self.full)
         self.gathering: tuple[dist.Work, Tensor] | None = None
-        self.gathered_version = -1  # of the shard, whose changes in place PyTorch counts
         self.gradient: Tensor | None = None
         self.reached: set[int] = set()
         self.reducing: list[Tensor] = []  # gradients of collectives under way
@@ -102,7 +101,7 @@ class FlatParameters:
             # Through .data: to fill ``full`` again is no change of what autograd has saved of it.
             work = all_gather(self.full.data, shard, group=self.group, async_op=True)
             work.get_future().add_done_callback(arrived)
-            self.gathering, self.gathered_version = (work, shard), self.shard._version
+            self.gathering = work, shard
 
     def unshard(self) -> None:
         """Wait until ``full`` holds all parameters."""

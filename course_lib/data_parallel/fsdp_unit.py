@@ -204,9 +204,9 @@ class Unit:
             for p in flat.parameters:
                 p.name = f"{inside}.{p.name}".strip(".")
 
-    def is_outdated(self) -> bool:
-        """Whether an optimizer has updated a shard since it was gathered."""
-        return any(flat.gathered_version != flat.shard._version for flat in self.flats)
+    def versions(self) -> list[int]:
+        """Of the sharded parameters; PyTorch counts changes in place, such as an optimizer's."""
+        return [p.sharded._version for flat in self.flats for p in flat.parameters]
 
     def begin_span(self, what: str) -> None:
         if self.name != ROOT:  # the root's computation encloses all others

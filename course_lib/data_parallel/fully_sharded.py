@@ -75,6 +75,9 @@ class FullyShardedDataParallel(FSDP):
             unit.precision = setting_for(unit.name, precision) or MixedPrecision()
             own = setting_for(unit.name, reshard_after_forward)
             unit.reshard_after_forward = unit.reshard_after_forward if own is None else own
+        self.kept: dict[
+            Unit, list[int]
+        ] = {}  # units that stay unsharded after backward, until they are updated
         self.resharded_by_default = reshard_after_forward is None
         self.replicated = ReplicatedParameters(replicated, mesh)
         self._adopt(inner)
@@ -115,11 +118,12 @@ class FullyShardedDataParallel(FSDP):
 
     def reshard_outdated(self) -> None:
         for unit in self.units:
-            if unit.reshard_after_backward or unit.is_outdated():
+            if self.kept.pop(unit, None) != unit.versions():
                 unit.reshard()
 
     def _after_backward(self) -> None:
         super()._after_backward()
+        self.kept = {unit: unit.versions() for unit in self.units if not unit.reshard_after_backward}
         if self.root.synchronising:
             self.replicated.average_gradients()
 

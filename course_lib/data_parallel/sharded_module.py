@@ -13,7 +13,13 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from course_lib.data_parallel.checkpoint import full_optimizer_state, full_parameters, load_full_state
+from course_lib.data_parallel.checkpoint import (
+    full_optimizer_state,
+    full_parameters,
+    group_names,
+    load_full_state,
+    named_groups,
+)
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.sharded_gradient import clip_grad_norm
 from simulator.ledgers.memory import MemoryBreakdown
@@ -94,6 +100,10 @@ class ShardedModule(nn.Module):
     def optimizer_state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
         """The optimizer as one device would have it, by the names of the parameters; see ``checkpoint``."""
         return full_optimizer_state(self.flats, optimizer)
+
+    def optimizer_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """The settings of the optimizer's groups, with the names of the parameters."""
+        return named_groups(optimizer, group_names(self.flats, optimizer))
 
     def load_optimizer_state_dict(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Take this rank's shards of what ``optimizer_state_dict`` gave.

@@ -162,16 +162,16 @@ class ShardedOptimizer(Optimizer):
         *,
         parameters: Iterable[Any] | None = None,
         group: ProcessGroup | None = None,
-        bucket_mb: float = float("inf"),
+        bucket_cap_mb: float = float("inf"),
         max_norm: float | None = None,
         **settings: Any,
     ) -> None:
         check_elementwise(optimizer_class)
-        if not bucket_mb > 0:
-            raise ValueError(f"bucket_mb must be positive, not {bucket_mb!r}")
+        if not bucket_cap_mb > 0:
+            raise ValueError(f"bucket_cap_mb must be positive, not {bucket_cap_mb!r}")
         if max_norm is not None and not max_norm > 0:
             raise ValueError(f"max_norm must be positive, or None to clip nothing, not {max_norm!r}")
-        self.model, self.group, self.bucket_mb, self.max_norm = model, group, bucket_mb, max_norm
+        self.model, self.group, self.bucket_cap_mb, self.max_norm = model, group, bucket_cap_mb, max_norm
         self.grad_norm: Tensor | None = None
         self.names = {p: name for name, p in model.named_parameters()}
         groups = _param_groups(model.parameters() if parameters is None else parameters)
@@ -205,7 +205,7 @@ class ShardedOptimizer(Optimizer):
     def cut(self, parameters: list[nn.Parameter]) -> Iterator[tuple[str, list[nn.Parameter]]]:
         """What of one parameter group goes into each flat buffer: here DDP's buckets, without frozen parameters."""
         trained = [p for p in parameters if p.requires_grad]
-        for i, bucket in enumerate(assign_buckets(trained, self.bucket_mb * 2**20)):
+        for i, bucket in enumerate(assign_buckets(trained, self.bucket_cap_mb * 2**20)):
             yield f"bucket {len(self.flats) + i}", bucket
 
     @property

@@ -48,7 +48,7 @@ class ShardedUpdate(ShardedOptimizer):
         parameters: what to train, as every optimizer takes it: parameters, or groups ``{"params": […], "lr": …}``.
             Default: the model's. Frozen ones are left alone.
         group: the ranks that share the work, such as ``mesh["dp"].get_group()``; None: all.
-        bucket_mb: megabytes (2**20 bytes) of parameters that are reduced together.
+        bucket_cap_mb: megabytes (2**20 bytes) of parameters that are reduced together.
         max_norm: clip the gradient to this norm, taken over all parameters.
 
     Attributes:
@@ -104,9 +104,14 @@ class Zero1(ShardedUpdate):
     """
 
     def __init__(
-        self, model: nn.Module, optimizer_class: type[Optimizer], *, bucket_mb: float = 8.0, **settings: Any
+        self,
+        model: nn.Module,
+        optimizer_class: type[Optimizer],
+        *,
+        bucket_cap_mb: float = 8.0,
+        **settings: Any,
     ) -> None:
-        super().__init__(model, optimizer_class, bucket_mb=bucket_mb, **settings)
+        super().__init__(model, optimizer_class, bucket_cap_mb=bucket_cap_mb, **settings)
         self.synchronising = True
         for flat in self.flats:
             for p in flat.parameters if flat.trainable else []:

@@ -28,7 +28,7 @@ class Zero3(Zero2):
     Args:
         units: modules to be gathered whole, with all that is below them. A module that reads a submodule's parameters
             without calling it, as ``nn.MultiheadAttention`` does, has to be one. By default every module is by itself.
-        settings: as in ``Zero1``; ``bucket_mb`` has no effect.
+        settings: as in ``Zero1``; ``bucket_cap_mb`` has no effect.
     """
 
     stage = 3

@@ -110,7 +110,7 @@ def train_in_all_ways():
         results[name, "torch DDP"] = losses, model.state_dict()
     for zero_class in STAGES:
         model = make("odd")
-        settings = {"lr": 1e-2, "weight_decay": 0.1, "max_norm": 0.3, "bucket_mb": 3e-4}
+        settings = {"lr": 1e-2, "weight_decay": 0.1, "max_norm": 0.3, "bucket_cap_mb": 3e-4}
         zero = zero_class(model, AdamW, parameters=groups(model), **settings)
         losses = train(model, mine, zero, steps=STEPS)
         results["groups, clipped", zero_class.__name__] = losses, zero.model_state_dict()
@@ -269,7 +269,7 @@ def states_after_backward(stage, optimizer_class, settings):
         wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
         optimizer = optimizer_class(model.parameters(), **settings)
     else:
-        wrapped, optimizer = model, STAGES[stage - 1](model, optimizer_class, bucket_mb=0.01, **settings)
+        wrapped, optimizer = model, STAGES[stage - 1](model, optimizer_class, bucket_cap_mb=0.01, **settings)
     for step in range(2):
         cross_entropy(wrapped(tokens), targets).backward()
         if step == 0:
@@ -302,7 +302,7 @@ def test_model_states_to_the_byte(stage):
 def gradients_during_backward(zero_class):
     """The most gradient bytes alive whenever autograd has just added one."""
     model = make("gpt", torch.float32)
-    zero = zero_class(model, Adam, lr=1e-3, bucket_mb=0.002)
+    zero = zero_class(model, Adam, lr=1e-3, bucket_cap_mb=0.002)
     seen = []
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(lambda _: seen.append(zero.memory().gradients))
@@ -417,7 +417,7 @@ def different_branches(zero_class):
     torch.manual_seed(0)
     model = Branches()
     start = copy.deepcopy(model.state_dict())
-    zero = zero_class(model, SGD, lr=1.0, bucket_mb=1e-6)
+    zero = zero_class(model, SGD, lr=1.0, bucket_cap_mb=1e-6)
     model(torch.ones(1, 3)).sum().backward()
     zero.step()
     return [start[name] - value for name, value in zero.model_state_dict().items()]
@@ -438,7 +438,7 @@ def bad_input():
         lambda: ShardedUpdate(nn.Linear(2, 2), torch.optim.Adafactor),
         lambda: Zero2(nn.Linear(2, 2).requires_grad_(False), Adam),
         lambda: Zero1(nn.Linear(2, 2), Adam, parameters=nn.Linear(2, 3).parameters()),
-        lambda: Zero1(nn.Linear(2, 2), Adam, bucket_mb=0),
+        lambda: Zero1(nn.Linear(2, 2), Adam, bucket_cap_mb=0),
         lambda: Zero1(nn.Linear(2, 2), Adam, max_norm=-1.0),
         lambda: Zero3(nn.Linear(2, 2), Adam, units=[nn.ReLU()]),
         lambda: Zero1(nn.Linear(2, 2), Adam).step(),
@@ -464,7 +464,7 @@ def test_bad_input_gets_a_sentence():
         "use an elementwise optimizer such as Adam, AdamW or SGD",
         "no parameter requires a gradient",
         "a parameter of shape (3, 2) is not one of the model's",
-        "bucket_mb must be positive, not 0",
+        "bucket_cap_mb must be positive, not 0",
         "max_norm must be positive, or None to clip nothing, not -1.0",
         "units must be modules of the model, not a ReLU outside it",
         "call backward on a loss first",

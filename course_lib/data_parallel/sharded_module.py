@@ -74,8 +74,10 @@ class ShardedModule(nn.Module):
     # ---- as a module ------------------------------------------------------------------------------------------
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """The sharded parameters, under the model's own names."""
-        return self.module.named_parameters(*args, **kwargs)
+        """The sharded parameters, under the model's own names, also while units are unsharded."""
+        sharded = {p.unsharded: p.sharded for flat in self.flats for p in flat.parameters}
+        for name, p in self.module.named_parameters(*args, **kwargs):
+            yield name, sharded.get(p, p)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         return self.module.named_buffers(*args, **kwargs)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from course_lib.observe.networks.autograd_graph import autograd_graph
+from course_lib.observe.networks.interactive import interactive
 from course_lib.observe.networks.module_graph import ModuleGraph, describe_parameters
 from course_lib.observe.networks.placement import Placement
 from course_lib.observe.networks.render import Graph
@@ -23,7 +24,7 @@ from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.plots.picture import Picture
 
-TOOLS = ("torchview", "torchviz", "torchinfo")
+TOOLS = ("torchview", "torchviz", "torchinfo", "torchvista")
 MOST_BOXES = 300  # more cannot be read
 
 
@@ -36,6 +37,7 @@ def draw(
     placement: Mapping[str, int | Iterable[int]] | None = None,
     label: str = "rank",
     reshapes: bool = False,
+    repeats: bool = False,
 ) -> Picture | Shown:
     """A picture of ``model`` run on ``inputs``, or a table of its layers.
 
@@ -47,16 +49,19 @@ def draw(
         inputs: what ``model(*inputs)`` takes, on the model's device.
         tool: ``"torchview"`` draws modules and functions as they are called, in evaluation mode;
             ``"torchviz"`` the autograd graph that backward will walk: give it a small piece of a model;
-            ``"torchinfo"`` returns a table of layers, shapes and parameters.
-        depth: how many levels of submodules are opened, for torchview and torchinfo.
+            ``"torchinfo"`` returns a table of layers, shapes and parameters; ``"torchvista"`` draws modules that open
+            with a click, in a notebook that is running.
+        depth: how many levels of submodules are opened, for all but torchviz.
         expand: names of modules that torchview opens to the bottom: ``"encoder.layer.0"``.
         placement: who holds which modules, for torchview: names and the rank that holds them, or the ranks
             that hold equal shards. A longer name goes before a shorter one: ``{"": 0, "fc": {0, 1}}``.
         label: what the numbers of ``placement`` are: ``"rank"``, ``"stage"`` or ``"shard"``.
         reshapes: draw functions that only rearrange a tensor (``view``, ``transpose``) too.
+        repeats: draw every one of several modules in a row that are alike; by default three or more are drawn once,
+            with their number.
 
     Returns:
-        A ``Picture``; or text, for torchinfo and where no Graphviz is installed.
+        A ``Picture``; or text, for torchinfo and where no Graphviz is installed; or a page in a frame, for torchvista.
 
     Raises:
         ValueError: an unknown tool or module name, a model that cannot be copied or run on these inputs, or
@@ -81,10 +86,12 @@ def draw(
         try:
             if tool == "torchinfo":
                 return _layers(spare, inputs, depth)
+            if tool == "torchvista":
+                return interactive(spare.eval(), inputs, depth)
             if tool == "torchviz":
                 graph, what = autograd_graph(spare, inputs), f"Autograd graph of {name}"
             else:
-                graph = ModuleGraph(spare, inputs, depth, expand, holders, reshapes).graph
+                graph = ModuleGraph(spare, inputs, depth, expand, holders, reshapes, repeats).graph
                 what = f"Network graph of {name}, opened to depth {depth}"
         except (RuntimeError, TypeError, IndexError, AttributeError) as error:
             shapes = ", ".join(

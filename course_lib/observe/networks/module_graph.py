@@ -13,6 +13,7 @@ from torchview.computation_node import FunctionNode, ModuleNode, TensorNode
 
 from course_lib.observe.networks.placement import Placement, size_of
 from course_lib.observe.networks.render import PLAIN, Box, Frame, Graph
+from course_lib.observe.networks.repeats import fold_repeats
 from course_lib.observe.show.amounts import amount
 
 # Functions that compute nothing: they look at the same numbers in another arrangement.
@@ -38,6 +39,7 @@ class ModuleGraph:
         expand: tuple[str, ...],
         placement: Placement | None,
         reshapes: bool,
+        repeats: bool = False,
     ) -> None:
         self.model, self.depth, self.expand = model, depth, expand
         self.placement, self.reshapes = placement, reshapes
@@ -60,6 +62,8 @@ class ModuleGraph:
             top.inside.append(Box(node, "output", (_shape(node.tensor_shape),)))
             self._connect(self._sources_of(node), node)
         self._prune(top)
+        if not repeats:
+            self.edges = fold_repeats(top, self.edges)
         self.graph = Graph(top, list(self.edges), placement.legend() if placement else [])
 
     def _visit(self, calls: list, frame: Frame, level: int, prefix: str) -> None:

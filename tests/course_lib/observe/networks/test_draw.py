@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from unittest import mock
 from xml.etree import ElementTree
 
@@ -79,7 +80,7 @@ def test_drawing_changes_nothing(tool, training):
 
     before = state()
     drawn = draw(model, x, tool=tool)
-    assert "linear" in (drawn.svg if isinstance(drawn, Picture) else drawn.text)
+    assert "linear" in (drawn.svg if isinstance(drawn, Picture) else drawn.html)
     _assert_same(state(), before)
 
 
@@ -164,9 +165,44 @@ def test_bert_at_every_depth(bert, depth):
     texts = labels(draw(bert, TOKENS, TOKENS, depth=depth))
     assert {"tokens", "mask"} < set(texts)
     assert ("encoder" in texts) == (depth == 1)
-    assert ("layer.1" in texts) == (depth == 2)
+    assert any(text.startswith("layer.1") for text in texts) == (depth >= 2)
     assert ("attention" in texts) == (depth == 3)
     assert "zeros_like" not in texts  # takes no more than a shape from the tokens
+
+
+def test_layers_that_are_alike_are_drawn_once():
+    model = Bert(replace(BertConfig.tiny(vocab_size=50), num_hidden_layers=6)).eval()
+    assert {"layer.0 to layer.5", "6 ×, each:"} < set(labels(draw(model, TOKENS, depth=2)))
+    opened = labels(draw(model, TOKENS, depth=5))
+    assert "layer.0 to layer.5 · 6 × BertLayer" in opened
+    assert opened.count("query") == 1
+    every = labels(draw(model, TOKENS, depth=5, repeats=True))
+    assert every.count("query") == 6
+
+    texts = labels(draw(model, TOKENS, depth=1, expand="encoder.layer.1"))
+    assert {"layer.0", "layer.2 to layer.5"} < set(texts)
+    placed = labels(draw(model, TOKENS, depth=2, placement={"": 0, "encoder.layer.5": 1}))
+    assert {"layer.0 to layer.4", "layer.5"} < set(placed)
+
+
+def test_a_folded_chain_keeps_its_arrows():
+    chain = nn.Sequential(nn.Linear(8, 4), *[nn.Linear(4, 4) for _ in range(5)], nn.Linear(4, 2)).eval()
+    assert edges_of(chain, torch.zeros(1, 8)) == [
+        ("input", "0"),
+        ("0", "1 to 5"),
+        ("1 to 5", "6"),
+        ("6", "output"),
+    ]
+    every = edges_of(chain, torch.zeros(1, 8), repeats=True)
+    assert every == [("input", "0"), *[(str(i), str(i + 1)) for i in range(6)], ("6", "output")]
+
+
+def test_the_interactive_drawing_is_a_whole_page_in_a_frame(resnet):
+    shown = draw(resnet, IMAGES, tool="torchvista", depth=1)
+    assert "layer1" in shown.html
+    assert shown.html.startswith("<iframe")
+    assert not re.search(r"<(script|link|img)[^&]*https?:", shown.html), "loads something from the network"
+    assert "run this cell in JupyterLab" in shown.text
 
 
 def test_one_layer_expanded(bert):
@@ -190,7 +226,7 @@ def test_transformers_bert_in_a_container():
 def test_shared_parameters_are_counted_once():
     model = GPT(GPTConfig.tiny())
     assert model.head.weight is next(model.embedding.parameters())
-    texts = labels(draw(model, TOKENS[:, :8], depth=1))
+    texts = labels(draw(model, TOKENS[:, :8], depth=1, repeats=True))
     assert texts.count("shared parameters: counted above") == 1
     written = [int(t.split()[0].replace(",", "")) for t in texts if "parameters, " in t]
     assert sum(written) == sum(p.numel() for p in model.parameters())
@@ -270,7 +306,7 @@ class Unhappy(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (nn.Linear(4, 4), {"tool": "netron"}, "tool must be one of torchview, torchviz, torchinfo, not 'netron'"),
+        (nn.Linear(4, 4), {"tool": "netron"}, "tool must be one of torchview, .*, torchvista, not 'netron'"),
         (nn.Linear(4, 4), {"depth": -1}, "depth must be 0 or more, not -1"),
         (nn.Sequential(nn.ReLU()), {"expand": "layer1"}, "Sequential has no submodule 'layer1'; it has 0"),
         (nn.Linear(4, 4), {"placement": {"fc": 0}}, "Linear has no submodule 'fc'; it has none"),

@@ -1,4 +1,4 @@
-"""How fast the simulator is, beside PyTorch's own lists of a schedule with spacing.
+"""How fast the simulator is: its engine, its queries, and its lists beside PyTorch's own with spacing.
 
     python benchmarks/simulator.py
 
@@ -17,21 +17,65 @@ from contextlib import redirect_stdout
 from paired import report
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
+from simulator.inputs.hardware import GPUS
+from simulator.inputs.plan import RECOMPUTE, Plan
+from simulator.inputs.shape import MODELS
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
+from simulator.predict.memory import plan_memory
+from simulator.predict.step import step_cost
 
 RANKS, MICROBATCHES = 32, 256
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def torch_spaced() -> None:
     with redirect_stdout(io.StringIO()):  # it prints every step
         get_schedule_ops("ZBVZeroBubble", RANKS, MICROBATCHES, add_spacing=True)
+
+
+def different_plans() -> list[Plan]:
+    """Plans of a 175B model on 1,024 devices that differ in every way that a search would try."""
+    return [
+        Plan(
+            dp=(dp := 1024 // tp // pp),
+            tp=tp,
+            pp=pp,
+            chunks=chunks,
+            micro_batch=b,
+            microbatches=max(1, 2048 // dp // b),
+            zero=zero,
+            recompute=recompute,
+            sequence_parallel=tp > 1,
+        )
+        for tp in (1, 2, 4, 8)
+        for pp, chunks in ((1, 1), (2, 1), (4, 2), (8, 1), (8, 3), (16, 2))
+        for zero in (0, 1, 2, 3)
+        for recompute in RECOMPUTE
+        for b in (1, 2, 4)
+    ]
+
+
+def queries() -> tuple[float, float]:
+    """(seconds of step_cost for a 530B plan, different plans a second: their memory and their time).
+
+    Of this process's own time, so that a neighbour's work does not count.
+    """
+    plan = Plan(8, 8, 35, microbatches=280, chunks=3, sequence_parallel=True, recompute="selective")
+    model, gpu, plans = MODELS["gpt3-175b"], GPUS["a100-80gb"], different_plans()
+    one = min(seconds(lambda: step_cost(MODELS["gpt-530b"], plan, gpu), time.process_time) for _ in range(50))
+
+    def all_plans() -> None:
+        for plan in plans:
+            plan_memory(model, plan, gpu)
+            step_cost(model, plan, gpu)
+
+    return one, len(plans) / min(seconds(all_plans, time.process_time) for _ in range(3))
 
 
 def main() -> None:
@@ -48,7 +92,10 @@ def main() -> None:
         ours.append(seconds(lambda: simulate(make_schedule("zb-v", RANKS, MICROBATCHES)).spans))
         torchs.append(seconds(torch_spaced))
     report("zb-v, torch's get_schedule_ops with spacing / ours", torchs, ours, at_least=7)
-    if rate < 300_000 or imports > 0.3:
+    one, plans = queries()
+    print(f"step of a 530B plan: {1e3 * one:.2f} ms; target 2 ms")
+    print(f"different plans of a 175B model, memory and step: {plans:,.0f} a second; target 1,000")
+    if rate < 300_000 or imports > 0.3 or one > 2e-3 or plans < 1000:
         sys.exit("a target above was MISSED")
 
 

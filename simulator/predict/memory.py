@@ -42,14 +42,19 @@ def model_states(parameters: float, plan: Plan, copies: int | None = None) -> Me
 
 
 def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
-    """What offloading keeps in the host's memory for one device of pipeline rank ``rank``."""
+    """What offloading keeps in the host's memory for one device of pipeline rank ``rank``.
+
+    The host updates its own copy of the parameters. With master weights that copy is among the optimizer's states;
+    without them (fp32, bf16) it comes on top: 4 (parameter) + 4 (gradient) + 8 (Adam) bytes in fp32.
+    """
     dense, experts = plan.parameters_of(shape, rank)
     copies = plan.dp * plan.cp
     total = 0.0
     for parameters, sharers in ((dense, copies), (experts, copies // plan.ep)):
         sharers = min(plan.shard, sharers) if plan.zero else 1
-        moved = {"none": 0, "optimizer": plan.gradient_itemsize + plan.optimizer_bytes}
-        moved["parameters"] = moved["optimizer"] + plan.itemsize
+        states = plan.gradient_itemsize + plan.optimizer_bytes
+        copy = 0 if plan.precision in ("mixed", "fp8") else plan.itemsize
+        moved = {"none": 0, "optimizer": states + copy, "parameters": states + plan.itemsize}
         total += parameters * moved[plan.offload] / sharers
     return total
 

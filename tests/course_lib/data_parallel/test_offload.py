@@ -75,6 +75,16 @@ def test_mixed_precision_holds_what_the_simulator_says():
     assert all(s.parameter.equal(s.master.bfloat16()) for s in optimizer.slots.values())
 
 
+def test_fp32_holds_what_the_simulator_says():
+    """16 bytes a parameter: the host's copy, its gradient and two moments."""
+    model = make_gpt()
+    optimizer = OffloadedOptimizer(model.named_parameters())
+    train(model, batches(1), optimizer, steps=1)
+    shape = ModelShape(2, 32, 4, 256, model.config.max_length)
+    plan = Plan(precision="fp32", offload="optimizer")
+    assert optimizer.host_bytes == host_bytes(shape, plan) == 16 * model.config.parameters
+
+
 def test_gradients_add_up_over_several_backwards():
     plain = make_gpt()
     offloaded = copy.deepcopy(plain)

@@ -55,7 +55,7 @@ def plot_memory(
     else:
         ratios = [max(2, len(ranks)) for ranks in sets]
         axes = figure.subplots(1, len(sets), sharey=True, squeeze=False, width_ratios=ratios)[0]
-    unit, size = unit_of(max([capacity or 0, *(m.total for ranks in sets for m in ranks)]))
+    unit, size = unit_of(max([capacity or 0, *(m.occupied for ranks in sets for m in ranks)]))
     for axis, ranks, title in zip(axes, sets, titles, strict=True):
         base = [0.0] * len(ranks)
         for name, colour in CATEGORIES.items():
@@ -77,7 +77,7 @@ def plot_memory(
         axis.set_xlabel("rank" if bars is None else "", fontsize=TEXT)
         axis.set_xlim(-0.8, len(ranks) - 0.2)
         bare(axis)
-    axes[0].set_ylim(0, 1.15 * max([capacity or 0, *(m.total for ranks in sets for m in ranks)]) / size)
+    axes[0].set_ylim(0, 1.15 * max([capacity or 0, *(m.occupied for ranks in sets for m in ranks)]) / size)
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in(unit)))
     drawn = {}
     for axis in axes:
@@ -94,9 +94,9 @@ def plot_memory(
 def _memory_sentence(ranks: Sequence[MemoryBreakdown], title: str, bars: Sequence[str] | None) -> str:
     subject = f"Memory of {title}" if title else "Memory"
     if bars is not None:
-        held = ", ".join(f"{bar} {human(m.total)}" for bar, m in zip(bars, ranks, strict=True))
+        held = ", ".join(f"{bar} {human(m.occupied)}" for bar, m in zip(bars, ranks, strict=True))
         return f"{subject}: {held}"
-    heaviest = max(range(len(ranks)), key=lambda rank: ranks[rank].total)
+    heaviest = max(range(len(ranks)), key=lambda rank: ranks[rank].occupied)
     largest = max(CATEGORIES, key=lambda name: getattr(ranks[heaviest], name))
-    most = human(ranks[heaviest].total)
+    most = human(ranks[heaviest].occupied)
     return f"{subject}: rank {heaviest} holds most, {most}, the largest part being {label_of(largest)}"

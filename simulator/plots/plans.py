@@ -45,7 +45,7 @@ def plot_plans(
     parts = list(dict.fromkeys(part for seconds, _ in plans.values() for part in seconds))
     colours = {part: PARTS[i % len(PARTS)] for i, part in enumerate(parts)}
     _bars(time, [seconds for seconds, _ in plans.values()], colours, "time of a step", "s")
-    unit, size = unit_of(max(breakdown.total for _, breakdown in plans.values()))
+    unit, size = unit_of(max(breakdown.occupied for _, breakdown in plans.values()))
     scaled = [{name: getattr(b, name) / size for name in CATEGORIES} for _, b in plans.values()]
     _bars(memory, scaled, CATEGORIES, "memory of the heaviest rank", unit)
     if capacity is not None:
@@ -62,7 +62,7 @@ def plot_plans(
     time.set_yticks(range(len(plans)), list(plans))
     time.invert_yaxis()
     described = [
-        f"{name} takes {sum(seconds.values()):.3g} s and {human(breakdown.total)}"
+        f"{name} takes {sum(seconds.values()):.3g} s and {human(breakdown.occupied)}"
         for name, (seconds, breakdown) in plans.items()
     ]
     return render(figure, "; ".join(described) + ".")

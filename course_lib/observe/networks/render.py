@@ -74,7 +74,7 @@ class Graph:
                     yield "}"
 
         lines = [
-            f"rankdir={direction} bgcolor=white fontname=Helvetica fontsize={LETTERS} nodesep=0.2 ranksep=0.25",
+            f"rankdir={direction} bgcolor=white fontname=Helvetica fontsize={LETTERS} nodesep=0.12 ranksep=0.25",
             'color="#777777" labeljust=l',
             f'node [shape=box fontname=Helvetica fontsize={LETTERS} height=0.2 color="#333333"]',
             'edge [arrowsize=0.6 color="#333333"]',
@@ -119,7 +119,7 @@ def _attributes(box: Box) -> str:
         if striped
         else box.colours[0]
     )
-    margin = 0.12 + 0.003 * len(box.name)  # bold letters, which Graphviz does not know of, are wider
+    margin = 0.1 + 0.003 * len(box.name)  # bold letters, which Graphviz does not know of, are wider
     text = _quoted("\n".join([box.name, *box.lines]))
     return f'label={text} margin="{margin:.3f},0.05" style="{style}" fillcolor="{fill}"'
 

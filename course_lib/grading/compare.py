@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,16 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
     if a.size > 1 and ratio and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance):
         return f"is {ratio:.3f} times what is expected\n{first}"
     return f"differs in {int((~near).sum())} of {a.size} places\n{first}"
+
+
+def rank_differences(got: Sequence[Any], want: Sequence[Any], tolerance: float) -> list[str]:
+    """How results of ranks depart from those expected: lines that tell of the first wrong rank; none where none is."""
+    found = [difference(one, other, tolerance) for one, other in zip(got, want, strict=True)]
+    wrong = [rank for rank, problem in enumerate(found) if problem]
+    if not wrong:
+        return []
+    lines = f"rank {wrong[0]}'s result {found[wrong[0]]}".split("\n")
+    return lines + ([f"({len(wrong)} of {len(got)} ranks have a wrong result)"] if len(wrong) > 1 else [])
 
 
 def _array(value: Any) -> np.ndarray:

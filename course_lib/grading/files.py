@@ -1,4 +1,4 @@
-"""The course's own files while answers run: noticed when they change, and put back."""
+"""The course's own files while answers run: not to be written where Landlock is, else put back when they change."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import course_lib
 import simulator
+from course_lib.grading import landlock
 
 PACKAGES = tuple(Path(module.__file__).resolve().parent for module in (course_lib, simulator))
 BACKUPS = ".backups"  # in the course's folder: what was found in the place of what was put back
@@ -42,6 +43,10 @@ class CourseFiles:
         self.more = tuple(path.resolve() for path in more)
         self._stats: dict[Path, tuple[int, ...]] = {}
         self._contents: dict[Path, bytes] = {}
+        # Folders that the run cannot write in. Then there is nothing to put back, and whoever edits the course
+        # meanwhile keeps the edit.
+        folders = {path.parent for path in (*PACKAGES, *self.more)}
+        self.kept: tuple[Path, ...] = tuple(sorted(folders)) if landlock.available() else ()
         for path in self._files():
             self._stats[path] = _stat(path)
             if path.parent.name != _CACHE:
@@ -81,6 +86,8 @@ class CourseFiles:
         self._stats[path] = _stat(path)
 
     def _files(self) -> list[Path]:
+        if self.kept:
+            return []
         found = [path for path in self.more if path.is_file()]
         for package in PACKAGES:
             for folder, _, names in os.walk(package):

@@ -17,9 +17,10 @@ from nbformat import NotebookNode
 from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
 from course_lib.grading.build import read_notebook
 from course_lib.grading.exercise import Exercise, read_exercises
+from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.files import CourseFiles
 from course_lib.grading.limits import CELL_TIMEOUT, COURSE_TIMEOUT, TIME_LIMIT
-from course_lib.grading.report import NOT_WRITTEN, TARGET, CheckFailed, TargetMissed
+from course_lib.grading.report import NOT_WRITTEN, TARGET
 from course_lib.grading.results import Grade, Result
 from course_lib.grading.sandbox import Event, run_notebook
 
@@ -125,7 +126,7 @@ class _Run:
         self.current: Part = self.parts[0]
 
     def go(self, time_limit: float, memory_limit: int | None) -> None:
-        reason = run_notebook(self.notebook, self._event, time_limit, memory_limit)
+        reason = run_notebook(self.notebook, self._event, time_limit, memory_limit, self.files.kept)
         self._restore()  # once more: now nothing runs that could change them again
         if reason == "memory":
             self._spoilt(self.current, "error", "it needs more memory than there is to spare")

@@ -133,6 +133,9 @@ def verify() -> None:
 
 def compare(before: dict[tuple[str, str], Any], now: dict[tuple[str, str], Any]) -> None:
     """Raise ``Tampered``, naming it, where something that was watched has changed."""
+    for place, name in before.keys() - now.keys():  # gone, or no longer to be called
+        if place.startswith(("Python", "torch", *WATCHED)):
+            raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
     for (place, name), value in now.items():
         if (place, name) in before and not _alike(before[place, name], value):
             raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")

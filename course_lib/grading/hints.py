@@ -12,7 +12,8 @@ case at hand, and its sentence completes "This is what comes out …"::
 A sentence is printed under a fact that is wrong only when all of this holds:
 
 - its program gives exactly what the answer gave, and not what is right;
-- no other program of the same fact gives that too, unless another failed fact tells the two apart;
+- no other program of the same fact gives that too, unless the way there (the messages sent) or another failed fact
+  tells the two apart;
 - no fact that the answer got right would have come out wrong by it.
 
 Where that is not so, nothing is guessed: the reader gets the case, the first difference and the task's sentence.
@@ -36,6 +37,7 @@ class Comparison:
         mistakes: sentence -> the value that this mistake gives, or the program that computes it.
         given: arguments of the programs. With them, facts that came out right count as evidence, too.
         alike: whether two results are the same, by the measure of this fact.
+        closer: where several mistakes give the same result, whether two of them also came about in the same way.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class Comparison:
         mistakes: Mapping[str, Any] | None,
         given: tuple | None,
         alike: Callable[[Any, Any], bool],
+        closer: Callable[[Any, Any], bool] | None = None,
     ) -> None:
-        self.got, self.want, self.alike = got, want, alike
+        self.got, self.want, self.alike, self.closer = got, want, alike, closer
         self.mistakes, self.given = dict(mistakes or {}), given
         self._values: dict[str, Any] = {}
 
@@ -61,6 +64,10 @@ class Comparison:
             return False
         value = self._value(sentence)
         return value is _NOTHING or not self._same(value, self.want)
+
+    def came_about_by(self, sentence: str) -> bool:
+        """Whether the answer not only gave what this mistake gives, but also in the same way."""
+        return self.closer is not None and self.closer(self.got, self._value(sentence))
 
     def _same(self, one: Any, other: Any) -> bool:
         try:
@@ -108,6 +115,8 @@ def name_mistakes(failures: Sequence[Failure], passed: Sequence[Comparison]) -> 
             continue
         found = [s for s in failure.comparison.mistakes if failure.comparison.explained_by(s)]
         found = [s for s in found if not any(each.rules_out(s) for each in passed)]
+        if len(found) > 1 and failure.comparison.closer is not None:
+            found = [s for s in found if failure.comparison.came_about_by(s)]
         if len(found) > 1:
             found = [s for s in found if all(each.explained_by(s) for each in wrong if s in each.mistakes)]
         if len(found) == 1:

@@ -37,6 +37,7 @@ def _watched(*packed: Any) -> tuple[str | None, Any]:
     *mesh, call = packed
     before = guard.definitions()
     fn, args = pickle.loads(call)
+    before = {**guard.definitions(), **before}  # and of what the function needs, which is loaded only now
     result = fn(*mesh, *args)
     try:
         guard.compare(before, guard.definitions())

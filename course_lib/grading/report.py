@@ -31,8 +31,7 @@ learner's objects; the notebook calls it with the latter alone::
   NumPy scalar or a tensor for a number and any sequence for a list. Demand a dtype, an order or an identity only
   where the task does (``true``).
 - Answers that send messages run on ranks by ``course_lib.grading.ranks.launch``, which watches over what they change.
-- What the answer prints is kept out of the check's output, and shown only when the check fails.
-- A check must end: nothing here limits its time. `launch` has a time limit of its own; keep it at some seconds.
+- What the answer prints is shown only when the check fails. A check must end: give ``launch`` some seconds.
 """
 
 from __future__ import annotations
@@ -45,30 +44,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
-from course_lib.grading.compare import difference, inequality, same, settle
+from course_lib.grading.compare import difference, inequality, rank_differences, same, settle
 from course_lib.grading.complaints import explain, unwritten
+from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.hints import Comparison, Failure, name_mistakes, tell
 from course_lib.grading.printed import Printed
 
 PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
 NOT_WRITTEN = "not written yet"
 TARGET = "(target: "
-
-
-class CheckFailed(AssertionError):  # noqa: N818 - it is a result, and is read as one
-    """The answer is wrong. The message holds a line for each wrong fact, and indented ones that help."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = list(lines)
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
-        return [f"  {line}" if line.startswith((" ", "…")) else f"  ✗ {line}" for line in self.lines]
-
-
-class TargetMissed(CheckFailed):
-    """The answer is right, and needs more than its target."""
 
 
 class _CaseEnds(Exception):  # noqa: N818
@@ -91,8 +75,7 @@ class Report:
     def case(self, name: str) -> AbstractContextManager[None]:
         """Name what is tried next; it goes before each fact, and before what the answer raises.
 
-        Used by ``with``: the first wrong fact, or whatever the answer raises, ends the block, and the check goes on
-        behind it. Used without, the first wrong fact ends the check.
+        Used by ``with``: what goes wrong ends the block, and the check goes on behind it.
         """
         self._case = f"{name}: " if name else ""
         return _Case(self)
@@ -118,11 +101,21 @@ class Report:
         otherwise: str,
         likely: str | None = None,
         *,
+        got: Any = None,
+        mistakes: Mapping[str, Any] | None = None,
+        given: tuple | None = None,
         task: str | None = None,
     ) -> None:
-        """``fact`` where the condition holds; else the case fails with ``otherwise``."""
+        """``fact`` where the condition holds; else the case fails with ``otherwise``.
+
+        For what can be right in many ways: ``mistakes`` are compared with ``got``, and may not be right.
+        """
         if not condition:
-            self.fail(otherwise, likely, task=task)
+            head, *details = otherwise.split("\n")
+            seen = Comparison(
+                got, self, mistakes, given, lambda a, b: b is not self and same(settle(a, b), b)
+            )
+            self._fail(Failure(self._case + head, details, task, seen), likely)
         self.ok(fact)
 
     def equal(
@@ -174,23 +167,24 @@ class Report:
         tolerance: float = 1e-5,
         mistakes: Mapping[str, Any] | None = None,
         given: tuple | None = None,
+        trace: Any = None,
         task: str | None = None,
     ) -> None:
-        """``close`` for a list with one result a rank; ``mistakes`` give such lists. Tells of the first wrong rank."""
+        """``close`` for a list with one result a rank; tells of the first wrong one.
 
-        def problems(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, str]]:
-            found = [difference(one, other, tolerance) for one, other in zip(a, b, strict=True)]
-            return [(rank, problem) for rank, problem in enumerate(found) if problem]
-
-        wrong = problems(got, want)
-        seen = Comparison(got, want, mistakes, given, lambda a, b: not problems(a, b))
-        lines: list[str] = []
-        if wrong:
-            (rank, problem), more = wrong[0], len(wrong) - 1
-            head, *details = problem.split("\n")
-            lines = [f"rank {rank}'s result {head}", *details]
-            lines += [f"({len(wrong)} of {len(got)} ranks have a wrong result)"] if more else []
-        self._compare(fact, seen, lines, task, None, named=False)
+        ``mistakes`` give such a list; with a ``trace`` (what the ranks sent), the pair of a list and a trace, which
+        tells apart mistakes that end alike.
+        """
+        pair = (lambda x: x) if trace is None else (lambda x: x[0])
+        seen = Comparison(
+            got if trace is None else (got, trace),
+            want if trace is None else (want, None),
+            mistakes,
+            given,
+            alike=lambda a, b: not rank_differences(pair(a), pair(b), tolerance),
+            closer=None if trace is None else (lambda a, b: a[1] == b[1]),
+        )
+        self._compare(fact, seen, rank_differences(got, want, tolerance), task, None, named=False)
 
     def at_most(
         self,

@@ -1,6 +1,6 @@
 """Runs nbval on one notebook in a process of its own and tells, line by line, how each cell fared.
 
-``sandbox.py`` starts it: ``python -m course_lib.grading.runner NOTEBOOK``. Events are JSON lines on what was
+``sandbox.py`` starts it: ``python -m course_lib.grading.runner NOTEBOOK [FOLDER …]``. Events are JSON lines on what was
 stdout at the start; the kernel inherits a closed door in its place, so that no answer can write events.
 """
 
@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -22,6 +23,8 @@ import nbval.plugin
 import psutil
 import pytest
 from nbval.kernel import RunningKernel
+
+from course_lib.grading import landlock
 
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 LONGEST = 20_000  # characters of a message or an output that are passed on
@@ -118,12 +121,14 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def main(notebook: str) -> int:
-    """Run the notebook's cells; 0 unless nbval itself could not."""
+def main(notebook: str, *kept: str) -> int:
+    """Run the cells, where nothing can be written in the folders ``kept``; 0 unless nbval itself could not."""
     channel = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     adopt_orphans()
+    if kept:
+        landlock.keep(map(Path, kept), writable=Path(notebook).parent)
     leave_with_parent()
     nbval.plugin.RunningKernel = WatchedKernel
     folder = os.path.dirname(notebook)
@@ -143,4 +148,4 @@ def main(notebook: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main(*sys.argv[1:]))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ def run_notebook(
     on_event: Callable[[Event], bool],
     time_limit: float,
     memory_limit: int | None = None,
+    kept: Collection[Path] = (),
 ) -> str:
     """Run the cells, telling ``on_event`` as each begins and ends, until it has seen enough or a limit is hit.
 
@@ -41,6 +42,7 @@ def run_notebook(
         on_event: gets ``runner.py``'s events; true ends the run.
         time_limit: seconds for all of it.
         memory_limit: bytes of resident memory of all its processes; by default four fifths of what is free now.
+        kept: folders in which nothing can be written meanwhile; needs ``landlock``.
 
     Returns:
         ``"stopped"`` by ``on_event``, ``"time"`` or ``"memory"`` at a limit, ``"ended"`` when there are no more
@@ -56,7 +58,7 @@ def run_notebook(
         nbformat.write(notebook, path)
         with (folder / "stderr").open("wb") as words:
             process = subprocess.Popen(
-                [sys.executable, "-m", "course_lib.grading.runner", str(path)],
+                [sys.executable, "-m", "course_lib.grading.runner", str(path), *map(str, kept)],
                 cwd=folder,
                 env=_environment(folder, mark),
                 stdin=subprocess.PIPE,

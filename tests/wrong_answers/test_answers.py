@@ -33,8 +33,9 @@ import pytest
 
 from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
+from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
-from course_lib.grading.report import TARGET, CheckFailed, TargetMissed
+from course_lib.grading.report import TARGET
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

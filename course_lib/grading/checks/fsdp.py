@@ -10,8 +10,8 @@ from torch import Tensor
 
 from course_lib.grading.checks import fsdp_ranks
 from course_lib.grading.compare import difference
+from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report, check
-from course_lib.runtime import launch
 from simulator.predict.collective_traffic import sent_bytes
 
 TIME_LIMIT = 20.0  # seconds for the ranks of one case

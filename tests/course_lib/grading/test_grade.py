@@ -3,15 +3,19 @@
 import os
 import tempfile
 import time
+from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+import course_lib
+from course_lib.grading import files, landlock
 from course_lib.grading.build import build, read_notebook
 from course_lib.grading.grade import chapter_path, grade
 
+SLEEP = f"1000.{os.getpid()}"  # seconds of a process that only this run can have started
 SECONDS = 4  # for a cell: the answers here need none, a busy machine may
 RIGHT = {
     "98.1": "# EXERCISE 98.1\ndef double(x):\n    return 2 * x",
@@ -245,6 +249,49 @@ ATTACKS = [
         "failed",
         "expected 6",
     ),
+    (
+        "a file of the course, then the end",
+        SYSTEM + "path = modules['course_lib'].__file__ + '.probe'\n"
+        "def double(x):\n    handle = system.open(path, system.O_CREAT | system.O_WRONLY)\n"
+        "    system.write(handle, b'x')\n    system._exit(0)",
+        *(
+            ("failed", "PermissionError")
+            if landlock.available()
+            else ("refused", "changes files of the course")
+        ),
+    ),
+    (
+        "a child of its own session, with an environment of its own",
+        GOOD + SYSTEM + f"modules['subprocess'].Popen(['sh', '-c', 'sleep {SLEEP} & sleep {SLEEP}'], "
+        "env={'PATH': system.environ['PATH']}, start_new_session=True)",
+        "passed",
+        "",
+    ),
+    (
+        "the check's frame, by sys",
+        "import random\nsystem = getattr(random, '_' + 'os')\n"
+        "def double(x):\n    return getattr(system.sys, '_get' + 'frame')(1) and 2 * x",
+        "refused",
+        "reads `sys._getframe`",
+    ),
+    (
+        "names and settings left behind",
+        GOOD + SYSTEM + "helper = 2\nsystem.environ['LEFT'] = '1'\nrandom.seed(0)",
+        "passed",
+        "",
+    ),
+    (
+        "another answer's name",
+        "def double(x):\n    return helper * x",
+        "failed",
+        "name 'helper' is not defined",
+    ),
+    (
+        "another answer's setting",
+        SYSTEM + "def double(x):\n    return 0 if 'LEFT' in system.environ else 2 * x",
+        "passed",
+        "",
+    ),
     ("an honest answer", GOOD, "passed", ""),
 ]
 
@@ -279,7 +326,45 @@ def test_attacks_on_the_running_grader_earn_nothing_and_cost_nobody_else(tmp_pat
     for (name, _, status, message), each in zip(ATTACKS, result.exercises, strict=True):
         assert (name, each.status) == (name, status), each.message
         assert message in each.message, name
-    assert result.earned == 1
+    assert result.earned == sum(status == "passed" for _, _, status, _ in ATTACKS)
+    assert left_over(temporary) == []
+    assert not Path(course_lib.__file__ + ".probe").exists()
+    assert not [
+        process for process in psutil.process_iter(["cmdline"]) if SLEEP in (process.info["cmdline"] or [])
+    ]
+
+
+def test_without_landlock_files_are_put_back_and_the_next_answer_does_not_meet_them(
+    chapter, tmp_path, monkeypatch, temporary
+):
+    """The first answer makes the check believe it, and ends the process; a second run would have read that."""
+    package = tmp_path / "project" / "checks_of_98"
+    package.mkdir(parents=True)
+    source = Path(__file__).with_name("fixture_checks.py").read_text()
+    (package / "__init__.py").write_text(source)
+    monkeypatch.setattr(landlock, "available", lambda: False)
+    monkeypatch.setattr(files, "PACKAGES", (package,))
+    solved = read_notebook(chapter.path)
+    setup = f"import sys\nsys.path.insert(0, {str(package.parent)!r})\nimport checks_of_98 as checks"
+    chapter.find(solved, "setup").source = setup
+    nbformat.write(solved, chapter.path)
+    cheat = (
+        "# EXERCISE 98.1\nimport random\nsystem = getattr(random, '_' + 'os')\n"
+        f"def double(x):\n    path = {str(package / '__init__.py')!r}\n"
+        "    handle = system.open(path, system.O_WRONLY | system.O_TRUNC)\n"
+        "    system.write(handle, b'check_98_1 = check_98_2 = check_98_3 = print')\n"
+        f"    system.close(system.open({str(package / 'more.py')!r}, system.O_CREAT))\n"
+        "    system._exit(0)"
+    )
+    results = graded(chapter, hand_in(chapter, {**RIGHT, "98.1": cheat, "98.2": WRONG["98.2"]}))
+    assert [each.status for each in results.values()] == ["refused", "failed", "passed"]
+    assert (
+        "changes files of the course (checks_of_98/__init__.py, checks_of_98/more.py)"
+        in results["98.1"].message
+    )
+    assert (package / "__init__.py").read_text() == source
+    assert not (package / "more.py").exists()
+    assert len(list((package.parent / ".backups").iterdir())) == 2
     assert left_over(temporary) == []
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from course_lib.grading.compare import describe, difference, same
-from course_lib.grading.report import CheckFailed, Report, TargetMissed, check
+from course_lib.grading.failed import CheckFailed, TargetMissed
+from course_lib.grading.report import Report, check
 
 
 @check

@@ -1,0 +1,21 @@
+"""How a check ends that is not passed, as it is shown in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class CheckFailed(AssertionError):  # noqa: N818 - it is a result, and is read as one
+    """The answer is wrong. The message holds a line for each wrong fact, and indented ones that help."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = list(lines)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [f"  {line}" if line.startswith((" ", "…")) else f"  ✗ {line}" for line in self.lines]
+
+
+class TargetMissed(CheckFailed):
+    """The answer is right, and needs more than its target."""

@@ -1,0 +1,39 @@
+"""Answers on ranks are watched as they are in the notebook: what they patch there is found out."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.grading.guard import Tampered
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.messages import record_messages
+
+
+def honest(x):
+    t = torch.full((1,), float(dist.get_rank() * x))
+    dist.all_reduce(t)
+    return t.item()
+
+
+def patches_a_comparison(_):
+    torch.equal = lambda *_: True
+
+
+def patches_the_records(record):
+    messages = sys.modules[record.__module__]
+    messages.record_messages = None
+
+
+def test_results_come_in_rank_order():
+    assert launch(honest, 2, args=(3,), backend="gloo", timeout=60) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [(patches_a_comparison, "`equal` of torch"), (patches_the_records, "`record_messages` of course_lib")],
+)
+def test_what_an_answer_patches_on_a_rank_is_named(answer, name):
+    with pytest.raises(Tampered, match=f"changes {name}"):
+        launch(answer, 2, args=(record_messages,), backend="gloo", timeout=60)

@@ -135,7 +135,7 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
         times = f" ({ratio:.3g} times)" if ratio else ""
         return f"is {float(a):.6g}, expected {float(b):.6g}{times}"
     place = tuple(int(index) for index in np.argwhere(~near)[0])
-    first = f"(first difference at {list(place)}: got {a[place]:.4g}, expected {b[place]:.4g})"
+    first = f"(first difference at {list(place)}: got {a[place]:.6g}, expected {b[place]:.6g})"
     if not a.any():
         return f"is zero everywhere\n{first}"
     if a.size > 1 and ratio and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance):

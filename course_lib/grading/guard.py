@@ -133,7 +133,7 @@ def verify() -> None:
 
 def compare(before: dict[tuple[str, str], Any], now: dict[tuple[str, str], Any]) -> None:
     """Raise ``Tampered``, naming it, where something that was watched has changed."""
-    for place, name in before.keys() - now.keys():  # gone, or no longer to be called
+    for place, name in sorted(before.keys() - now.keys()):  # gone, or no longer to be called
         if place.startswith(("Python", "torch", *WATCHED)):
             raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
     for (place, name), value in now.items():

@@ -251,7 +251,7 @@ ATTACKS = [
     ),
     (
         "a file of the course, then the end",
-        SYSTEM + "path = modules['course_lib'].__file__ + '.probe'\n"
+        SYSTEM + f"path = {course_lib.__file__ + '.probe'!r}\n"
         "def double(x):\n    handle = system.open(path, system.O_CREAT | system.O_WRONLY)\n"
         "    system.write(handle, b'x')\n    system._exit(0)",
         *(

@@ -52,6 +52,17 @@ def summary(problems: list[Problem], texts: int = 4) -> list[str]:
     return lines
 
 
+def text_problems(
+    blank: Page, svg: str, width: float, height: float, least: float = LEAST
+) -> list[tuple[str, str, str]]:
+    """``(kind, text, detail)`` of what is wrong in an SVG drawn ``width`` by ``height`` px on an empty page."""
+    size = {"width": max(200, round(width) + 1), "height": max(200, round(height) + 1)}
+    blank.set_viewport_size(size)  # all of it on the screen: the browser finds nothing elsewhere
+    style = f"svg {{ display: block; width: {width}px; height: {height}px }}"
+    blank.set_content(f"<style>body {{ margin: 0 }} {style}</style>{svg}")
+    return [(each["kind"], each["text"], each["detail"]) for each in blank.evaluate(MEASURE, least)]
+
+
 def picture_problems(page: Page, least: float = LEAST) -> tuple[int, list[Problem]]:
     """Measure all pictures of the notebook in front; return how many there are and what is wrong with them."""
     pictures_loaded(page)
@@ -69,12 +80,8 @@ def picture_problems(page: Page, least: float = LEAST) -> tuple[int, list[Proble
                 continue
             svg = base64.b64decode(picture["source"].removeprefix(SVG)).decode()
             width, height = picture["width"], picture["height"]
-            size = {"width": max(200, round(width) + 1), "height": max(200, round(height) + 1)}
-            blank.set_viewport_size(size)  # all of it on the screen: the browser finds nothing elsewhere
-            style = f"svg {{ display: block; width: {width}px; height: {height}px }}"
-            blank.set_content(f"<style>body {{ margin: 0 }} {style}</style>{svg}")
-            for each in blank.evaluate(MEASURE, least):
-                problems.append(Problem(picture["cell"], name, each["kind"], each["text"], each["detail"]))
+            for kind, text, detail in text_problems(blank, svg, width, height, least):
+                problems.append(Problem(picture["cell"], name, kind, text, detail))
     finally:
         blank.close()
     return len(found), problems

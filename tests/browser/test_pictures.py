@@ -1,0 +1,75 @@
+"""In JupyterLab, no text in a picture is under 11 px, cut, painted over or on other text; at two widths of the window.
+
+``python tests/browser/look.py NOTEBOOK`` says the same of one notebook, and photographs it.
+"""
+
+import pytest
+from notebook_page import all_cells_shown, open_page, unfold
+from pictures import picture_problems, summary, text_problems
+from server import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+WIDTHS = (1100, 1400)  # px
+# Notebooks whose pictures are still to be drawn again. Whoever does takes it out; none is added.
+NOT_YET = {
+    "notebooks/00_start_here.ipynb",
+    "notebooks/01_seeing_networks.ipynb",
+    "notebooks/05_ddp.ipynb",
+    "notebooks/06_zero.ipynb",
+    "notebooks/07_fsdp.ipynb",
+    "notebooks/08_recomputation.ipynb",
+    "solutions/03_where_memory_goes.ipynb",
+    "solutions/06_zero.ipynb",
+    "solutions/07_fsdp.ipynb",
+    "solutions/08_recomputation.ipynb",
+}
+NOTEBOOKS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("notebooks", "solutions")
+    for path in (ROOT / folder).glob("*.ipynb")
+    if "data:image/svg+xml" in path.read_text(encoding="utf-8")
+)
+TEXTS = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 200">
+<g transform="scale(0.5)"><text x="20" y="40" font-size="20">ten pixels</text></g>
+<text x="350" y="40" font-size="20">reaches out</text>
+<text x="20" y="100" font-size="20">one</text><text x="30" y="104" font-size="20">over</text>
+<text x="200" y="100" font-size="20">hidden</text><rect x="190" y="80" width="90" height="30" fill="gray"/>
+<rect x="20" y="130" width="90" height="30" fill="#eee"/><text x="25" y="150" font-size="20">fine</text>
+<text x="320" y="170" font-size="20" transform="rotate(-90 320 170)">upright</text></svg>"""
+
+
+def test_the_measurement_finds_each_kind_of_problem(browser):
+    blank = browser.new_page()
+    try:
+        found = text_problems(blank, TEXTS, 400, 200)
+        assert {(kind, text) for kind, text, _ in found} == {
+            ("small", "ten pixels"),
+            ("cut", "reaches out"),
+            ("overlap", "one"),
+            ("covered", "hidden"),
+        }
+        halved = text_problems(blank, TEXTS, 200, 100)
+        assert len([kind for kind, _, _ in halved if kind == "small"]) == TEXTS.count("<text")
+    finally:
+        blank.close()
+
+
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in NOT_YET])
+def test_the_text_in_pictures_can_be_read(browser, lab, path):
+    page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    try:
+        open_page(page, lab, path)
+        all_cells_shown(page)
+        unfold(page)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            count, problems = picture_problems(page)
+            assert count, f"{path}: no picture was found"
+            assert not problems, "\n".join([f"{path}, {width} px:", *summary(problems)])
+    finally:
+        page.close()
+        lab.end_kernels()
+
+
+def test_the_list_of_those_to_be_drawn_again_names_notebooks():
+    assert set(NOTEBOOKS) >= NOT_YET

@@ -1,10 +1,13 @@
 """Four ranks from start to exit: launch beside torch.multiprocessing.spawn doing the same, alternating in one run.
+Then ranks that stay (%%ranks): how long four of them take to start and run a first cell, and how long an empty cell
+takes on them.
 
 python benchmarks/launch.py [--ranks 4] [--rounds 5]
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 
@@ -12,6 +15,7 @@ import click
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from IPython.core.interactiveshell import InteractiveShell
 from paired import report
 
 from course_lib.runtime import launch
@@ -42,6 +46,22 @@ def seconds_with_launch(ranks: int) -> float:
     return time.perf_counter() - start
 
 
+def seconds_of_staying_ranks(ranks: int, cells: int = 20) -> tuple[float, float]:
+    """To the end of the first cell, and of the median empty cell after it."""
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "course_lib")
+    start = time.perf_counter()
+    shell.run_cell_magic("ranks", str(ranks), "pass")
+    first = time.perf_counter() - start
+    times = []
+    for _ in range(cells):
+        start = time.perf_counter()
+        shell.run_cell_magic("ranks", "", "pass")
+        times.append(time.perf_counter() - start)
+    shell.run_line_magic("ranks", "stop")
+    return first, statistics.median(times)
+
+
 @click.command(help=__doc__)
 @click.option("--ranks", default=4, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
@@ -52,6 +72,10 @@ def main(ranks: int, rounds: int) -> None:
         launched.append(seconds_with_launch(ranks))
         spawn.append(seconds_with_spawn(ranks))
     report("spawn / launch, warm", spawn, launched, at_least=15)
+    first, empty = seconds_of_staying_ranks(ranks)
+    print(
+        f"%%ranks {ranks}: started and the first cell run in {first:.2f} s; an empty cell takes {empty * 1000:.1f} ms"
+    )
 
 
 if __name__ == "__main__":

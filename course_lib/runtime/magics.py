@@ -92,9 +92,13 @@ class RanksMagics(Magics):
         if world is not None:
             world.stop()
 
+    def _cell_number(self) -> int:
+        """The number at the running cell; IPython 9 has counted on when it runs, older ones have not."""
+        return len(self.shell.history_manager.input_hist_raw) - 1
+
     def _check_syntax(self, cell: str) -> None:
         try:
-            names_in(f"\n{cell}", f"Cell In[{self.shell.execution_count}]")
+            names_in(f"\n{cell}", f"Cell In[{self._cell_number()}]")
         except SyntaxError as error:
             raise CellSyntaxError("".join(traceback.format_exception_only(error)).rstrip()) from None
 
@@ -115,7 +119,7 @@ class RanksMagics(Magics):
 
     def _run(self, first_line: str, cell: str, options: Options, on: list[int] | None) -> None:
         notebook, world = self.shell.user_ns, self.world
-        filename = self.shell.compile.cache(f"{first_line}\n{cell}", self.shell.execution_count)
+        filename = self.shell.compile.cache(f"{first_line}\n{cell}", self._cell_number())
         source = f"\n{cell}"  # the magic's own line counts, as in the notebook
         names = names_in(source, filename)
         try:

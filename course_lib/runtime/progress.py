@@ -68,11 +68,11 @@ def _activity(process: Any) -> str:
 
 
 def _choose_view() -> _Notebook | _Terminal | None:
-    if "PYTEST_CURRENT_TEST" in os.environ or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         return None
     if _in_a_browser():
         return _Notebook()
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty() and "PYTEST_CURRENT_TEST" not in os.environ:
         return _Terminal()
     return None
 

@@ -14,6 +14,7 @@ import argparse
 import ast
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,7 @@ def main() -> None:
     possible = [change for file in files for change in changes(file.resolve())]
     chosen = random.Random(asked.seed).sample(possible, min(asked.count, len(possible)))
     survivors = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy goes, too
     with tempfile.TemporaryDirectory() as folder:
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy

@@ -25,6 +25,20 @@ def test_the_ring_of_context_parallelism_carries_keys_and_values_and_backward_th
     assert layer.backward["context_parallel"] == pytest.approx(2 * (p - 1) * block / 1e9, rel=1e-6)
 
 
+def test_all_to_all_context_parallelism_sends_four_tensors_and_orders_their_pieces():
+    """Ulysses, arXiv:2309.14509: q, k, v and the context, (p - 1) / p of each to other ranks, each way."""
+    p, b = 4, 3
+    slow_memory = replace(FAST, memory_bandwidth=1e9, memory_efficiency=1.0)
+    layer = layer_seconds(
+        SHAPE, Plan(cp=p, context="all-to-all", micro_batch=b, attention="flash"), slow_memory
+    )
+    moved = 2 * 4 * b * SHAPE.sequence // p * SHAPE.hidden
+    exchanged = moved * (p - 1) / p / 1e9
+    ordered = 4 * moved / 1e9  # both ends read and write everything
+    assert layer.forward["context_parallel"] == pytest.approx(exchanged + ordered, rel=1e-6)
+    assert layer.backward["context_parallel"] == layer.forward["context_parallel"]
+
+
 def test_attention_hides_a_ring_backward_as_forward():
     """With a device that hides all it can, and a core that is longer than the ring, nothing is left of it."""
     slow = replace(FAST, peak_flops=1e6, overlap=1.0)

@@ -35,6 +35,7 @@ class Bucket(FlatParameters):
         super().__init__([p.detach() for p in parameters], name, group)
         self.parameters, self.names, self.trainable = parameters, names, parameters[0].requires_grad
         self.position = {p: i for i, p in enumerate(parameters)}
+        self.placeholders = [MovedGradient.of(p) for p in parameters]
         self.updated = nn.Parameter(self.shard, self.trainable)
         self._point_into_full()
         for p in parameters if self.trainable else []:
@@ -77,7 +78,28 @@ class Bucket(FlatParameters):
         i = self.position[parameter]
         self.accumulate(i, parameter.grad)
         self.moved.add(i)
-        parameter.grad = MovedGradient.of(parameter)
+        parameter.grad = self.placeholders[i]
+
+    @torch.no_grad()
+    def accumulate(self, i: int, gradient: Tensor) -> None:
+        """As ``FlatParameters`` does, but the first gradient is written and not added: a buffer of zeros would cost one
+        more pass over the memory of all gradients."""
+        if self.gradient is None:
+            self.gradient = torch.empty_like(self.full)
+        if i in self.reached:
+            self.view(self.gradient, i).add_(gradient, alpha=1 / self.ranks)
+        else:
+            torch.div(gradient, self.ranks, out=self.view(self.gradient, i))
+        self.reached.add(i)
+
+    def _complete_gradient(self) -> Tensor:
+        """The flat gradient, zero where no backward has reached a parameter, and in the padding."""
+        if self.gradient is None:
+            return torch.zeros_like(self.full)
+        for i in set(range(len(self.names))) - self.reached:
+            self.view(self.gradient, i).zero_()
+        self.gradient[self.starts[-1] :].zero_()
+        return self.gradient
 
     @torch.no_grad()
     def reduction(self, *, in_place: bool) -> Generator[None]:
@@ -86,7 +108,7 @@ class Bucket(FlatParameters):
         Args:
             in_place: put this rank's shard of the mean into the gradient's own buffer, which then stays.
         """
-        gradient = torch.zeros_like(self.full) if self.gradient is None else self.gradient
+        gradient = self._complete_gradient()
         own = self.shard_of(gradient)
         if (
             self.updated.grad is not None

@@ -27,6 +27,7 @@ from course_lib.grading.build import METADATA, read_notebook, write_notebook
 
 CELL_TIMEOUT = 120  # seconds
 SETUP = "setup"  # the tag of cells whose source is folded
+INTERACTIVE = "interactive"  # the tag of cells whose output is megabytes of script: it is not stored
 NOTEBOOK_TARGET = 60  # seconds a notebook may take on two cores; more is said, not refused
 
 
@@ -53,6 +54,8 @@ def tidy(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         for key in ("execution", "ExecuteTime", "collapsed", "scrolled", "jupyter"):
             cell.metadata.pop(key, None)
+        if INTERACTIVE in cell.metadata.get("tags", ()):
+            cell.outputs = []
         for output in cell.get("outputs", []):
             if "data" in output:  # a view of a widget whose state is not stored shows nothing but an error
                 output.data.pop("application/vnd.jupyter.widget-view+json", None)

@@ -34,6 +34,7 @@ def draw(
     tool: str = "torchview",
     depth: int = 3,
     expand: str | Iterable[str] = (),
+    close: str | Iterable[str] = (),
     placement: Mapping[str, int | Iterable[int]] | None = None,
     label: str = "rank",
     reshapes: bool = False,
@@ -53,6 +54,7 @@ def draw(
             with a click, in a notebook that is running.
         depth: how many levels of submodules are opened, for all but torchviz.
         expand: names of modules that torchview opens to the bottom: ``"encoder.layer.0"``.
+        close: names of modules that torchview keeps as one box each, whatever ``depth`` says.
         placement: who holds which modules, for torchview: names and the rank that holds them, or the ranks
             that hold equal shards. A longer name goes before a shorter one: ``{"": 0, "fc": {0, 1}}``.
         label: what the numbers of ``placement`` are: ``"rank"``, ``"stage"`` or ``"shard"``.
@@ -72,13 +74,14 @@ def draw(
     if depth < 0:
         raise ValueError(f"depth must be 0 or more, not {depth}")
     expand = (expand,) if isinstance(expand, str) else tuple(expand)
+    close = (close,) if isinstance(close, str) else tuple(close)
     names = {name for name, _ in model.named_modules(remove_duplicate=False)}
     name = type(model).__name__
-    for wanted in (*expand, *(placement or ())):
+    for wanted in (*expand, *close, *(placement or ())):
         if wanted not in names:
             raise ValueError(f"{name} has no submodule {wanted!r}; it has {_some(names)}")
-    if tool != "torchview" and (expand or placement):
-        raise ValueError(f"expand and placement are for torchview; {tool} cannot draw them")
+    if tool != "torchview" and (expand or close or placement):
+        raise ValueError(f"expand, close and placement are for torchview; {tool} cannot draw them")
 
     spare, inputs = _copy(model), tuple(map(_detached, inputs))
     holders = Placement(spare, placement, label) if placement else None
@@ -91,7 +94,7 @@ def draw(
             if tool == "torchviz":
                 graph, what = autograd_graph(spare, inputs), f"Autograd graph of {name}"
             else:
-                graph = ModuleGraph(spare, inputs, depth, expand, holders, reshapes, repeats).graph
+                graph = ModuleGraph(spare, inputs, depth, expand, holders, reshapes, repeats, close).graph
                 what = f"Network graph of {name}, opened to depth {depth}"
         except (RuntimeError, TypeError, IndexError, AttributeError) as error:
             shapes = ", ".join(

@@ -25,7 +25,8 @@ RESHAPES = frozenset(
 
 
 class ModuleGraph:
-    """What ``model(*inputs)`` calls, with modules opened down to ``depth`` and all along the names to ``expand``.
+    """What ``model(*inputs)`` calls, with modules opened down to ``depth`` and all along the names to ``expand``,
+    but not ``close``.
 
     torchview's record is nested like the calls: a list of functions, tensors, and ``{module: such a list}``.
     The walk goes through it in the order of the calls, so what feeds a function has always been seen before.
@@ -40,8 +41,9 @@ class ModuleGraph:
         placement: Placement | None,
         reshapes: bool,
         repeats: bool = False,
+        close: tuple[str, ...] = (),
     ) -> None:
-        self.model, self.depth, self.expand = model, depth, expand
+        self.model, self.depth, self.expand, self.close = model, depth, expand, close
         self.placement, self.reshapes = placement, reshapes
         self.names = {id(module): name for name, module in model.named_modules()}
         self.written: set[int] = set()  # parameters that stand on a box already
@@ -85,6 +87,8 @@ class ModuleGraph:
                     self._draw_module(module, inside, frame, name, prefix)
 
     def _opens(self, name: str, level: int) -> bool:
+        if any(_within(name, c) for c in self.close):
+            return False
         return level < self.depth or any(_within(name, e) or _within(e, name) for e in self.expand)
 
     def _draw_module(self, module: ModuleNode, inside: list, frame: Frame, name: str, prefix: str) -> None:

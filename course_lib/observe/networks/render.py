@@ -104,6 +104,8 @@ class Graph:
         svg = render_dot(self.to_dot("LR")) if len(list(self.frame.boxes())) <= 8 else None
         if svg is None or _size(svg)[0] > WIDEST:
             svg = render_dot(self.to_dot("TB"))
+        if svg is not None and _size(svg)[0] > WIDEST:  # narrower boxes: bytes go below the count
+            svg = render_dot(self.to_dot("TB").replace(" parameters, ", r" parameters\n"))
         if svg is None:
             return None
         svg = _embolden(svg)

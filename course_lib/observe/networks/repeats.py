@@ -11,6 +11,9 @@ from course_lib.observe.networks.render import Box, Frame
 
 AT_LEAST = 3  # two alike are drawn both
 Edges = dict[tuple[object, object], None]
+Run = dict[
+    object, tuple[object, int]
+]  # a box in a run of alike modules -> (the box that stands for it, which copy)
 
 
 def fold_repeats(frame: Frame, edges: Edges) -> Edges:
@@ -22,41 +25,44 @@ def fold_repeats(frame: Frame, edges: Edges) -> Edges:
     Returns:
         The edges of what is left: those to and from a module that is left out end at the one that stands for it.
     """
-    stands_for: dict[
-        object, tuple[object, int]
-    ] = {}  # a box that is left out -> (the box that stays, which copy)
-    _fold(frame, stands_for)
+    runs: list[Run] = []
+    _fold(frame, runs)
 
-    def end(key: object) -> tuple[object, int]:
-        kept, copy = stands_for.get(key, (key, 0))
-        while kept in stands_for and stands_for[kept][0] is not kept:
-            kept = stands_for[kept][0]
-        return kept, copy
+    def end(key: object) -> tuple[object, dict[int, int]]:
+        """The box that stands for ``key``, and which copy ``key`` was in: {run: number of the copy}."""
+        copies = {}
+        for number, run in enumerate(runs):
+            if key in run:
+                key, copies[number] = run[key]
+        return key, copies
 
     folded: Edges = {}
     for tail, head in edges:
-        (a, a_copy), (b, b_copy) = end(tail), end(head)
+        (a, a_copies), (b, b_copies) = end(tail), end(head)
         # An arrow from one copy to the next would lead back into the same picture.
-        between_copies = tail in stands_for and head in stands_for and a_copy != b_copy
+        between_copies = any(a_copies[run] != b_copies[run] for run in a_copies.keys() & b_copies.keys())
         if not between_copies and a is not b:
             folded[a, b] = None
     return folded
 
 
-def _fold(frame: Frame, stands_for: dict[object, tuple[object, int]]) -> None:
+def _fold(frame: Frame, runs: list[Run]) -> None:
+    """Fold the inside of ``frame``, innermost frames first, and append each run to ``runs``."""
     for item in frame.inside:
         if isinstance(item, Frame):
-            _fold(item, stands_for)
+            _fold(item, runs)
     inside: list[Box | Frame] = []
     for _, group in groupby(_numbered(frame.inside), key=lambda pair: pair[0]):
-        run = [item for _, item in group]
-        if len(run) < AT_LEAST or not _name(run[0]):
-            inside += run
+        alike = [item for _, item in group]
+        if len(alike) < AT_LEAST or not _name(alike[0]):
+            inside += alike
             continue
-        for copy, item in enumerate(run):
-            pairs = zip(_boxes(item), _boxes(run[0]), strict=True)
-            stands_for.update({box.key: (kept.key, copy) for box, kept in pairs})
-        inside.append(_titled(run))
+        run: Run = {}
+        for copy, item in enumerate(alike):
+            pairs = zip(_boxes(item), _boxes(alike[0]), strict=True)
+            run.update({box.key: (kept.key, copy) for box, kept in pairs})
+        runs.append(run)
+        inside.append(_titled(alike))
     frame.inside = inside
 
 

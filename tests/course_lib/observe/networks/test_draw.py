@@ -16,6 +16,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
 from course_lib.observe.networks import draw as networks
 from course_lib.observe.networks.draw import draw
+from course_lib.observe.networks.placement import Placement
 from course_lib.observe.networks.render import PALETTE, render_dot
 from simulator.plots.picture import Picture
 
@@ -181,6 +182,7 @@ def test_layers_that_are_alike_are_drawn_once():
 
     texts = labels(draw(model, TOKENS, depth=1, expand="encoder.layer.1"))
     assert {"layer.0", "layer.2 to layer.5"} < set(texts)
+    assert "word_embeddings" not in labels(draw(model, TOKENS, depth=2, close="embeddings"))
     placed = labels(draw(model, TOKENS, depth=2, placement={"": 0, "encoder.layer.5": 1}))
     assert {"layer.0 to layer.4", "layer.5"} < set(placed)
 
@@ -195,6 +197,16 @@ def test_a_folded_chain_keeps_its_arrows():
     ]
     every = edges_of(chain, torch.zeros(1, 8), repeats=True)
     assert every == [("input", "0"), *[(str(i), str(i + 1)) for i in range(6)], ("6", "output")]
+
+
+def test_runs_that_follow_each_other_stay_connected():
+    chain = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)]).eval()
+    holders = Placement(chain, {"": 0, "3": 1, "4": 1, "5": 1}, "rank")
+    assert edges_of(chain, torch.zeros(1, 4), placement=holders) == [
+        ("input", "0 to 2"),
+        ("0 to 2", "3 to 5"),
+        ("3 to 5", "output"),
+    ]
 
 
 def test_the_interactive_drawing_is_a_whole_page_in_a_frame(resnet):

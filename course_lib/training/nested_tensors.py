@@ -36,7 +36,7 @@ def map_tensors(function: Callable[[T], Any], value: Any, kind: type[T] = Tensor
         if isinstance(leaf, kind):
             return function(leaf)
         parts = _parts(leaf)
-        if not _leaves(parts, kind):
+        if not parts or not _leaves(parts, kind):
             return leaf
         return _with_parts(leaf, map_tensors(function, parts, kind))
 

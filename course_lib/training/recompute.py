@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.training.forward_state import ForwardState
-from course_lib.training.nested_tensors import map_tensors, tensors_in
+from course_lib.training.nested_tensors import map_tensors
 
 T = TypeVar("T")
 
@@ -58,10 +58,14 @@ class Region:
         self.state = ForwardState(function)
         # Autograd's own node keeps the tensors among the arguments. (The node's result is kept rather than the
         # node itself, which in torch 2.11 forgets what it saved when its result is freed.)
-        tensors = tensors_in((args, kwargs))
+        tensors: list[Tensor] = []
+
+        def number_of(tensor: Tensor) -> TensorNumber:
+            tensors.append(tensor)
+            return TensorNumber(len(tensors) - 1)
+
+        self.arguments = map_tensors(number_of, (args, kwargs))
         self.kept_arguments = KeepArguments.apply(torch.empty(0, requires_grad=True), *tensors)
-        numbers = iter(range(len(tensors)))
-        self.arguments = map_tensors(lambda _: TensorNumber(next(numbers)), (args, kwargs))
         self.saved: list[tuple] = []  # shape, dtype and device of each tensor that autograd would have kept
         self.recomputed: dict[int, Tensor] = {}
 

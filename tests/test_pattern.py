@@ -17,7 +17,6 @@ NOT_YET = {
     "05_ddp",
     "06_zero",
     "07_fsdp",
-    "08_recomputation",
 }
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def plot_bytes_over_time(
     *histories: Sequence[MemoryHistory],
     titles: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
     unit: str = "",
     capacity: float | None = None,
     device: str = "",
@@ -40,6 +41,7 @@ def plot_bytes_over_time(
     Args:
         histories: for each drawing, the ranks' histories, such as ``replay`` returns.
         titles: one for each.
+        rows: the names of the rows, where they are not ranks.
         unit: of the time axis, such as ``"seconds"``; without it the axis has no numbers.
         capacity: bytes of one device, drawn as a line.
         device: its name, written beside the line: ``"one A100"``.
@@ -53,28 +55,29 @@ def plot_bytes_over_time(
         raise ValueError("there is nothing to draw: give at least one list of histories")
     titles = titles_for(titles, len(histories))
     ranks, columns = max(map(len, histories)), 1 if len(histories) != 2 else 2
-    rows = ranks * (len(histories) // columns)
+    lines = ranks * (len(histories) // columns)
     figure = Figure(
-        figsize=(WIDTH, 0.8 + max(2.0, (0.95 if ranks > 1 else 1.5) * rows)), layout="constrained"
+        figsize=(WIDTH, 0.8 + max(2.0, (0.95 if ranks > 1 else 1.5) * lines)), layout="constrained"
     )
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     every = [history for held in histories for history in held]
     peak = max(history.peak.bytes for history in every)
     bytes_unit, size = unit_of(max(peak, capacity or 0))
     for i, (held, title) in enumerate(zip(histories, titles, strict=True)):
         block = axes[:, i] if columns == 2 else axes[i * ranks : (i + 1) * ranks, 0]
         block[0].set_title(title, loc="left", fontsize=TITLE)
-        for history, axis in zip(held, block, strict=False):
+        for row, (history, axis) in enumerate(zip(held, block, strict=False)):
             _stack(axis, history, size)
-            if ranks > 1:
-                axis.set_ylabel(f"rank {history.rank}", fontsize=TEXT, rotation=0, ha="right", va="center")
+            if ranks > 1 and (rows is None or i == 0 or columns == 1):
+                name = rows[row] if rows else f"rank {history.rank}"
+                axis.set_ylabel(name, fontsize=TEXT, rotation=0, ha="right", va="center")
             if capacity is not None:
                 axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
         for axis in block[len(held) :]:
             axis.set_visible(False)
     first = axes[0, 0]
     first.set_ylim(0, max(1.3 * peak, 1.25 * (capacity or 0)) / size)
-    first.yaxis.set_major_locator(MaxNLocator(3 if rows > 1 else 5, steps=[1, 2, 5, 10]))
+    first.yaxis.set_major_locator(MaxNLocator(3 if lines > 1 else 5, steps=[1, 2, 5, 10]))
     first.yaxis.set_major_formatter(FuncFormatter(ticks_in(bytes_unit)))
     if capacity is not None:
         label_capacity(axes[0, -1], capacity, size, device)

@@ -1,6 +1,7 @@
 """A copy of the course, a JupyterLab that serves it and a headless Chromium that looks at it, for as long as a block.
 
-However the block ends, the processes are ended, and the folder with everything that they wrote is deleted.
+However the block ends, also when the process in which it runs is killed, the processes are ended (``keeper.py``;
+Chromium ends with playwright's own) and the folders with everything that they wrote are deleted.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from keeper import KEEP_THE_REST
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,8 @@ SHOWN = (
     "docs",
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+COPY = "course-browser-"  # how the folder of a copy begins
+KEEPER = Path(__file__).with_name("keeper.py")
 STARTS_WITHIN = 120  # seconds; JupyterLab takes two or three on an idle machine
 
 
@@ -67,7 +69,7 @@ class Lab:
 @contextmanager
 def course_copy() -> Iterator[Path]:
     """A folder with the course's files, which may be changed."""
-    with tempfile.TemporaryDirectory(prefix="course-browser-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=COPY, ignore_cleanup_errors=True) as folder:
         root = Path(folder) / "course"
         root.mkdir()
         for name in SHOWN:
@@ -86,52 +88,49 @@ def jupyterlab(root: Path, *arguments: str, commands: bool = False) -> Iterator[
     With ``commands`` JupyterLab's own commands can be called from the page, and every cell is in the page, too,
     also when it is far outside the window.
     """
-    with tempfile.TemporaryDirectory(prefix="course-jupyter-", ignore_cleanup_errors=True) as folder:
-        own = Path(folder)
-        places = {
-            "JUPYTER_RUNTIME_DIR": own / "runtime",
-            "JUPYTER_CONFIG_DIR": own / "config",
-            "JUPYTERLAB_SETTINGS_DIR": own / "settings",
-            "JUPYTERLAB_WORKSPACES_DIR": own / "workspaces",
-            "IPYTHONDIR": own / "ipython",
-            "TMPDIR": own / "tmp",
-        }
-        places["TMPDIR"].mkdir()
-        if commands:
-            arguments = (*arguments, "--LabApp.expose_app_in_browser=True")
-            tracker = (
-                places["JUPYTERLAB_SETTINGS_DIR"]
-                / "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
-            )
-            tracker.parent.mkdir(parents=True)
-            tracker.write_text('{"windowingMode": "none"}')
-        command = [sys.executable, "-m", "course_lib", "lab", "--root", str(root), *arguments]
-        command += ["--no-browser", "--ip=127.0.0.1", "--port=0"]
-        log = own / "log"
-        # Nothing of pytest's: the course behaves differently under it.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        with log.open("wb") as words:
-            process = subprocess.Popen(
-                command,
-                cwd=own,
-                env={**environment, **{name: str(place) for name, place in places.items()}},
-                stdout=words,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            yield _started(process, places["JUPYTER_RUNTIME_DIR"], root, log)
-        finally:
-            _end(process)
+    own = Path(tempfile.mkdtemp(prefix="course-jupyter-"))
+    places = {
+        "JUPYTER_RUNTIME_DIR": own / "runtime",
+        "JUPYTER_CONFIG_DIR": own / "config",
+        "JUPYTERLAB_SETTINGS_DIR": own / "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": own / "workspaces",
+        "IPYTHONDIR": own / "ipython",
+        "TMPDIR": own / "tmp",
+    }
+    places["TMPDIR"].mkdir()
+    if commands:
+        arguments = (*arguments, "--LabApp.expose_app_in_browser=True")
+        folder = places["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab" / "notebook-extension"
+        folder.mkdir(parents=True)
+        (folder / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')
+    command = [sys.executable, "-m", "course_lib", "lab", "--root", str(root), *arguments]
+    command += ["--no-browser", "--ip=127.0.0.1", "--port=0"]
+    to_delete = [own, *([root.parent] if root.parent.name.startswith(COPY) else [])]
+    log = own / "log"
+    # Nothing of pytest's: the course behaves differently under it.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    with log.open("wb") as words:
+        keeper = subprocess.Popen(
+            [sys.executable, KEEPER, *to_delete, "--", *command],
+            cwd=tempfile.gettempdir(),
+            env={**environment, **{name: str(place) for name, place in places.items()}},
+            stdin=subprocess.PIPE,
+            stdout=words,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for the starter alone
+        )
+    try:
+        yield _started(keeper, places["JUPYTER_RUNTIME_DIR"], root, log)
+    finally:
+        keeper.communicate(KEEP_THE_REST)
 
 
-def _started(process: subprocess.Popen, runtime: Path, root: Path, log: Path) -> Lab:
+def _started(keeper: subprocess.Popen, runtime: Path, root: Path, log: Path) -> Lab:
     """Wait until the server answers; it writes down where it listens."""
-    file = runtime / f"jpserver-{process.pid}.json"
     deadline = time.monotonic() + STARTS_WITHIN
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError, ValueError):  # not written yet, half written, not listening yet
-            server = json.loads(file.read_text())
+    while time.monotonic() < deadline and keeper.poll() is None:
+        with suppress(StopIteration, OSError, ValueError):  # not written yet, half written, not listening yet
+            server = json.loads(next(runtime.glob("jpserver-*.json")).read_text())
             address, token = f"http://127.0.0.1:{server['port']}", server["token"]
             with urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5):
                 break
@@ -141,24 +140,6 @@ def _started(process: subprocess.Popen, runtime: Path, root: Path, log: Path) ->
     line = next(line for line in log.read_text().splitlines() if f":{server['port']}/" in line)
     opens = line.split(f":{server['port']}", 1)[1].partition("?")[0]
     return Lab(root, address, token, opens)
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End the server, which ends its kernels; then whatever of it is still there."""
-    family = []
-    with suppress(psutil.NoSuchProcess):
-        family = psutil.Process(process.pid).children(recursive=True)
-    with suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(30)
-    _, alive = psutil.wait_procs(family, timeout=10)
-    for left in alive:
-        with suppress(psutil.NoSuchProcess):
-            left.kill()
-    with suppress(ProcessLookupError):
-        process.kill()
-    process.wait()
 
 
 def find_chromium() -> str | None:

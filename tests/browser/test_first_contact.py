@@ -1,6 +1,10 @@
 """What a learner does first, in JupyterLab in a real browser: look, follow a link, run a cell, run a check, stop."""
 
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import nbformat
 import psutil
@@ -197,6 +201,32 @@ def test_nothing_is_left_when_it_ends(browser):
         assert any("ipykernel" in " ".join(p.cmdline()) for p in mine)
         page.close()
     assert not [p for p in mine if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not root.parent.exists()
+
+
+STARTER = """
+import sys
+sys.path.insert(0, {folder!r})
+from server import course_copy, jupyterlab
+with course_copy() as root, jupyterlab(root) as lab:
+    print(root, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_tests_are_killed(how):
+    code = STARTER.format(folder=str(Path(__file__).parent))
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    root = Path(starter.stdout.readline().strip())
+    family = psutil.Process(starter.pid).children(recursive=True)
+    assert any("jupyterlab" in " ".join(p.cmdline()) for p in family)
+    starter.send_signal(how)
+    starter.communicate()
+    _, alive = psutil.wait_procs(family, timeout=WAIT / 1000)
+    assert not alive
     assert not root.parent.exists()
 
 

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[1]
 SECTIONS = ["The problem", "Predict", "Build", "Run", "Compare", "In practice", "Go further"]
 # Chapters that are still to be rewritten, one a line. Whoever rewrites one takes it out; none is added.
 NOT_YET = {
-    "05_ddp",
     "07_fsdp",
 }
 

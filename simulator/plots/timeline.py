@@ -52,7 +52,7 @@ def plot_timeline(
 
     Args:
         timelines: predicted or measured. Spans are coloured by what their names say they are; the number in a
-            box is the microbatch, layer or bucket.
+            box is the microbatch or layer, and ``b0`` is bucket 0.
         titles: one for each timeline; None: the schedule's name where there is one.
         unit: of the time axis, such as ``"seconds"``; without it the axis has no numbers.
         width: inches; the default fills a notebook's column, a file may be wider.
@@ -126,8 +126,9 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
             boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
             used.add(what)
             if height == 1:
-                text = "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+)", span.name))
-                numbers.append(((start + end) / 2, (low + high) / 2, text, (end - start) * points, colour))
+                numbers.append(
+                    ((start + end) / 2, (low + high) / 2, _label(span.name), (end - start) * points, colour)
+                )
         top += height
     for colour, corners in boxes.items():  # one path a colour: the file stays small
         edge = 0 if dense or colour == IDLE else 0.6
@@ -144,6 +145,12 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
     axis.tick_params(length=0, labelsize=TEXT)
     axis.spines[:].set_visible(False)
     return used
+
+
+def _label(name: str) -> str:
+    """What a box says: the number of its microbatch or layer. A bucket says ``b0``: it is no layer's number."""
+    prefix = "b" if name.startswith("bucket ") else ""
+    return prefix + "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+)", name))
 
 
 def _row_name(rank: int, lane: str) -> str:

@@ -14,7 +14,6 @@ WIDTHS = (1100, 1400)  # px
 NOT_YET = {
     "notebooks/00_start_here.ipynb",
     "notebooks/01_seeing_networks.ipynb",
-    "notebooks/05_ddp.ipynb",
     "notebooks/06_zero.ipynb",
     "notebooks/07_fsdp.ipynb",
     "notebooks/08_recomputation.ipynb",

@@ -14,6 +14,7 @@ from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 from simulator.plots import Picture, plot_bytes_over_time, plot_curves, plot_memory, plot_plans, plot_timeline
 from simulator.plots.curves import STROKES
+from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import COLOURS, IDLE, category, lightness
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
@@ -216,7 +217,7 @@ def test_digits_inside_a_parameters_name_number_no_box():
         [
             text
             for text in texts(plot_timeline(Timeline([Span(0, "communication", name, 0, 1)])))
-            if text == "0"
+            if text in ("0", "b0")
         ]
         for name in ("all-reduce layer1.0.bias", "bucket 0")
     ]
@@ -229,3 +230,14 @@ def test_what_a_picture_says_keeps_its_decimals():
     ticks = [text for text in texts(picture) if text and text.startswith("3.2")]
     assert len(ticks) > 2
     assert len(set(ticks)) == len(ticks)
+
+
+def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
+    picture = plot_step_over_batch(
+        [1, 2, 4], lambda n: 1e-3 * n, 2e-3, lambda n: 1e-3 * max(n, 2), 2, "tokens"
+    )
+    words = set(texts(picture))
+    assert {"tokens on each rank", "time, ms", "step, with overlap", "forward + all-reduce"} <= words
+    assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
+    with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
+        plot_step_over_batch([2, 1], float, float, float, 1)

@@ -184,6 +184,9 @@ class RanksMagics(Magics):
             print(f"  rank {process.rank}  {megabytes:.0f} MB  variables: {', '.join(own) or 'none'}")
 
 
+RanksMagics.ranks.__doc__ = RanksMagics.rank.__doc__ = __doc__  # what %%ranks? and %%rank? show
+
+
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext course_lib``; loaded again it keeps the ranks that run."""
     if "ranks" not in shell.magics_manager.magics["cell"]:

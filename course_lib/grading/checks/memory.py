@@ -1,27 +1,24 @@
-"""The checks of chapter 03: bytes counted by hand, by hooks and by formula; a scaler and an optimizer in steps."""
+"""The checks of chapter 03 that count bytes: model states, what autograd keeps, and the largest batch."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
+from course_lib.grading.checks.memory_mistakes import LARGEST_BATCH, SAVED_BYTES, STATES
 from course_lib.grading.checks.memory_oracles import (
-    SCRIPT,
     Columns,
+    Split,
     Twice,
     Watch,
-    adamw,
     adapter,
-    by_hooks,
-    forgetful,
+    large,
     normed,
-    play,
-    reference,
-    scales_with,
+    stacked,
     tied,
 )
 from course_lib.grading.report import Report, check
@@ -41,88 +38,32 @@ def check_03_1(report: Report, model_state_bytes: Callable[[nn.Module], tuple[in
         "a GPT whose embedding and output are tied": tied(frozen=False),
         "a frozen layer below a trained one": adapter(),
         "a GPT whose tied embedding is frozen": tied(frozen=True),
-        "a trillion parameters": nn.Linear(10**6, 10**6, bias=False, device="meta"),
+        "a model in bf16": normed().to(torch.bfloat16),
+        "parameters that are views of one larger tensor": stacked(),
+        "one parameter of one element": nn.Linear(1, 1, bias=False),
+        "a model without parameters": nn.Tanh(),
+        "a GPT as wide as GPT-3 on the device meta": large(),
+        "one layer of a trillion parameters on the device meta": nn.Linear(
+            10**6, 10**6, bias=False, device="meta"
+        ),
     }
     for name, model in models.items():
-        report.case(name)
-        every = sum(p.numel() for p in model.parameters())
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        named = [p for _, p in model.named_parameters(remove_duplicate=False)]
-        twice = sum(p.numel() for p in named)
-        twice_trained = sum(p.numel() for p in named if p.requires_grad)
-        buffers = sum(b.numel() for b in model.buffers())
-        with Watch() as watch:
-            got = model_state_bytes(model)
-        got = tuple(got) if isinstance(got, list) else got
-        want = (2 * every, 2 * trained, 12 * trained)
-        mistakes = {
-            "frozen parameters have neither gradients nor states.": (2 * every, 2 * every, 12 * every),
-            "frozen parameters are left out; they are there to compute with.": (
-                2 * trained,
-                2 * trained,
-                12 * trained,
-            ),
-            "a tied parameter is counted under each of its names; it is one tensor.": (
-                2 * twice,
-                2 * twice_trained,
-                12 * twice_trained,
-            ),
-            "the fp32 masters are missing: two moments are only 8 bytes.": (
-                2 * every,
-                2 * trained,
-                8 * trained,
-            ),
-            "gradients have 16 bits, as the parameters have.": (2 * every, 4 * trained, 12 * trained),
-            "buffers are no parameters.": (2 * (every + buffers), 2 * trained, 12 * trained),
-        }
-        millions = f"{want[0]:,} + {want[1]:,} + {want[2]:,} bytes"
-        report.equal(millions, got, want, mistakes=mistakes)
-        likely = "numel() is known without building anything; a model of this kind would not fit."
-        report.at_most("bytes of tensors made while counting", watch.bytes, 0, likely=likely)
-
-
-# ---- 03.2: loss scaling -----------------------------------------------------------------------------------
-
-
-@check
-def check_03_2(report: Report, scaled_step: Callable[..., bool]) -> None:
-    for interval, shapes in ((3, [(3, 2), (5,)]), (2, [(4,), (2, 3), (1,)]), (5, [(6,)])):
-        report.case(f"interval {interval}, {len(shapes)} tensor{'s' * (len(shapes) > 1)}")
-        path, scales, returned, most = play(scaled_step, interval, shapes)
-        report.true(
-            bool(path.isfinite().all()),
-            f"{SCRIPT.count('x')} of {len(SCRIPT)} steps overflow, and every parameter stays finite",
-            "a parameter is not finite",
-            "a step that overflowed has to be skipped: no update at all.",
-        )
-        right = play(reference(), interval, shapes)
-        slips = {
-            "clip": "clipped before the scale was divided out: max_norm is meant for the true gradients.",
-            "unscale": "the gradients are still multiplied by the scale when they are clipped.",
-            "none": "the norm is not clipped to max_norm.",
-            "momentum": "a skipped step still moved the weights: the optimizer stepped on gradients of zero.",
-        }
-        report.equal(
-            "the scale after each step",
-            scales,
-            right[1],
-            mistakes={
-                "an overflow ends the row of good steps: the count starts again at 0.": scales_with(
-                    interval, "keep"
-                ),
-                "after the scale has doubled the count starts again at 0.": scales_with(interval, "again"),
-                "one step late: it grows when `interval` good steps are done.": scales_with(interval, "late"),
-            },
-        )
-        report.close(
-            "the parameters after each step",
-            path,
-            right[0],
-            mistakes={hint: play(reference(s), interval, shapes)[0] for s, hint in slips.items()},
-        )
-        report.equal("what it returns", [bool(r) for r in returned], right[2])
-        likely = "the norm of all gradients is finite only if each of them is; ask for that one."
-        report.at_most("numbers that the CPU asked for in a step", most, 1, likely=likely)
+        with report.case(name):
+            with Watch() as watch:
+                got = model_state_bytes(model)
+            every = sum(p.numel() for p in model.parameters())
+            trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            want = (2 * every, 2 * trained, 12 * trained)
+            report.equal(
+                f"{want[0]:,} + {want[1]:,} + {want[2]:,} bytes",
+                got,
+                want,
+                mistakes=STATES,
+                given=(model,),
+                task="How many bytes do its parameters, its gradients and its optimizer states take?",
+            )
+            target = "no tensor is made while counting"
+            report.at_most("bytes of tensors made while counting", watch.bytes, 0, task=target)
 
 
 # ---- 03.3: saved bytes ------------------------------------------------------------------------------------
@@ -130,93 +71,74 @@ def check_03_2(report: Report, scaled_step: Callable[..., bool]) -> None:
 
 @check
 def check_03_3(report: Report, saved_bytes: Callable[..., int]) -> None:
-    torch.manual_seed(0)
     config = GPTConfig.tiny(num_layers=1, hidden_size=16, num_heads=2, dropout=0.1)
+    norm = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).eval()
+    one_frozen = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2))
+    one_frozen[2].requires_grad_(False)
     cases = {
         "linear, tanh, linear": (nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2)), (5, 6)),
+        "the same, the last layer frozen": (one_frozen, (5, 6)),
+        "linear, tanh, linear in bf16": (
+            nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2)).bfloat16(),
+            (5, 6),
+        ),
         "two layers that read one input": (Twice(), (3, 6)),
         "one column of a wide tensor": (Columns(), (7, 11)),
-        "a batch norm that is not training": (
-            nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).eval(),
-            (8, 4),
-        ),
+        "two parts of one tensor": (Split(), (4, 6)),
+        "a batch norm that is not training": (norm, (8, 4)),
+        "one element": (nn.Tanh(), (1,)),
+        "a layer that keeps nothing": (nn.Identity(), (2, 3)),
         "a GPT block with dropout": (Block(config), (2, 8, 16)),
     }
     for name, (model, shape) in cases.items():
-        report.case(name)
-        x = torch.randn(shape, requires_grad=True)
-        want = sum(t.bytes for t in saved_tensors(model, x))
-        with Watch() as plain:
-            model(x)
-        forwards = []
-        handle = model.register_forward_hook(lambda *_, forwards=forwards: forwards.append(1))
-        with Watch() as watch:
-            got = saved_bytes(model, x)
-        handle.remove()
-        slips = {
-            "one storage is counted for each operator that keeps it: count it once.": (False, False, False),
-            "parameters or buffers are counted: they are there anyway.": (True, True, False),
-            "parameters, and what several operators keep, once for each.": (False, True, False),
-            "a view is counted; it keeps the whole storage alive.": (True, False, True),
-        }
-        mistakes = {
-            hint: by_hooks(model, (x,), once=once, own=own, views=views)
-            for hint, (once, own, views) in slips.items()
-        }
-        report.equal(f"{want:,} bytes are kept", got, want, mistakes=mistakes)
-        report.at_most("forwards", len(forwards), 1, likely="one forward calls `pack` for everything.")
-        more = max(0, watch.bytes - plain.bytes)
-        report.at_most(
-            "bytes made by looking", more, 0, likely="`pack` may return the tensor itself: no clone."
-        )
+        with report.case(name):
+            dtype = next((p.dtype for p in model.parameters()), torch.float32)
+            x = torch.randn(shape).to(dtype).requires_grad_()
+            forwards: list[int] = []
+            handle = model.register_forward_hook(lambda *_, seen=forwards: seen.append(1))
+            hooks = _hooks(model)
+            with Watch() as watch:
+                got = saved_bytes(model, x)
+            left = _hooks(model)
+            handle.remove()
+            with Watch() as plain:
+                output = model(x)
+            del output
+            want = sum(t.bytes for t in saved_tensors(model, x))
+            report.equal(
+                f"{want:,} bytes are kept",
+                got,
+                want,
+                mistakes=SAVED_BYTES,
+                given=(model, x),
+                task="each storage counts once, with all of its bytes",
+            )
+            task = "Hooks that are on the model stay there, and no others are left"
+            report.true(left == hooks, "the model's hooks are as before", _told(hooks, left), task=task)
+            report.at_most(
+                "forward passes", len(forwards), 1, task="one forward pass, and no tensor is made besides"
+            )
+            more = max(0, watch.bytes - plain.bytes)
+            task = "one forward pass, and no tensor is made besides"
+            report.at_most("bytes of tensors made besides", more, 0, task=task)
+    with report.case("nothing that is trained"):
+        frozen = nn.Sequential(nn.Linear(6, 9), nn.Tanh()).requires_grad_(False)
+        task = "each storage counts once, with all of its bytes"
+        report.equal("0 bytes are kept", saved_bytes(frozen, torch.randn(2, 6)), 0, task=task)
 
 
-# ---- 03.4: AdamW ------------------------------------------------------------------------------------------
-
-
-@check
-def check_03_4(report: Report, adamw_step: Callable[..., None]) -> None:
-    draw = torch.Generator().manual_seed(4)
-    cases = [
-        ((7, 3), {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-2, "weight_decay": 0.3}),
-        ((5,), {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-1, "weight_decay": 0.1}),
-        ((2, 1, 4), {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}),
+def _hooks(model: nn.Module) -> list[int]:
+    """Identities of all hooks that a forward pass runs."""
+    return [
+        id(hook)
+        for module in model.modules()
+        for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        for hook in hooks.values()
     ]
-    hints = {
-        "bias": "m and v start at 0 and are too small at first: divide by 1 - beta^t.",
-        "inside": "eps stands outside the root.",
-        "coupled": "this is Adam with the decay in the gradient; AdamW shrinks the weight itself.",
-        "no decay": "the weight does not decay.",
-    }
-    for shape, settings in cases:
-        report.case(f"shape {shape}, weight decay {settings['weight_decay']}")
-        start = torch.randn(shape, generator=draw)
-        gradients = [torch.randn(shape, generator=draw) for _ in range(6)]
-        official = nn.Parameter(start.clone())
-        optimizer = torch.optim.AdamW([official], **settings)
-        w, state = start.clone(), {}
-        for g in gradients:
-            official.grad = g.clone()
-            optimizer.step()
-            mine = g.clone()
-            adamw_step(w, mine, state, **settings)
-            if not mine.equal(g):
-                report.fail("the gradient has changed", "work on new tensors: g belongs to the caller.")
-        mistakes = {hint: adamw(start, gradients, slip, **settings) for slip, hint in hints.items()}
-        mistakes["w is as it was: `w = w - …` makes a new tensor; write into it (`w -= …`)."] = start
-        mistakes["every step begins anew: keep m, v and t in `state`."] = forgetful(
-            start, gradients, settings
-        )
-        report.close(
-            f"equal to torch.optim.AdamW after {len(gradients)} steps",
-            w,
-            official.detach(),
-            mistakes=mistakes,
-        )
-        kept = [t for t in tree_leaves(state) if isinstance(t, Tensor) and t.numel() > 1]
-        size = sum(t.untyped_storage().nbytes() for t in kept) // start.numel()
-        likely = "m, v and the step are enough: the rest can be computed again."
-        report.at_most("bytes in `state` for each parameter", size, 8, likely=likely)
+
+
+def _told(before: list[int], after: list[int]) -> str:
+    return f"the model had {len(before)} hooks, and has {len(after)}, not all of them the same"
 
 
 # ---- 03.5: the largest batch ------------------------------------------------------------------------------
@@ -224,45 +146,63 @@ def check_03_4(report: Report, adamw_step: Callable[..., None]) -> None:
 
 @check
 def check_03_5(report: Report, largest_batch: Callable[[Callable[[int], float], float], int]) -> None:
-    cases = [
+    for name, total, capacity in _cards(report):
+        with report.case(name):
+            calls = 0
+
+            def bytes_of(batch: int, total: Callable[[int], float] = total) -> float:
+                nonlocal calls
+                calls += 1
+                return total(batch)
+
+            got = largest_batch(bytes_of, capacity)
+            want = 0
+            while total(want + 1) <= capacity:
+                want += 1
+            report.equal(
+                "the largest batch that fits",
+                got,
+                want,
+                mistakes=LARGEST_BATCH,
+                given=(total(1), total(2), capacity),
+                task="Return the largest batch whose step fits into `capacity` bytes, as a whole number",
+            )
+            report.at_most("calls", calls, 2, task="at most 2 calls of `bytes_of`")
+
+
+def _cards(report: Report) -> list[tuple[str, Callable[[int], float], float]]:
+    """Name, bytes of a step by batch, capacity: real models, then drawn numbers with the borders."""
+    models = [
         ("gpt2-xl", Plan(), 80e9),
         ("gpt2", Plan(), 24e9),
         ("gpt2-xl", Plan(recompute="full"), 80e9),
         ("bert-large", Plan(precision="fp32", attention="flash"), 16e9),
-        ("gpt2-xl", Plan(), 24e9),
+        ("gpt2-xl", Plan(), 24e9),  # not even one
     ]
-    for name, plan, capacity in cases:
-        what = f"{plan.precision}, {plan.attention}, recompute {plan.recompute}"
-        report.case(f"{name} ({what}) on {capacity / 1e9:.0f} GB")
-        exact = _totals(name, plan)
-        calls = 0
-
-        def bytes_of(batch: int, exact: Callable[[int], float] = exact) -> float:
-            nonlocal calls
-            calls += 1
-            return exact(batch)
-
-        want = 0
-        while exact(want + 1) <= capacity:
-            want += 1
-        got = largest_batch(bytes_of, capacity)
-        if isinstance(got, int | float) and not isinstance(got, bool) and got == int(got):
-            got = int(got)
-        each = exact(2) - exact(1)
-        line = (capacity - exact(1) + each) / each
-        mistakes = {
-            "not even one sequence fits: 0, not a negative number.": int(line // 1),
-            "the model states are counted for every sequence: they are there once.": int(
-                capacity // exact(1)
-            ),
-            "the model states take room too.": int(capacity // each),
-            "one too many: this one does not fit any more.": want + 1,
-            "one too few: this one and one more fit.": want - 1,
-        }
-        report.equal(f"the largest batch is {want}", got, want, mistakes=mistakes)
-        report.at_most(
-            "calls", calls, 2, likely="two points give a straight line: no need to try one after the other."
+    cards = [
+        (
+            f"{name} ({plan.precision}, recompute {plan.recompute}) on {room / 1e9:.0f} GB",
+            _totals(name, plan),
+            room,
         )
+        for name, plan, room in models
+    ]
+    draw = random.Random(report.seed())
+    states, each, fits = draw.randrange(10**8, 10**10), draw.randrange(10**6, 10**8), draw.randrange(3, 90)
+
+    def line(batch: int) -> int:
+        if not isinstance(batch, int) or batch < 1:
+            raise ValueError(f"bytes_of was called with {batch!r}; a batch is a whole number of at least 1.")
+        return states + batch * each
+
+    return [
+        *cards,
+        ("exactly full", line, line(fits)),
+        ("one byte too few for one more", line, line(fits) - 1),
+        ("exactly one sequence", line, line(1)),
+        ("one byte too few for one sequence", line, line(1) - 1),
+        ("less than the model states", line, states // 3),
+    ]
 
 
 def _totals(name: str, plan: Plan) -> Callable[[int], float]:

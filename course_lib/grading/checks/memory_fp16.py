@@ -1,0 +1,137 @@
+"""A small GPT that makes steps in fp16 with ``torch.autocast`` and ``GradScaler``, right or with one slip: 03.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.memory import record_memory
+from course_lib.training.loop import cross_entropy
+
+CONFIG = GPTConfig.tiny(num_layers=1, hidden_size=32, num_heads=2, max_length=16, vocab_size=64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """So many sequences, ``micro`` at a time, and how the step is to be made."""
+
+    sequences: int
+    micro: int
+    max_norm: float
+    frozen: bool = False
+    scale: float = 2.0**10
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of some steps: how far each parameter moved, and what else could be seen."""
+
+    moved: Tensor
+    losses: list[Any]
+    scales: list[float]
+    forwards: list[tuple[int, torch.dtype]]  # sequences, and the type of a linear layer's output
+    activations: int  # bytes at the peak
+
+
+def play_fp16(
+    step: Callable[..., Any], batch: Batch, seed: int, steps: int = 3, measured: bool = False
+) -> Played:
+    """Make some steps on drawn tokens, each on other ones; gradients of earlier work are there at the start."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = GPT(CONFIG)
+        model.embedding.requires_grad_(not batch.frozen)
+        shape = (steps, batch.sequences, CONFIG.max_length)
+        tokens, targets = torch.randint(CONFIG.vocab_size, (2, *shape))
+        trained = [p for p in model.parameters() if p.requires_grad]
+        for p in trained:
+            p.grad = 0.1 * batch.scale * torch.randn_like(p)
+        start = torch.cat([p.detach().flatten() for p in model.parameters()])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=batch.scale, growth_interval=2)
+        forwards: list[tuple[int, torch.dtype]] = []
+        model.blocks[0].mlp.up.register_forward_hook(
+            lambda module, args, output: forwards.append((len(output), output.dtype))
+        )
+        losses, scales = [], []
+        with record_memory(model, optimizer) if measured else nullcontext() as log:
+            for i in range(steps):
+                loss = step(model, optimizer, scaler, tokens[i], targets[i], batch.micro, batch.max_norm)
+                losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+                scales.append(scaler.get_scale())
+    moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - start
+    activations = max(held.activations for held in log.held) if measured else 0
+    return Played(moved, losses, scales, forwards, activations)
+
+
+FP16 = {
+    "when the losses of the parts are added up and not averaged": "sum",
+    "when every part counts the same, however many sequences it has": "parts",
+    "when the mean loss of a part is divided by `micro`": "micro",
+    "when the gradients are clipped while they are still multiplied by the scale": "clip",
+    "when the gradients are not clipped": "none",
+    "when each part's gradients are clipped before those of the next are added": "clip parts",
+    "when the gradients of the step before are still there": "keep",
+    "when the optimizer makes an update after every part": "every",
+    "when the gradients are set to zero before every part, so that only the last part's are used": "last",
+}
+
+
+def right_step(slip: str = "") -> Callable[..., float]:
+    """The step of exercise 03.4, right or with one slip."""
+
+    def step(
+        model: Any,
+        optimizer: Any,
+        scaler: Any,
+        tokens: Tensor,
+        targets: Tensor,
+        micro: int,
+        max_norm: float,
+    ) -> float:
+        if slip != "keep":
+            optimizer.zero_grad()
+        total, losses = 0.0, []
+        parts = list(zip(tokens.split(micro), targets.split(micro), strict=True))
+
+        def clip() -> None:
+            if slip != "clip":
+                scaler.unscale_(optimizer)
+            if slip != "none":
+                clip_grad_norm_(model.parameters(), max_norm)
+
+        for x, y in parts:
+            if slip == "last":
+                optimizer.zero_grad()
+            share = {"sum": 1.0, "parts": 1 / len(parts), "micro": 1 / micro}.get(slip, len(x) / len(tokens))
+            with torch.autocast("cpu", torch.float16):
+                logits = model(x)
+            loss = share * cross_entropy(logits.float(), y)
+            total += loss.item()
+            if slip == "joined":
+                losses.append(loss)
+                continue
+            scaler.scale(loss).backward()
+            if slip == "clip parts":
+                clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
+            if slip == "every":
+                clip()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        if losses:
+            scaler.scale(sum(losses)).backward()
+        if slip != "every":
+            clip()
+            scaler.step(optimizer)
+            scaler.update()
+        return total
+
+    return step

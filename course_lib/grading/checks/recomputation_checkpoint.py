@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,14 +39,6 @@ class Alive(TorchDispatchMode):
 
 
 RANDOM_STATE = 6000  # bytes of the CPU's random state, and a little
-OTHER_MASK = (
-    "this is the gradient of another dropout mask: note the random state before the first forward, "
-    "and set it before the second."
-)
-STREAM = (
-    "the second forward must not move the random stream: note where it stands, and set it back afterwards."
-)
-LOST = "a tensor that you detached has its own .grad; return it, one for every tensor argument."
 
 
 class _Case(NamedTuple):
@@ -58,17 +49,17 @@ class _Case(NamedTuple):
 
 
 def _cases() -> list[_Case]:
-    torch.manual_seed(8)
-    first, last = nn.Linear(24, 96), nn.Linear(96, 24)
+    first, last, frozen = nn.Linear(24, 96), nn.Linear(96, 24), nn.Linear(24, 24).requires_grad_(False)
     plain = nn.Sequential(first, nn.Tanh(), last, nn.Tanh())
     mlp = nn.Sequential(first, nn.Tanh(), nn.Dropout(0.5), last, nn.Dropout(0.5))
-    a, b, c = torch.randn(3, 32, 24).unbind()
+    a, b, c = torch.randn(3, 32, 24).unbind()  # views of one tensor
     index = torch.arange(31, -1, -1)
     cases = [
         ("an MLP", plain, [a]),
         ("an MLP with dropout", mlp, [a]),
         ("dropout, two tensors", lambda x, y: mlp(x) * y, [a, b]),
         ("dropout, rows by an index", lambda x, rows, y: mlp((x[rows] * y).tanh()), [b, index, c]),
+        ("dropout, a frozen layer, a row of one", lambda x: mlp(frozen(x)), [c[:1]]),
     ]
     weights = list(mlp.parameters())
     return [
@@ -78,7 +69,7 @@ def _cases() -> list[_Case]:
 
 
 class _Outcome(NamedTuple):
-    result: Tensor
+    results: list[Tensor]
     inputs: list[Tensor | None]
     weights: list[Tensor | None]
     stream: list[Tensor]  # random numbers drawn after forward and after backward
@@ -86,93 +77,157 @@ class _Outcome(NamedTuple):
     calls: int
 
 
-def _run(case: _Case, run: Callable[..., Tensor]) -> _Outcome:
+def _run(case: _Case, run: Callable[..., Tensor], times: int = 1) -> _Outcome:
     """Inside a larger graph, as one layer of many: the arguments are results, and are used elsewhere too."""
-    calls = 0
+    calls, kept = 0, 0
 
     def counted(*args: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         return case.function(*args)
 
-    arguments = [t.sin() if t.requires_grad else t for t in case.arguments]
     torch.manual_seed(1)
-    with Alive(*arguments, *case.weights) as alive:
-        y = run(counted, *arguments)
-        kept = alive.now - y.untyped_storage().nbytes()
-    result, stream = y.detach().clone(), [torch.rand(1)]
+    results, loss = [], torch.zeros(())
+    for _ in range(times):
+        arguments = [t.sin() if t.requires_grad else t for t in case.arguments]
+        with Alive(*arguments, *case.weights) as alive:
+            y = run(counted, *arguments)
+            kept = max(kept, alive.now - y.untyped_storage().nbytes())
+        results.append(y.detach().clone())
+        loss = loss + torch.dropout(y, 0.5, True).square().sum() + sum(t.square().sum() for t in arguments)
+    stream = [torch.rand(1)]
     trained = [t for t in case.arguments if t.requires_grad]
     for tensor in (*trained, *case.weights):
         tensor.grad = None
-    loss = torch.dropout(y, 0.5, True).square().sum() + sum(t.square().sum() for t in arguments)
     loss.backward()
     stream.append(torch.rand(1))
-    return _Outcome(result, [t.grad for t in trained], [w.grad for w in case.weights], stream, kept, calls)
+    gradients = [
+        [None if t.grad is None else t.grad.clone() for t in some] for some in (trained, case.weights)
+    ]
+    return _Outcome(results, *gradients, stream, kept, calls // times)
 
 
-@contextmanager
-def _explained(report: Report) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error)
-        if "incorrect number of gradients" in text:
-            report.fail(
-                "backward returned the wrong number of gradients",
-                "one for each argument of forward but ctx: also for `function`, whose gradient is None.",
-            )
-        if "backward through the graph a second time" in text:
-            report.fail(
-                "backward went through the graph of the caller",
-                "detach what was saved before you run forward on it: your own graph ends there.",
-            )
-        raise
+# ---- likely mistakes: checkpoints that are wrong in one thing ------------------------------------------------
+
+
+def _checkpoint(restore: bool = True, put_back: bool = True, lose: bool = False) -> Callable:
+    class Checkpoint(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, function: Callable, *args: Tensor) -> Tensor:
+            ctx.function, ctx.random = function, torch.get_rng_state()
+            ctx.save_for_backward(*args)
+            return function(*args)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple:
+            args = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
+            now = torch.get_rng_state()
+            if restore:
+                torch.set_rng_state(ctx.random)
+            with torch.enable_grad():
+                y = ctx.function(*args)
+            if restore and put_back:
+                torch.set_rng_state(now)
+            torch.autograd.backward(y, gradient)
+            return None, *(None if lose else t.grad for t in args)
+
+    return Checkpoint.apply
+
+
+MISTAKES = {
+    "when the second forward does not begin with the random state of the first": {"restore": False},
+    "when the random state of before backward is not put back": {"put_back": False},
+    "when backward returns no gradient for the tensors in `args`": {"lose": True},
+}
+
+
+def _mistakes(case: _Case, times: int, take: Callable[[_Outcome], Any]) -> dict[str, Callable[[], Any]]:
+    return {
+        sentence: lambda options=options: take(_run(case, _checkpoint(**options), times))
+        for sentence, options in MISTAKES.items()
+    }
 
 
 @check
 def check_08_2(report: Report, checkpoint: type[torch.autograd.Function]) -> None:
+    torch.manual_seed(report.seed())
     for case in _cases():
-        report.case(case.name)
-        want = _run(case, lambda f, *args: f(*args))
-        with _explained(report):
-            got = _run(case, checkpoint.apply)
-        report.equal("the result", got.result, want.result)
-        if any(gradient is None for gradient in got.weights):
-            report.fail(
-                "a weight of `function` has no gradient",
-                "torch.autograd.backward(y, gradient) reaches the weights as well; grad(y, inputs) does not.",
-            )
-        # The arguments are used elsewhere too, so a lost gradient is a difference, not a None.
-        same = all(a is not None and a.equal(b) for a, b in zip(got.inputs, want.inputs, strict=True))
-        if not same:
-            leaves = [t for t in case.arguments if t.requires_grad]
-            lost = [torch.autograd.grad(t.sin().square().sum(), t)[0] for t in leaves]
-            likely = OTHER_MASK if "dropout" in case.name else None
-            if any(torch.allclose(a, b) for a, b in zip(got.inputs, lost, strict=True)):
-                likely = LOST
-            report.fail("the gradients of the arguments differ from those without a checkpoint", likely)
-        report.ok("gradients of the arguments, bit for bit")
-        report.equal(
-            "gradients of the weights, bit for bit",
-            got.weights,
-            want.weights,
-            likely="each backward through the second forward adds to the weights' gradients: go once.",
+        with report.case(case.name):
+            _try(report, case, checkpoint, 1)
+    with report.case("dropout, two calls before one backward"):
+        _try(report, _cases()[2], checkpoint, 2)
+    with report.case("an argument that is changed after forward"):
+        _changed_in_place(report, checkpoint)
+
+
+def _try(report: Report, case: _Case, checkpoint: type[torch.autograd.Function], times: int) -> None:
+    try:
+        got = _run(case, checkpoint.apply, times)
+    except RuntimeError as error:
+        _explain(report, str(error))
+        raise
+    want = _run(case, lambda f, *args: f(*args), times)
+    _compare(report, "the result", got.results, want.results, None)
+    grads = _mistakes(case, times, lambda outcome: outcome.inputs)
+    _compare(report, "gradients of the arguments, bit for bit", got.inputs, want.inputs, grads)
+    if any(gradient is None for gradient in got.weights):
+        report.fail(
+            "a weight of `function` has no gradient",
+            task="The weights that `function` uses get their gradients, too.",
         )
-        report.true(
-            all(map(torch.equal, got.stream, want.stream)),
-            "the random stream goes on as if nothing had happened",
-            "the random stream stands elsewhere afterwards",
-            STREAM,
+    of_weights = _mistakes(case, times, lambda outcome: outcome.weights)
+    of_weights["when backward goes through the second forward twice"] = lambda: [2 * w for w in want.weights]
+    _compare(report, "gradients of the weights, bit for bit", got.weights, want.weights, of_weights)
+    stream = _mistakes(case, times, lambda outcome: outcome.stream)
+    stream = {sentence: program for sentence, program in stream.items() if "gradient" not in sentence}
+    task = (
+        "Numbers drawn after forward and after backward are those that would be drawn without a checkpoint."
+    )
+    _compare(report, "the random numbers drawn afterwards", got.stream, want.stream, stream, task)
+    report.at_most(
+        "bytes kept, besides arguments and result",
+        got.kept,
+        RANDOM_STATE,
+        task="After forward nothing is kept but the tensors in `args`, the result and the random state",
+    )
+    report.at_most("runs of the function", got.calls, 2, task="`function` runs twice for each call.")
+
+
+def _compare(
+    report: Report, fact: str, got: Sequence, want: Sequence, mistakes: dict | None, task: str | None = None
+) -> None:
+    """``equal`` for a list of tensors, each of which may be missing."""
+    if not any(g is None for g in got):
+        return report.equal(fact, list(got), list(want), mistakes=mistakes, given=(), task=task)
+    return report.fail(f"{fact}: {sum(g is None for g in got)} of {len(got)} are missing", task=task)
+
+
+def _explain(report: Report, text: str) -> None:
+    if "incorrect number of gradients" in text:
+        report.fail(
+            "backward returned the wrong number of gradients",
+            task="It returns one value for each argument of `forward` but `ctx`",
         )
-        report.at_most(
-            "bytes kept, besides arguments and result",
-            got.kept,
-            RANDOM_STATE,
-            likely="the first forward keeps its graph, or copies: save the arguments themselves, and nothing else.",
+    if "backward through the graph a second time" in text:
+        report.fail(
+            "backward went on into the graph that the caller built before `forward`",
+            task="Backward ends at the tensors in `args`",
         )
-        report.at_most(
-            "runs of the function",
-            got.calls,
-            2,
-            likely="one more forward gives all gradients together.",
-        )
+
+
+def _changed_in_place(report: Report, checkpoint: type[torch.autograd.Function]) -> None:
+    leaf = torch.randn(4, requires_grad=True)
+    x = leaf.sin()
+    y = checkpoint.apply(torch.tanh, x)
+    with torch.no_grad():
+        x.mul_(2)
+    try:
+        y.sum().backward()
+    except RuntimeError as error:
+        if "inplace" not in str(error):
+            raise
+        return report.ok("backward raises PyTorch's error")
+    return report.fail(
+        "backward raises nothing, and the gradient is that of other values",
+        task="Keep tensors with `ctx.save_for_backward`, so that PyTorch reports one that was changed in place.",
+    )

@@ -14,7 +14,6 @@ WIDTHS = (1100, 1400)  # px
 NOT_YET = {
     "notebooks/07_fsdp.ipynb",
     "solutions/03_where_memory_goes.ipynb",
-    "solutions/06_zero.ipynb",
     "solutions/07_fsdp.ipynb",
     "solutions/08_recomputation.ipynb",
 }

@@ -1,0 +1,241 @@
+"""Likely mistakes of chapter 06, as programs that run in one process; those of 06.3 are in ``zero_faulty``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.plan import Plan
+from simulator.predict.memory import model_states
+
+Pieces = list[list[tuple[int, int, int]]]
+
+
+# ---- 06.1 who owns what -----------------------------------------------------------------------------------
+
+
+def cut(sizes: Sequence[int], lengths: Sequence[int], past: int = 0, from_buffer: bool = False) -> Pieces:
+    """Shards of these lengths, one after the other. As it stands, it is right for equal lengths.
+
+    Args:
+        past: added to where a shard ends.
+        from_buffer: count from the beginning of the buffer, and not of the tensor.
+    """
+    owned: Pieces = []
+    begin = 0
+    for length in lengths:
+        mine, place = [], 0
+        for index, size in enumerate(sizes):
+            start, stop = max(begin, place), min(begin + length + past, place + size)
+            if start < stop:
+                shift = 0 if from_buffer else place
+                mine.append((index, start - shift, stop - shift))
+            place += size
+        owned.append(mine)
+        begin += length
+    return owned
+
+
+def right_pieces(sizes: Sequence[int], ranks: int) -> Pieces:
+    return cut(sizes, [-(-sum(sizes) // ranks)] * ranks)
+
+
+def _each_tensor(sizes: Sequence[int], ranks: int) -> Pieces:
+    owned: Pieces = [[] for _ in range(ranks)]
+    for index, size in enumerate(sizes):
+        length = -(-size // ranks)
+        for rank in range(ranks):
+            if rank * length < min(size, (rank + 1) * length):
+                owned[rank].append((index, rank * length, min(size, (rank + 1) * length)))
+    return owned
+
+
+def _whole_tensors(sizes: Sequence[int], ranks: int) -> Pieces:
+    owned: Pieces = [[] for _ in range(ranks)]
+    for index, size in enumerate(sizes):
+        if size:
+            owned[index % ranks].append((index, 0, size))
+    return owned
+
+
+def _last_takes_the_rest(sizes: Sequence[int], ranks: int) -> Pieces:
+    total = sum(sizes)
+    short = total // ranks
+    return cut(sizes, [short] * (ranks - 1) + [total - short * (ranks - 1)])
+
+
+PIECES: dict[str, Callable[[Sequence[int], int], Pieces]] = {
+    "when the length of a shard is rounded down, so that the last elements have no owner": (
+        lambda sizes, ranks: cut(sizes, [sum(sizes) // ranks] * ranks)
+    ),
+    "when the length of a shard is rounded down and the last rank takes the rest": _last_takes_the_rest,
+    "when the length of a shard is the division plus one, also where it divides evenly": (
+        lambda sizes, ranks: cut(sizes, [sum(sizes) // ranks + 1] * ranks)
+    ),
+    "when the first ranks take one element more and the shards are not equally long": (
+        lambda sizes, ranks: cut(sizes, chunk_sizes(sum(sizes), ranks))
+    ),
+    "when every tensor is cut by itself, and not the buffer": _each_tensor,
+    "when whole tensors are dealt out": _whole_tensors,
+    "when pieces are counted from the beginning of the buffer, and not of their tensor": (
+        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, from_buffer=True)
+    ),
+    "when the element at `stop` is included": (
+        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, past=1)
+    ),
+    "when `stop` is the last element of the piece, and not the one behind it": (
+        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, past=-1)
+    ),
+}
+
+
+# ---- 06.2 shards of gradients -----------------------------------------------------------------------------
+
+Gradients = list[
+    list[Tensor | None]
+]  # for each backward so far: of one parameter, the padded gradient on each rank
+
+
+def shards(gradients: Gradients, **slip: Any) -> list[Tensor] | None:
+    """What every rank has after these backwards: the right entry, or one with a mistake.
+
+    Args:
+        slip: ``divide`` False; ``own``: not reduced; ``last``: only the last backward; ``again``: earlier gradients,
+            left in ``.grad``, are in the later ones too.
+    """
+    reached = [of_ranks for of_ranks in gradients if of_ranks[0] is not None]
+    if not reached:
+        return None
+    if slip.get("again"):
+        reached = [[sum(step[r] for step in reached[: k + 1]) for r in range(len(reached[0]))]
+                   for k in range(len(reached))]  # fmt: skip
+    if slip.get("last"):
+        reached = reached[-1:]
+    ranks = len(reached[0])
+    own = [sum(step[r].chunk(ranks)[r] for step in reached) for r in range(ranks)]
+    if slip.get("own"):
+        return own if slip.get("divide") is False else [one / ranks for one in own]
+    total = sum(sum(step) for step in reached)
+    return list((total if slip.get("divide") is False else total / ranks).chunk(ranks))
+
+
+SHARDS: dict[str, Callable[[Gradients], Any]] = {
+    "when the sum is not divided by the number of ranks": partial(shards, divide=False),
+    "when each rank keeps its own gradient, and nothing is reduced": partial(shards, own=True, divide=False),
+    "when each rank keeps its own gradient divided by the number of ranks": partial(shards, own=True),
+    "when an entry holds the last backward only": partial(shards, last=True),
+    "when earlier gradients are still in `.grad`, so that they are added again": partial(shards, again=True),
+    "when earlier gradients are still in `.grad`, and an entry holds the last backward only": (
+        partial(shards, again=True, last=True)
+    ),
+}
+
+
+# ---- 06.4 what fits ---------------------------------------------------------------------------------------
+
+
+def fitting(memory: float, ranks: int) -> list[float]:
+    """The parameters that fit at stages 0 to 3."""
+    return [memory / model_states(1, Plan(dp=ranks, zero=stage)).total for stage in range(4)]
+
+
+def _bytes_of(parts: Callable[[int, int], float]) -> Callable[[float, int], list[float]]:
+    return lambda memory, ranks: [memory / parts(stage, ranks) for stage in range(4)]
+
+
+FITTING: dict[str, Callable[[float, int], list[float]]] = {
+    "when the optimizer takes 8 bytes and not 12: it keeps an fp32 copy and two moments": _bytes_of(
+        lambda s, p: 2 / (p if s > 2 else 1) + 2 / (p if s > 1 else 1) + 8 / (p if s > 0 else 1)
+    ),
+    "when parameters and gradients take 4 bytes": _bytes_of(
+        lambda s, p: 4 / (p if s > 2 else 1) + 4 / (p if s > 1 else 1) + 12 / (p if s > 0 else 1)
+    ),
+    "when stage 1 shards the gradients as well": _bytes_of(
+        lambda s, p: 2 / (p if s > 2 else 1) + 2 / (p if s > 0 else 1) + 12 / (p if s > 0 else 1)
+    ),
+    "when stage 1 shards everything": _bytes_of(lambda s, p: 16 / (p if s > 0 else 1)),
+    "when stage 2 shards everything": _bytes_of(
+        lambda s, p: 4 / (p if s > 1 else 1) + 12 / (p if s > 0 else 1)
+    ),
+    "when DDP shards the optimizer states as well": _bytes_of(
+        lambda s, p: 2 / (p if s > 2 else 1) + 2 / (p if s > 1 else 1) + 12 / p
+    ),
+    "when stage 1 shards the parameters and stage 3 the optimizer states": _bytes_of(
+        lambda s, p: 2 / (p if s > 0 else 1) + 2 / (p if s > 1 else 1) + 12 / (p if s > 2 else 1)
+    ),
+}
+
+
+# ---- 06.5 one norm ----------------------------------------------------------------------------------------
+
+Spread = list[list[tuple[Tensor, int]]]
+
+
+def norms(held: Spread, whole: list[Tensor], **slip: Any) -> list[float]:
+    """The norm that each rank returns: the right one, or with a mistake."""
+    of_ranks = []
+    for own in held:
+        tensors = [t if slip.get("padding") else t[:count] for t, count in own]
+        of_ranks.append(sum(t.double().square().sum().item() for t in tensors))
+    once = [t.double().square().sum().item() for t in whole]
+    same = sum(once) + (once[0] if slip.get("tied") and once else 0)
+    total = sum(of_ranks) + same * (len(held) if slip.get("copies") else 1)
+    result = [total] * len(held)
+    if slip.get("local"):
+        result = [own + same for own in of_ranks]
+    if slip.get("sharded_only"):
+        result = [sum(of_ranks)] * len(held)
+    if slip.get("norms_added"):
+        result = [(sum(own**0.5 for own in of_ranks) + same**0.5) ** 2] * len(held)
+    if slip.get("root_on_each"):
+        result = [sum((own + same) ** 0.5 for own in of_ranks) ** 2] * len(held)
+    return result if slip.get("square") else [value**0.5 for value in result]
+
+
+NORMS: dict[str, Callable[[Spread, list[Tensor], float], list[float]]] = {
+    sentence: lambda held, whole, _, slip=slip: norms(held, whole, **{name: True for name in slip.split()})
+    for sentence, slip in {
+        "when the padding is counted": "padding",
+        "when the tied gradient is counted twice": "tied",
+        "when the squares of `whole` are in the sum of every rank, and so in the all-reduce p times": "copies",
+        "when the squares of the other ranks' shards are missing": "local",
+        "when the squares of `whole` are missing": "sharded_only",
+        "when norms are added up, and not squares": "norms_added",
+        "when each rank takes the root, and the roots are added up": "root_on_each",
+        "when the root is missing": "square",
+        "when the padding is counted and the tied gradient is counted twice": "padding tied",
+    }.items()
+}
+
+
+def scaled(held: Spread, whole: list[Tensor], max_norm: float, **slip: Any) -> list[Tensor]:
+    """Each rank's real elements and ``whole`` after clipping, laid end to end."""
+    norm = norms(held, whole)[0]
+    factor = max_norm / norm if slip.get("always") and norm else max_norm / max(norm, max_norm)
+    if slip.get("not_at_all"):
+        factor = 1.0
+    once = [factor] * len(whole)
+    if slip.get("tied") and whole:
+        once[0] = factor * factor
+    if slip.get("sharded_only"):
+        once = [1.0] * len(whole)
+    common = [t.flatten() * f for t, f in zip(whole, once, strict=True)]
+    part = 1.0 if slip.get("whole_only") else factor
+    return [torch.cat([torch.zeros(0), *[t[:n] * part for t, n in own], *common]) for own in held]
+
+
+SCALED: dict[str, Callable[[Spread, list[Tensor], float], list[Tensor]]] = {
+    sentence: partial(scaled, **{slip: True})
+    for sentence, slip in {
+        "when a gradient is scaled up although its norm is below `max_norm`": "always",
+        "when copies are scaled, or nothing": "not_at_all",
+        "when the tied gradient is scaled twice": "tied",
+        "when only the shards are scaled": "sharded_only",
+        "when only `whole` is scaled": "whole_only",
+    }.items()
+}

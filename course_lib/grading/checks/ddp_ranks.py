@@ -1,4 +1,4 @@
-"""What the checks of chapter 05 run on the ranks: an answer, and beside it what one device would have computed."""
+"""What the checks of chapter 05 run on the ranks: an answer first, and then what each rank's part gives by itself."""
 
 from __future__ import annotations
 
@@ -10,20 +10,38 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.data_parallel.ddp import DDP
 from course_lib.data_parallel.ddp import assign_buckets as deal
+from course_lib.grading.ranks import launch
+from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
-CHANNELS = 6  # of the images whose statistics are asked for
+
+def on_ranks(fn: Callable, ranks: int, args: tuple, timeout: float = 30.0) -> list[Any]:
+    """On the CPU, wherever the course runs; the time limit ends what hangs."""
+    return launch(fn, ranks, args=args, backend="gloo", timeout=timeout)
+
+
+def generator_of(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
+    """Gradients end to end; one that is missing counts as nan, since it is no gradient at all."""
+    filled = [torch.full_like(p, torch.nan) if g is None else g for g, p in zip(tensors, like, strict=True)]
+    return torch.cat([t.detach().flatten() for t in filled])
+
+
+# ---- 05.2 ---------------------------------------------------------------------------------------------------
 
 
 class Chain(nn.Module):
     """Six layers in two halves, which may be computed in either order."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         self.left = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
         self.right = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
 
@@ -42,136 +60,178 @@ class Chain(nn.Module):
         return out[0] + out[1]
 
 
-def overlap(answer: Callable, limit: int, crossed: bool) -> dict[str, Any]:
-    """Two steps of the answer on this rank: gradients, and when the messages left."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = Chain()
-    parameters = list(model.parameters())
+def overlap(answer: Callable, limit: int, how: str, seed: int) -> dict[str, Any]:
+    """Two steps of the answer on this rank: gradients, messages, and when each of them was issued."""
+    rank = dist.get_rank()
+    model, crossed = Chain(seed), how == "crossed"
+    if how == "frozen":
+        model.right[1].requires_grad_(False)
+    parameters = [p for p in model.parameters() if p.requires_grad]
     buckets = deal(parameters, limit)
     steps = []
     for step in range(2):
-        inputs = torch.randn(5, 8, generator=torch.Generator().manual_seed(10 * step + rank))
-        own = torch.autograd.grad(model(inputs, crossed).square().sum(), parameters)
-        own = torch.cat([g.flatten() for g in own])
-        averages = own.clone()
-        dist.all_reduce(averages)
-        model.zero_grad()
-        before: list[int] = []  # messages that had left when each gradient came
-        flags: list[bool] = []
-        all_reduce = dist.all_reduce
+        inputs = torch.randn(4, 8, generator=generator_of(seed + 10 * rank + step))
 
-        def watched(*given, _flags=flags, _all_reduce=all_reduce, **named):
-            _flags.append(bool(given[3] if len(given) > 3 else named.get("async_op", False)))
+        def loss(inputs: Tensor = inputs) -> Tensor:
+            return model(inputs, crossed).square().sum()
+
+        own = torch.autograd.grad(loss(), parameters)
+        before = [
+            torch.full_like(p, rank + 1.0) if how == "earlier" else torch.zeros_like(p) for p in parameters
+        ]
+        for p, g in zip(parameters, before, strict=True):
+            p.grad = g.clone() if how == "earlier" else None
+        ready: list[int] = []  # parameters whose gradients are there, in order
+        issued: list[
+            tuple[int, bool]
+        ] = []  # how many were there when a message was issued, and whether it blocks
+        original = dist.all_reduce
+
+        def watched(*given: Any, _to=issued, _ready=ready, _all_reduce=original, **named: Any) -> Any:
+            _to.append((len(_ready), not (given[3] if len(given) > 3 else named.get("async_op", False))))
             return _all_reduce(*given, **named)
 
+        hooks = [
+            p.register_post_accumulate_grad_hook(lambda p, to=ready: to.append(id(p))) for p in parameters
+        ]
         with record_traffic() as log, mock.patch.object(dist, "all_reduce", watched):
-            hooks = [
-                p.register_post_accumulate_grad_hook(lambda _, n=before, e=log.events: n.append(len(e)))
-                for p in parameters
-            ]
-            answer(model(inputs, crossed).square().sum(), [list(bucket) for bucket in buckets])
+            answer(loss(), [list(bucket) for bucket in buckets])
+        complete = [max(ready.index(id(p)) + 1 for p in bucket) for bucket in buckets if ready]
+        in_turn = [max(complete[: i + 1]) for i in range(len(complete))]
+        late = [max(0, found - due) for (found, _), due in zip(issued, in_turn, strict=False)]
+        fired = len(ready)
         for hook in hooks:
             hook.remove()
         steps.append(
             {
-                "gradients": torch.cat([p.grad.flatten() for p in parameters]),
-                "averages": averages / ranks,
-                "own": own,
+                "gradients": flat([p.grad for p in parameters], parameters),
+                "own": flat(own, parameters),
+                "before": flat(before, parameters),
                 "messages": log.traffic.calls,
-                "to_come": sum(left > 0 for left in before),
-                "async": flags,
-                "hooks left": sum(len(p._post_accumulate_grad_hooks or ()) for p in parameters),
+                "late": sum(late),
+                "blocking": sum(blocks for found, blocks in issued if found < len(parameters)),
+                "fired": fired,
+                "expected": len(parameters),
+                "left": sum(
+                    len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ())
+                    for p in parameters
+                ),
             }
         )
-    return {"rank": rank, "buckets": len(buckets), "steps": steps}
+    return {"buckets": len(buckets), "steps": steps}
+
+
+def _hooks_of(p: Tensor) -> int:
+    return len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ())
+
+
+# ---- 05.3 ---------------------------------------------------------------------------------------------------
 
 
 class Tied(nn.Module):
-    def __init__(self) -> None:
+    """Embedding and output layer share their weight."""
+
+    def __init__(self, seed: int, frozen: bool = False) -> None:
         super().__init__()
-        torch.manual_seed(7)
+        torch.manual_seed(seed)
         self.embedding, self.middle = nn.Embedding(9, 4), nn.Linear(4, 4)
         self.output = nn.Linear(4, 9, bias=False)
         self.output.weight = self.embedding.weight
+        self.middle.requires_grad_(not frozen)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.output(torch.tanh(self.middle(self.embedding(tokens))))  # (samples, 9)
 
 
-def weighted(answer: Callable, sizes: Sequence[int]) -> dict[str, Any]:
-    rank = dist.get_rank()
-    generator = torch.Generator().manual_seed(11)
-    inputs = [torch.randint(9, (n,), generator=generator) for n in sizes]
-    targets = [torch.randint(9, (n,), generator=generator) for n in sizes]
-
-    def gradients(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        model = Tied()
-        F.cross_entropy(model(x), y).backward()
-        return {name: p.grad for name, p in model.named_parameters()}
-
-    apart = [gradients(x, y) for x, y in zip(inputs, targets, strict=True)]
-    model = Tied()
+def weighted(answer: Callable, sizes: Sequence[int], frozen: bool, seed: int) -> dict[str, Any]:
+    rank, generator = dist.get_rank(), generator_of(seed)
+    data = [
+        (torch.randint(9, (n,), generator=generator), torch.randint(9, (n,), generator=generator))
+        for n in sizes
+    ]
+    model = Tied(seed, frozen)
     with record_traffic() as log:
-        answer(model, inputs[rank], targets[rank])
+        answer(model, *(t.clone() for t in data[rank]))
+    found = {name: p.grad for name, p in model.named_parameters()}
+    reference = Tied(seed, frozen)
+    trained = [(name, p) for name, p in reference.named_parameters() if p.requires_grad]
+    sums = []
+    for x, y in data:
+        loss = F.cross_entropy(reference(x), y, reduction="sum")
+        sums.append(
+            flat(torch.autograd.grad(loss, [p for _, p in trained]), [p for _, p in trained]).double()
+        )
     return {
-        "gradients": {name: p.grad for name, p in model.named_parameters()},
-        "whole": gradients(torch.cat(inputs), torch.cat(targets)),
-        "plain": {name: sum(one[name] for one in apart) / len(sizes) for name in apart[0]},
-        "own": apart[rank],
+        "gradients": flat([found[name] for name, _ in trained], [p for _, p in trained]),
+        "sums": sums,
+        "tied": torch.cat([torch.full((p.numel(),), "embedding" in name) for name, p in trained]),
+        "frozen kept": all(p.grad is None for p in model.parameters() if not p.requires_grad),
         "messages": log.traffic.calls,
-        "tensors": len(list(model.parameters())),
+        "sent": log.traffic.sent,
     }
 
 
-def accumulated(answer: Callable, microbatches: int) -> dict[str, Any]:
-    """One accumulated step of the answer on this rank."""
+# ---- 05.4 ---------------------------------------------------------------------------------------------------
+
+
+def accumulated(answer: Callable, sizes: Sequence[Sequence[int]], seed: int) -> dict[str, Any]:
+    """One accumulated step of the answer, with PyTorch's DDP; each rank has its own list of microbatch sizes."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(2)
-    module = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    module = GPT(GPTConfig.tiny(num_layers=2, hidden_size=32, max_length=16, dropout=0.0))
+    module.blocks[0].requires_grad_(False)
 
-    def microbatch(seed: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randn(4, 6, generator=generator), torch.randint(3, (4,), generator=generator)
+    def microbatch(r: int, m: int) -> tuple[Tensor, Tensor]:
+        text = torch.randint(256, (sizes[r][m], 9), generator=generator_of(seed + 100 * r + m))
+        return text[:, :-1], text[:, 1:]
 
-    data = [[microbatch(100 * r + m) for m in range(microbatches)] for r in range(ranks)]
+    data = [[microbatch(r, m) for m in range(len(sizes[r]))] for r in range(ranks)]
+    trained = [p for p in module.parameters() if p.requires_grad]
 
-    def gradient(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        loss = sum(F.cross_entropy(module(x), y) for x, y in parts) / len(parts)
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+    def loss_of(model: nn.Module, r: int, m: int) -> Tensor:
+        tokens, following = data[r][m]
+        return F.cross_entropy(model(tokens).flatten(0, 1), following.flatten())
 
-    model = DDP(module)
+    model = DistributedDataParallel(module, bucket_cap_mb=0.05)
     with record_traffic() as log:
-        answer(model, list(data[rank]))
+        answer(model, [(x.clone(), y.clone()) for x, y in data[rank]])
+    gradient = flat([p.grad for p in trained], trained).clone()
+    model.zero_grad(set_to_none=False)
+    loss_of(model, rank, 0).backward()
+    after = flat([p.grad for p in trained], trained).double()
+    means = [
+        [
+            flat(torch.autograd.grad(loss_of(module, r, m), trained), trained).double()
+            for m in range(len(sizes[r]))
+        ]
+        for r in range(ranks)
+    ]
+    first = sum(own[0] for own in means) / ranks
     return {
-        "gradient": torch.cat([p.grad.flatten() for p in module.parameters()]),
-        "whole": gradient([part for parts in data for part in parts]),
-        "own": gradient(data[rank]),
-        "last": gradient([parts[-1] for parts in data]),
-        "traffic": log.traffic.of("all-reduce"),
-        "sizes": [bucket.buffer.numel() for bucket in model.buckets],
+        "gradient": gradient,
+        "means": means[rank],
+        "next is right": torch.allclose(after, first, atol=1e-5),
+        "sent": log.traffic.of("all-reduce").sent,
     }
 
 
-def statistics(answer: Callable, sizes: Sequence[int], offset: float) -> dict[str, Any]:
-    rank = dist.get_rank()
-    generator = torch.Generator().manual_seed(13)
-    parts = [offset + r + torch.randn(n, CHANNELS, 4, 4, generator=generator) for r, n in enumerate(sizes)]
+# ---- 05.5 ---------------------------------------------------------------------------------------------------
+
+
+def statistics(
+    answer: Callable, sizes: Sequence[int], shape: tuple[int, int, float], seed: int
+) -> dict[str, Any]:
+    rank, (channels, side, offset), generator = dist.get_rank(), shape, generator_of(seed)
+    parts = [
+        offset + r + torch.randn(n, channels, side, side, generator=generator) for r, n in enumerate(sizes)
+    ]
     with record_traffic() as log:
         answered = answer(parts[rank].clone())
-    over = (0, 2, 3)
-    exact = [part.double() for part in parts]
-    means = torch.stack([part.mean(over) for part in exact])
-    variances = torch.stack([part.var(over, correction=0) for part in exact])
-    whole = torch.cat(exact)
+    pair = isinstance(answered, tuple | list) and all(isinstance(t, Tensor) for t in answered)
     return {
-        "answer": tuple(answered),
-        "mean": whole.mean(over),
-        "variance": whole.var(over, correction=0),
-        "unbiased": whole.var(over),
-        "mean of means": means.mean(0),
-        "mean of variances": variances.mean(0),
-        "own count": whole.sum(over) / (16 * sizes[rank]),
-        "own": (means[rank], variances[rank]),
+        "answer": tuple(t.detach().clone() for t in answered) if pair else answered,
+        "parts": parts,
         "messages": log.traffic.calls,
         "sent": log.traffic.sent,
     }

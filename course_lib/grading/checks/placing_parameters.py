@@ -28,55 +28,85 @@ def _bytes_by_prefix(
     return total
 
 
+BYTES: dict[str, Callable[[nn.Module, int], dict[str, int]]] = {
+    "when a tied parameter is counted under each of its names": lambda model, depth: _bytes_by_prefix(
+        model.named_parameters(remove_duplicate=False), depth
+    ),
+    "when every element is taken to have 4 bytes": lambda model, depth: _bytes_by_prefix(
+        model.named_parameters(), depth, size=4
+    ),
+    "when elements are counted and not bytes": lambda model, depth: _bytes_by_prefix(
+        model.named_parameters(), depth, size=1
+    ),
+    "when the parameter's own name is taken as a part of the prefix": lambda model, depth: _bytes_by_prefix(
+        model.named_parameters(), depth, own=0
+    ),
+    "when buffers are counted as parameters": lambda model, depth: _bytes_by_prefix(
+        [*model.named_parameters(), *model.named_buffers()], depth
+    ),
+    "when frozen parameters are left out": lambda model, depth: _bytes_by_prefix(
+        [(name, p) for name, p in model.named_parameters() if p.requires_grad], depth
+    ),
+    "when a parameter that is a view is counted with the whole tensor": lambda model, depth: _of_storages(
+        model, depth
+    ),
+    "when prefixes have one part too many": lambda model, depth: _bytes_by_prefix(
+        model.named_parameters(), depth + 1
+    ),
+}
+
+
+def _of_storages(model: nn.Module, depth: int) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for name, p in model.named_parameters():
+        prefix = ".".join(name.split(".")[:-1][:depth])
+        total[prefix] = total.get(prefix, 0) + p.untyped_storage().nbytes()
+    return total
+
+
+def _stacked() -> nn.Module:
+    """Two layers whose weights are rows of one tensor, and a parameter of the model itself, which is frozen."""
+    together = torch.zeros(20, 6)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
+    model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
+    model.register_parameter("gain", nn.Parameter(torch.ones(1), requires_grad=False))
+    return model
+
+
 @check
 def check_01_2(report: Report, bytes_by_prefix: Callable) -> None:
     mixed = GPT(GPTConfig.tiny(num_layers=2))
     mixed.blocks[0].to(torch.bfloat16)
     tied = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     tied[2].weight = tied[0].weight
+    with torch.device("meta"):
+        size = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+        large = Bert(BertConfig(num_hidden_layers=2, **size))
     cases = {
         "ResNet-18": (ResNet18(10, 1, width=8), (1, 2, 3)),
         "GPT, its word matrix tied, a block in bfloat16": (mixed, (1, 2, 9)),
         "two layers with one weight": (tied, (1,)),
+        "weights that are views of one tensor, and a frozen parameter": (_stacked(), (1,)),
+        "one linear layer": (nn.Linear(1, 1), (1,)),
+        "a model without parameters": (nn.Tanh(), (1,)),
+        "BERT with wide layers on the device meta": (large, (1, 3)),
     }
     for name, (model, depths) in cases.items():
         for depth in depths:
-            report.case(f"{name}, depth {depth}")
-            named = list(model.named_parameters())
-            want = _bytes_by_prefix(named, depth)
-            got = bytes_by_prefix(model, depth)
-            twice = model.named_parameters(remove_duplicate=False)
-            report.equal(
-                f"bytes of {len(want)} prefixes",
-                _without_empty(got),
-                want,
-                mistakes={
-                    "a tied parameter is counted under each of its names": _bytes_by_prefix(twice, depth),
-                    "not every parameter has 4 bytes: ask element_size()": _bytes_by_prefix(
-                        named, depth, size=4
-                    ),
-                    "the parameter's own name (`weight`) is no part of the prefix": _bytes_by_prefix(
-                        named, depth, own=0
-                    ),
-                    "buffers (BatchNorm's statistics) are no parameters": _bytes_by_prefix(
-                        [*named, *model.named_buffers()], depth
-                    ),
-                },
-            )
-    report.case("BERT-large on the device meta, which has no data")
-    with torch.device("meta"):
-        large = Bert(
-            BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
-        )
-    with ParameterCopies(large) as copies:
-        got = bytes_by_prefix(large, 1)
-    report.equal("bytes", got, _bytes_by_prefix(large.named_parameters(), 1))
-    report.at_most(
-        "bytes copied to count them",
-        copies.bytes,
-        0,
-        likely="numel() and element_size() say it without a copy",
-    )
+            with report.case(f"{name}, depth {depth}"):
+                with ParameterCopies(model) as copies:
+                    got = bytes_by_prefix(model, depth)
+                want = _bytes_by_prefix(model.named_parameters(), depth)
+                report.equal(
+                    f"bytes by prefix, {len(want)} in all",
+                    _without_empty(got),
+                    want,
+                    mistakes=BYTES,
+                    given=(model, depth),
+                    task="a dict from a prefix of module names to the bytes of the parameters below it",
+                )
+                task = "no parameter is copied"
+                report.at_most("bytes of parameters copied", copies.bytes, 0, task=task)
 
 
 def _without_empty(got: object) -> object:
@@ -102,59 +132,79 @@ def _lightest_heaviest(sizes: list[int], ranks: int) -> int:
     return best[len(sizes)]
 
 
+def _equal_numbers(sizes: list[int], ranks: int) -> int:
+    """The heaviest rank where each has the same number of parts."""
+    return _heaviest(sizes, [i * ranks // len(sizes) for i in range(len(sizes))], ranks)
+
+
+def _up_to_the_average(sizes: list[int], ranks: int) -> int:
+    """The heaviest rank where each is filled for as long as it stays below the average."""
+    average, plan, rank, held = sum(sizes) / ranks, [], 0, 0
+    for i, size in enumerate(sizes):
+        needed = len(sizes) - i <= ranks - 1 - rank
+        if held and rank < ranks - 1 and (held + size > average or needed):
+            rank, held = rank + 1, 0
+        plan.append(rank)
+        held += size
+    return _heaviest(sizes, plan, ranks)
+
+
+def _heaviest(sizes: list[int], plan: list[int], ranks: int) -> int:
+    held = [0] * ranks
+    for size, rank in zip(sizes, plan, strict=True):
+        held[rank] += size
+    return max(held)
+
+
+HEAVIEST: dict[str, Callable[[list[int], int], int]] = {
+    "when parts are dealt out by their number, and not by their bytes": _equal_numbers,
+    "when every rank is filled up to the average": _up_to_the_average,
+}
+
+
 @check
 def check_01_3(report: Report, balanced_placement: Callable) -> None:
     wide_words = {"vocab_size": 4000, "num_hidden_layers": 8}
     long_words = {"vocab_size": 400, "num_hidden_layers": 5, "hidden_size": 48, "num_attention_heads": 3}
+    many = BertConfig.tiny(vocab_size=12000, num_hidden_layers=11)
     models = {
         "8 layers, 4,000 words": (BertConfig.tiny(**wide_words), False, (1, 2, 3, 5)),
         "8 layers, 4,000 words, a pooler": (BertConfig.tiny(**wide_words), True, (2, 4, 10)),
         "5 layers, 400 words, a pooler": (BertConfig.tiny(**long_words), True, (2, 3, 4, 6)),
-        "11 layers, 12,000 words": (
-            BertConfig.tiny(vocab_size=12000, num_hidden_layers=11),
-            False,
-            (4, 7, 12),
-        ),
+        "11 layers, 12,000 words": (many, False, (4, 7, 12)),
+        "8 layers, 4,000 words in bfloat16": (BertConfig.tiny(**wide_words), True, (2, 3)),
     }
     for name, (config, pooler, counts) in models.items():
         model = Bert(config, pooler=pooler)
+        if "bfloat16" in name:
+            model.embeddings.to(torch.bfloat16)
         units = _units(model)
         sizes = [size_of(model.get_submodule(unit).parameters()) for unit in units]
         for ranks in counts:
-            report.case(f"{name}, {ranks} rank{'s' * (ranks > 1)}")
-            got = balanced_placement(model, ranks)
-            if not isinstance(got, dict):
-                report.fail(
-                    f"got {type(got).__name__}, expected a dict from module name to rank",
-                    "a `return` is missing?" if got is None else None,
+            with report.case(f"{name}, {ranks} rank{'s' * (ranks > 1)}"):
+                got = balanced_placement(model, ranks)
+                if not isinstance(got, dict):
+                    problem = f"got {type(got).__name__}, expected a dict from module name to rank"
+                    report.fail(problem, task="a dict from module names to ranks")
+                missing = [unit for unit in units if unit not in got]
+                if missing:
+                    report.fail(f"{', '.join(missing)} is not placed", task=PARTS)
+                plan = [got[unit] for unit in units]
+                steps = {after - before for before, after in pairwise(plan)}
+                task = "A rank holds neighbours in the order of computation"
+                where = f"in the order of computation, the parts are on ranks {plan}"
+                report.true(plan[0] == 0 and steps <= {0, 1}, "every rank holds neighbours", where, task=task)
+                task = "every rank holds at least one part"
+                held = f"{len(set(plan))} of {ranks} ranks hold something"
+                report.true(len(set(plan)) == ranks, "every rank holds something", held, task=task)
+                report.at_most(
+                    "bytes on the heaviest rank",
+                    _heaviest(sizes, plan, ranks),
+                    _lightest_heaviest(sizes, ranks),
+                    mistakes=HEAVIEST,
+                    given=(sizes, ranks),
+                    task="the rank with the most bytes has as few bytes as any such plan allows",
                 )
-            missing = [unit for unit in units if unit not in got]
-            likely = "BERT may have a pooler: model.pooler is not None" if missing == ["pooler"] else None
-            if missing:
-                report.fail(f"{', '.join(missing)} is not placed", likely)
-            plan = [got[unit] for unit in units]
-            steps = {after - before for before, after in pairwise(plan)}
-            if plan[0] != 0 or not steps <= {0, 1}:
-                report.fail(
-                    f"in the order of computation, the parts are on ranks {plan}",
-                    "a rank holds neighbours, the embeddings are on rank 0: no activation travels back",
-                )
-            if len(set(plan)) != ranks:
-                report.fail(
-                    f"{len(set(plan))} of {ranks} ranks hold something",
-                    "leave at least one part for each rank still to come",
-                )
-            held = [sum(s for s, r in zip(sizes, plan, strict=True) if r == rank) for rank in range(ranks)]
-            report.at_most(
-                "bytes on the heaviest rank",
-                max(held),
-                _lightest_heaviest(sizes, ranks),
-                likely="the embeddings count as well: weigh, do not count layers"
-                if _is_even(plan, ranks)
-                else "filling up to the average overshoots or starves the last: try limits, from the smallest up",
-            )
 
 
-def _is_even(plan: list[int], ranks: int) -> bool:
-    layers = [plan.count(rank) for rank in range(ranks)]
-    return max(layers) - min(layers) <= 2
+PARTS = "The parts are `embeddings`, every `encoder.layer.i`, and `pooler` where `model.pooler is not None`"

@@ -12,53 +12,63 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.training.nested_tensors import tensors_in
 
 
-def odd_parameters() -> list[nn.Parameter]:
-    """41 numbers in four shapes, a scalar among them: two, three and four ranks leave a remainder."""
-    generator = torch.Generator().manual_seed(7)
-    shapes = [(5, 4), (5,), (), (3, 5)]
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+def parameters_of(dims: tuple[int, int, int], dtype: torch.dtype, seed: int) -> list[nn.Parameter]:
+    """A matrix (r, c), a vector (r,), a scalar and a matrix (o, r), from ``dims`` r, c, o."""
+    r, c, o = dims
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(r, c), (r,), (), (o, r)]
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
 
 
 def output(parameters: list[Tensor]) -> Tensor:
     """Something that needs every parameter, and whose backward needs the matrices again."""
     first, bias, scale, second = parameters
-    x = torch.linspace(-1, 1, 4)
+    x = torch.linspace(-1, 1, first.shape[1], dtype=first.dtype)
     return (second @ torch.tanh(first @ x + bias) * scale).square().sum()
 
 
-def comes_and_goes(answer: Callable, part: int) -> dict[str, Any]:
+def comes_and_goes(
+    answer: Callable, dims: tuple[int, int, int], dtype: torch.dtype, seed: int, part: int
+) -> dict[str, Any]:
     """A unit of the answer through three unshards and a backward, unless a rank has no shard of that length."""
-    parameters, originals = odd_parameters(), odd_parameters()
+    parameters, originals = (parameters_of(dims, dtype, seed) for _ in range(2))
+    called: list[int] = []
+    for p in parameters:
+        p.register_post_accumulate_grad_hook(lambda _: called.append(1))
     unit = answer(parameters)
     shard = getattr(unit, "shard", None)
-    seen: dict[str, Any] = {"shard": shard if shard is None else tuple(shard.shape)}
-    seen["dangling"] = shard is not None and shard.untyped_storage().nbytes() < shard.nbytes
+    is_tensor = isinstance(shard, Tensor)
+    seen: dict[str, Any] = {"shard": tuple(shard.shape) if is_tensor else shard}
+    seen["dangling"] = is_tensor and shard.untyped_storage().nbytes() < shard.nbytes
     sound = torch.tensor(int(seen["shard"] == (part,) and not seen["dangling"]))
     dist.all_reduce(sound, dist.ReduceOp.MIN)
     if not sound:  # going on would hang or crash
         return seen
+    seen["dtypes"] = {t.dtype for t in (shard, *parameters)}
     seen["shard values"] = shard.detach().clone()
 
     def held() -> int:
-        return storage_bytes([*vars(unit).values(), *parameters])
+        return storage_bytes([*tensors_in(vars(unit)), *parameters])
 
     seen["held before"] = held()
     with record_traffic() as log:
         unit.unshard()
-    seen["collectives"], seen["sent"] = log.traffic.calls, log.traffic.sent
+    seen["collectives"] = log.traffic.calls
     seen["whole"] = [p.detach().clone() for p in parameters]
-    if any(a.shape != b.shape for a, b in zip(parameters, originals, strict=True)):
-        return seen
-    loss = output(parameters)
+    shapes_kept = all(a.shape == b.shape for a, b in zip(parameters, originals, strict=True))
+    loss = output(parameters) if shapes_kept else None
     buffers = [p.untyped_storage() for p in parameters]  # autograd holds these until backward
     unit.reshard()
     seen["held between"] = held()
     seen["in the graph"] = sum({s.data_ptr(): s.nbytes() for s in buffers}.values())
     unit.unshard()
-    loss.backward()
+    if loss is not None:
+        loss.backward()
     seen["gradients"] = [p.grad for p in parameters]
+    seen["hooks"] = len(called)
     unit.reshard()
     with torch.no_grad():
         unit.shard += 1  # what an optimizer does
@@ -67,35 +77,35 @@ def comes_and_goes(answer: Callable, part: int) -> dict[str, Any]:
     return seen
 
 
-def own_gradient(rank: int, elements: int) -> Tensor:
-    return torch.randn(elements, generator=torch.Generator().manual_seed(50 + rank))
+def own_gradient(rank: int, elements: int, seed: int) -> Tensor:
+    return torch.randn(elements, generator=torch.Generator().manual_seed(seed + rank))
 
 
-def hybrid(mesh: DeviceMesh, answer: Callable, elements: int) -> dict[str, Any]:
+def hybrid(mesh: DeviceMesh, answer: Callable, elements: int, seed: int) -> dict[str, Any]:
     """The answer's average on this rank, and what it sent in groups of either size."""
     shards, copies = mesh.get_group(1), mesh.get_group(0)
-    gradient = own_gradient(dist.get_rank(), elements)
+    gradient = own_gradient(dist.get_rank(), elements, seed)
     with record_traffic() as log:
         result = answer(gradient.clone(), shards, copies)
     sent = {size: sum(r.sent for r in log.traffic.rows if r.group_size == size) for size in range(2, 9)}
-    return {"result": result, "sent": sent, "place": shards.rank(), "copy": copies.rank()}
+    return {"result": result, "sent": sent}
 
 
-def first_shard(rank: int, elements: int) -> Tensor:
-    return 1 + torch.rand(elements, generator=torch.Generator().manual_seed(80 + rank))
+def first_shard(rank: int, elements: int, seed: int) -> Tensor:
+    return 1 + torch.rand(elements, generator=torch.Generator().manual_seed(seed + 80 + rank))
 
 
-def slopes(rank: int, elements: int) -> Tensor:
+def slopes(rank: int, elements: int, seed: int) -> Tensor:
     """(elements,) bfloat16: what the ranks' batches disagree about is a hundred times what they share."""
-    signal = torch.randn(elements, generator=torch.Generator().manual_seed(90))
-    noise = torch.randn(elements, generator=torch.Generator().manual_seed(91 + rank // 2))
+    signal = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 90))
+    noise = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 91 + rank // 2))
     return (signal + (100 if rank % 2 else -100) * noise).bfloat16()
 
 
-def mixed(answer: Callable, elements: int, lr: float) -> dict[str, Any]:
+def mixed(answer: Callable, elements: int, lr: float, seed: int) -> dict[str, Any]:
     """One step of the answer on this rank."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    shard, slope = first_shard(rank, elements), slopes(rank, ranks * elements)
+    shard, slope = first_shard(rank, elements, seed), slopes(rank, ranks * elements, seed)
     given: list[tuple[Any, ...]] = []
 
     def loss_of(parameters: Tensor) -> Tensor:

@@ -1,0 +1,171 @@
+"""The check of 07.5: PyTorch's own ``fully_shard`` on a GPT, under a budget for what is unsharded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from course_lib.grading.ranks import launch
+from course_lib.grading.report import Report, check
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.training.loop import cross_entropy
+from simulator.predict.traffic import fsdp_traffic
+
+TIME_LIMIT = 60.0  # seconds for the ranks of one case
+BYTES = 2  # of a parameter in bfloat16
+
+# ranks, blocks, blocks that the budget has room for, bytes beside them, blocks that are frozen
+CASES = [(2, 5, 3, 0, 0), (3, 4, 2, 1000, 0), (2, 4, 1, 0, 2), (2, 3, 3, 5000, 0)]
+
+
+def make(blocks: int, frozen: int) -> GPT:
+    torch.manual_seed(blocks)
+    model = GPT(GPTConfig.tiny(vocab_size=64, max_length=16, num_layers=blocks, hidden_size=32))
+    for block in model.blocks[:frozen]:
+        block.requires_grad_(False)
+    return model
+
+
+def sizes(model: GPT) -> tuple[int, int]:
+    """Elements of a block, and of the root."""
+    block = sum(p.numel() for p in model.blocks[0].parameters())
+    return block, sum(p.numel() for p in model.parameters()) - block * len(model.blocks)
+
+
+def unsharded_bytes(model: nn.Module) -> int:
+    return sum(p.nbytes for p in model.parameters() if not isinstance(p, DTensor))
+
+
+def sharded_step(
+    mesh: DeviceMesh, answer: Callable[..., Any], blocks: int, frozen: int, budget: int, seed: int
+) -> dict[str, Any]:
+    """A step of the model as the answer has sharded it: what was unsharded when, what was sent, what came out."""
+    warnings.simplefilter("ignore", FutureWarning)
+    model = make(blocks, frozen)
+    answer(model, mesh, budget)
+    seen: dict[str, Any] = {"whole": [n for n, p in model.named_parameters() if not isinstance(p, DTensor)]}
+    if seen["whole"]:
+        return seen
+    held: list[int] = []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda *_: held.append(unsharded_bytes(model)))
+    data = torch.randint(64, (2, 2 * mesh.size(), 16), generator=torch.Generator().manual_seed(seed))
+    tokens, targets = (part.chunk(mesh.size())[dist.get_rank()] for part in data)
+    with record_traffic() as log:
+        loss = cross_entropy(model(tokens).float(), targets)
+        loss.backward()
+    seen |= {"held": held, "left": [n for n, p in model.named_parameters() if not isinstance(p, DTensor)]}
+    seen["gathered"] = sum(row.sent for row in log.traffic.rows if row.collective == "all-gather")
+    seen["reduced"] = sum(row.payload for row in log.traffic.rows if row.collective == "reduce-scatter")
+    seen["dtypes"] = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+    seen["trained"] = [p.requires_grad for p in model.parameters()]
+    norms = [p.grad.full_tensor().float().norm() for p in model.parameters() if p.grad is not None]
+    seen["norm"] = float(torch.stack(norms).norm())
+    return seen
+
+
+@check
+def check_07_5(report: Report, shard_model: Callable[..., Any]) -> None:
+    for ranks, blocks, room, spare, frozen in CASES:
+        model = make(blocks, frozen)
+        block, root = sizes(model)
+        budget = BYTES * (root + room * block) + spare
+        name = f"{ranks} ranks, {blocks} blocks, room for the root and {room}"
+        with report.case(name + (f", {frozen} frozen" if frozen else "")):
+            seed = report.seed()
+            args = (shard_model, blocks, frozen, budget, seed)
+            seen = launch(
+                sharded_step, mesh={"dp": ranks}, args=args, timeout=TIME_LIMIT, quiet=True, backend="gloo"
+            )[0]
+            report.true(
+                not seen["whole"],
+                "every parameter is sharded",
+                f"{len(seen['whole'])} parameters are not sharded, such as {', '.join(seen['whole'][:1])}",
+                task="call `fully_shard` on every block of `model.blocks`, and then on `model`",
+            )
+            report.equal(
+                "shards stay in fp32",
+                seen["dtypes"],
+                ["float32"],
+                task="The shards stay in fp32",
+            )
+            peaks = _peaks(block, root, blocks, room)
+            report.true(
+                max(seen["held"]) <= budget,
+                "bytes unsharded while a block computes are within the budget",
+                f"{max(seen['held']):,} bytes are unsharded while block {seen['held'].index(max(seen['held']))} "
+                f"computes, and the budget is {budget:,}",
+                got=seen["held"],
+                mistakes=peaks,
+                task="At no moment may unsharded parameters take more than `budget` bytes",
+            )
+            trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            report.true(
+                seen["reduced"] >= 4 * trained,
+                "gradients are summed in fp32",
+                f"{seen['reduced']:,} bytes of gradients are reduced, and {trained:,} parameters have "
+                f"{4 * trained:,} bytes in fp32",
+                got=seen["reduced"] < 3 * trained,
+                mistakes={"when `reduce_dtype` is not given: it is then that of `param_dtype`": True},
+                task="gradients are summed over the ranks in fp32",
+            )
+            report.true(
+                not seen["left"],
+                "after the step no parameter is unsharded",
+                f"after the step {len(seen['left'])} parameters are unsharded, such as "
+                f"{', '.join(seen['left'][:1])}",
+                task="After backward every parameter is sharded again.",
+            )
+            want = _norm_on_one_device(blocks, frozen, ranks, seed)
+            report.close(
+                "the norm of the gradient is that of one device",
+                seen["norm"],
+                want,
+                tolerance=0.05,
+                task="The gradients are those of one device, up to the rounding of bfloat16",
+            )
+            gathers = fsdp_traffic([block] * (blocks - min(room, blocks)), ranks, BYTES)
+            once = fsdp_traffic([block] * min(room, blocks) + [root], ranks, BYTES, reshard=False)
+            least = gathers.of("all-gather").sent + once.of("all-gather").sent
+            padded = 1.05  # rows that do not divide by the ranks are padded
+            got = 0 if seen["gathered"] <= padded * least else seen["gathered"] / least
+            report.at_most(
+                "bytes gathered, times the fewest that the budget allows",
+                round(max(1.0, got), 2),
+                1,
+                task="a step gathers as few bytes as the budget allows",
+            )
+
+
+def _peaks(block: int, root: int, blocks: int, room: int) -> dict[str, list[int]]:
+    """What is unsharded when each block begins, by what an answer may have done wrong."""
+
+    def history(kept: set[int], size: int = BYTES) -> list[int]:
+        return [size * (root + block * (sum(k < i for k in kept) + 1)) for i in range(blocks)]
+
+    everything = BYTES * (root + blocks * block)
+    return {
+        "when the first blocks are kept: the last one to run is then unsharded beside them": history(
+            set(range(room))
+        ),
+        "when no block is resharded after forward": history(set(range(blocks))),
+        "when one block too many is kept": history(set(range(blocks - room - 1, blocks))),
+        "when units are gathered in fp32": history(set(range(blocks - room, blocks)), 4),
+        "when blocks are gathered in fp32 and none is kept": history(set(), 4),
+        "when the whole model is one unit": [everything] * blocks,
+    }
+
+
+def _norm_on_one_device(blocks: int, frozen: int, ranks: int, seed: int) -> float:
+    model = make(blocks, frozen)
+    data = torch.randint(64, (2, 2 * ranks, 16), generator=torch.Generator().manual_seed(seed))
+    cross_entropy(model(data[0]), data[1]).backward()
+    return float(torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm())

@@ -12,7 +12,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WIDTHS = (1100, 1400)  # px
 # Notebooks whose pictures are still to be drawn again. Whoever does takes it out; none is added.
 NOT_YET = {
-    "notebooks/07_fsdp.ipynb",
     "solutions/03_where_memory_goes.ipynb",
     "solutions/07_fsdp.ipynb",
     "solutions/08_recomputation.ipynb",

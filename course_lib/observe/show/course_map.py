@@ -36,7 +36,7 @@ CHAPTERS = {
     "03": Chapter("where_memory_goes", ("00",), 35),
     "04": Chapter("collectives", ("00",), 35),
     "05": Chapter("ddp", ("04",), 40),
-    "06": Chapter("zero", ("03", "05"), 35),
+    "06": Chapter("zero", ("03", "05"), 40),
     "07": Chapter("fsdp", ("06",), 40),
     "08": Chapter("recomputation", ("03",), 30),
     "09": Chapter("tensor_parallel", ("03", "04")),

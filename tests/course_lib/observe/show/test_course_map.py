@@ -38,5 +38,5 @@ def test_the_map_shows_points_and_names_what_builds_on_what():
 
 
 def test_paths_count_the_hours_of_written_chapters():
-    assert "3.6" in repr(course_paths())  # 35 + 35 + 40 + 35 + 40 + 30 minutes
+    assert "3.7" in repr(course_paths())  # 35 + 35 + 40 + 40 + 40 + 30 minutes
     assert "(17)" in repr(course_paths())

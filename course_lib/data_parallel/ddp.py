@@ -154,7 +154,7 @@ class DDP(nn.Module):
             complete.start()
 
     def _finish(self) -> None:
-        missing = [p for bucket in self.buckets for p in bucket.waiting]
+        missing = [p for bucket in self.buckets for p in bucket.parameters if p in bucket.waiting]
         if missing:
             raise RuntimeError(
                 f"{len(missing)} parameters, such as {self._name_of(missing[0])}, got no gradient in this backward "

@@ -42,7 +42,10 @@ def explain(error: BaseException, case: str = "") -> list[str]:
     if not of_ranks and str(error).strip():
         first = f"{type(error).__name__}: {first}"
     text = first.partition(": ")[2] if ": " in first else first
-    means = next((said.format(*m.groups()) for p, said in _MEANS if (m := re.search(p, text))), None)
+    means = next(
+        (said.format(*m.groups()) for p, said in _MEANS if (m := re.search(p, text) or re.search(p, first))),
+        None,
+    )
     return [f"{case}{first}", *filter(None, [*more, _place(error, of_ranks), means])]
 
 

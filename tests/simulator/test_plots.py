@@ -234,7 +234,7 @@ def test_what_a_picture_says_keeps_its_decimals():
 
 def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
     picture = plot_step_over_batch(
-        [1, 2, 4], lambda n: 1e-3 * n, 2e-3, lambda n: 1e-3 * max(n, 2), 2, "tokens"
+        [1, 2, 4], lambda n: 1e-3 * max(n, 2), lambda n: 2e-3, lambda n: 1e-3 * n, 2, "tokens"
     )
     words = set(texts(picture))
     assert {"tokens on each rank", "time, ms", "step, with overlap", "forward + all-reduce"} <= words

@@ -97,7 +97,7 @@ def plot_exponents(
     axes[-1].set_xlabel("exponent e of a value between 2 to the e and 2 to the e + 1", fontsize=TEXT)
     figure.supylabel("share of the values", fontsize=TEXT)
     name = NAMES.get(dtype, str(dtype).removeprefix("torch."))
-    edges = {smallest - 1: "half the smallest", normal: "smallest with all digits", largest + 1: "largest"}
+    edges = {smallest - 1: "zero below", normal: "smallest with all digits", largest + 1: "largest"}
     for edge, label in edges.items():
         at_end = edge > largest
         axes[0].annotate(

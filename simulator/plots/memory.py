@@ -1,4 +1,4 @@
-"""Drawings of memory: by rank, over time, and beside the step time of several plans."""
+"""The drawing of memory by rank: one bar each, stacked by category."""
 
 from __future__ import annotations
 

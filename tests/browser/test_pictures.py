@@ -10,12 +10,6 @@ from server import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WIDTHS = (1100, 1400)  # px
-# Notebooks whose pictures are still to be drawn again. Whoever does takes it out; none is added.
-NOT_YET = {
-    "solutions/03_where_memory_goes.ipynb",
-    "solutions/07_fsdp.ipynb",
-    "solutions/08_recomputation.ipynb",
-}
 NOTEBOOKS = sorted(
     path.relative_to(ROOT).as_posix()
     for folder in ("notebooks", "solutions")
@@ -47,7 +41,7 @@ def test_the_measurement_finds_each_kind_of_problem(browser):
         blank.close()
 
 
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in NOT_YET])
+@pytest.mark.parametrize("path", NOTEBOOKS)
 def test_the_text_in_pictures_can_be_read(browser, lab, path):
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
     try:
@@ -62,7 +56,3 @@ def test_the_text_in_pictures_can_be_read(browser, lab, path):
     finally:
         page.close()
         lab.end_kernels()
-
-
-def test_the_list_of_those_to_be_drawn_again_names_notebooks():
-    assert set(NOTEBOOKS) >= NOT_YET

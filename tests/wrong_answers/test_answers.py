@@ -1,4 +1,5 @@
-"""Every exercise rejects plausible wrong answers, each with its own hint, and slow ones for being slow.
+"""Every exercise rejects plausible wrong answers, each with its own hint, and slow ones for being slow; and accepts
+right answers that are written in another way than the solution.
 
 ``tests/wrong_answers/NN_topic.toml`` lists them: at least three wrong and one slow for each exercise. An answer
 is given by what differs from the solution (``old`` stands in the solution's answer cell exactly once), or in
@@ -14,6 +15,14 @@ full (``source``)::
     name = "one message per parameter"
     slow = true                                   # right, keeps those points, and misses its target
     hint = "messages: 7 (target: at most 3)"
+    source = '''
+    def average(parameters, ranks):
+        ...
+    '''
+
+    [["05.2"]]
+    name = "flattens with numpy"
+    right = true                                  # earns every point; no hint
     source = '''
     def average(parameters, ranks):
         ...
@@ -99,17 +108,19 @@ def check(chapter, number, source):
 
 QUOTED = re.compile(r'^  The task: "(.*)"$', re.MULTILINE)
 ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
-WRONG = [
+LISTED = [
     pytest.param(chapter, number, entry, id=f"{number}-{entry['name'].replace(' ', '_')}")
     for chapter in CHAPTERS
     for number, found in entries(chapter).items()
     for entry in found
 ]
+RIGHT = [each for each in LISTED if each.values[2].get("right")]
+WRONG = [each for each in LISTED if not each.values[2].get("right")]
 
 
 @pytest.mark.parametrize(("chapter", "number"), ALL)
 def test_every_exercise_has_wrong_answers_and_a_slow_one(chapter, number):
-    found = entries(chapter).get(number, [])
+    found = [entry for entry in entries(chapter).get(number, []) if not entry.get("right")]
     wrong = [entry for entry in found if not entry.get("slow")]
     assert len(wrong) >= 3, (
         f"{chapter}.toml has {len(wrong)} wrong answers to {number}; at least 3 are wanted"
@@ -130,6 +141,11 @@ def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
         assert is_right == entry.get("slow", False), "slow answers are right, and the others are not"
     for quoted in QUOTED.findall(str(failed.value)):
         assert quoted in words(notebook(chapter).cells[exercises(chapter)[number].task].source)
+
+
+@pytest.mark.parametrize(("chapter", "number", "entry"), RIGHT)
+def test_right_answer_in_another_style_passes(chapter, number, entry):
+    check(chapter, number, answer_source(chapter, number, entry))
 
 
 def words(text):

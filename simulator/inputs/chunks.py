@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.inputs.checks import at_least
+
 
 def chunk_sizes(elements: int, parts: int) -> list[int]:
     """How ``elements`` are dealt into ``parts``: as evenly as possible, the longer chunks first.
@@ -9,9 +11,7 @@ def chunk_sizes(elements: int, parts: int) -> list[int]:
     >>> chunk_sizes(10, 4)
     [3, 3, 2, 2]
     """
-    if parts < 1:
-        raise ValueError(f"parts must be at least 1, not {parts}")
-    if elements < 0:
-        raise ValueError(f"elements must not be negative, not {elements}")
+    at_least(1, parts=parts)
+    at_least(0, elements=elements)
     short, longer = divmod(elements, parts)
     return [short + 1] * longer + [short] * (parts - longer)

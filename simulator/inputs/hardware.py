@@ -8,11 +8,21 @@ shows how far the numbers carry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
+
+from simulator.inputs.checks import (
+    at_least,
+    not_negative,
+    one_of,
+    part,
+    positive,
+    positive_or_infinite,
+    refuse,
+)
 
 Sizes = tuple[tuple[float, float], ...]  # (size, part of the peak reached there), sizes ascending
 
@@ -30,11 +40,9 @@ class Link:
     efficiency: float = 1.0
 
     def __post_init__(self) -> None:
-        sensible = 0 <= self.latency < inf and self.bandwidth > 0 and 0 < self.efficiency <= 1
-        if not sensible:
-            raise ValueError(
-                f"a link needs a latency >= 0, a bandwidth > 0 and an efficiency in (0, 1], not {self}"
-            )
+        not_negative(latency=self.latency)
+        positive_or_infinite(bandwidth=self.bandwidth)
+        part(efficiency=self.efficiency)
 
     @property
     def rate(self) -> float:
@@ -43,6 +51,8 @@ class Link:
 
     def seconds(self, size: float, messages: int = 1) -> float:
         """Time for ``messages`` that carry ``size`` bytes together."""
+        not_negative(size=size)
+        at_least(0, messages=messages)
         return messages * self.latency + size / self.rate
 
 
@@ -53,7 +63,7 @@ class Hardware:
     Args:
         name: as the command line calls it.
         peak_flops: 16-bit matrix FLOP/s that the maker prints, without sparsity.
-        memory: bytes of device memory.
+        memory: bytes of device memory; infinity: it is never full.
         memory_bandwidth: bytes a second to that memory, as the maker prints them.
         node: a link to a device of the same node (the NVLink domain), and
         network: to one of another node on the same rail, each as the maker prints it.
@@ -112,24 +122,45 @@ class Hardware:
     fragmentation: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("peak_flops", "memory", "memory_bandwidth", "node_size", "units"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name.replace('_', ' ')} must be more than 0, not {getattr(self, name)}")
+        positive(peak_flops=self.peak_flops, memory_bandwidth=self.memory_bandwidth)
+        positive_or_infinite(memory=self.memory)
+        at_least(1, node_size=self.node_size, units=self.units)
+        at_least(0, rail_size=self.rail_size, tile_start=self.tile_start)
         parts = ("matmul_efficiency", "sustained", "sustained_fp8", "flash_forward", "flash_backward")
         for name in (*parts, "memory_efficiency", "loss_efficiency", "overlap", "data_overlap"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name.replace('_', ' ')} must be in (0, 1], not {getattr(self, name)}")
-        for name in ("rail_size", "flat_ring", "fp8_flops", "launch", "context", "fragmentation"):
-            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name.replace('_', ' ')} must be 0 or more, not {getattr(self, name)}")
+            part(**{name: getattr(self, name)})
+        for name in ("flat_ring", "fp8_flops", "launch", "context", "fragmentation"):
+            not_negative(**{name: getattr(self, name)})
+        for name in ("node", "network", "spine"):
+            link = getattr(self, name)
+            if not isinstance(link, Link) and (name != "spine" or link is not None):
+                refuse(name, "a Link", link)
+        for name in ("matmul_sizes", "memory_sizes"):
+            _check_sizes(name, getattr(self, name))
+        one_of("attention", self.attention, ("unfused", "flash"))
 
     @classmethod
     def of(
         cls, peak_flops: float, memory_bandwidth: float, link_bandwidth: float, memory: float = inf
     ) -> Hardware:
         """Your own device by three numbers: FLOP/s, bytes a second of its memory and of its link to the others."""
+        positive_or_infinite(link_bandwidth=link_bandwidth)
         link = Link(5e-6, link_bandwidth)
         return cls("own", peak_flops, memory, memory_bandwidth, link, link)
+
+
+def _check_sizes(name: str, points: Sizes) -> None:
+    """Measured points, if there are any: sizes above 0 that ascend, and parts in (0, 1]."""
+    last = 0.0
+    for point in points:
+        if not (isinstance(point, Sequence) and len(point) == 2):
+            refuse(name, "points (size, part of the peak)", point)
+        size, reached = point
+        positive(**{f"each_size_of_{name}": size})
+        part(**{f"each_part_of_{name}": reached})
+        if size <= last:
+            refuse(name, f"ascending sizes, above {last:g} after it", size)
+        last = size
 
 
 class _Devices(Mapping[str, Hardware]):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from simulator.inputs.checks import at_least, index, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import GPUS, Hardware, Link
-from simulator.inputs.shape import MODELS, ModelShape, at_least, one_of
+from simulator.inputs.shape import MODELS, ModelShape
 from simulator.pipeline.placement import chunks_of, placement_of, rank_of, stages_of
 
 __all__ = ["GPUS", "MODELS", "Hardware", "Link", "ModelShape", "Plan"]
@@ -95,19 +96,20 @@ class Plan:
     context: str = "ring"
 
     def __post_init__(self) -> None:
-        if self.chunks is not None:
-            at_least(1, chunks=self.chunks)
+        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
         if self.schedule is None:
             object.__setattr__(self, "schedule", "1f1b" if self.chunks in (None, 1) else "interleaved-1f1b")
         object.__setattr__(self, "chunks", chunks_of(self.schedule, self.chunks))
         if self.microbatches is None:
             # Interleaving needs p - 1 more forwards of its first chunk before the first backward.
             object.__setattr__(self, "microbatches", self.pp if self.chunks == 1 else 2 * self.pp)
-        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
         at_least(1, micro_batch=self.micro_batch, microbatches=self.microbatches)
         at_least(0, prefetch=self.prefetch)
+        if isinstance(self.stage_layers, str) or not hasattr(self.stage_layers or (), "__len__"):
+            refuse("stage_layers", "a tuple of whole numbers, one a stage", self.stage_layers)
         for layers in self.stage_layers or ():
             at_least(1, stage_layers=layers)
+        yes_or_no(sequence_parallel=self.sequence_parallel)
         one_of("recompute", self.recompute, RECOMPUTE)
         if self.attention is not None:
             one_of("attention", self.attention, ATTENTION)
@@ -117,10 +119,12 @@ class Plan:
         one_of("gradients", self.gradients, GRADIENTS)
         one_of("loss", self.loss, LOSS)
         one_of("context", self.context, CONTEXT)
+        if isinstance(self.overlap, str) or not hasattr(self.overlap, "__len__"):
+            refuse("overlap", f"a tuple of names out of {', '.join(OVERLAP)}", self.overlap)
         for traffic in self.overlap:
             one_of("overlap", traffic, OVERLAP)
-        if self.zero not in (0, 1, 2, 3):
-            raise ValueError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
+        if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
+            refuse("zero", "0, 1, 2 or 3", self.zero)
         if self.dp % self.ep:
             raise ValueError(
                 f"expert parallelism must divide the data parallelism of {self.dp}, not {self.ep}"
@@ -182,6 +186,7 @@ class Plan:
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds this stage. In a V, rank 0 holds the first stage and the last."""
+        index(self.stages, stage=stage)
         return rank_of(stage, self.pp, placement_of(self.schedule))
 
     def stages_of(self, rank: int) -> list[int]:
@@ -248,6 +253,7 @@ class Plan:
 
     def root_parameters(self, shape: ModelShape, rank: int) -> int:
         """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""
+        index(self.pp, rank=rank)
         last_rank = self.rank_of(self.stages - 1)
         first = shape.embedding_parameters(self.tp) if rank == 0 else 0
         last = shape.head_parameters(self.tp, own_copy=last_rank != 0) if rank == last_rank else 0

@@ -7,21 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.inputs.checks import at_least, one_of, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 
 ACTIVATIONS = ("gelu", "swiglu")
-
-
-def at_least(smallest: int, **values: int) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or int(value) != value or value < smallest:
-            name = name.replace("_", " ")
-            raise ValueError(f"{name} must be a whole number of at least {smallest}, not {value}")
-
-
-def one_of(name: str, value: str, accepted: object) -> None:
-    if value not in accepted:
-        raise ValueError(f"{name} must be one of {', '.join(accepted)}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -60,13 +49,15 @@ class ModelShape:
     head_dim: int | None = None
 
     def __post_init__(self) -> None:
+        at_least(1, layers=self.layers, hidden=self.hidden, heads=self.heads, vocab=self.vocab)
         object.__setattr__(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
         object.__setattr__(self, "ffn", 4 * self.hidden if self.ffn is None else self.ffn)
-        at_least(1, layers=self.layers, hidden=self.hidden, heads=self.heads, vocab=self.vocab)
         at_least(1, sequence=self.sequence, kv_heads=self.kv_heads, ffn=self.ffn, experts=self.experts)
         at_least(1, experts_per_token=self.experts_per_token)
         at_least(0, other_parameters=self.other_parameters)
         one_of("activation", self.activation, ACTIVATIONS)
+        yes_or_no(tied=self.tied, learned_positions=self.learned_positions)
+        yes_or_no(biases=self.biases, dropout=self.dropout)
         if self.head_dim is not None:
             at_least(1, head_dim=self.head_dim)
         elif self.hidden % self.heads:
@@ -96,6 +87,7 @@ class ModelShape:
 
     def attention_parameters(self, tp: int = 1) -> int:
         """Of one layer, on one tensor-parallel rank: q, k, v by columns, the projection by rows."""
+        at_least(1, tp=tp)
         h, d = self.hidden, self.head_size
         heads, kv_heads = self.heads // tp, max(1, self.kv_heads // tp)  # fewer kv heads than ranks: copies
         columns = (heads + 2 * kv_heads) * d
@@ -104,6 +96,7 @@ class ModelShape:
 
     def expert_parameters(self, tp: int = 1) -> int:
         """One MLP, or one expert, on one tensor-parallel rank."""
+        at_least(1, tp=tp)
         f = self.ffn // tp
         matrices = 3 if self.activation == "swiglu" else 2
         bias = (matrices - 1) * f + self.hidden if self.biases else 0
@@ -115,16 +108,19 @@ class ModelShape:
 
     def layer_parameters(self, tp: int = 1, ep: int = 1) -> int:
         """Of one layer on one rank: attention, MLP or experts, router, two norms."""
+        at_least(1, ep=ep)
         mlp = self.expert_parameters(tp) * (self.experts // ep) + self.router_parameters
         return self.attention_parameters(tp) + mlp + 2 * self.norm_parameters
 
     def embedding_parameters(self, tp: int = 1) -> int:
         """Token embedding (split by vocabulary, the longest part) and positions (not split)."""
+        at_least(1, tp=tp)
         positions = self.sequence * self.hidden if self.learned_positions else 0
         return chunk_sizes(self.vocab, tp)[0] * self.hidden + positions
 
     def head_parameters(self, tp: int = 1, *, own_copy: bool = False) -> int:
         """Final norm and output matrix; a tied matrix counts only where a stage needs its ``own_copy``."""
+        at_least(1, tp=tp)
         matrix = 0 if self.tied and not own_copy else chunk_sizes(self.vocab, tp)[0] * self.hidden
         return self.norm_parameters + matrix + self.other_parameters
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from simulator.inputs.checks import finite
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryBreakdown:
@@ -19,6 +21,11 @@ class MemoryBreakdown:
     activations: float = 0
     buffers: float = 0
     reserved: float = 0
+
+    def __post_init__(self) -> None:
+        # A difference of two sums may end a hair below zero, so that only what is no number is refused.
+        finite(parameters=self.parameters, gradients=self.gradients, optimizer_states=self.optimizer_states)
+        finite(activations=self.activations, buffers=self.buffers, reserved=self.reserved)
 
     @property
     def total(self) -> float:
@@ -78,5 +85,6 @@ class MemoryHistory:
 
     def at(self, time: float) -> MemoryBreakdown:
         """What was alive at that time."""
+        finite(time=time)
         before = [held for start, held in zip(self.times, self.held, strict=True) if start <= time]
         return before[-1] if before else self.held[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,12 +38,23 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Spans of every rank on one clock, predicted by the engine or measured on real ranks."""
+    """Spans of every rank on one clock, predicted by the engine or measured on real ranks.
+
+    Raises:
+        ValueError: a span ends before it starts, or one of the two is NaN or infinite.
+    """
 
     spans: tuple[Span, ...]
 
     def __init__(self, spans: Iterable[Span]) -> None:
-        object.__setattr__(self, "spans", tuple(sorted(spans)))
+        spans = tuple(sorted(spans))
+        for span in spans:
+            if not -inf < span.start <= span.end < inf:
+                raise ValueError(
+                    f"span {span.name!r} of rank {span.rank} must start at a finite time and end then or later, not "
+                    f"start at {span.start} and end at {span.end}"
+                )
+        object.__setattr__(self, "spans", spans)
 
     @cached_property
     def _by_rank(self) -> dict[int, dict[str, list[Span]]]:

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from simulator.inputs.checks import at_least, not_negative
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TrafficRow:
@@ -26,6 +28,11 @@ class TrafficRow:
     calls: int
     payload: float
     sent: float
+
+    def __post_init__(self) -> None:
+        at_least(1, group_size=self.group_size)
+        at_least(0, calls=self.calls)
+        not_negative(payload=self.payload, sent=self.sent)
 
 
 @dataclass(frozen=True)

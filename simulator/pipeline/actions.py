@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from simulator.inputs.checks import at_least, index
 from simulator.pipeline.placement import rank_of, stages_of
 
 KINDS = ("F", "B", "W", "BW")
@@ -56,6 +57,7 @@ class Schedule:
     overlapped: tuple[frozenset[int], ...] = ()
 
     def __post_init__(self) -> None:
+        at_least(1, ranks=self.ranks, microbatches=self.microbatches, chunks=self.chunks)
         if len(self.actions) != self.ranks:
             raise ValueError(
                 f"a schedule for {self.ranks} ranks needs as many lists, not {len(self.actions)}"
@@ -76,8 +78,7 @@ class Schedule:
 
     def rank_of(self, stage: int) -> int:
         """The rank that holds this stage."""
-        if not 0 <= stage < self.stages:
-            raise ValueError(f"stage {stage} does not exist: the stages are 0 to {self.stages - 1}")
+        index(self.stages, stage=stage)
         return rank_of(stage, self.ranks, self.placement)
 
     def stages_of(self, rank: int) -> list[int]:

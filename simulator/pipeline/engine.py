@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
+from simulator.inputs.checks import is_number, not_negative, positive_or_infinite, refuse, speeds_of
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.execution import Execution, Send, inputs_of
 
@@ -48,18 +49,18 @@ def simulate(
     """
     stages, m = schedule.stages, schedule.microbatches
     rank_of = [schedule.rank_of(stage) for stage in range(stages)]
-    speeds = _speeds(speeds, schedule.ranks)
+    speeds = speeds_of(speeds, schedule.ranks)
     # Flat tables: entry stage * m + microbatch.
     slowness = [1 / speeds[rank] for rank in rank_of]
     F = _table("forward", forward, slowness, m)
     B = _table("backward_input", backward_input, slowness, m)
     W = _table("backward_weight", backward_weight, slowness, m)
     took = {"F": F, "B": B, "W": W, "BW": [b + w for b, w in zip(B, W, strict=True)]}
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be more than 0, not {bandwidth}")
+    positive_or_infinite(bandwidth=bandwidth)
     if overlapped is not None:
-        _at_least_0("overlapped", overlapped)
-    message = _at_least_0("transfer", transfer) + _at_least_0("message_bytes", message_bytes) / bandwidth
+        not_negative(overlapped=overlapped)
+    not_negative(transfer=transfer, message_bytes=message_bytes)
+    message = transfer + message_bytes / bandwidth
     crosses = [a != b for a, b in pairwise(rank_of)]
     sends_on = {"F": [*crosses, False], "BW": [False, *crosses], "W": [False] * stages}
     sends_on["B"] = sends_on["BW"]
@@ -157,26 +158,25 @@ def explain_deadlock(schedule: Schedule, done: Sequence[int]) -> str:
 def _table(name: str, value: Duration, slowness: Sequence[float], m: int) -> list[float]:
     """Durations by stage and microbatch, flat."""
     stages = len(slowness)
-    rows = value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value] * stages
+    rows = value if _is_list(value) else [value] * stages
     if len(rows) != stages:
         raise ValueError(f"{name} must be one number, or one for each of {stages} stages, not {len(rows)}")
     table: list[float] = []
     for row, slow in zip(rows, slowness, strict=True):
-        row = list(row) if hasattr(row, "__len__") else [row] * m
+        if not _is_list(row):
+            table += [_time(name, row) * slow] * m
+            continue
         if len(row) != m:
             raise ValueError(f"{name} must have one number for each of {m} microbatches, not {len(row)}")
-        table += [_at_least_0(name, float(time)) * slow for time in row]
+        table += [_time(name, time) * slow for time in row]
     return table
 
 
-def _speeds(speeds: Sequence[float] | None, ranks: int) -> Sequence[float]:
-    speeds = [1.0] * ranks if speeds is None else speeds
-    if len(speeds) != ranks or min(speeds) <= 0:
-        raise ValueError(f"speeds must be {ranks} positive numbers, one a rank, not {list(speeds)}")
-    return speeds
+def _is_list(value: object) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, str)
 
 
-def _at_least_0(name: str, value: float) -> float:
-    if not 0 <= value < inf:
-        raise ValueError(f"{name} must be a number of at least 0, not {value}")
-    return value
+def _time(name: str, value: float) -> float:
+    if not (is_number(value) and 0 <= value < inf):
+        refuse(name, "a number of at least 0", value)
+    return float(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.inputs.checks import at_least, index, one_of
+
 # Chunks of the model on a rank. "interleaved-1f1b" takes any number of them, 2 if the caller does not say.
 CHUNKS = {
     "fill-drain": 1,
@@ -22,8 +24,9 @@ def chunks_of(name: str, v: int | None = None) -> int:
     Raises:
         ValueError: the schedule is unknown, or cannot have ``v`` chunks.
     """
-    if name not in CHUNKS:
-        raise ValueError(f"schedule must be one of {', '.join(CHUNKS)}, not {name}")
+    one_of("schedule", name, CHUNKS)
+    if v is not None:
+        at_least(1, chunks=v)
     only = CHUNKS[name]
     if v is None or v == only:
         return only
@@ -50,6 +53,9 @@ def rank_of(stage: int, ranks: int, placement: str) -> int:
     >>> [rank_of(stage, 2, "loop") for stage in range(4)], [rank_of(stage, 2, "v") for stage in range(4)]
     ([0, 1, 0, 1], [0, 1, 1, 0])
     """
+    at_least(1, ranks=ranks)
+    at_least(0, stage=stage)
+    one_of("placement", placement, ("loop", "v"))
     lap, place = divmod(stage, ranks)
     return ranks - 1 - place if placement == "v" and lap % 2 else place
 
@@ -60,5 +66,8 @@ def stages_of(rank: int, ranks: int, chunks: int, placement: str) -> list[int]:
     >>> stages_of(0, 2, 2, "loop"), stages_of(0, 2, 2, "v")
     ([0, 2], [0, 3])
     """
+    at_least(1, ranks=ranks, chunks=chunks)
+    index(ranks, rank=rank)
+    one_of("placement", placement, ("loop", "v"))
     back = ranks - 1 - rank if placement == "v" else rank
     return [lap * ranks + (back if lap % 2 else rank) for lap in range(chunks)]

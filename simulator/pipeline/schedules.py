@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice, pairwise
 
+from simulator.inputs.checks import at_least
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.placement import chunks_of
 from simulator.pipeline.v_schedules import dualpipe_v, zb_v
@@ -25,7 +26,7 @@ __all__ = ["SCHEDULES", "Action", "Schedule", "make_schedule"]
 
 def fill_drain(p: int, m: int, v: int | None = None) -> Schedule:
     """No pipelining: a microbatch goes through all stages and back before the next one enters."""
-    v = chunks_of("fill-drain", v)
+    v = _checked("fill-drain", p, m, v)
     ranks = [
         [action for i in range(m) for action in (Action("F", r, i), Action("BW", r, i))] for r in range(p)
     ]
@@ -34,14 +35,14 @@ def fill_drain(p: int, m: int, v: int | None = None) -> Schedule:
 
 def gpipe(p: int, m: int, v: int | None = None) -> Schedule:
     """All forwards, then all backwards (arXiv:1811.06965): every rank keeps the activations of all m."""
-    v = chunks_of("gpipe", v)
+    v = _checked("gpipe", p, m, v)
     ranks = [[Action(kind, r, i) for kind in ("F", "BW") for i in range(m)] for r in range(p)]
     return _schedule("gpipe", p, m, v, ranks)
 
 
 def one_f_one_b(p: int, m: int, v: int | None = None) -> Schedule:
     """1F1B (PipeDream-Flush, arXiv:2006.09503): a backward as soon as there is one, p - r in flight on rank r."""
-    v = chunks_of("1f1b", v)
+    v = _checked("1f1b", p, m, v)
     ranks = []
     for r in range(p):
         forwards = [Action("F", r, i) for i in range(m)]
@@ -56,7 +57,7 @@ def interleaved_1f1b(p: int, m: int, v: int | None = None) -> Schedule:
     Microbatches travel in rounds of p: a rank takes a whole round through one of its chunks, then through the
     next. The paper wants m to be a multiple of p; here the rounds just become as equal as possible.
     """
-    v = chunks_of("interleaved-1f1b", v)
+    v = _checked("interleaved-1f1b", p, m, v)
     rounds = interleaved_rounds(p, m)
     ranks = []
     for r in range(p):
@@ -72,7 +73,7 @@ def zb_h1(p: int, m: int, v: int | None = None) -> Schedule:
 
     As many microbatches in flight as 1F1B; rank r puts r weight gradients off until the end.
     """
-    v = chunks_of("zb-h1", v)
+    v = _checked("zb-h1", p, m, v)
     ranks = [_split_backward(r, m, warm_up=p - r, postponed=r) for r in range(p)]
     return _schedule("zb-h1", p, m, v, ranks)
 
@@ -82,7 +83,7 @@ def zb_h2(p: int, m: int, v: int | None = None) -> Schedule:
 
     Up to 2p - 1 microbatches in flight. The step of all ranks takes the same time, but starts and ends shifted.
     """
-    v = chunks_of("zb-h2", v)
+    v = _checked("zb-h2", p, m, v)
     ranks = [_split_backward(r, m, warm_up=2 * (p - r) - 1, postponed=2 * r) for r in range(p)]
     return _schedule("zb-h2", p, m, v, ranks)
 
@@ -109,9 +110,16 @@ def _split_backward(r: int, m: int, warm_up: int, postponed: int) -> list[Action
 
 def interleaved_rounds(p: int, m: int) -> list[range]:
     """m microbatches in rounds of p; where p does not divide m, m // p rounds that are as equal as possible."""
+    at_least(1, p=p, m=m)
     count = max(1, m // p)
     edges = [-(-m * k // count) for k in range(count + 1)]
     return [range(a, b) for a, b in pairwise(edges)]
+
+
+def _checked(name: str, p: int, m: int, v: int | None) -> int:
+    """The chunks a rank, once the numbers have been checked."""
+    at_least(1, ranks=p, microbatches=m)
+    return chunks_of(name, v)
 
 
 def _schedule(name: str, p: int, m: int, v: int, ranks: list[list[Action]]) -> Schedule:
@@ -136,10 +144,7 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int | None =
     Raises:
         ValueError: the name is unknown, a number is below 1, or the schedule cannot have that many chunks.
     """
-    for value, what in ((ranks, "ranks"), (microbatches, "microbatches"), (chunks, "chunks")):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{what} must be a whole number of at least 1, not {value}")
-    chunks = chunks_of(name, chunks)
+    chunks = _checked(name, ranks, microbatches, chunks)
     if (forwards := ranks * microbatches * chunks) > MOST_FORWARDS:
         raise ValueError(f"ranks x microbatches x chunks must be at most {MOST_FORWARDS:,}, not {forwards:,}")
     return SCHEDULES[name](ranks, microbatches, chunks)

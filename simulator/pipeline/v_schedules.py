@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import accumulate, compress
 
+from simulator.inputs.checks import at_least
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.placement import chunks_of, placement_of
 
@@ -49,6 +50,7 @@ class _Rank:
 
 def zb_v(p: int, m: int, v: int | None = None) -> Schedule:
     """ZB-V (arXiv:2401.10241, section 6): ZB-H2's small bubble with no more activations than 1F1B."""
+    at_least(1, ranks=p, microbatches=m)
     ranks = []
     for r in range(p):
         rank, total = _Rank(r, p), max(2 * p - 1, m)
@@ -75,6 +77,7 @@ def dualpipe_v(p: int, m: int, v: int | None = None) -> Schedule:
     In the steady part each rank runs a forward of one chunk together with a backward of the other: while one
     waits for its communication (all-to-all of experts), the other computes.
     """
+    at_least(1, ranks=p, microbatches=m)
     ranks = []
     for r in range(p):
         rank, total = _Rank(r, p), max(2 * p, m)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from simulator.inputs.checks import positive
 from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
@@ -35,7 +36,8 @@ def plot_all_reduce_times(
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    if not 0 < smallest < largest:
+    positive(smallest=smallest, largest=largest)
+    if smallest >= largest:
         raise ValueError(f"sizes must satisfy 0 < smallest < largest, not {smallest:g} and {largest:g}")
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()

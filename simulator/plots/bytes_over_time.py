@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simulator.inputs.checks import positive
 from simulator.ledgers.memory import MemoryHistory
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import (
@@ -53,6 +54,8 @@ def plot_bytes_over_time(
 
     if not histories or not all(histories):
         raise ValueError("there is nothing to draw: give at least one list of histories")
+    if capacity is not None:
+        positive(capacity=capacity)
     titles = titles_for(titles, len(histories))
     ranks, columns = max(map(len, histories)), 1 if len(histories) != 2 else 2
     lines = ranks * (len(histories) // columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from simulator.inputs.checks import finite
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, grid_of, plain_axes
 
@@ -42,6 +43,8 @@ def plot_curves(
         raise ValueError("there is nothing to draw: give at least one curve, each with at least one value")
     if crowded := next((curves for curves in panels if len(curves) > len(STROKES)), None):
         raise ValueError(f"{len(crowded)} curves cannot be told apart; give at most {len(STROKES)}")
+    if bottom is not None:
+        finite(bottom=bottom)
     titles = [""] * len(panels) if titles is None else titles
     if len(titles) != len(panels):
         raise ValueError(f"{len(panels)} panels need as many titles, not {len(titles)}")

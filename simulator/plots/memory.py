@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.inputs.checks import positive
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import (
@@ -43,6 +44,8 @@ def plot_memory(
     sets = [[m] if isinstance(m, MemoryBreakdown) else list(m) for m in memories]
     if not sets or not all(sets):
         raise ValueError("there is nothing to draw: give at least one MemoryBreakdown")
+    if capacity is not None:
+        positive(capacity=capacity)
     titles = titles_for(titles, len(sets))
     if bars is not None and any(len(ranks) != len(bars) for ranks in sets):
         raise ValueError(f"{len(bars)} bars are named, so each set must have as many, not {len(sets[0])}")

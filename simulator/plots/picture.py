@@ -9,6 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simulator.inputs.checks import positive
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -75,6 +77,7 @@ def render(figure: Figure, alt: str) -> Picture:
 
 def smallest_text(svg: str, column: float = COLUMN) -> float:
     """Height in px of the smallest text of an SVG that is shown in a column, shrunk where it is wider."""
+    positive(column=column)
     width, unit = re.search(r'<svg[^>]*?\bwidth="([\d.]+)(pt|px)?"', svg).groups()
     width = float(width) * (4 / 3 if unit == "pt" else 1)
     box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)

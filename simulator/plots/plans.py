@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from simulator.inputs.checks import positive
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import (
@@ -40,6 +41,8 @@ def plot_plans(
 
     if not plans:
         raise ValueError("there is nothing to draw: give at least one plan")
+    if capacity is not None:
+        positive(capacity=capacity)
     figure = Figure(figsize=(WIDTH, 2 * (1.1 + 0.36 * len(plans))), layout="constrained")
     time, memory = figure.subplots(2, 1, sharey=True)
     parts = list(dict.fromkeys(part for seconds, _ in plans.values() for part in seconds))

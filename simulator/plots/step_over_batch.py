@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from simulator.inputs.checks import at_least, positive
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
@@ -38,6 +39,9 @@ def plot_step_over_batch(
     """
     from matplotlib.figure import Figure
 
+    positive(crossing=crossing)
+    for count in samples:
+        at_least(1, samples=count)
     if len(samples) < 2 or sorted(set(samples)) != list(samples):
         raise ValueError(f"samples must be at least two growing numbers, not {list(samples)}")
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simulator.inputs.checks import positive
 from simulator.ledgers.timeline import Timeline
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
@@ -63,6 +64,7 @@ def plot_timeline(
 
     if not timelines or not all(timeline.spans for timeline in timelines):
         raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
+    positive(width=width)
     titles = _titles(timelines, titles)
     rows = [_rows(timeline) for timeline in timelines]
     heights = [sum(height for *_, height in lanes) for lanes in rows]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from simulator.inputs.checks import at_least, not_negative, positive
 from simulator.inputs.hardware import GPUS, Hardware, Link
 from simulator.predict.kernel_time import flash_seconds, memory_seconds
 from simulator.predict.layer_time import LOSS_BYTES
@@ -35,6 +36,7 @@ def hardware_of(measurements: dict[str, Any], name: str, date: str) -> tuple[Har
         date: when it was measured.
     """
     device, rows = measurements["device"], measurements["measured"]
+    _check(measurements)
     measured = f"measured by python -m simulator calibrate on {date}: {device['name']}"
     known = _known(device["name"]) if device["kind"] == "cuda" else None
     launch = _digits(_row(rows, "launch")["seconds"])
@@ -76,6 +78,16 @@ def hardware_of(measurements: dict[str, Any], name: str, date: str) -> tuple[Har
     if known:
         sources["peak_flops"] = f"as in {known.name}"
     return found, sources
+
+
+def _check(measurements: dict[str, Any]) -> None:
+    device = measurements["device"]
+    positive(memory=device["memory"])
+    at_least(1, units=device["units"], count=device["count"], itemsize=measurements["itemsize"])
+    for row in measurements["measured"]:
+        at_least(1, ranks=row["ranks"])
+        positive(**{f"seconds of {row['what']}": row["seconds"]})
+        not_negative(**{f"size of {row['what']}": row["size"]})
 
 
 def _known(name: str) -> Hardware | None:

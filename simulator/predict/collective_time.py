@@ -7,6 +7,7 @@ the additions cost is left out.
 
 from __future__ import annotations
 
+from simulator.inputs.checks import at_least, is_number, not_negative, one_of, refuse
 from simulator.inputs.hardware import Hardware, Link
 
 ALGORITHMS = ("naive", "tree", "ring")
@@ -14,16 +15,15 @@ ALGORITHMS = ("naive", "tree", "ring")
 
 def all_reduce_rounds(algorithm: str, ranks: int) -> int:
     """Messages that follow each other: 2 (p-1) one by one, 2 ceil(log2 p) in a tree, 2 (p-1) around a ring."""
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
-    if ranks < 1:
-        raise ValueError(f"a group has at least 1 rank, not {ranks}")
+    one_of("algorithm", algorithm, ALGORITHMS)
+    at_least(1, ranks=ranks)
     one_way = (ranks - 1).bit_length() if algorithm == "tree" else ranks - 1
     return 2 * one_way
 
 
 def all_reduce_seconds(algorithm: str, payload: float, ranks: int, link: Link) -> float:
     """Rounds times the time of one message: all n bytes of ``payload``, in a ring n / p of them."""
+    not_negative(payload=payload)
     rounds = all_reduce_rounds(algorithm, ranks)
     message = payload / ranks if algorithm == "ring" else payload
     return link.seconds(rounds * message, rounds)
@@ -51,6 +51,7 @@ def group_link(ranks: int, stride: int, hardware: Hardware, flat: bool = False) 
     Args:
         flat: one ring, at ``hardware.flat_ring`` of a card's bandwidth, if the device's file says so.
     """
+    at_least(1, ranks=ranks, stride=stride)
     node, network = hardware.node, hardware.network
     members = max(1, min(ranks, hardware.node_size // stride))
     if members == ranks:
@@ -70,6 +71,8 @@ def collective_seconds(
 
     All-to-all sends each of its p - 1 messages straight to its receiver, most of them to other nodes.
     """
+    not_negative(payload=payload)
+    at_least(1, ranks=ranks, stride=stride)
     if ranks == 1:
         return 0.0
     steps = (ranks - 1) * (2 if collective == "all-reduce" else 1)
@@ -86,6 +89,8 @@ def exposed(
     Args:
         overlap: the part that costs nothing; None: ``hardware.overlap``.
     """
-    return communication - (hardware.overlap if overlap is None else overlap) * min(
-        communication, computation
-    )
+    overlap = hardware.overlap if overlap is None else overlap
+    not_negative(communication=communication, computation=computation)
+    if not (is_number(overlap) and 0 <= overlap <= 1):
+        refuse("overlap", "between 0 and 1", overlap)
+    return communication - overlap * min(communication, computation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.inputs.checks import at_least, index, not_negative
 from simulator.inputs.chunks import chunk_sizes
 
 
@@ -17,9 +18,9 @@ def sent_bytes(collective: str, payload: float, group_size: int) -> float:
     A ring all-reduce sends 2 (p-1)/p n, its two halves (p-1)/p n each (Patarasuk and Yuan, 2009). A broadcast
     or a reduce is p-1 messages of n in all, whatever the tree.
     """
+    at_least(1, group_size=group_size)
+    not_negative(payload=payload)
     p = group_size
-    if p < 1:
-        raise ValueError(f"a group has at least 1 rank, not {p}")
     share = payload * (p - 1) / p
     formulas = {
         "all-reduce": 2 * share,
@@ -44,55 +45,63 @@ def sent_bytes(collective: str, payload: float, group_size: int) -> float:
 
 def ring_reduce_scatter_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """Rank r ends with chunk r, so every chunk but its own passes through its hands: n - c[r]."""
+    _check(elements, itemsize, ranks, rank)
     return itemsize * (elements - _chunk(elements, ranks, rank))
 
 
 def ring_all_gather_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """Chunks travel from r to r + 1; the one rank r need not pass on is its neighbour's own: n - c[r + 1]."""
+    _check(elements, itemsize, ranks, rank)
     return itemsize * (elements - _chunk(elements, ranks, (rank + 1) % ranks))
 
 
 def ring_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """A reduce-scatter, then an all-gather of its result."""
+    _check(elements, itemsize, ranks, rank)
     scattered = ring_reduce_scatter_sent(elements, itemsize, ranks, rank)
     return scattered + ring_all_gather_sent(elements, itemsize, ranks, rank)
 
 
 def tree_broadcast_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
     """In a binomial tree, a rank sends the whole tensor once to each of its children."""
+    _check(elements, itemsize, ranks, rank, root)
     return itemsize * elements * tree_children(ranks, (rank - root) % ranks)
 
 
 def tree_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
     """The broadcast backwards: every rank but the root sends its partial sum once."""
-    _chunk(elements, ranks, rank)
+    _check(elements, itemsize, ranks, rank, root)
     return 0 if rank == root else itemsize * elements
 
 
 def tree_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """Reduce to rank 0, then broadcast from it."""
+    _check(elements, itemsize, ranks, rank)
     down = tree_broadcast_sent(elements, itemsize, ranks, rank)
     return tree_reduce_sent(elements, itemsize, ranks, rank) + down
 
 
 def naive_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """Everyone sends everything to rank 0, which adds up and sends the sum back to everyone."""
-    _chunk(elements, ranks, rank)
+    _check(elements, itemsize, ranks, rank)
     return itemsize * elements * (ranks - 1 if rank == 0 else 1) if ranks > 1 else 0
 
 
 def scatter_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
     """The root sends every chunk but its own; nobody else sends."""
+    _check(elements, itemsize, ranks, rank, root)
     return itemsize * (elements - _chunk(elements, ranks, rank)) if rank == root else 0
 
 
 def gather_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
     """Everyone but the root sends its chunk."""
+    _check(elements, itemsize, ranks, rank, root)
     return 0 if rank == root else itemsize * _chunk(elements, ranks, rank)
 
 
 def all_to_all_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
     """Rank r holds n elements, chunk j of them for rank j: it keeps chunk r."""
+    _check(elements, itemsize, ranks, rank)
     return ring_reduce_scatter_sent(elements, itemsize, ranks, rank)
 
 
@@ -105,11 +114,17 @@ def tree_children(ranks: int, rank: int) -> int:
     >>> [tree_children(6, rank) for rank in range(6)]
     [3, 2, 0, 0, 0, 0]
     """
+    at_least(1, ranks=ranks)
+    index(ranks, rank=rank)
     rounds = range(rank.bit_length(), ranks.bit_length())
     return sum(rank + 2**step < ranks for step in rounds)
 
 
+def _check(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> None:
+    at_least(0, elements=elements)
+    at_least(1, itemsize=itemsize, ranks=ranks)
+    index(ranks, rank=rank, root=root)
+
+
 def _chunk(elements: int, ranks: int, rank: int) -> int:
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank must be between 0 and {ranks - 1}, not {rank}")
     return chunk_sizes(elements, ranks)[rank]

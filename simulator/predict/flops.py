@@ -7,12 +7,14 @@ square, as the papers do, though a causal mask leaves half of it.
 
 from __future__ import annotations
 
+from simulator.inputs.checks import at_least
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 
 
 def forward_flops(shape: ModelShape, batch: int) -> dict[str, float]:
     """Of one forward pass over ``batch`` sequences: projections, attention core, MLP, logits."""
+    at_least(1, batch=batch)
     tokens, h, l = batch * shape.sequence, shape.hidden, shape.layers
     own, kv = shape.attention_width, shape.kv_heads * shape.head_size
     matrices = 3 if shape.activation == "swiglu" else 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from math import ceil, log
 
+from simulator.inputs.checks import at_least, not_negative, positive
 from simulator.inputs.hardware import Hardware, Sizes
 
 # Output tiles a matrix product is cut into, and how near each comes to the best rate: small tiles reread more.
@@ -23,6 +24,9 @@ def matmul_seconds(
     runs faster than power lets the device run for long: ``hardware.sustained`` of the peak. Where the file of a
     device has measured points, they take the place of the tiles.
     """
+    at_least(1, m=m, n=n, k=k, itemsize=itemsize, batch=batch)
+    if fp8 and not hardware.fp8_flops:
+        raise ValueError(f"{hardware.name} has no 8-bit arithmetic: fp8 must be False there")
     peak = hardware.fp8_flops if fp8 else hardware.peak_flops * (2 / max(itemsize, 2))
     flops = 2.0 * batch * m * n * k
     if hardware.matmul_sizes:
@@ -41,6 +45,7 @@ def matmul_seconds(
 
 def memory_seconds(size: float, hardware: Hardware) -> float:
     """An elementwise kernel that reads and writes ``size`` bytes in all."""
+    not_negative(size=size)
     efficiency = hardware.memory_efficiency
     if hardware.memory_sizes and size > 0:
         efficiency = at_size(hardware.memory_sizes, size)
@@ -53,6 +58,7 @@ def flash_seconds(heads: int, rows: int, columns: int, width: int, hardware: Har
     A causal mask lets it skip half of the tiles. Forward ends when the last tile ends, and the longest one meets
     all keys; backward, of 5 products for forward's 2, divides its work more finely (arXiv:2307.08691).
     """
+    at_least(1, heads=heads, rows=rows, columns=columns, width=width)
     square = 4.0 * heads * rows * columns * width / 2
     longest = 4.0 * min(FLASH_ROWS, rows) * columns * width * hardware.units
     forward = (square + longest) / (hardware.peak_flops * hardware.flash_forward)
@@ -62,6 +68,7 @@ def flash_seconds(heads: int, rows: int, columns: int, width: int, hardware: Har
 
 def at_size(points: Sizes, size: float) -> float:
     """The part of the peak reached at ``size``, between measured points over the logarithm of the size."""
+    positive(size=size)
     after = bisect_left(points, (size, 0.0))
     if after in (0, len(points)):
         return points[min(after, len(points) - 1)][1]

@@ -6,15 +6,16 @@ coefficients each count what one operator keeps for its backward; sharded units 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from operator import mul
 
+from simulator.inputs.checks import at_least, index, not_negative
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
-from simulator.pipeline.schedules import interleaved_rounds, make_schedule
+from simulator.pipeline.schedules import make_schedule
+from simulator.predict.in_flight import in_flight
 from simulator.predict.memory_over_time import peak_saved
 
 DDP_BUCKET = 25 * 2**20  # bytes, PyTorch's bucket_cap_mb
@@ -33,6 +34,8 @@ def model_states(parameters: float, plan: Plan, copies: int | None = None) -> Me
         copies: data-parallel ranks that hold the same parameters; None: all dp x cp of the plan.
     """
     copies = plan.dp * plan.cp if copies is None else copies
+    not_negative(parameters=parameters)
+    at_least(1, copies=copies)
     shard = min(plan.shard, copies)
     here, grads, states = plan.itemsize, plan.gradient_itemsize, plan.optimizer_bytes
     states = 0 if plan.offload != "none" else states / (shard if plan.zero >= 1 else 1)
@@ -147,45 +150,9 @@ def head_bytes(shape: ModelShape, plan: Plan) -> float:
     return 2 * _layer_input(shape, plan) + logits
 
 
-def in_flight(plan: Plan, rank: int, weights: Sequence[float] | None = None) -> list[int]:
-    """Microbatches of each chunk of a pipeline rank that are alive when the most is, under 1F1B or interleaved 1F1B.
-
-    A rank runs forwards for a warm-up, then one more before each backward. Plain 1F1B: p - rank. With v chunks
-    the warm-up is (v-1) p + 2 (p-1-rank) forwards; a rank takes a round of p microbatches through a chunk, then
-    through the next, and backwards in the opposite order.
-
-    Args:
-        weights: what a microbatch in each chunk counts: its layers, where they differ.
-    """
-    p, m, v = plan.pp, plan.microbatches, plan.chunks
-    if plan.schedule == "1f1b":
-        return [min(m, p - rank)]
-    first = -(-m // max(1, m // p))  # microbatches in the first and longest round
-    warm_up = min(m * v, (v - 1) * first + 2 * (p - 1 - rank))
-    begun = min(m * v, warm_up + 1)  # forwards when the first backward starts
-    weights = weights or [1] * v
-    if m % first == 0 and len(set(weights)) == 1:  # every backward makes room for the next forward
-        whole, rest = divmod(begun, first * v)
-        return [whole * first + min(max(rest - chunk * first, 0), first) for chunk in range(v)]
-    rounds = interleaved_rounds(p, m)
-    if m % first == 0:
-        rounds = rounds[:4]  # the warm-up ends in the third at the latest; one round later all repeats
-    forwards = [chunk for round_ in rounds for chunk in range(v) for _ in round_]
-    backwards = [v - 1 - chunk for chunk in forwards]
-    alive = [forwards[:begun].count(chunk) for chunk in range(v)]
-    most, total = list(alive), sum(map(mul, alive, weights))
-    highest = total
-    for done, arrives in zip(backwards, forwards[begun:], strict=False):
-        alive[done] -= 1
-        alive[arrives] += 1
-        total += weights[arrives] - weights[done]
-        if total > highest:
-            most, highest = list(alive), total
-    return most
-
-
 def activation_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     """All that pipeline rank ``rank`` keeps at its peak: layers of every microbatch in flight, and the ends."""
+    index(plan.pp, rank=rank)
     return all_activation_bytes(shape, plan)[rank]
 
 
@@ -227,6 +194,7 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     scattered. ZeRO 3: the root unit (embedding, final norm, output), which stays gathered, the layer in use, those
     prefetched, and the gradients of the largest unit.
     """
+    index(plan.pp, rank=rank)
     held = recomputed_bytes(shape, plan) + placeholder_bytes(shape, plan, rank)
     if plan.dp * plan.cp == 1:
         return held
@@ -246,6 +214,7 @@ def placeholder_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     Megatron-LM and Transformer Engine return an empty 16-bit tensor for each linear weight. Those of the layers are
     kept, one for each shape of weight, and shared by all layers; the output layer's lives while it runs backward.
     """
+    index(plan.pp, rank=rank)
     if plan.gradients == "same" or plan.itemsize == 4 or plan.zero >= 2:
         return 0
     last = rank == plan.rank_of(plan.stages - 1)
@@ -260,6 +229,7 @@ def rank_memory(
     shape: ModelShape, plan: Plan, rank: int = 0, hardware: Hardware | None = None
 ) -> MemoryBreakdown:
     """The peak of one device of pipeline rank ``rank``."""
+    index(plan.pp, rank=rank)
     return plan_memory(shape, plan, hardware)[rank]
 
 
@@ -284,6 +254,7 @@ def plan_memory(shape: ModelShape, plan: Plan, hardware: Hardware | None = None)
 
 def reserved_bytes(allocated: float, hardware: Hardware) -> float:
     """What is taken beyond ``allocated`` bytes of tensors: the context, and blocks that the allocator cannot reuse."""
+    not_negative(allocated=allocated)
     return hardware.context + hardware.fragmentation * allocated
 
 

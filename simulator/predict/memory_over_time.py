@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from simulator.inputs.checks import amounts, not_negative
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.execution import Execution
@@ -70,6 +71,7 @@ def peak_saved(schedule: Schedule, saved: Sequence[float], kept: Sequence[float]
     Args:
         saved, kept: as in ``replay``, one number a stage.
     """
+    saved, kept = _by_stage("saved", saved, schedule.stages), _by_stage("kept", kept, schedule.stages)
     change = {
         "F": saved,
         "B": [k - s for s, k in zip(saved, kept, strict=True)],
@@ -84,9 +86,12 @@ def peak_saved(schedule: Schedule, saved: Sequence[float], kept: Sequence[float]
 
 
 def _by_stage(name: str, value: float | Sequence[float], stages: int) -> Sequence[float]:
-    values = value if hasattr(value, "__len__") else [value] * stages
-    if len(values) != stages or min(values) < 0:
+    if not hasattr(value, "__len__"):
+        not_negative(**{name: value})
+        return [value] * stages
+    amounts(**{name: value})
+    if len(value) != stages:
         raise ValueError(
             f"{name} must be one number of bytes, or one for each of {stages} stages, not {value}"
         )
-    return values
+    return value

@@ -9,6 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from simulator.inputs.checks import (
+    amounts,
+    at_least,
+    not_negative,
+    positive,
+    positive_or_infinite,
+    speeds_of,
+    yes_or_no,
+)
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.predict.collective_traffic import sent_bytes
 
@@ -77,9 +86,14 @@ def ddp_timeline(
         Spans ``"forward 0"``, ``"backward 0"`` (layers), ``"bucket 0"``… and ``"update"``.
     """
     _same_length(forward=forward, backward=backward, gradient_bytes=gradient_bytes)
+    not_negative(update=update)
+    for name, size in {"bucket_bytes": bucket_bytes, "first_bucket_bytes": first_bucket_bytes}.items():
+        if size is not None:
+            positive_or_infinite(**{name: size}) if size else not_negative(**{name: size})
     group = _group(ranks, speeds, latency, bandwidth)
     for layer, seconds in enumerate(forward):
         group.compute(f"forward {layer}", seconds)
+    yes_or_no(overlap=overlap)
     buckets: list[tuple[float, list[float]]] = []  # bytes, and when it was full on each rank
     if bucket_bytes is None:
         bucket_bytes, first_bucket_bytes = 25 * MEBIBYTE, MEBIBYTE
@@ -116,10 +130,8 @@ def samples_that_hide(
     Raises:
         ValueError: a figure is not positive.
     """
-    figures = {"sample_flops": sample_flops, "flops_per_second": flops_per_second, "bandwidth": bandwidth}
-    for name, value in figures.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be positive, not {value}")
+    positive(sample_flops=sample_flops, flops_per_second=flops_per_second)
+    positive_or_infinite(bandwidth=bandwidth)
     sent = sent_bytes("all-reduce", gradient_bytes, ranks)
     return sent / bandwidth * flops_per_second / (2 * sample_flops)
 
@@ -158,8 +170,9 @@ def fsdp_timeline(
     """
     gradient_bytes = unit_bytes if gradient_bytes is None else gradient_bytes
     _same_length(forward=forward, backward=backward, unit_bytes=unit_bytes, gradient_bytes=gradient_bytes)
-    if prefetch < 0:
-        raise ValueError(f"prefetch must not be negative, not {prefetch}")
+    at_least(0, prefetch=prefetch)
+    not_negative(update=update)
+    yes_or_no(reshard=reshard)
     group = _group(ranks, speeds, latency, bandwidth)
 
     def gather(unit: int, issued: Sequence[float]) -> float:
@@ -187,21 +200,15 @@ def fsdp_timeline(
 
 
 def _group(ranks: int, speeds: Sequence[float] | None, latency: float, bandwidth: float) -> _Group:
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks}")
-    speeds = [1.0] * ranks if speeds is None else speeds
-    if len(speeds) != ranks or min(speeds) <= 0:
-        raise ValueError(f"speeds must be {ranks} positive numbers, one a rank, not {list(speeds)}")
-    if latency < 0 or bandwidth <= 0:
-        raise ValueError(f"latency must be at least 0 and bandwidth more, not {latency} and {bandwidth}")
-    return _Group(speeds, latency, bandwidth)
+    at_least(1, ranks=ranks)
+    not_negative(latency=latency)
+    positive_or_infinite(bandwidth=bandwidth)
+    return _Group(speeds_of(speeds, ranks), latency, bandwidth)
 
 
 def _same_length(**lists: Sequence[float]) -> None:
+    amounts(**lists)
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1 or not next(iter(lengths.values())):
         described = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise ValueError(f"each list needs one number for every layer, but {described}")
-    for name, values in lists.items():
-        if min(values) < 0:
-            raise ValueError(f"{name} must not be negative, not {min(values)}")

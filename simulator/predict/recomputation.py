@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from simulator.inputs.checks import amounts, at_least, not_negative, positive, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -34,6 +35,9 @@ class Segment:
     again: float = 0
     forward: float = 1
     repeated: float = 0
+
+    def __post_init__(self) -> None:
+        not_negative(kept=self.kept, again=self.again, forward=self.forward, repeated=self.repeated)
 
 
 def step_history(segments: Sequence[Segment]) -> MemoryHistory:
@@ -95,13 +99,18 @@ def equal_layers(layers: int, segments: int, saved: float, kept: float) -> list[
         saved: bytes that a layer adds to what its backward needs.
         kept: bytes of a segment's input.
     """
-    if not 1 <= segments <= layers:
+    at_least(1, layers=layers, segments=segments)
+    not_negative(saved=saved, kept=kept)
+    if segments > layers:
         raise ValueError(f"{layers} layers can be cut into 1 to {layers} segments, not {segments}")
     return [Segment(kept, n * saved, n, n) for n in chunk_sizes(layers, segments)]
 
 
 def best_segments(layers: int, saved: float, kept: float) -> float:
     """The k that makes k kept + (layers/k) saved least: sqrt(n) where a layer adds what a checkpoint takes."""
+    at_least(1, layers=layers)
+    not_negative(saved=saved)
+    positive(kept=kept)
     return sqrt(layers * saved / kept)
 
 
@@ -112,7 +121,10 @@ def least_peak(kept: Sequence[float], saved: Sequence[float]) -> float:
         kept: bytes of each layer's input, kept where a segment begins.
         saved: bytes that each layer's backward needs besides.
     """
+    amounts(kept=kept, saved=saved)
     n = len(saved)
+    if len(kept) != n or not n:
+        refuse("kept", f"one number a layer, and saved as many, at least one, {n} here", list(kept))
     best = [0.0] * (n + 1)  # best[i]: layers i to the end, given that a segment begins at i
     for i in reversed(range(n)):
         best[i] = kept[i] + min(max(sum(saved[i:k]), best[k]) for k in range(i + 1, n + 1))

@@ -165,7 +165,8 @@ def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware) -> None:
 
 def _borders(plan: Plan, rank: int) -> int:
     """Transfers that a rank waits for with every microbatch: two a chunk; none where a V turns."""
-    turns = plan.chunks // 2 if plan.rank_of(plan.pp) == rank == plan.pp - 1 else 0
+    folded = plan.chunks > 1 and plan.rank_of(plan.pp) == plan.pp - 1
+    turns = plan.chunks // 2 if folded and rank == plan.pp - 1 else 0
     return 2 * (plan.chunks - turns)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from simulator.inputs.checks import amounts, at_least, index, one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -38,6 +39,12 @@ def calls(
     collective: str, sizes: Sequence[int], itemsize: int, ranks: int, rank: int | None = None, times: int = 1
 ) -> Traffic:
     """``times`` calls of one ring collective for each of ``sizes`` (elements of the whole tensor)."""
+    one_of("collective", collective, _EXACT)
+    amounts(sizes=sizes)
+    at_least(1, itemsize=itemsize, ranks=ranks)
+    at_least(0, times=times)
+    if rank is not None:
+        index(ranks, rank=rank)
     if ranks == 1 or not sizes or not times:
         return Traffic()
     payload = itemsize * sum(sizes) * times
@@ -73,11 +80,12 @@ def zero_traffic(
             only their shard of the gradients, so they reduce after every microbatch, and stage 3 gathers twice
             in each.
     """
-    gradient_itemsize = gradient_itemsize or itemsize
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
+        refuse("stage", "0, 1, 2 or 3", stage)
+    at_least(1, accumulation=accumulation, itemsize=itemsize)
+    gradient_itemsize = itemsize if gradient_itemsize is None else gradient_itemsize
     if stage == 0:
         return ddp_traffic(sizes, ranks, gradient_itemsize, rank)
-    if stage not in (1, 2, 3):
-        raise ValueError(f"stage must be 0, 1, 2 or 3, not {stage}")
     reductions = accumulation if stage >= 2 else 1
     gathers = 2 * accumulation if stage == 3 else 1
     reduced = calls("reduce-scatter", sizes, gradient_itemsize, ranks, rank, reductions)
@@ -106,10 +114,14 @@ def fsdp_traffic(
         reshard: False keeps units gathered from forward to backward: one gather instead of two.
         keep_last: only the last unit stays gathered, because backward needs it at once.
     """
-    shard = shard or ranks
+    shard = ranks if shard is None else shard
+    at_least(1, ranks=ranks, shard=shard, accumulation=accumulation)
+    amounts(units=units)
+    if rank is not None:
+        index(ranks, rank=rank)
     if ranks % shard:
         raise ValueError(f"shard must divide the {ranks} ranks, not {shard}")
-    gradient_itemsize = gradient_itemsize or itemsize
+    gradient_itemsize = itemsize if gradient_itemsize is None else gradient_itemsize
     place = None if rank is None else rank % shard
     again = [] if not reshard else list(units[:-1] if keep_last else units)
     gathered = calls("all-gather", [*units, *again], itemsize, shard, place, accumulation)
@@ -139,6 +151,8 @@ def tensor_parallel_traffic(
     ``recompute`` repeats the forward; ``regather`` gathers the saved slice again for the weight gradient, the
     price of keeping only 1/t of it (two more all-gathers a layer).
     """
+    at_least(1, tokens=tokens, hidden=hidden)
+    at_least(0, layers=layers)
     whole = [tokens * hidden] * layers
     passes = 3 if recompute else 2
     if not sequence_parallel:
@@ -164,6 +178,9 @@ def pipeline_traffic(
     Args:
         elements: of one microbatch at a stage's border.
     """
+    at_least(0, elements=elements, microbatches=microbatches)
+    at_least(1, ranks=ranks, chunks=chunks, itemsize=itemsize)
+    index(ranks, rank=rank)
     holders = [rank_of(stage, ranks, placement) for stage in range(ranks * chunks)]
     crossings = [(a, b) for a, b in pairwise(holders) if a != b and rank in (a, b)]
     messages = microbatches * len(crossings)  # at each border one of the two: F by the one, B by the other
@@ -173,6 +190,9 @@ def pipeline_traffic(
 
 def schedule_traffic(schedule: Schedule, elements: int, rank: int, itemsize: int = 2) -> Traffic:
     """The same for any schedule, read off its actions: a stage's neighbour may live on the same rank."""
+    at_least(0, elements=elements)
+    at_least(1, itemsize=itemsize)
+    index(schedule.ranks, rank=rank)
     messages = 0
     for kind, stage, _ in schedule.actions[rank]:
         neighbour = {"F": stage + 1, "B": stage - 1, "BW": stage - 1, "W": stage}[kind]
@@ -187,6 +207,8 @@ def context_parallel_traffic(elements: int, ranks: int, layers: int = 1, itemsiz
     Forward passes the block on p - 1 times. Backward passes it round again, together with its gradient, which
     needs one step more to come home.
     """
+    at_least(0, elements=elements, layers=layers)
+    at_least(1, ranks=ranks, itemsize=itemsize)
     if ranks == 1:
         return Traffic()
     messages = layers * ((ranks - 1) + (ranks - 1) + ranks)
@@ -198,6 +220,10 @@ def expert_parallel_traffic(
     tokens: int, hidden: int, experts_per_token: int, ranks: int, layers: int = 1, itemsize: int = 2
 ) -> Traffic:
     """Balanced routing of one microbatch: tokens go to their experts and back, forward and backward."""
+    at_least(0, layers=layers)
+    at_least(
+        1, tokens=tokens, hidden=hidden, experts_per_token=experts_per_token, ranks=ranks, itemsize=itemsize
+    )
     elements = tokens * experts_per_token * hidden
     payload = 4 * layers * elements * itemsize
     if ranks == 1:
@@ -210,6 +236,7 @@ def expert_parallel_traffic(
 def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     """What one rank of pipeline rank ``stage`` sends in one step of ``plan``, as the mean over its groups."""
     plan.check(shape)
+    index(plan.pp, stage=stage)
     layers = plan.layers_on(shape, stage)
     e, m = plan.itemsize, plan.microbatches
     tokens = plan.micro_batch * shape.sequence // plan.cp
@@ -237,6 +264,7 @@ def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traf
 
     With ZeRO 3 a layer is a unit; the root unit (embedding, final norm, output) stays gathered.
     """
+    index(plan.pp, stage=stage)
     dense, experts = plan.parameters_of(shape, stage)
     layers, root = plan.layers_on(shape, stage), plan.root_parameters(shape, stage)
     everyone, m = plan.dp * plan.cp, plan.microbatches
@@ -257,4 +285,7 @@ def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traf
 
 def padded(sizes: Sequence[int], ranks: int) -> list[int]:
     """Sizes rounded up to whole shards, as implementations do that give every rank equally much."""
+    at_least(1, ranks=ranks)
+    for size in sizes:
+        at_least(0, sizes=size)
     return [-(-size // ranks) * ranks for size in sizes]

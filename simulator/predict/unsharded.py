@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.inputs.checks import amounts, at_least, not_negative, refuse
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 
 
@@ -29,11 +30,12 @@ def unsharded_history(
     Returns:
         Entries ``""`` (before), ``"forward block 0"``…, ``"backward block 0"``, ``""`` (after).
     """
-    if not unit_bytes or min(unit_bytes) < 0 or ranks < 1 or prefetch < 0:
-        raise ValueError(
-            "unsharded_history needs at least one unit, of 0 bytes or more, at least 1 rank and a prefetch of "
-            f"0 or more, not {list(unit_bytes)}, {ranks} and {prefetch}"
-        )
+    amounts(unit_bytes=unit_bytes)
+    if not len(unit_bytes):
+        refuse("unit_bytes", "a list of at least one unit", list(unit_bytes))
+    at_least(1, ranks=ranks)
+    at_least(0, prefetch=prefetch)
+    not_negative(root_bytes=root_bytes)
     shards = (sum(unit_bytes) + root_bytes) / ranks
     alive: set[int] = set()
     held, names = [MemoryBreakdown(parameters=shards)], [""]

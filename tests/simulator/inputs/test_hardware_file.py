@@ -98,7 +98,7 @@ def test_a_number_without_a_source_is_not_written(tmp_path):
         ("compute.peak.source", None, "compute.peak needs a source"),
         ("compute.peak.value", "fast", "compute.peak.value must be a finite number, not fast"),
         ("compute.peak.value", float("nan"), "compute.peak.value must be a finite number, not nan"),
-        ("compute.peak.value", 0, "peak flops must be more than 0, not 0"),
+        ("compute.peak.value", 0, "peak flops must be a number more than 0, not 0"),
         ("links.node", None, "links.node is missing"),
         ("links.node.latency", None, "links.node.latency is missing"),
         ("links.moon", {}, "links has no key 'moon'; it accepts data_overlap"),

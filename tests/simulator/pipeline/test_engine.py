@@ -144,7 +144,7 @@ def test_a_deadlock_says_who_waits_for_whom():
     [
         ({"forward": -1}, "forward must be a number of at least 0, not -1"),
         ({"transfer": float("nan")}, "transfer must be a number of at least 0, not nan"),
-        ({"bandwidth": 0}, "bandwidth must be more than 0, not 0"),
+        ({"bandwidth": 0}, "bandwidth must be a number more than 0, or infinity, not 0"),
         ({"overlapped": -1}, "overlapped must be a number of at least 0, not -1"),
         ({"forward": [1, 2, 3]}, "forward must be one number, or one for each of 2 stages, not 3"),
         (

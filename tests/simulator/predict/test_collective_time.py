@@ -63,8 +63,8 @@ def test_the_drawing_says_where_they_cross_unless_the_link_was_measured():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: all_reduce_rounds("star", 4), "algorithm must be one of naive, tree, ring, not 'star'"),
-        (lambda: all_reduce_rounds("ring", 0), "at least 1 rank, not 0"),
+        (lambda: all_reduce_rounds("star", 4), "algorithm must be one of naive, tree, ring, not star"),
+        (lambda: all_reduce_rounds("ring", 0), "ranks must be a whole number of at least 1, not 0"),
         (lambda: plot_all_reduce_times(LINK, 4, smallest=5, largest=5), "smallest < largest, not 5 and 5"),
     ],
 )

@@ -107,9 +107,9 @@ def test_rows_with_the_same_collective_and_group_are_merged():
 def test_refusals():
     with pytest.raises(ValueError, match=r"collective must be one of all-reduce, .* not shout"):
         sent_bytes("shout", 1, 2)
-    with pytest.raises(ValueError, match="a group has at least 1 rank, not 0"):
+    with pytest.raises(ValueError, match="group size must be a whole number of at least 1, not 0"):
         sent_bytes("all-reduce", 1, 0)
-    with pytest.raises(ValueError, match="rank must be between 0 and 3, not 4"):
+    with pytest.raises(ValueError, match="rank must be a whole number between 0 and 3, not 4"):
         ring_all_reduce_sent(8, 4, 4, 4)
-    with pytest.raises(ValueError, match="parts must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="parts must be a whole number of at least 1, not 0"):
         chunk_sizes(4, 0)

@@ -7,13 +7,13 @@ import pytest
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
+from simulator.predict.in_flight import in_flight
 from simulator.predict.memory import (
     activation_bytes,
     buffer_bytes,
     embedding_bytes,
     head_bytes,
     host_bytes,
-    in_flight,
     kept_layer_bytes,
     layer_bytes,
     model_states,

@@ -67,7 +67,7 @@ def test_states_are_there_all_the_time():
     ("options", "sentence"),
     [
         ({"saved": [1, 2, 3]}, "saved must be one number of bytes, or one for each of 2 stages"),
-        ({"saved": -1}, "saved must be one number of bytes"),
+        ({"saved": -1}, "saved must be a number of at least 0, not -1"),
         ({"saved": 1, "kept": 2}, "kept bytes are part of the saved ones, so 2 is too many"),
         ({"saved": 1, "states": [MemoryBreakdown()]}, "states must be one for each of 2 ranks, not 1"),
     ],

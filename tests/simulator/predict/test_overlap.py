@@ -104,10 +104,10 @@ def test_more_prefetch_is_never_slower_here():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"ranks": 0}, "ranks must be at least 1, not 0"),
+        ({"ranks": 0}, "ranks must be a whole number of at least 1, not 0"),
         ({"backward": [1]}, "each list needs one number for every layer, but forward has 3, backward has 1"),
-        ({"forward": [1, -1, 1]}, "forward must not be negative, not -1"),
-        ({"bandwidth": 0}, "latency must be at least 0 and bandwidth more, not 0 and 0"),
+        ({"forward": [1, -1, 1]}, "each of forward must be a number of at least 0, not -1"),
+        ({"bandwidth": 0}, "bandwidth must be a number more than 0, or infinity, not 0"),
         ({"speeds": [1]}, "speeds must be 2 positive numbers"),
     ],
 )
@@ -118,7 +118,7 @@ def test_refuses_in_a_sentence(change, sentence):
 
 
 def test_fsdp_refuses_a_negative_prefetch():
-    with pytest.raises(ValueError, match="prefetch must not be negative, not -1"):
+    with pytest.raises(ValueError, match="prefetch must be a whole number of at least 0, not -1"):
         fsdp_timeline([1], [1], [1], ranks=1, prefetch=-1)
 
 
@@ -143,5 +143,5 @@ def test_from_that_many_samples_on_backward_takes_as_long_as_the_all_reduce():
 @pytest.mark.parametrize("name", ["sample_flops", "flops_per_second", "bandwidth"])
 def test_samples_that_hide_need_positive_figures(name):
     figures = {"sample_flops": 1, "flops_per_second": 1, "bandwidth": 1} | {name: 0}
-    with pytest.raises(ValueError, match=f"{name} must be positive, not 0"):
+    with pytest.raises(ValueError, match=f"{name.replace('_', ' ')} must be a number more than 0.*, not 0"):
         samples_that_hide(1, ranks=2, **figures)

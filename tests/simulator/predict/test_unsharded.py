@@ -27,7 +27,14 @@ def test_the_peak_says_where_it_is():
     assert history.actions[-2:] == ("backward block 0", "")
 
 
-@pytest.mark.parametrize(("units", "settings"), [([], {}), ([1], {"prefetch": -1}), ([-1], {})])
-def test_bad_input_is_named(units, settings):
-    with pytest.raises(ValueError, match=r"at least one unit.*not \["):
+@pytest.mark.parametrize(
+    ("units", "settings", "sentence"),
+    [
+        ([], {}, r"unit bytes must be a list of at least one unit, not \[\]"),
+        ([1], {"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
+        ([-1], {}, "each of unit bytes must be a number of at least 0, not -1"),
+    ],
+)
+def test_bad_input_is_named(units, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
         unsharded_history(units, ranks=2, **settings)

@@ -1,0 +1,403 @@
+"""Every number that the simulator's public functions take is checked: NaN, infinity and nonsense end in one sentence.
+
+``CALLS`` holds a working call of each function. A test changes one number of it after the other; another one reads
+the packages and fails where a function that takes numbers is missing from ``CALLS``.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from dataclasses import replace
+from functools import partial
+from math import inf, nan
+
+import pytest
+
+import simulator
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import MODELS, ModelShape
+from simulator.ledgers.memory import MemoryBreakdown
+from simulator.ledgers.timeline import Span, Timeline
+from simulator.ledgers.traffic import TrafficRow
+from simulator.pipeline import placement, schedules, v_schedules
+from simulator.pipeline.actions import Schedule
+from simulator.pipeline.engine import simulate
+from simulator.plots.all_reduce_times import plot_all_reduce_times
+from simulator.plots.bytes_over_time import plot_bytes_over_time
+from simulator.plots.curves import plot_curves
+from simulator.plots.memory import plot_memory
+from simulator.plots.picture import smallest_text
+from simulator.plots.plans import plot_plans
+from simulator.plots.step_over_batch import plot_step_over_batch
+from simulator.plots.timeline import plot_timeline
+from simulator.predict import (
+    collective_time,
+    collective_traffic,
+    flops,
+    kernel_time,
+    memory,
+    overlap,
+    recomputation,
+    step,
+    traffic,
+    unsharded,
+)
+from simulator.predict.memory_over_time import peak_saved, replay
+
+A100, GPT2, LINK = GPUS["a100-80gb"], MODELS["gpt2"], Link(1e-6, 1e9)
+PLAN = Plan(dp=2, pp=2, microbatches=4)
+SCHEDULE = schedules.make_schedule("1f1b", 2, 4)
+RUN = simulate(SCHEDULE)
+LAYERS = {"forward": [1.0, 1.0], "backward": [2.0, 2.0], "ranks": 2, "latency": 0.1, "bandwidth": 10.0}
+SPEEDS = {"speeds": [1.0, 0.5], "update": 1.0}
+RING = {"elements": 10, "itemsize": 4, "ranks": 4, "rank": 1}
+POINTS = ((1e6, 0.5), (1e9, 0.9))
+WHOLE_MODEL = {"shape": GPT2, "plan": PLAN, "rank": 1}
+
+# Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
+CALLS = {
+    chunk_sizes: {"elements": 10, "parts": 3},
+    Link: {"latency": 1e-6, "bandwidth": 1e9, "efficiency": 0.9},
+    LINK.seconds: {"size": 10.0, "messages": 2},
+    partial(replace, A100): {
+        **{
+            name: getattr(A100, name)
+            for name in Hardware.__dataclass_fields__
+            if name not in ("name", "attention")
+        },
+        "matmul_sizes": POINTS,
+        "memory_sizes": POINTS,
+    },
+    Hardware.of: {"peak_flops": 1e12, "memory_bandwidth": 1e9, "link_bandwidth": 1e9, "memory": 1e9},
+    ModelShape: {
+        "layers": 2,
+        "hidden": 8,
+        "heads": 2,
+        "vocab": 10,
+        "sequence": 4,
+        "kv_heads": 2,
+        "ffn": 16,
+        "experts": 2,
+        "experts_per_token": 1,
+        "other_parameters": 3,
+        "head_dim": 4,
+        "tied": True,
+        "learned_positions": True,
+        "biases": True,
+        "dropout": False,
+    },
+    **{
+        getattr(GPT2, name): {"tp": 2}
+        for name in ("attention_parameters", "expert_parameters", "embedding_parameters", "head_parameters")
+    },
+    GPT2.layer_parameters: {"tp": 2, "ep": 1},
+    Plan: {
+        "dp": 2,
+        "tp": 2,
+        "pp": 2,
+        "cp": 2,
+        "ep": 2,
+        "micro_batch": 2,
+        "microbatches": 4,
+        "chunks": 1,
+        "stage_layers": (6, 6),
+        "sequence_parallel": True,
+        "zero": 1,
+        "shard": 2,
+        "prefetch": 1,
+    },
+    PLAN.rank_of: {"stage": 1},
+    PLAN.stages_of: {"rank": 1},
+    PLAN.layers_on: {"shape": GPT2, "rank": 1},
+    PLAN.parameters_of: {"shape": GPT2, "rank": 1},
+    PLAN.root_parameters: {"shape": GPT2, "rank": 1},
+    MemoryBreakdown: dict.fromkeys(MemoryBreakdown.__dataclass_fields__, 1.0),
+    replay(RUN, 1.0)[0].at: {"time": 1.0},
+    TrafficRow: {"collective": "send", "group_size": 2, "calls": 1, "payload": 4.0, "sent": 4.0},
+    Schedule: {"name": "own", "ranks": 1, "microbatches": 1, "chunks": 1, "actions": ((),)},
+    SCHEDULE.rank_of: {"stage": 1},
+    SCHEDULE.stages_of: {"rank": 1},
+    simulate: {
+        "schedule": SCHEDULE,
+        "forward": 1.0,
+        "backward_input": [1.0, 2.0],
+        "backward_weight": [[1.0] * 4] * 2,
+        "transfer": 0.1,
+        "message_bytes": 4.0,
+        "bandwidth": 8.0,
+        "speeds": [1.0, 0.5],
+        "overlapped": 1.0,
+    },
+    placement.chunks_of: {"name": "interleaved-1f1b", "v": 2},
+    placement.rank_of: {"stage": 1, "ranks": 2, "placement": "v"},
+    placement.stages_of: {"rank": 1, "ranks": 2, "chunks": 2, "placement": "v"},
+    **{
+        getattr(schedules, name): {"p": 2, "m": 4, "v": 1}
+        for name in ("fill_drain", "gpipe", "one_f_one_b", "zb_h1", "zb_h2")
+    },
+    **{
+        function: {"p": 2, "m": 4, "v": 2}
+        for function in (schedules.interleaved_1f1b, v_schedules.zb_v, v_schedules.dualpipe_v)
+    },
+    schedules.interleaved_rounds: {"p": 2, "m": 4},
+    schedules.make_schedule: {"name": "interleaved-1f1b", "ranks": 2, "microbatches": 4, "chunks": 2},
+    collective_time.all_reduce_rounds: {"algorithm": "tree", "ranks": 4},
+    collective_time.all_reduce_seconds: {"algorithm": "ring", "payload": 8.0, "ranks": 4, "link": LINK},
+    collective_time.tree_ring_crossover: {"ranks": 4, "link": LINK},
+    collective_time.group_link: {"ranks": 4, "stride": 2, "hardware": A100},
+    collective_time.collective_seconds: {
+        "collective": "all-reduce",
+        "payload": 8.0,
+        "ranks": 4,
+        "stride": 2,
+        "hardware": A100,
+    },
+    collective_time.exposed: {"communication": 1.0, "computation": 1.0, "hardware": A100, "overlap": 0.5},
+    collective_traffic.sent_bytes: {"collective": "all-reduce", "payload": 8.0, "group_size": 2},
+    **{
+        getattr(collective_traffic, f"{name}_sent"): RING
+        for name in ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "tree_all_reduce")
+    },
+    **{getattr(collective_traffic, f"{name}_sent"): RING for name in ("naive_all_reduce", "all_to_all")},
+    **{
+        getattr(collective_traffic, f"{name}_sent"): RING | {"root": 1}
+        for name in ("tree_broadcast", "tree_reduce", "scatter", "gather")
+    },
+    collective_traffic.tree_children: {"ranks": 4, "rank": 1},
+    flops.forward_flops: {"shape": GPT2, "batch": 2},
+    flops.model_flops: {"shape": GPT2, "batch": 2},
+    flops.hardware_flops: {"shape": GPT2, "plan": PLAN, "batch": 2},
+    kernel_time.matmul_seconds: {"m": 8, "n": 8, "k": 8, "hardware": A100, "itemsize": 2, "batch": 1},
+    kernel_time.memory_seconds: {"size": 8.0, "hardware": A100},
+    kernel_time.flash_seconds: {"heads": 2, "rows": 8, "columns": 8, "width": 4, "hardware": A100},
+    partial(kernel_time.at_size, POINTS): {"size": 1e7},
+    memory.model_states: {"parameters": 1e6, "plan": PLAN, "copies": 2},
+    **{
+        function: WHOLE_MODEL
+        for function in (
+            *(memory.host_bytes, memory.activation_bytes, memory.buffer_bytes),
+            *(memory.placeholder_bytes, memory.rank_memory),
+        )
+    },
+    memory.in_flight: {"plan": PLAN, "rank": 1, "weights": [2.0]},
+    memory.reserved_bytes: {"allocated": 1e9, "hardware": A100},
+    replay: {"execution": RUN, "saved": [2.0, 2.0], "kept": 1.0},
+    peak_saved: {"schedule": SCHEDULE, "saved": [2.0, 2.0], "kept": [1.0, 1.0]},
+    overlap.ddp_timeline: LAYERS
+    | SPEEDS
+    | {"gradient_bytes": [4.0, 4.0], "bucket_bytes": 4.0, "first_bucket_bytes": 4.0, "overlap": True},
+    overlap.samples_that_hide: {
+        "gradient_bytes": 4.0,
+        "sample_flops": 1.0,
+        "ranks": 2,
+        "flops_per_second": 1.0,
+        "bandwidth": 1.0,
+    },
+    overlap.fsdp_timeline: LAYERS
+    | SPEEDS
+    | {"unit_bytes": [4.0, 4.0], "prefetch": 1, "reshard": True, "gradient_bytes": [4.0, 4.0]},
+    recomputation.Segment: {"kept": 1.0, "again": 1.0, "forward": 1.0, "repeated": 0.5},
+    recomputation.equal_layers: {"layers": 4, "segments": 2, "saved": 4.0, "kept": 1.0},
+    recomputation.best_segments: {"layers": 4, "saved": 4.0, "kept": 1.0},
+    recomputation.least_peak: {"kept": [1.0, 1.0], "saved": [4.0, 4.0]},
+    step.stage_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "rank": 1},
+    traffic.calls: {
+        "collective": "all-reduce",
+        "sizes": [8, 8],
+        "itemsize": 4,
+        "ranks": 2,
+        "rank": 1,
+        "times": 2,
+    },
+    traffic.ddp_traffic: {"sizes": [8, 8], "ranks": 2, "itemsize": 4, "rank": 1},
+    traffic.zero_traffic: {
+        "stage": 3,
+        "sizes": [8, 8],
+        "ranks": 2,
+        "itemsize": 4,
+        "rank": 1,
+        "gradient_itemsize": 4,
+        "accumulation": 2,
+    },
+    traffic.fsdp_traffic: {
+        "units": [8, 8],
+        "ranks": 4,
+        "itemsize": 4,
+        "rank": 1,
+        "shard": 2,
+        "gradient_itemsize": 4,
+        "accumulation": 2,
+    },
+    traffic.tensor_parallel_traffic: {
+        "tokens": 8,
+        "hidden": 4,
+        "ranks": 2,
+        "layers": 2,
+        "itemsize": 2,
+        "rank": 1,
+    },
+    traffic.pipeline_traffic: {
+        "elements": 8,
+        "microbatches": 4,
+        "ranks": 2,
+        "rank": 1,
+        "chunks": 1,
+        "itemsize": 2,
+    },
+    traffic.schedule_traffic: {"schedule": SCHEDULE, "elements": 8, "rank": 1, "itemsize": 2},
+    traffic.context_parallel_traffic: {"elements": 8, "ranks": 2, "layers": 2, "itemsize": 2},
+    traffic.expert_parallel_traffic: {
+        "tokens": 8,
+        "hidden": 4,
+        "experts_per_token": 2,
+        "ranks": 2,
+        "layers": 2,
+        "itemsize": 2,
+    },
+    traffic.plan_traffic: {"shape": GPT2, "plan": PLAN, "stage": 1},
+    traffic.data_parallel_traffic: {"shape": GPT2, "plan": PLAN, "stage": 1},
+    traffic.padded: {"sizes": [5, 6], "ranks": 2},
+    unsharded.unsharded_history: {"unit_bytes": [4.0, 4.0], "ranks": 2, "root_bytes": 1.0, "prefetch": 1},
+    plot_all_reduce_times: {"link": LINK, "ranks": 4, "smallest": 1e2, "largest": 1e4},
+    partial(plot_bytes_over_time, replay(RUN, 1.0)): {"capacity": 8.0},
+    partial(plot_curves, {"a": [1.0, 2.0]}): {"bottom": 0.5},
+    partial(plot_memory, MemoryBreakdown(1.0)): {"capacity": 8.0},
+    partial(smallest_text, '<svg width="100pt"></svg>'): {"column": 640.0},
+    partial(plot_plans, {"a": ({"attention": 1.0}, MemoryBreakdown(1.0))}): {"capacity": 8.0},
+    partial(plot_step_over_batch, step=float, communication=float, computation=float): {
+        "samples": [1, 2],
+        "crossing": 1.5,
+    },
+    partial(plot_timeline, Timeline(RUN.spans)): {"width": 6.0},
+}
+# What takes numbers and is not changed here, with the reason.
+ELSEWHERE = {
+    "at_least, index, not_negative, positive, positive_or_infinite, finite, part, amounts": "the checks themselves",
+    "speeds_of, yes_or_no, is_number, refuse": "the checks themselves",
+    "grid_of, titles_for, ticks_in, label_capacity, unit_of, human": "for drawings: lengths, and sizes checked before",
+    "Chain, Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
+    "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
+    "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
+    "of, busy": "of Timeline: a rank without spans has none, whichever it is",
+    "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
+}
+
+WHOLE = (nan, inf, -1, True, 2.5, "4")  # in place of a count
+AMOUNT = (nan, -inf, -1.0, True, "4")  # in place of an amount
+
+
+def name_of(function):
+    return getattr(function, "func", function).__qualname__ + ("()" if isinstance(function, partial) else "")
+
+
+def bad(value):
+    """What must be refused in the place of ``value``."""
+    if isinstance(value, bool):
+        return (nan, 2, "yes", None)
+    return WHOLE if isinstance(value, int) else AMOUNT
+
+
+def changed(value):
+    """(what is given instead, the wrong number in it), for a number and for each number of a list."""
+    if isinstance(value, int | float):
+        for wrong in bad(value):
+            yield wrong, wrong
+    elif isinstance(value, list | tuple):
+        for i, one in enumerate(value):
+            for other, wrong in changed(one):
+                yield type(value)([*value[:i], other, *value[i + 1 :]]), wrong
+
+
+def refusal(function, call):
+    """The sentence with which ``function`` refuses the call; None: it takes it."""
+    try:
+        function(**call)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("function", CALLS, ids=name_of)
+def test_nonsense_is_refused_in_one_sentence(function):
+    call = CALLS[function]
+    function(**call)
+    tried = 0
+    for name, value in call.items():
+        for given, wrong in changed(value):
+            if wrong == -1.0 and type(wrong) is float and (name in NEGATIVE or function is MemoryBreakdown):
+                continue
+            sentence = refusal(function, call | {name: given})
+            assert sentence, f"{name_of(function)} takes {given!r} as its {name}"
+            assert (repr(wrong) if isinstance(wrong, str) else str(wrong)) in sentence, sentence
+            assert " must " in sentence
+            assert "\n" not in sentence
+            tried += 1
+    assert tried
+
+
+NEGATIVE = {"bottom", "time"}  # may lie below 0
+# A rate or a memory may be infinite: then it costs no time, or is never full.
+INFINITE = {"bandwidth", "memory", "link_bandwidth", "bucket_bytes", "first_bucket_bytes"}
+
+
+@pytest.mark.parametrize("function", CALLS, ids=name_of)
+def test_infinity_is_refused_unless_it_means_something(function):
+    call = CALLS[function]
+    for name, value in call.items():
+        if isinstance(value, float):
+            sentence = refusal(function, call | {name: inf})
+            if name in INFINITE:
+                assert sentence is None
+            else:
+                assert "inf" in (sentence or ""), f"{name_of(function)} takes infinity as its {name}"
+
+
+def public_functions():
+    """Functions, classes and methods of the simulator that name a number among their arguments."""
+    for found in pkgutil.walk_packages(simulator.__path__, "simulator."):
+        if found.name.startswith("simulator.cli") or found.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(found.name)
+        for name, thing in vars(module).items():
+            if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
+                continue
+            if inspect.isclass(thing):
+                yield name, thing
+                for method, function in vars(thing).items():
+                    if inspect.isroutine(function) and not method.startswith("_"):
+                        yield method, getattr(thing, method)
+            elif inspect.isfunction(thing):
+                yield name, thing
+
+
+def takes_numbers(thing):
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(re.search(r"\b(int|float|Duration|Sizes)\b", str(p.annotation)) for p in parameters)
+
+
+def test_no_public_function_that_takes_numbers_is_left_out():
+    called = {name_of(function).split(".")[-1].removesuffix("()") for function in CALLS}
+    called |= {"Hardware"}  # by ``replace``
+    left = {name for names in ELSEWHERE for name in names.split(", ")}
+    found = {name for name, thing in public_functions() if takes_numbers(thing)}
+    assert found >= {"Link", "simulate", "replay", "ddp_timeline", "plan_traffic"}
+    assert not found - called - left, (
+        "these take numbers: give each a call in CALLS, or a reason in ELSEWHERE"
+    )
+    assert not left - {name for name, _ in public_functions()}, (
+        "these are named in ELSEWHERE and do not exist"
+    )
+
+
+def test_a_timeline_refuses_spans_without_a_time():
+    for start, end in ((nan, 1.0), (0.0, nan), (0.0, inf), (-inf, 0.0), (2.0, 1.0)):
+        with pytest.raises(
+            ValueError, match=f"span 'F0' of rank 3 must .* not start at {start} and end at {end}"
+        ):
+            Timeline([Span(3, "compute", "F0", start, end)])

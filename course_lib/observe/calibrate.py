@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -22,9 +23,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from course_lib.observe.neighbours import Neighbours
 from course_lib.runtime.devices import current_device
 from course_lib.runtime.launch import launch
 
+CLOCK = time.perf_counter
 PASSES = 3  # over everything, so that a moment in which the machine did something else harms one of them
 MIN_SECONDS, MIN_REPEATS, MAX_REPEATS = 0.05, 3, 200  # of one measurement, in each pass
 LONGEST = 0.2  # seconds of one product, from which on no larger one is tried
@@ -39,17 +42,29 @@ def measure(show: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     Returns:
         ``device`` (kind, name, bytes of memory, threads), ``precision``, ``itemsize``, ``torch`` and ``measured``: for
         each measurement what it was, how many ranks took part, its size (FLOP of a product and of attention, bytes of
-        everything else) and its seconds.
+        everything else) and its seconds. ``quiet`` says whether the figures can be trusted: ``others``, processors
+        that other programs kept at work meanwhile, of ``cores``; ``threads``, how many this process wanted; and
+        ``spread``, by which part of its time the median measurement took longer in its slowest pass than in its
+        fastest.
     """
     device = current_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     fastest: dict[tuple, Row] = {}
+    passes: dict[tuple, list[float]] = {}
+    neighbours = Neighbours()
     for number in range(1, PASSES + 1):
         show(f"one rank, pass {number} of {PASSES}: the fastest counts")
         for row in _alone(device, dtype):
             if number == 1:
                 show(described(row))
             _keep_fastest(fastest, row)
+            passes.setdefault((row["what"], row["size"]), []).append(row["seconds"])
+    quiet = {
+        "others": neighbours.cores(),
+        "cores": psutil.cpu_count() or 1,
+        "threads": torch.get_num_threads() if device.type == "cpu" else 1,
+        "spread": median(max(seconds) / min(seconds) - 1 for seconds in passes.values()),
+    }
     rows = list(fastest.values())
     for ranks in _rank_counts(device):
         show(f"{ranks} ranks")
@@ -61,6 +76,7 @@ def measure(show: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
         "itemsize": dtype.itemsize,
         "torch": torch.__version__,
+        "quiet": quiet,
         "measured": rows,
     }
 
@@ -209,10 +225,10 @@ def _seconds(work: Callable[[], object], device: torch.device, repeats: int | No
 
     def once() -> float:
         _wait(device)
-        start = time.perf_counter()
+        start = CLOCK()
         work()
         _wait(device)
-        return time.perf_counter() - start
+        return CLOCK() - start
 
     once()
     if repeats is None:

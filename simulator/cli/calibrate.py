@@ -19,6 +19,8 @@ UNITS = {
     "size": "FLOP of matmul and attention, bytes of the rest",
     "seconds": "seconds",
     "rate": "size a second",
+    "others": "processors",
+    "spread": "part of the time",
 }
 MEASURE = [sys.executable, "-m", "course_lib.observe.calibrate"]
 
@@ -44,7 +46,8 @@ def calibrate(out: Path, name: str | None, overwrite: bool, as_json: bool) -> No
     """Measure this machine and write a hardware file: about a minute.
 
     It times matrix products, memory-bound kernels, attention, the loss, and collectives between ranks, on the first
-    GPU or else the CPU, and needs PyTorch. Let nothing else run meanwhile. The file serves wherever --gpu does:
+    GPU or else the CPU, and needs PyTorch. Let nothing else run meanwhile: a busy machine is noticed, and the file
+    says so. It serves wherever --gpu does:
 
     \b
     python -m simulator calibrate --out mine.toml
@@ -56,7 +59,7 @@ def calibrate(out: Path, name: str | None, overwrite: bool, as_json: bool) -> No
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: give another --out, or --overwrite")
     from simulator.inputs.hardware_file import write_hardware
-    from simulator.predict.calibration import hardware_of
+    from simulator.predict.calibration import busy_machine, hardware_of
 
     measurements = measure()
     today = date.today().isoformat()
@@ -64,14 +67,18 @@ def calibrate(out: Path, name: str | None, overwrite: bool, as_json: bool) -> No
     about = (
         f"{measurements['device']['name']}, in {measurements['precision']}, PyTorch {measurements['torch']}"
     )
-    write_hardware(out, hardware, sources, about)
+    busy = busy_machine(measurements)
+    write_hardware(out, hardware, sources, f"{about}; {busy}" if busy else about)
+    if busy:
+        click.echo(f"Warning: {busy}: measure again, with --overwrite, when nothing else runs.", err=True)
     if as_json:
         rows = [
             {key: row[key] for key in ("what", "ranks", "size", "seconds")}
             | {"rate": row["size"] / row["seconds"]}
             for row in measurements["measured"]
         ]
-        print_json("calibrate", UNITS, {"file": str(out), "measured": rows})
+        quiet = measurements["quiet"] | {"warning": busy}
+        print_json("calibrate", UNITS, {"file": str(out), "measured": rows, "quiet": quiet})
         return
     best = hardware.peak_flops * 2 / max(measurements["itemsize"], 2)
     click.echo(about)

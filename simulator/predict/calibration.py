@@ -23,6 +23,9 @@ COLLECTIVES = {
 # A link that could not be measured, since there is only one device: PCIe 4.0 x16, in one direction.
 ASSUMED = Link(5e-6, 32e9, 0.8)
 CPU_NODE = 8  # processes of one machine are one node, however few cores they share
+# A quiet machine: others take this much of a processor from the measured threads at most, and what is measured again
+# takes at most this part longer.
+QUIET_OTHERS, QUIET_SPREAD = 0.3, 0.25
 Row = dict[str, Any]  # what, ranks, size, seconds
 
 
@@ -78,6 +81,24 @@ def hardware_of(measurements: dict[str, Any], name: str, date: str) -> tuple[Har
     if known:
         sources["peak_flops"] = f"as in {known.name}"
     return found, sources
+
+
+def busy_machine(measurements: dict[str, Any]) -> str | None:
+    """One sentence that says the machine was busy while it was measured; None: it was quiet.
+
+    Busy means that other programs needed processors which the measured threads wanted, or that repeated measurements
+    differ, which also shows a processor that slows down when it is warm. A busy machine looks slower than it is.
+    """
+    quiet = measurements["quiet"]
+    free = quiet["cores"] - quiet["others"]
+    crowded, uneven = free < quiet["threads"] - QUIET_OTHERS, quiet["spread"] > QUIET_SPREAD
+    if not (crowded or uneven):
+        return None
+    return (
+        f"this machine was busy: other programs kept {quiet['others']:.1f} of its {quiet['cores']} processors at work, "
+        f"and repeated measurements differed by {quiet['spread']:.0%} (up to {QUIET_SPREAD:.0%} is usual), so that it "
+        "is faster than these figures say"
+    )
 
 
 def _check(measurements: dict[str, Any]) -> None:

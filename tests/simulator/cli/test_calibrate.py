@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -25,15 +26,24 @@ ROWS = [
     ("all-reduce", 2, 1e8, 1e-1),
     ("overlap", 2, 0.5, 0.1),
 ]
+QUIET = {"others": 0.05, "cores": 2, "threads": 2, "spread": 0.04}
 
 
 @pytest.fixture
-def measured(monkeypatch):
+def measured(monkeypatch, request):
     """The process that measures prints made-up figures."""
     rows = [dict(zip(("what", "ranks", "size", "seconds"), row, strict=True)) for row in ROWS]
     rows[5] |= {"heads": 12, "queries": 1024, "keys": 1024, "width": 64}
     device = {"kind": "cpu", "name": "made up", "memory": 16e9, "units": 2, "count": 2}
-    text = json.dumps({"device": device, "precision": "fp32", "itemsize": 4, "torch": "2", "measured": rows})
+    found = {
+        "device": device,
+        "precision": "fp32",
+        "itemsize": 4,
+        "torch": "2",
+        "measured": rows,
+        "quiet": QUIET,
+    }
+    text = json.dumps(found | request.param if hasattr(request, "param") else found)
     monkeypatch.setattr(COMMAND, "MEASURE", [sys.executable, "-c", f"print({text!r})"])
 
 
@@ -42,6 +52,7 @@ def test_the_file_serves_as_a_gpu(run, read, tmp_path):
     file = tmp_path / "mine.toml"
     output = run(f"calibrate --out {file}").output
     assert "products up to 0.1 TFLOP/s" in output
+    assert "busy" not in output + file.read_text()
     assert f"--gpu {file} --precision fp32" in output
     answer = read(f"step --model gpt2 --gpu {file} --precision fp32 --global-batch 1")
     assert answer["hardware"]["name"] == "mine"
@@ -52,6 +63,20 @@ def test_the_file_serves_as_a_gpu(run, read, tmp_path):
     answer = read(f"calibrate --out {file} --overwrite")
     jsonschema.validate(answer, SCHEMA)
     assert [row["what"] for row in answer["measured"]] == [row[0] for row in ROWS]
+
+
+@pytest.mark.parametrize("measured", [{"quiet": QUIET | {"others": 1.2, "spread": 0.5}}], indirect=True)
+def test_a_busy_machine_is_said_in_a_sentence_and_in_the_file(run, tmp_path, measured):
+    file = tmp_path / "mine.toml"
+    sentence = "this machine was busy: other programs kept 1.2 of its 2 processors at work"
+    result = run(f"calibrate --out {file}")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"Warning: {sentence}")
+    assert result.stderr.count("\n") == 1
+    assert sentence in tomllib.loads(file.read_text())["about"]
+    answer = json.loads(run(f"calibrate --out {file} --overwrite --json").stdout)
+    jsonschema.validate(answer, SCHEMA)
+    assert answer["quiet"]["warning"].startswith(sentence)
 
 
 def test_without_torch_a_sentence_says_what_is_missing(run, tmp_path, monkeypatch):

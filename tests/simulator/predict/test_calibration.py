@@ -6,7 +6,7 @@ from simulator.inputs.hardware import GPUS, Hardware, Link
 from simulator.inputs.hardware_file import read_hardware, write_hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
-from simulator.predict.calibration import ASSUMED, hardware_of
+from simulator.predict.calibration import ASSUMED, busy_machine, hardware_of
 from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
 from simulator.predict.layer_time import LOSS_BYTES
 from simulator.predict.step import step_cost
@@ -84,3 +84,20 @@ def test_a_known_gpu_keeps_the_peak_that_its_maker_prints():
     assert found.peak_flops == GPUS["h100"].peak_flops
     assert sources["peak_flops"] == "as in h100"
     assert found.matmul_sizes[-1][1] == pytest.approx(DEVICE.peak_flops / GPUS["h100"].peak_flops, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "busy"),
+    [
+        ({}, False),
+        ({"others": 0.2}, False),  # a little is always there
+        ({"others": 1.2}, True),
+        ({"others": 1.5, "threads": 1}, True),
+        ({"others": 30.0, "cores": 64}, False),  # there are enough processors for both
+        ({"spread": 0.2}, False),
+        ({"spread": 0.3}, True),
+    ],
+)
+def test_a_busy_machine_is_noticed(changes, busy):
+    quiet = {"others": 0.0, "cores": 2, "threads": 2, "spread": 0.0} | changes
+    assert bool(busy_machine({"quiet": quiet})) == busy

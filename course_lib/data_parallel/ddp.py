@@ -117,7 +117,9 @@ class DDP(nn.Module):
                 broadcast_buffers(self.module, self.group)
                 self._wait_for_gradients()  # again, in case that the backward pass before this one broke off
                 self._averages = self._forward_pending = True
-            elif not self._forward_pending:  # else both go into one backward pass, which averages them
+            elif (
+                not self._forward_pending
+            ):  # a pending forward pass may share its backward pass with this one
                 self._averages = False
         return self.module(*inputs, **named)
 
@@ -125,8 +127,8 @@ class DDP(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients without communicating, for all microbatches of a step but the last.
 
-        As in PyTorch the forward pass must run inside: it decides what its backward pass does. A loss of
-        several forward passes is averaged if one of them ran outside.
+        As in PyTorch the forward pass must run inside, too: it decides whether its backward pass averages. Where
+        one backward pass belongs to several forward passes, it averages if one of them ran outside.
         """
         self.synchronising = False
         try:

@@ -20,9 +20,11 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
     """Two steps of the answer, each beside the step of one device and the steps of likely mistakes."""
     rank, ranks, generator = dist.get_rank(), dist.get_world_size(), generator_of(seed)
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
+    model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 3))  # larger inputs, larger gradients
     model[0].requires_grad_(not frozen)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for p in model.parameters():  # as a step before has left them
+        p.grad = torch.ones_like(p)
     steps = []
     for _ in range(2):
         data = [
@@ -30,9 +32,10 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
             for _ in range(ranks)
         ]
         start = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
+        stale = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         with record_traffic() as log:
             loss = answer(model, optimizer, *(t.clone() for t in data[rank]))
-        after = partial(_after, *start, data)
+        after = partial(_after, *start, data, stale)
         found = {
             "parameters": flat(list(model.parameters()), list(model.parameters())),
             "loss": loss.item() if isinstance(loss, Tensor) else loss,
@@ -44,6 +47,11 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
                 "when gradients are not clipped": after(clip=None),
                 "when gradients are added up and not averaged": after(divide=1),
                 "when each rank applies its own gradients": after(only=rank),
+                "when gradients are divided by their norm where it is below 1, too": after(clip="always"),
+                "when the norm that clips also counts the loss": after(clip="with loss"),
+                "when each parameter is clipped by its own norm": after(clip="each"),
+                "when the gradients of the step before are not cleared": after(cleared="none"),
+                "when a frozen parameter moves by a gradient of the step before": after(cleared="trained"),
             },
         }
         steps.append(found)
@@ -54,27 +62,42 @@ def _after(
     model: nn.Module,
     state: dict[str, Any],
     data: Sequence[tuple[Tensor, Tensor]],
+    stale: Sequence[Tensor | None],
     clip: str | None = "average",
     divide: int | None = None,
     only: int | None = None,
+    cleared: str = "all",
 ) -> Tensor:
     """The parameters after one step of one device that has all parts; the arguments are mistakes."""
     model = copy.deepcopy(model)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+    parameters = list(model.parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    before = {p: g for p, g in zip(parameters, stale, strict=True) if g is not None}
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     optimizer.load_state_dict(copy.deepcopy(state))
-    parts = [torch.autograd.grad(F.cross_entropy(model(x), y), trained) for x, y in data]
+    losses = [F.cross_entropy(model(x), y) for x, y in data]
+    parts = [torch.autograd.grad(loss, trained) for loss in losses]
     if only is not None:
         parts = [parts[only]]
     if clip == "own":
         parts = [_clipped(part) for part in parts]
     average = [sum(each) / (divide or len(parts)) for each in zip(*parts, strict=True)]
-    for p, g in zip(trained, _clipped(average) if clip == "average" else average, strict=True):
+    if cleared == "none":
+        average = [g + before.get(p, 0) for p, g in zip(trained, average, strict=True)]
+    if clip == "each":
+        average = [_clipped([g])[0] for g in average]
+    elif clip == "with loss":
+        average = _clipped([*average, sum(losses).detach() / len(losses)])[:-1]
+    elif clip in ("average", "always"):
+        average = _clipped(average, always=clip == "always")
+    for p in parameters:
+        p.grad = None if cleared == "all" else before.get(p)
+    for p, g in zip(trained, average, strict=True):
         p.grad = g
     optimizer.step()
-    return flat(list(model.parameters()), list(model.parameters()))
+    return flat(parameters, parameters)
 
 
-def _clipped(gradients: Sequence[Tensor]) -> list[Tensor]:
-    norm = torch.stack([g.norm() for g in gradients]).norm()
-    return [g * min(1.0, 1.0 / (norm.item() + 1e-6)) for g in gradients]
+def _clipped(gradients: Sequence[Tensor], always: bool = False) -> list[Tensor]:
+    norm = torch.stack([g.norm() for g in gradients]).norm().item() + 1e-6
+    return [g / norm if always or norm > 1 else g for g in gradients]

@@ -1,4 +1,4 @@
-"""Likely mistakes of chapter 05, as programs, each beside the right result that it departs from.
+"""Likely mistakes of exercises 05.2 to 05.6, as programs, each beside the right result that it departs from.
 
 The programs run in the check's own process, on what every rank computed by itself.
 """
@@ -11,115 +11,48 @@ from functools import partial
 import torch
 from torch import Tensor
 
-# ---- 05.1 buckets: each program gives the buckets as sorted lists of places in the list of parameters ---------
-
-
-def size_of(t: Tensor) -> int:
-    return t.numel() * t.element_size()
-
-
-def completion_order(parameters: Sequence[Tensor]) -> dict[int, int]:
-    """id -> a number that grows in the order in which backward completes the gradients."""
-    first = {id(p): place for place, p in reversed(list(enumerate(parameters)))}
-    return {key: -place for key, place in first.items()}
-
-
-def deal(
-    parameters: Sequence[Tensor],
-    limit: int,
-    *,
-    forwards: bool = False,
-    last_place: bool = False,
-    twice: bool = False,
-    frozen: bool = False,
-    size: Callable[[Tensor], int] = size_of,
-    by_dtype: bool = True,
-    before: Callable[[int, int, int], bool] = lambda held, new, limit: held + new > limit,
-    after: Callable[[int, int], bool] = lambda held, limit: False,
-    drop_open: bool = False,
-    closed_by_dtype: bool = False,
-) -> list[list[int]]:
-    """Buckets that hold at most ``limit`` bytes; as it stands it is right, and each argument is one mistake."""
-    known = {id(p): place for place, p in enumerate(parameters)}
-    order = list(parameters)
-    if not twice:
-        order = list(dict.fromkeys(reversed(order)))[::-1] if last_place else list(dict.fromkeys(order))
-    closed: list[list[Tensor]] = []
-    filling: dict[object, list[Tensor]] = {}
-    for p in order if forwards else reversed(order):
-        if not (p.requires_grad or frozen):
-            continue
-        kind = p.dtype if by_dtype else None
-        if closed_by_dtype:
-            closed += [filling.pop(other) for other in list(filling) if other != kind]
-        bucket = filling.get(kind, [])
-        if bucket and before(sum(map(size, bucket)), size(p), limit):
-            closed.append(filling.pop(kind))
-        bucket = filling.setdefault(kind, [])
-        bucket.append(p)
-        if after(sum(map(size, bucket)), limit):
-            closed.append(filling.pop(kind))
-    if not drop_open:
-        closed += filling.values()
-    return sorted([known[id(p)] for p in bucket] for bucket in closed)
-
-
-def _never(held: int, new: int, limit: int) -> bool:
-    return False
-
-
-def _storage(t: Tensor) -> int:
-    return t.untyped_storage().nbytes()
-
-
-BUCKETS = {
-    "when the parameters are taken from the first to the last": partial(deal, forwards=True),
-    "when a tied tensor is dealt out at the last of its places in the list": partial(deal, last_place=True),
-    "when a tied tensor is dealt out once for each of its places": partial(deal, twice=True),
-    "when frozen parameters are dealt out, too": partial(deal, frozen=True),
-    "when elements are counted, and not bytes": partial(deal, size=Tensor.numel),
-    "when dtypes are not kept apart": partial(deal, by_dtype=False),
-    "when a bucket is closed after it has reached the limit, as in the chapter": partial(
-        deal, before=_never, after=lambda held, limit: held >= limit
-    ),
-    "when the buckets that are open at the end are left out": partial(deal, drop_open=True),
-}
-MANY_BUCKETS = {
-    "when a bucket that would be exactly full counts as too large": partial(
-        deal, before=lambda held, new, limit: held + new >= limit
-    ),
-    "when the bytes of the storage are counted, of which a tensor may be a view": partial(
-        deal, size=_storage
-    ),
-    "when a tensor of another dtype closes the open bucket": partial(deal, closed_by_dtype=True),
-    "when every tensor has a bucket of its own": partial(deal, before=lambda held, new, limit: True),
-}
-
-# ---- 05.2 averages: `own` and `before` hold each rank's gradients of this backward pass and of an earlier one -----
+# ---- 05.2 averages: `own` and `before` hold each rank's gradients of this backward pass and of an earlier one;
+# ---- `orders` the order in which each rank completed the buckets, `places` where each bucket's gradients are ----
 
 Ranks = Sequence[Tensor]
+Orders = Sequence[Sequence[int]]
 
 
 def averages(own: Ranks, before: Ranks) -> list[Tensor]:
     return [(sum(own) + sum(before)) / len(own)] * len(own)
 
 
-AVERAGES: dict[str, Callable[[Ranks, Ranks], list[Tensor]]] = {
-    "when the sum is not divided by the number of ranks": lambda own, before: (
+def _as_completed(own: Ranks, before: Ranks, orders: Orders, places: Ranks) -> list[Tensor]:
+    """Each rank's n-th message is the bucket that it completes n-th; impossible if two of these differ in size."""
+    after = [a + b for a, b in zip(own, before, strict=True)]
+    for sent in zip(*orders, strict=True):
+        where = [places[bucket] for bucket in sent]
+        average = sum((a + b)[at] for a, b, at in zip(own, before, where, strict=True)) / len(own)
+        for gradients, at in zip(after, where, strict=True):
+            gradients[at] = average
+    return after
+
+
+AVERAGES: dict[str, Callable[[Ranks, Ranks, Orders, Ranks], list[Tensor]]] = {
+    "when the sum is not divided by the number of ranks": lambda own, before, *_: (
         [sum(own) + sum(before)] * len(own)
     ),
-    "when it is divided by the number of ranks twice": lambda own, before: (
+    "when it is divided by the number of ranks twice": lambda own, before, *_: (
         [(sum(own) + sum(before)) / len(own) ** 2] * len(own)
     ),
-    "when the averages are not put into `.grad`: each rank keeps its own gradients": lambda own, before: [
+    "when the averages are not put into `.grad`: each rank keeps its own gradients": lambda own, before, *_: [
         a + b for a, b in zip(own, before, strict=True)
     ],
-    "when each rank divides its own gradients and does not add the others'": lambda own, before: [
+    "when each rank divides its own gradients and does not add the others'": lambda own, before, *_: [
         (a + b) / len(own) for a, b in zip(own, before, strict=True)
     ],
-    "when the gradients of an earlier backward pass are lost": lambda own, before: (
+    "when the gradients of an earlier backward pass are lost": lambda own, before, *_: (
         [sum(own) / len(own)] * len(own)
     ),
+    "when the gradients of an earlier backward pass are not averaged, and each rank adds its own": (
+        lambda own, before, *_: [sum(own) / len(own) + b for b in before]
+    ),
+    "when each rank sends its buckets in the order in which it completes them": _as_completed,
 }
 
 # ---- 05.3 unequal parts: `sums` hold each rank's gradient of its summed loss, `tied` marks the tied tensor's part --
@@ -130,8 +63,8 @@ def whole_batch(sums: Ranks, sizes: Sequence[int], tied: Tensor) -> list[Tensor]
 
 
 def _means(sums: Ranks, sizes: Sequence[int]) -> list[Tensor]:
-    """The gradient of each rank's mean loss; of no samples it is nan."""
-    return [g / n if n else torch.full_like(g, torch.nan) for g, n in zip(sums, sizes, strict=True)]
+    """The gradient of each rank's mean loss; autograd gives zeros for no samples, although the loss is nan."""
+    return [g / n if n else torch.zeros_like(g) for g, n in zip(sums, sizes, strict=True)]
 
 
 WHOLE_BATCH: dict[str, Callable[[Ranks, Sequence[int], Tensor], list[Tensor]]] = {
@@ -151,6 +84,9 @@ WHOLE_BATCH: dict[str, Callable[[Ranks, Sequence[int], Tensor], list[Tensor]]] =
     "when each rank keeps the gradient of its own mean loss": lambda sums, sizes, tied: _means(sums, sizes),
     "when the tied tensor is reduced under both of its names": lambda sums, sizes, tied: (
         [torch.where(tied, len(sums), 1) * sum(sums) / sum(sizes)] * len(sums)
+    ),
+    "when the tied tensor is divided under both of its names": lambda sums, sizes, tied: (
+        [sum(sums) / sum(sizes) / torch.where(tied, sum(sizes), 1)] * len(sums)
     ),
 }
 
@@ -175,6 +111,13 @@ def accumulated(means: Means, sizes: Sizes) -> list[Tensor]:
     return _over_ranks(_own(means, sizes))
 
 
+def _first_averaged(means: Means, sizes: Sizes) -> list[Tensor]:
+    first = [own[0] * counts[0] / sum(counts) for own, counts in zip(means, sizes, strict=True)]
+    return [
+        sum(first) / len(first) + whole - mine for whole, mine in zip(_own(means, sizes), first, strict=True)
+    ]
+
+
 ACCUMULATED: dict[str, Callable[[Means, Sizes], list[Tensor]]] = {
     "when the losses of the microbatches are added up and not averaged": lambda means, sizes: _over_ranks(
         [sum(own) for own in means]
@@ -183,6 +126,7 @@ ACCUMULATED: dict[str, Callable[[Means, Sizes], list[Tensor]]] = {
         [sum(own) / len(own) for own in means]
     ),
     "when the last microbatch is not synchronised, too: each rank keeps its own gradients": _own,
+    "when only the first microbatch is averaged over the ranks": _first_averaged,
     "when only the last microbatch is left": lambda means, sizes: _over_ranks(
         [own[-1] * counts[-1] / sum(counts) for own, counts in zip(means, sizes, strict=True)]
     ),
@@ -219,6 +163,11 @@ def _own_count(parts: Parts) -> list[Tensor]:
     return [total / (part.numel() / part.shape[1]) for part in parts]
 
 
+def _images_only(parts: Parts) -> list[Tensor]:
+    total = sum(part.double().sum(OVER) for part in parts)
+    return [total / sum(len(part) for part in parts)] * len(parts)
+
+
 def _unbiased(parts: Parts) -> list[Tensor]:
     return [torch.cat([part.double() for part in parts]).var(OVER)] * len(parts)
 
@@ -241,6 +190,7 @@ STATISTICS: dict[str, dict[str, Callable[[Parts], list[Tensor]]]] = {
             _averaged, _mean
         ),
         "when the sum over all ranks is divided by the number of this rank's values": _own_count,
+        "when the sum is divided by the number of images, and not by the number of their values": _images_only,
         "when each rank returns the mean of its own images": partial(_alone, _mean),
     },
     "variance": {
@@ -250,6 +200,12 @@ STATISTICS: dict[str, dict[str, Callable[[Parts], list[Tensor]]]] = {
         "when each rank returns the variance of its own images": partial(_alone, _variance),
     },
 }
+
+
+def cancelled(variances: Sequence[Tensor]) -> list[Tensor]:
+    """What is left of float32 numbers around a million, subtracted: a multiple of their spacing, 1/16."""
+    return [(16 * v.double()).round() / 16 for v in variances]
+
 
 # ---- 05.6 the loss that a step returns -----------------------------------------------------------------------
 

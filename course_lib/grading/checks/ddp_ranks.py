@@ -96,6 +96,10 @@ def overlap(answer: Callable, limit: int, how: str, seed: int) -> dict[str, Any]
         ]
         with record_traffic() as log, mock.patch.object(dist, "all_reduce", watched):
             answer(loss(), [list(bucket) for bucket in buckets])
+        kept = sum(
+            hook.id in (p._post_accumulate_grad_hooks or {})
+            for hook, p in zip(hooks, parameters, strict=True)
+        )
         complete = [max(ready.index(id(p)) + 1 for p in bucket) for bucket in buckets if ready]
         in_turn = [max(complete[: i + 1]) for i in range(len(complete))]
         late = [max(0, found - due) for (found, _), due in zip(issued, in_turn, strict=False)]
@@ -110,15 +114,16 @@ def overlap(answer: Callable, limit: int, how: str, seed: int) -> dict[str, Any]
                 "messages": log.traffic.calls,
                 "late": sum(late),
                 "blocking": sum(blocks for found, blocks in issued if found < len(parameters)),
+                "order": sorted(range(len(complete)), key=complete.__getitem__),
                 "fired": fired,
+                "kept": kept,
                 "expected": len(parameters),
-                "left": sum(
-                    len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ())
-                    for p in parameters
-                ),
+                "left": sum(map(_hooks_of, parameters)),
             }
         )
-    return {"buckets": len(buckets), "steps": steps}
+    begins = {p: sum(q.numel() for q in parameters[:place]) for place, p in enumerate(parameters)}
+    places = [torch.cat([begins[p] + torch.arange(p.numel()) for p in bucket]) for bucket in buckets]
+    return {"buckets": len(buckets), "places": places, "steps": steps}
 
 
 def _hooks_of(p: Tensor) -> int:

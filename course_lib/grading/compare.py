@@ -132,7 +132,8 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
     norm = float((b * b).sum())
     ratio = float((a * b).sum()) / norm if norm > 0 else 0.0
     if a.ndim == 0:
-        times = f" ({ratio:.3g} times)" if ratio else ""
+        digits = 3 if f"{ratio:.3g}" != "1" else 5  # "1 times" would say that nothing is wrong
+        times = f" ({ratio:.{digits}g} times)" if ratio else ""
         return f"is {float(a):.6g}, expected {float(b):.6g}{times}"
     place = tuple(int(index) for index in np.argwhere(~near)[0])
     first = f"(first difference at {list(place)}: got {a[place]:.6g}, expected {b[place]:.6g})"

@@ -34,14 +34,14 @@ REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def send(t: Tensor, to: int, group: ProcessGroup | None = None) -> None:
     """Send ``t`` to rank ``to`` of the group; returns when ``t`` may be changed again."""
     if t.numel():
-        dist.send(_for_wire(t, group), group=group, group_dst=to)
+        dist.send(_for_wire(t, group), group=group, group_dst=_other(to, group))
 
 
 def receive(like: Tensor, source: int, group: ProcessGroup | None = None) -> Tensor:
     """Wait for a tensor with the shape and dtype of ``like`` from rank ``source`` of the group."""
     buffer = _buffer_like(like, group)
     if buffer.numel():
-        dist.recv(buffer, group=group, group_src=source)
+        dist.recv(buffer, group=group, group_src=_other(source, group))
     return buffer.to(like.device)
 
 
@@ -54,9 +54,9 @@ def exchange(t: Tensor, to: int, like: Tensor, source: int, group: ProcessGroup 
     outgoing, incoming = _for_wire(t, group), _buffer_like(like, group)
     operations = []
     if outgoing.numel():
-        operations.append(dist.P2POp(dist.isend, outgoing, group=group, group_peer=to))
+        operations.append(dist.P2POp(dist.isend, outgoing, group=group, group_peer=_other(to, group)))
     if incoming.numel():
-        operations.append(dist.P2POp(dist.irecv, incoming, group=group, group_peer=source))
+        operations.append(dist.P2POp(dist.irecv, incoming, group=group, group_peer=_other(source, group)))
     for work in dist.batch_isend_irecv(operations) if operations else ():
         work.wait()
     return incoming.to(like.device)
@@ -257,6 +257,13 @@ def _group(group: ProcessGroup | None, root: int = 0) -> tuple[int, int]:
     return p, me
 
 
+def _other(rank: int, group: ProcessGroup | None) -> int:
+    """``rank``, where it is in the group and not this rank itself."""
+    if rank == _group(group, rank)[1]:
+        raise ValueError(f"rank {rank} cannot send to itself or receive from itself")
+    return rank
+
+
 def _rows(t: Tensor, p: int) -> list[Tensor]:
     """``t`` dealt into ``p`` chunks of rows."""
     if t.dim() == 0:
@@ -278,9 +285,7 @@ def _reduction(op: str, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     if op not in REDUCTIONS:
         raise ValueError(f"op must be one of {', '.join(REDUCTIONS)}, not {op!r}")
     if op == "mean" and not (t.is_floating_point() or t.is_complex()):
-        raise ValueError(
-            f"the mean of {t.dtype} tensors is not {t.dtype}: use sum, or convert to float first"
-        )
+        raise ValueError(f"the mean of {t.dtype} tensors is not {t.dtype}: use sum, or convert to float")
     return REDUCTIONS[op]
 
 

@@ -8,6 +8,8 @@ from course_lib.runtime.rank import Raised
 from course_lib.runtime.stack_inspection import Whereabouts
 
 SAME_CALLS = "Every rank of a group must call the same collectives, in the same order, with the same shapes."
+MEET = "Every send needs a rank that receives its message, and every receive a rank that sends one."
+_MESSAGES = ("send", "receive", "recv", "isend", "irecv", "exchange")  # none of them needs all ranks
 # Words in the error of a rank that only lost the connection to the rank that failed.
 _PEER_LOST = ("connection closed", "connection reset", "peer", "broken pipe", "timed out waiting")
 
@@ -63,7 +65,8 @@ def death_message(
         lines += [
             f"rank {r} was in {p.call}({p.detail}), at {p.line}" for r, p in places.items() if r != rank
         ]
-        lines.append(SAME_CALLS)
+        if not all(call.startswith(_MESSAGES) for call, _ in calls):
+            lines.append(SAME_CALLS)
     return "\n".join(lines)
 
 
@@ -98,13 +101,15 @@ def _who_never_came(waiting: Mapping[int, Whereabouts | None], returned: list[in
     for (call, members), there in calls.items():
         elsewhere = [r for other, ranks in calls.items() if other != (call, members) for r in ranks]
         missing = sorted(r for r in absent + elsewhere if not members or r in members)
-        if missing and not call.startswith(("send", "recv", "isend", "irecv")):
+        if missing and not call.startswith(_MESSAGES):
             waits = "waits" if len(there) == 1 else "wait"
             of = f" of {name_ranks(list(members))}" if members else ""
             verdict.append(
                 f"{name_ranks(missing)} never came to the {call}{of} where {name_ranks(there)} {waits}."
             )
-    if len(calls) > 1:
+    if all(call.startswith(_MESSAGES) for call, _ in calls):
+        verdict += [MEET] if calls else []
+    elif len(calls) > 1:
         verdict.append(SAME_CALLS)
     return verdict
 

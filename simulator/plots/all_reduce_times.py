@@ -52,7 +52,7 @@ def plot_all_reduce_times(
     if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
-            " from here on the ring",
+            " the ring is faster →",
             (crossover, 0.97),
             xycoords=("data", "axes fraction"),
             va="top",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,13 @@ from course_lib.grading.checks.collectives_mistakes import (
     ORDERS,
     REDUCE_SCATTER,
     SLOW_ORDERS,
+    STUCK,
+    ranks_that_are_their_own_peer,
 )
-from course_lib.grading.checks.collectives_ranks import Outcome, play_on_ranks, run
+from course_lib.grading.checks.collectives_ranks import Outcome, play_on_ranks, run, waiting
+from course_lib.grading.complaints import explain
 from course_lib.grading.report import Report, check
+from course_lib.runtime import RankError
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Link
 from simulator.predict.collective_time import all_reduce_seconds, tree_ring_crossover
@@ -31,11 +35,38 @@ def _whole_numbers(report: Report, *shapes: Sequence[int]) -> list[Tensor]:
     return [torch.randint(1, 10_000, tuple(shape), generator=generator) for shape in shapes]
 
 
-def _bytes_at_most(report: Report, outcome: Outcome, limits: list[int], task: str) -> None:
+def _play(
+    report: Report,
+    answer: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    *more: Any,
+    stuck: Mapping[str, Callable[..., Any]] | None = None,
+) -> Outcome:
+    """``run``; where the ranks wait for ever, the mistake is told by who waits for whom.
+
+    Args:
+        stuck: for mistakes that make ranks wait, who then waits; called with the number of ranks and ``more``.
+    """
+    try:
+        return run(report, answer, inputs, *more)
+    except RankError as error:
+        if not (waits := waiting(error)):
+            raise
+        everyone = set(waits) == set(range(len(inputs)))
+        mistakes: dict[str, Any] = {text: who(len(inputs), *more) for text, who in (stuck or {}).items()}
+        if everyone and all(kind == "send" for kind, _ in waits.values()):
+            mistakes["when every rank sends first, so that no rank receives"] = waits
+        report.true(False, "", "\n".join(explain(error)), got=waits, mistakes=mistakes)
+        raise
+
+
+def _bytes_at_most(
+    report: Report, outcome: Outcome, limits: list[int], task: str, mistakes: Mapping[str, int]
+) -> None:
     """Each rank's bytes against its own limit, stated for the rank that exceeds it, or else for rank 0."""
     sent = outcome.bytes
     worst = max(range(len(sent)), key=lambda r: (sent[r] > limits[r], -r))
-    report.at_most(f"bytes sent by rank {worst}", sent[worst], limits[worst], task=task)
+    report.at_most(f"bytes sent by rank {worst}", sent[worst], limits[worst], mistakes=mistakes, task=task)
 
 
 @check
@@ -45,7 +76,7 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
     for ranks, shape in cases:
         with report.case(f"{_count(ranks)}, {shape[0]} rows"):
             inputs = _whole_numbers(report, *[shape] * ranks)
-            outcome = run(report, ring_reduce_scatter, inputs)
+            outcome = _play(report, ring_reduce_scatter, inputs)
             rows = chunk_sizes(shape[0], ranks)
             want = list(sum(inputs).split(rows))
             report.on_every_rank(
@@ -57,11 +88,12 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
                 trace=outcome.sent,
                 task=task,
             )
+            _sent_to_the_left(report, outcome)
             size = inputs[0][:1].nbytes
             limits = [size * (shape[0] - own) for own in rows]
-            _bytes_at_most(
-                report, outcome, limits, "No rank sends more bytes than all chunks of `t` but its own"
-            )
+            bytes_task = "No rank sends more bytes than the chunks of all other ranks have together"
+            whole = {"when whole tensors are sent, and not chunks": (ranks - 1) * inputs[0].nbytes}
+            _bytes_at_most(report, outcome, limits, bytes_task, whole)
             task_of_messages = "no rank sends more than p − 1 messages"
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=task_of_messages)
     with report.case("3 ranks, every second column of a tensor"):
@@ -70,6 +102,21 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
         outcome = run(report, ring_reduce_scatter, views)
         want = list(sum(views).split(chunk_sizes(5, 3)))
         report.on_every_rank("every rank has its chunk of the sum", outcome.results, want, task=task)
+
+
+def _sent_to_the_left(report: Report, outcome: Outcome) -> None:
+    p = len(outcome.logs)
+    sends = [(r, event.peer) for r, log in enumerate(outcome.logs) for event in log if event.kind == "send"]
+    rank, to = next(((r, to) for r, to in sends if to != (r - 1) % p), (0, 0))
+    turned = sends and all(to == (r + 1) % p for r, to in sends)
+    report.true(
+        all(to == (r - 1) % p for r, to in sends),
+        "every message goes to the left neighbour",
+        f"rank {rank} sends to rank {to}, and its left neighbour is rank {(rank - 1) % p}",
+        got=to,
+        mistakes={"when the ring turns to the right, as in the chapter": to if turned else None},
+        task="Every message goes to the left neighbour",
+    )
 
 
 def _count(ranks: int) -> str:
@@ -82,7 +129,7 @@ def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Te
         ranks = len(rows)
         with report.case(f"{_count(ranks)} with {', '.join(map(str, rows))} rows"):
             inputs = _whole_numbers(report, *[(count, 2) for count in rows])
-            outcome = run(report, ring_all_gather, inputs, list(rows))
+            outcome = _play(report, ring_all_gather, inputs, list(rows))
             report.on_every_rank(
                 "every rank has everyone's rows",
                 outcome.results,
@@ -97,10 +144,20 @@ def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Te
                 for r, log in enumerate(outcome.logs)
                 for event in log
             )
-            report.at_most("messages to others than the right neighbour", past, 0, task=target)
+            straight = sum(ranks - 2 for count in rows if count)
+            ways = {"when every rank sends its rows to each of the others itself": straight}
+            if all(
+                event.peer == (r - 1) % ranks
+                for r, log in enumerate(outcome.logs)
+                for event in log
+                if event.kind == "send"
+            ):
+                ways = {"when the ring turns to the left": past}
+            report.at_most("messages to others than the right neighbour", past, 0, mistakes=ways, task=target)
             limits = [16 * (sum(rows) - rows[(r + 1) % ranks]) for r in range(ranks)]
-            bytes_task = "and no more bytes than the rows of all ranks but its right neighbour"
-            _bytes_at_most(report, outcome, limits, bytes_task)
+            bytes_task = "and no more bytes than the rows of all ranks have together"
+            padded = {"when every message has as many rows as the longest `t`": 16 * (ranks - 1) * max(rows)}
+            _bytes_at_most(report, outcome, limits, bytes_task, padded)
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=target)
 
 
@@ -117,7 +174,10 @@ def check_04_3(report: Report, tree_broadcast: Callable[[Tensor, int], Tensor]) 
     ]:
         with report.case(f"{_count(ranks)}, src {src}"):
             inputs = _whole_numbers(report, *[shape] * ranks)
-            outcome = run(report, tree_broadcast, inputs, src)
+            try:
+                outcome = _play(report, tree_broadcast, inputs, src, stuck=STUCK)
+            except RankError as error:
+                _own_peer(report, error, ranks, src)
             report.on_every_rank(
                 "every rank has the tensor of `src`",
                 outcome.results,
@@ -130,7 +190,31 @@ def check_04_3(report: Report, tree_broadcast: Callable[[Tensor, int], Tensor]) 
             target = "p − 1 messages in all, in ceil(log2 p) rounds"
             report.at_most("messages in all", len(messages), ranks - 1, task=target)
             rounds = max((message.round for message in messages), default=0)
-            report.at_most("rounds", rounds, (ranks - 1).bit_length(), task=target)
+            report.at_most(
+                "rounds", rounds, (ranks - 1).bit_length(), mistakes=_slow_tree(outcome, src), task=target
+            )
+
+
+def _own_peer(report: Report, error: RankError, ranks: int, src: int) -> None:
+    """A rank that is its own peer took a position for a rank, where just that rank would."""
+    if "cannot send to itself" not in str(error):
+        raise error
+    meant = error.rank if error.rank in ranks_that_are_their_own_peer(ranks, src) else None
+    mistakes = {"when a position is taken for a rank: position k is rank (src + k) % p": meant}
+    report.true(False, "", "\n".join(explain(error)), got=error.rank, mistakes=mistakes)
+
+
+def _slow_tree(outcome: Outcome, src: int) -> dict[str, int]:
+    """How a broadcast that takes too many rounds goes, where all its messages show it."""
+    p, rounds = len(outcome.logs), max((message.round for message in in_rounds(outcome.logs)), default=0)
+    sends = [(r, event.peer) for r, log in enumerate(outcome.logs) for event in log if event.kind == "send"]
+    if all(r == src for r, _ in sends):
+        return {"when `src` sends to every other rank itself": rounds}
+    if all((to - r) % p == 1 for r, to in sends):
+        return {
+            "when every rank only sends to its right neighbour, so that one message waits for the next": rounds
+        }
+    return {}
 
 
 @check
@@ -140,12 +224,14 @@ def check_04_4(report: Report, crossover: Callable[[Callable[[str, float], float
     for ranks in (4, 8, 64, 5, 3, 2):
         with report.case(f"{ranks} ranks"):
             link = Link(draw.uniform(1e-6, 50e-6), draw.uniform(1e9, 100e9))
-            calls = 0
+            sizes: dict[str, list[float]] = {"tree": [], "ring": []}
 
-            def time_of(algorithm: str, size: float, ranks: int = ranks, link: Link = link) -> float:
-                nonlocal calls
-                calls += 1
-                return all_reduce_seconds(algorithm, float(size), ranks, link)
+            def time_of(
+                algorithm: str, size: float, ranks: int = ranks, link: Link = link, sizes: Any = sizes
+            ) -> float:
+                seconds = all_reduce_seconds(algorithm, float(size), ranks, link)
+                sizes[algorithm].append(float(size))
+                return seconds
 
             got = _number(report, crossover(time_of))
             want = tree_ring_crossover(ranks, link)
@@ -157,10 +243,16 @@ def check_04_4(report: Report, crossover: Callable[[Callable[[str, float], float
                 want,
                 tolerance=1e-3,
                 mistakes=CROSSOVER,
-                given=(ranks, link),
+                given=(ranks, link, sizes),
                 task=task,
             )
-            report.at_most("measurements", calls, 4, task="at most 4 measurements")
+            calls = len(sizes["tree"]) + len(sizes["ring"])
+            searched = {
+                "when the size is searched for, and not computed from two points of each line": calls
+                if len({*sizes["tree"], *sizes["ring"]}) > 4
+                else None
+            }
+            report.at_most("measurements", calls, 4, mistakes=searched, task="at most 4 measurements")
 
 
 def _number(report: Report, got: Any) -> float:

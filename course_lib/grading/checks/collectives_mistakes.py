@@ -12,6 +12,7 @@ from torch import Tensor
 
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Link
+from simulator.predict.message_rounds import rendezvous
 
 Played = tuple[list[Tensor], list[tuple[tuple[int, ...], ...]]]
 
@@ -28,14 +29,14 @@ def ring_sums(
     first: int = 1,
     returned: int = 0,
     steps: int = -1,
-    towards: int = 1,
+    towards: int = -1,
     combine: Callable[[Tensor, Tensor], Tensor] = torch.add,
     divide: int = 1,
 ) -> Played:
     """A ring reduce-scatter with one thing changed: as it stands, it is right.
 
     Args:
-        first: rank r sends chunk r - first in the first step.
+        first: rank r sends chunk r + first in the first step.
         returned: rank r returns chunk r + returned.
         steps: as many; negative, as many fewer than there are ranks.
         towards: 1 sends to the right, -1 to the left.
@@ -46,11 +47,11 @@ def ring_sums(
     chunks = [list(t.split(rows)) for t in inputs]
     sent: list[list[tuple[int, ...]]] = [[] for _ in inputs]
     for step in range(steps if steps >= 0 else p + steps):
-        leaving = [chunks[r][(r - step - first) % p] for r in range(p)]
+        leaving = [chunks[r][(r + step + first) % p] for r in range(p)]
         for r in range(p):
             if leaving[r].numel():
                 sent[r].append(_values(leaving[r]))
-            place = (r - step - first - 1) % p
+            place = (r + step + first + 1) % p
             chunks[r][place] = combine(chunks[r][place], leaving[(r - towards) % p])
     results = [chunks[r][(r + returned) % p] // divide for r in range(p)]
     return results, [tuple(messages) for messages in sent]
@@ -60,8 +61,8 @@ REDUCE_SCATTER: dict[str, Callable[[list[Tensor]], Played]] = {
     "when every rank sends its own chunk first, so that its own never gets the others' parts": (
         lambda inputs: ring_sums(inputs, first=0)
     ),
-    "when rank r returns chunk r + 1 of the sum": lambda inputs: ring_sums(inputs, first=0, returned=1),
-    "when rank r returns chunk r - 1 of the sum": lambda inputs: ring_sums(inputs, first=2, returned=-1),
+    "when rank r returns chunk r - 1 of the sum": lambda inputs: ring_sums(inputs, first=0, returned=-1),
+    "when rank r returns chunk r + 1 of the sum": lambda inputs: ring_sums(inputs, first=2, returned=1),
     "when the part that comes takes the place of the rank's own part and is not added to it": (
         lambda inputs: ring_sums(inputs, combine=lambda _, part: part)
     ),
@@ -70,7 +71,7 @@ REDUCE_SCATTER: dict[str, Callable[[list[Tensor]], Played]] = {
     ),
     "when nothing is sent": lambda inputs: ring_sums(inputs, steps=0),
     "when the ring ends one step early": lambda inputs: ring_sums(inputs, steps=-2),
-    "when the chunks go around to the left": lambda inputs: ring_sums(inputs, towards=-1),
+    "when the chunks go around to the right": lambda inputs: ring_sums(inputs, towards=1),
     "when the sum is divided by the number of ranks": lambda inputs: ring_sums(inputs, divide=len(inputs)),
     "when a rank adds its own part twice": lambda inputs: (
         [total + own for total, own in zip(ring_sums(inputs)[0], ring_sums(inputs, steps=0)[0], strict=True)],
@@ -148,6 +149,41 @@ BROADCAST: dict[str, Callable[[list[Tensor], int], list[Tensor]]] = {
 }
 
 
+Waiting = dict[int, tuple[str, int]]  # rank -> what it waits in, and for whom
+
+
+def _past_the_last_position(ranks: int, src: int) -> Waiting:
+    """Every rank that has the tensor sends it on, also where no position is left to send it to."""
+    programs: list[list[tuple[str, int]]] = []
+    for rank in range(ranks):
+        position, steps = (rank - src) % ranks, []
+        for distance in (1 << k for k in range((ranks - 1).bit_length())):
+            if position < distance:
+                steps.append(("send", (rank + distance) % ranks))
+            elif position < 2 * distance:
+                steps.append(("receive", (rank - distance) % ranks))
+        programs.append(steps)
+    return rendezvous(programs).waiting
+
+
+STUCK: dict[str, Callable[[int, int], Waiting]] = {
+    "when ranks send beyond the last position, where no rank receives": _past_the_last_position,
+}
+
+
+def ranks_that_are_their_own_peer(ranks: int, src: int) -> set[int]:
+    """Who would send to itself, or receive from itself, were a position taken for a rank."""
+    found = set()
+    for rank in range(ranks):
+        position = (rank - src) % ranks
+        for distance in (1 << k for k in range((ranks - 1).bit_length())):
+            if (position < distance and position + distance == rank) or (
+                distance <= position < 2 * distance and position - distance == rank
+            ):
+                found.add(rank)
+    return found
+
+
 # ---- 04.4 where the ring is as fast as the tree -----------------------------------------------------------
 
 
@@ -158,42 +194,66 @@ def _lines(ranks: int, link: Link) -> tuple[float, float, float, float]:
     return tree, ring, 2 * levels / link.rate, 2 * (ranks - 1) / ranks / link.rate
 
 
-def _turned_round(ranks: int, link: Link) -> float:
+Sizes = dict[str, list[float]]  # algorithm -> the sizes at which the answer measured it
+
+
+def _turned_round(ranks: int, link: Link, _: Sizes) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (ring - tree) / (ring_slope - tree_slope)
 
 
-def _upside_down(ranks: int, link: Link) -> float:
+def _upside_down(ranks: int, link: Link, _: Sizes) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (tree_slope - ring_slope) / (ring - tree)
 
 
-def _slopes_added(ranks: int, link: Link) -> float:
+def _slopes_added(ranks: int, link: Link, _: Sizes) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (ring - tree) / (tree_slope + ring_slope)
 
 
-def _heights_added(ranks: int, link: Link) -> float:
+def _heights_added(ranks: int, link: Link, _: Sizes) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (ring + tree) / (tree_slope - ring_slope)
 
 
-def _only_the_tree_slope(ranks: int, link: Link) -> float:
+def _only_the_tree_slope(ranks: int, link: Link, _: Sizes) -> float:
     tree, ring, tree_slope, _ = _lines(ranks, link)
     return (ring - tree) / tree_slope
 
 
-def _latency_times_rate(ranks: int, link: Link) -> float:
+def _latency_times_rate(ranks: int, link: Link, _: Sizes) -> float:
     return link.latency * link.rate
 
 
-CROSSOVER: dict[str, Callable[[int, Link], float]] = {
+def _latency_in_the_slopes(of_tree: bool, of_ring: bool) -> Callable[[int, Link, Sizes], float]:
+    """The time at the largest size over that size: what the latency takes is counted as transfer."""
+
+    def program(ranks: int, link: Link, sizes: Sizes) -> float:
+        tree, ring, tree_slope, ring_slope = _lines(ranks, link)
+        tree_slope += of_tree * tree / max(sizes["tree"])
+        ring_slope += of_ring * ring / max(sizes["ring"])
+        return (ring - tree) / (tree_slope - ring_slope)
+
+    return program
+
+
+CROSSOVER: dict[str, Callable[[int, Link, Sizes], float]] = {
     "when the difference of the times at 0 bytes and that of the slopes have opposite signs": _turned_round,
     "when the difference of the slopes is divided by that of the times at 0 bytes": _upside_down,
     "when the slopes are added and not subtracted": _slopes_added,
     "when the times at 0 bytes are added and not subtracted": _heights_added,
     "when the time of the ring is taken to be the same for every size": _only_the_tree_slope,
     "when latency and transfer of one message are made equal": _latency_times_rate,
+    "when both slopes are a time divided by its size, so that they still contain the latency": (
+        _latency_in_the_slopes(True, True)
+    ),
+    "when the slope of the ring is a time divided by its size, so that it still contains the latency": (
+        _latency_in_the_slopes(False, True)
+    ),
+    "when the slope of the tree is a time divided by its size, so that it still contains the latency": (
+        _latency_in_the_slopes(True, False)
+    ),
 }
 
 

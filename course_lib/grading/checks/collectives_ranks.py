@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report
 from course_lib.observe.ledgers.messages import record_messages
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.runtime import collectives
+from course_lib.runtime import RankError, collectives
 from course_lib.runtime.collectives import receive, send
 from simulator.predict.message_rounds import Event
 
@@ -75,6 +76,14 @@ def run(report: Report, answer: Callable[..., Any], inputs: Sequence[Tensor], *m
         types = f"{results[wrong[0]].dtype}, and `t` is {inputs[wrong[0]].dtype}"
         report.fail(f"rank {wrong[0]} returned {types}".replace("torch.", ""), task="of the dtype of `t`")
     return Outcome(results, logs)
+
+
+_WAITS = re.compile(r"rank (\d+)\s+waits in (send|receive)\(.*?(?:to|from) rank (\d+)")
+
+
+def waiting(error: RankError) -> dict[int, tuple[str, int]]:
+    """Of ranks that hang: what each waits in (``"send"`` or ``"receive"``), and for whom."""
+    return {int(rank): (kind, int(peer)) for rank, kind, peer in _WAITS.findall(str(error))}
 
 
 def _on_rank(answer: Callable[..., Any], inputs: Sequence[Tensor], more: tuple) -> tuple[Any, ...]:

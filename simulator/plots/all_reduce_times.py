@@ -52,9 +52,11 @@ def plot_all_reduce_times(
     if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
-            " the ring is faster →",
+            "the ring is faster →",
             (crossover, 0.97),
             xycoords=("data", "axes fraction"),
+            xytext=(5, 0),
+            textcoords="offset points",
             va="top",
             fontsize=TEXT,
         )

@@ -13,10 +13,12 @@ from course_lib.grading.checks.collectives_mistakes import (
     ALL_GATHER,
     BROADCAST,
     CROSSOVER,
+    LATENCY_IN_A_SLOPE,
     ORDERS,
     REDUCE_SCATTER,
     SLOW_ORDERS,
     STUCK,
+    latency_in_the_slopes,
     ranks_that_are_their_own_peer,
 )
 from course_lib.grading.checks.collectives_ranks import Outcome, play_on_ranks, run, waiting
@@ -237,13 +239,17 @@ def check_04_4(report: Report, crossover: Callable[[Callable[[str, float], float
             want = tree_ring_crossover(ranks, link)
             if abs(got - want) <= 1e-3 * link.latency * link.rate:  # bytes that are as good as none
                 got = want
+            with_latency = latency_in_the_slopes(ranks, link, sizes)
             report.close(
                 "the size at which both take equally long",
                 got,
                 want,
                 tolerance=1e-3,
-                mistakes=CROSSOVER,
-                given=(ranks, link, sizes),
+                mistakes={
+                    **CROSSOVER,
+                    LATENCY_IN_A_SLOPE: min(with_latency, key=lambda size: abs(size - got)),
+                },
+                given=(ranks, link),
                 task=task,
             )
             calls = len(sizes["tree"]) + len(sizes["ring"])

@@ -5,7 +5,7 @@ They are played here, in one process: a message is a tensor that another list ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -194,67 +194,52 @@ def _lines(ranks: int, link: Link) -> tuple[float, float, float, float]:
     return tree, ring, 2 * levels / link.rate, 2 * (ranks - 1) / ranks / link.rate
 
 
-Sizes = dict[str, list[float]]  # algorithm -> the sizes at which the answer measured it
-
-
-def _turned_round(ranks: int, link: Link, _: Sizes) -> float:
+def _turned_round(ranks: int, link: Link) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (ring - tree) / (ring_slope - tree_slope)
 
 
-def _upside_down(ranks: int, link: Link, _: Sizes) -> float:
+def _upside_down(ranks: int, link: Link) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (tree_slope - ring_slope) / (ring - tree)
 
 
-def _slopes_added(ranks: int, link: Link, _: Sizes) -> float:
+def _slopes_added(ranks: int, link: Link) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (ring - tree) / (tree_slope + ring_slope)
 
 
-def _heights_added(ranks: int, link: Link, _: Sizes) -> float:
+def _heights_added(ranks: int, link: Link) -> float:
     tree, ring, tree_slope, ring_slope = _lines(ranks, link)
     return (ring + tree) / (tree_slope - ring_slope)
 
 
-def _only_the_tree_slope(ranks: int, link: Link, _: Sizes) -> float:
+def _only_the_tree_slope(ranks: int, link: Link) -> float:
     tree, ring, tree_slope, _ = _lines(ranks, link)
     return (ring - tree) / tree_slope
 
 
-def _latency_times_rate(ranks: int, link: Link, _: Sizes) -> float:
+def _latency_times_rate(ranks: int, link: Link) -> float:
     return link.latency * link.rate
 
 
-def _latency_in_the_slopes(of_tree: bool, of_ring: bool) -> Callable[[int, Link, Sizes], float]:
-    """The time at the largest size over that size: what the latency takes is counted as transfer."""
-
-    def program(ranks: int, link: Link, sizes: Sizes) -> float:
-        tree, ring, tree_slope, ring_slope = _lines(ranks, link)
-        tree_slope += of_tree * tree / max(sizes["tree"])
-        ring_slope += of_ring * ring / max(sizes["ring"])
-        return (ring - tree) / (tree_slope - ring_slope)
-
-    return program
+def latency_in_the_slopes(ranks: int, link: Link, sizes: Mapping[str, Sequence[float]]) -> list[float]:
+    """The time at the largest size divided by that size, taken for the slope of one line or of both."""
+    tree, ring, tree_slope, ring_slope = _lines(ranks, link)
+    more = [height / max([1.0, *sizes[name]]) for name, height in (("tree", tree), ("ring", ring))]
+    slopes = [tree_slope + a * more[0] - ring_slope - b * more[1] for a, b in ((1, 1), (0, 1), (1, 0))]
+    return [(ring - tree) / slope for slope in slopes]
 
 
-CROSSOVER: dict[str, Callable[[int, Link, Sizes], float]] = {
+CROSSOVER: dict[str, Callable[[int, Link], float]] = {
     "when the difference of the times at 0 bytes and that of the slopes have opposite signs": _turned_round,
     "when the difference of the slopes is divided by that of the times at 0 bytes": _upside_down,
     "when the slopes are added and not subtracted": _slopes_added,
     "when the times at 0 bytes are added and not subtracted": _heights_added,
     "when the time of the ring is taken to be the same for every size": _only_the_tree_slope,
     "when latency and transfer of one message are made equal": _latency_times_rate,
-    "when both slopes are a time divided by its size, so that they still contain the latency": (
-        _latency_in_the_slopes(True, True)
-    ),
-    "when the slope of the ring is a time divided by its size, so that it still contains the latency": (
-        _latency_in_the_slopes(False, True)
-    ),
-    "when the slope of the tree is a time divided by its size, so that it still contains the latency": (
-        _latency_in_the_slopes(True, False)
-    ),
 }
+LATENCY_IN_A_SLOPE = "when a slope is a time divided by its size, so that it still contains the latency"
 
 
 # ---- 04.5 the order of a ring's sends and receives --------------------------------------------------------

@@ -25,7 +25,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from course_lib.data_parallel.flat import all_gather
-from course_lib.data_parallel.sharded_optimizer import Bucket, ShardedOptimizer
+from course_lib.data_parallel.sharded_bucket import Bucket
+from course_lib.data_parallel.sharded_optimizer import ShardedOptimizer
 from course_lib.runtime import trace
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.optim import Optimizer
 
-from course_lib.data_parallel.sharded_optimizer import Bucket
+from course_lib.data_parallel.sharded_bucket import Bucket
 from course_lib.data_parallel.zero import Zero2
 from course_lib.training.nested_tensors import tensors_in
 

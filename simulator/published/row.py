@@ -29,6 +29,7 @@ class PublishedRow:
         gpu: the device's name.
         group: rows that have one target together.
         fitted: whether numbers of the device were fitted to this row; otherwise it was only compared.
+        verified: whether the printed figure has been found again in its source, or in a copy of that table.
     """
 
     source: str
@@ -41,6 +42,7 @@ class PublishedRow:
     gpu: str = "a100-80gb"
     group: str = "A100 time"
     fitted: bool = True
+    verified: bool = True
 
     def predicted(self) -> float:
         """The same quantity from the simulator."""

@@ -1,4 +1,4 @@
-"""Looks at the machine and says what the course will find there."""
+"""Checks whether this machine has what the course needs, and prints what it found."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ TECHNIQUES = (
     "context_parallel",
     "expert_parallel",
     "finetuning",
+    "compression",
     "elastic",
 )
 GROUND = ("models", "data", "attention", "training")  # know nothing of parallelism

@@ -29,7 +29,7 @@ def split_range(n: int, rank: int, ranks: int) -> range:
 
 
 def shuffled(n: int, seed: int = 0, epoch: int = 0) -> Tensor:
-    """The order of ``n`` samples in an epoch, int64 ``(n,)``: the same for everyone with the same seed and epoch.
+    """The order of ``n`` samples in an epoch, int64 ``(n,)``: the same on all ranks with the same seed and epoch.
 
     Seed and epoch are hashed together, so that epoch 1 of seed 0 is not epoch 0 of seed 1.
     """

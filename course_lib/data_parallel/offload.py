@@ -1,9 +1,10 @@
-"""ZeRO-Offload (arXiv:2101.06840): the optimizer and its states live with the CPU, the model with the device.
+"""ZeRO-Offload (arXiv:2101.06840): the CPU keeps the optimizer's states and updates; the device keeps the model.
 
-Of the 16 bytes a parameter takes in mixed precision, the device keeps 2. The update is the one part of a step
-whose work grows with the parameters alone, not with the batch, so the slow processor can do it, and only
-gradients and parameters travel: 2 + 2 bytes, the least any such split must move. They travel while both sides
-work: gradients as backward finishes each, parameters as each is updated.
+In mixed precision a parameter takes 16 bytes. With offload the device keeps only the 2 bytes of the 16-bit weight. The
+work of the update grows with the number of parameters and not with the batch, so the slower CPU can do it. For each
+parameter 2 bytes of gradient are copied to the CPU and 2 bytes of the new weight back, which is the least that
+such a split must copy. Copies overlap with computation: a gradient is copied as soon as backward has computed it, and
+a weight as soon as it has been updated.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from course_lib.training.adam import Adam, AdamW
 
 
 class CopyLane:
-    """What can copy one tensor at a time, beside the computation: a thread, and on a GPU a stream of its own.
+    """Copies one tensor after the other while the device computes: a thread, and on a GPU a stream of its own.
 
     Attributes:
         moved: bytes copied so far, by direction: ``{"to host": …, "to device": …}``.
@@ -35,7 +36,8 @@ class CopyLane:
     def start(
         self, target: Tensor, source: Tensor, direction: str, name: str, *, add: bool = False
     ) -> Future:
-        """Copy ``source`` to ``target``, or add it, after all copies before it and all work given out so far."""
+        """Copy ``source`` to ``target``, or add it to ``target``, once the copies started earlier and the work given to
+        the current stream so far are done. Returns the copy's future."""
         ready = torch.cuda.current_stream().record_event() if self.stream else None
         return self.thread.submit(self._copy, target, source, direction, name, add, ready)
 
@@ -55,7 +57,7 @@ class CopyLane:
             if add:
                 target.add_(source.to(target.device))
             else:
-                target.copy_(source, non_blocking=True)  # truly so from and to pinned memory
+                target.copy_(source, non_blocking=True)  # asynchronous only from and to pinned memory
             if self.stream:
                 self.stream.synchronize()
         self.moved[direction] += source.nbytes
@@ -63,33 +65,33 @@ class CopyLane:
 
 @dataclass
 class _Slot:
-    """One parameter and what the host holds for it: 4 bytes of master, 2 of wire, and Adam's 8."""
+    """One parameter and what the host holds for it, per element: 4 bytes in ``master``, 2 in ``wire``, 8 of Adam."""
 
     name: str
     parameter: nn.Parameter
     master: Tensor  # fp32
-    wire: Tensor  # in the parameter's dtype, pinned: its gradient on the way in, its new value on the way out
-    arrival: Future | None = None  # of the gradient
+    wire: Tensor  # in the parameter's dtype, pinned: receives the gradient, then holds the new value to be sent back
+    arrival: Future | None = None  # done once the gradient has been copied
 
 
 class OffloadedOptimizer:
-    """Adam or AdamW on the host for parameters on a device; in fp32 to the bit what it is on the device.
+    """Adam or AdamW on the host for parameters on a device. In fp32 its results equal Adam's on the device bit for bit.
 
-    ``parameter.grad`` is None after backward: gradients are taken to the host, and freed, as they are ready.
-    Several backwards before a step add up there. Where parameters are the CPU's, "device" and "host" are two
-    places in the same memory, and everything else is the same.
+    ``parameter.grad`` is None after backward, because every gradient is copied to the host and freed as soon as it is
+    ready. If several backward passes run before a step, their gradients add up on the host. Where the parameters are on
+    the CPU, "device" and "host" are two places in the same memory, and all else works alike.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either, as any optimizer takes them.
         optimizer: ``Adam`` or ``AdamW`` of ``course_lib.training.adam``.
-        settings: its settings: ``lr=…``.
+        settings: what that optimizer takes besides: ``lr=…``.
 
     Attributes:
         host: the optimizer on the host, with its groups (for a learning rate schedule) and states.
-        moved: bytes copied so far, by direction.
+        moved: bytes copied so far, by direction: ``{"to host": …, "to device": …}``.
 
     Raises:
-        ValueError: a parameter stands twice among ``params``, or on another device than the first; all are frozen.
+        ValueError: ``params`` lists a parameter twice, or lists parameters of two devices, or all are frozen.
     """
 
     def __init__(self, params: Iterable[Any], optimizer: type[Adam] = AdamW, **settings: Any) -> None:
@@ -111,12 +113,12 @@ class OffloadedOptimizer:
 
     def _take(self, name: str, parameter: nn.Parameter) -> Tensor:
         if not parameter.requires_grad:
-            return parameter  # never gets a gradient: it keeps its place in the groups, and moves nowhere
+            return parameter  # frozen: it never gets a gradient, so it stays in its group and is not copied
         if parameter in self.slots:
             raise ValueError(f"{name} is the same parameter as {self.slots[parameter].name}; give it once")
         if self.slots and parameter.device != (first := next(iter(self.slots))).device:
             raise ValueError(
-                f"{name} is on {parameter.device}, the others on {first.device}; give one device's"
+                f"{name} is on {parameter.device}, the others are on {first.device}: all must be on one device"
             )
         pinned = parameter.is_cuda
         wire = torch.empty_like(parameter, device="cpu", pin_memory=pinned, requires_grad=False)
@@ -131,16 +133,16 @@ class OffloadedOptimizer:
 
     @property
     def host_bytes(self) -> int:
-        """What the host holds: masters, wires and the optimizer's states."""
+        """Bytes that the host holds: fp32 weights, buffers for copies, and the optimizer's states."""
         tensors = [t for slot in self.slots.values() for t in (slot.master, slot.wire)]
         tensors += [t for state in self.host.state.values() for t in state.values() if t.ndim]
         return sum(t.nbytes for t in tensors)
 
     def collect(self, parameter: nn.Parameter) -> None:
-        """Send the gradient of ``parameter`` on its way and forget it here.
+        """Start to copy the gradient of ``parameter`` to the host, and set ``parameter.grad`` to None.
 
-        Autograd calls it for each parameter. Who sets ``.grad`` by hand (a shard's, after a reduce-scatter) may
-        call it then; ``step`` does it for the rest.
+        Autograd calls this for each parameter. Code that sets ``.grad`` itself, such as that of a shard after a
+        reduce-scatter, may call it at once; ``step`` calls it for every gradient that is still on the device.
         """
         slot = self.slots[parameter]
         gradient, parameter.grad = parameter.grad, None
@@ -149,7 +151,7 @@ class OffloadedOptimizer:
         )
 
     def gradients(self) -> list[Tensor]:
-        """Wait for the gradients on their way; they may be changed in place before ``step`` (clipping)."""
+        """The gradients on the host, once all have been copied. Clipping may change them in place before ``step``."""
         return [slot.wire for slot in self._arrived()]
 
     def _arrived(self) -> list[_Slot]:
@@ -162,13 +164,13 @@ class OffloadedOptimizer:
         return slots
 
     def zero_grad(self) -> None:
-        """Forget gradients that have come since the last step."""
+        """Drop the gradients that were computed since the last step."""
         for slot in self._arrived():
             slot.arrival = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient; each returns to the device while the next is updated.
+        """Update every parameter that has a gradient, and copy each to the device while the next one is updated.
 
         Raises:
             ValueError: a gradient is not finite. No parameter and no state has changed, and the gradients are
@@ -197,13 +199,14 @@ class OffloadedOptimizer:
             copy.result()
 
     def state_dict(self) -> dict[str, Any]:
-        """The host optimizer's, which it can read without offloading too, and ``masters`` by name."""
+        """The host optimizer's ``state_dict``, which Adam without offloading can load, and the fp32 weights by name
+        under ``"masters"``."""
         masters = {slot.name: slot.master for slot in self.slots.values()}
         return {**self.host.state_dict(), "masters": masters}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a ``state_dict``; the parameters become its masters, rounded."""
+        """Load a ``state_dict``. The parameters take the values of its fp32 weights, rounded to their own dtype."""
         self.host.load_state_dict({key: state[key] for key in ("state", "param_groups")})
         for slot in self.slots.values():
             slot.master.copy_(state["masters"][slot.name])

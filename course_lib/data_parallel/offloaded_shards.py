@@ -1,4 +1,4 @@
-"""FSDP with its shards in the memory of the CPU; with them go their gradients and the optimizer's states."""
+"""FSDP whose shards rest in the CPU's memory, together with their gradients and the optimizer's states."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def what_others_did(
 
     Args:
         but: the rank that did.
-        alive: whether the ranks live on.
+        alive: whether the ranks go on running.
     """
     did = {}
     for p in members:

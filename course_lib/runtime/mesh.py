@@ -12,7 +12,11 @@ from course_lib.runtime.devices import current_device
 
 
 def mesh_size(axes: Mapping[str, int]) -> int:
-    """How many ranks a mesh has; says what is wrong with ``axes`` in a ``ValueError``."""
+    """How many ranks a mesh with these axes has: the product of their sizes.
+
+    Raises:
+        ValueError: ``axes`` is no dict, it is empty, or it has a name or a size that a mesh cannot have.
+    """
     if not isinstance(axes, Mapping):
         raise ValueError(
             f'a mesh is a dict of axes and their sizes, such as {{"dp": 2, "tp": 2}}, not {axes!r}'
@@ -30,7 +34,11 @@ def mesh_size(axes: Mapping[str, int]) -> int:
 def make_mesh(axes: Mapping[str, int]) -> DeviceMesh:
     """The mesh with these named axes over all ranks; the last axis varies fastest with the rank.
 
-    Ranks that talk most should be neighbours, so put tensor parallelism last: ``{"pp": 2, "dp": 2, "tp": 4}``.
+    Ranks that send each other the most should be neighbours, because neighbours are on one node. So put tensor
+    parallelism last: ``{"pp": 2, "dp": 2, "tp": 4}``.
+
+    Raises:
+        ValueError: the axes are wrong, or their product is not the number of running ranks.
     """
     if (size := mesh_size(axes)) != dist.get_world_size():
         raise ValueError(f"mesh {dict(axes)} has {size} ranks, but {dist.get_world_size()} are running")

@@ -99,7 +99,7 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
         _set_up(job)
     except BaseException as error:
         failure = error
-    # The rank stays until every rank is done: a peer that still talks to it must not see its connection close.
+    # The rank stays until every rank is done: a peer that still sends to it must not see its connection close.
     while (request := requests.get()) is not None:
         kind, content = request
         try:
@@ -138,7 +138,7 @@ def _call(call: Call) -> Any:
 
 
 def _own_processes(folder: str) -> None:
-    """Let the function start processes as it would at home, a DataLoader's workers among them.
+    """Let the function start processes as it could outside of ranks, such as the workers of a DataLoader.
 
     A rank inherits its own way of starting, the fork server: there each worker would import torch again, and a
     dataset from a notebook cell could not follow. Their sockets lie where the launcher tidies up.

@@ -1,4 +1,4 @@
-"""What travels to the ranks: the function with all that it refers to, and the source of code that is in no file."""
+"""Pickles what is sent to the ranks: a function with all that it refers to, and the source of code without a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ import cloudpickle
 
 
 def pickle_call(fn: Callable[..., Any], args: tuple) -> bytes:
-    """The function and its arguments, by value unless the function's module is installed."""
+    """Pickle the function and its arguments.
+
+    The function's code is sent with it (by value), unless its module is installed, so that a rank can import it.
+
+    Raises:
+        ValueError: ``fn`` cannot be called, or something that it refers to cannot be pickled.
+    """
     if not callable(fn):
         raise ValueError(f"launch needs a function to run on every rank, not {fn!r}")
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
@@ -45,7 +51,8 @@ def _is_installed(module: types.ModuleType) -> bool:
 
 
 def cells() -> dict[str, tuple[str, str]]:
-    """The source of code that is in no file, such as notebook cells, for tracebacks on the ranks."""
+    """File name -> (name to show, source) of code that is in no file, such as notebook cells. A rank needs it to print
+    tracebacks."""
     numbers: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # not in IPython
         numbers = get_ipython().compile._filename_map  # noqa: F821

@@ -159,7 +159,7 @@ def place_of(filename: str) -> str:
 
 
 def format_exception(error: BaseException, skip_modules: tuple[str, ...]) -> str:
-    """The traceback as its author wants it: cells by number, without the frames of ``skip_modules``."""
+    """The traceback for the author of the code: cells by number, without the frames of ``skip_modules``."""
     summary = traceback.TracebackException.from_exception(error)
     pending: list[traceback.TracebackException | None] = [summary]
     while pending:  # the exception, then its causes

@@ -1,10 +1,10 @@
-"""Marks that a technique leaves in its own code, so that a recorder can draw when it did what.
+"""Calls that mark in a technique's code when a piece of work begins and ends, so that it can be drawn.
 
-Nothing is recorded, and next to nothing spent, unless ``course_lib.observe.ledgers.timeline`` listens: a technique
-depends on these few lines, not on the recorder.
+``course_lib.observe.ledgers.timeline`` records the marks. While it does not record, a mark costs one comparison. A
+technique imports only this file and never the recorder.
 
 A call that starts work on a GPU returns before the work is done. So on a GPU a span begins and ends with CUDA
-events, which the GPU reaches in the order of its work; ``in_seconds`` turns them into times when all is over.
+events, which the GPU reaches in the order of its work; ``in_seconds`` turns them into times at the end of the run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _listener: Listener | None = None
 
 
 def listen(listener: Listener | None) -> Listener | None:
-    """Install ``listener(lane, name, start, end)``; return the one before."""
+    """Call ``listener(lane, name, start, end)`` for every span from now on; None: for none. Returns the listener that
+    was installed until now."""
     global _listener
     before, _listener = _listener, listener
     return before
 
 
 def now() -> Moment:
-    """This moment; on a GPU, that at which the work given to the current stream so far is done."""
+    """This moment. On a GPU it is the moment at which the work given to the current stream so far is done."""
     if not torch.cuda.is_initialized():
         return time.monotonic()
     event = torch.cuda.Event(enable_timing=True)
@@ -64,8 +65,9 @@ def begin(lane: str, name: str) -> Callable[..., None]:
 def _arrival() -> Moment:
     """The moment at which a collective is done, in the callback of its future.
 
-    NCCL calls back at once, with a stream of its own that waits for the collective's kernel. Gloo calls back when
-    the data is there, in a thread whose stream has nothing to do with it.
+    NCCL calls back at once, on a stream of its own which waits for the collective's kernel, so the moment is an event
+    on that stream. Gloo calls back when the data has arrived, in a thread that uses the default stream, so the moment
+    is now.
     """
     if torch.cuda.is_initialized() and torch.cuda.current_stream() != torch.cuda.default_stream():
         return now()

@@ -53,7 +53,7 @@ _starting = threading.Lock()
 
 
 class World:
-    """Processes that talk to each other, and to this process, which started them.
+    """Processes that send messages to each other, and to this process, which started them.
 
     Args:
         ranks: how many.

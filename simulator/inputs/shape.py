@@ -28,7 +28,7 @@ class ModelShape:
         biases: linear layers have biases and norms have two vectors (LayerNorm), otherwise one (RMSNorm).
         dropout: dropout is on, so its masks are kept.
         experts, experts_per_token: a mixture of experts in every layer; 1 and 1: a dense MLP.
-        other_parameters: what no other field describes (BERT's pooler); it lives on the last stage.
+        other_parameters: what no other field describes (BERT's pooler); the last stage holds them.
     """
 
     layers: int

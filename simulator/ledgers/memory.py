@@ -64,7 +64,7 @@ class MemoryHistory:
     """The bytes alive on one rank over time, by category.
 
     Args:
-        rank: whose memory it is.
+        rank: the rank whose memory this is.
         times: when something changed; the first is the beginning.
         held: for each of these times, what is alive from then on.
         actions: for each of these times, the action that changed it (``""`` at the beginning).

@@ -1,4 +1,4 @@
-"""The time ledger: who was busy with what, from when to when."""
+"""The time ledger: what every rank did, from when to when."""
 
 from __future__ import annotations
 

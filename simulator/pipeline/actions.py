@@ -1,7 +1,7 @@
 """What a pipeline schedule is made of: an ordered list of actions for every rank.
 
 A schedule is data. ``simulator.pipeline.engine`` predicts when each action starts and ends; an executor on real ranks
-runs the same lists. Nothing in it says when: only who does what, in which order.
+runs the same lists. A schedule holds no times, only which rank does what in which order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A schedule and the time each action takes: when everything starts and ends, or who waits for whom for ever.
+"""From a schedule and the time of each action: when every action starts and ends, or which ranks wait for ever.
 
-A rank does its actions in their order, each as soon as its input has come. That is all there is: the bubble, the
-critical path and a deadlock all follow from it.
+A rank does its actions in their order, each as soon as its input has arrived. The bubble, the critical path and a
+deadlock all follow from this one rule.
 """
 
 from __future__ import annotations
@@ -132,7 +132,11 @@ def simulate(
 
 
 def explain_deadlock(schedule: Schedule, done: Sequence[int]) -> str:
-    """Who waits for whom, when each rank has done that many of its actions and none can go on."""
+    """A sentence for each rank that cannot go on: the action it is at, and the rank that it waits for.
+
+    Args:
+        done: how many of its actions each rank has done.
+    """
     finished = {
         (a.kind[0], a.stage, a.microbatch) for r, n in enumerate(done) for a in schedule.actions[r][:n]
     }

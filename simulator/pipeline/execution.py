@@ -1,4 +1,4 @@
-"""A schedule that ran: its timeline, and why it took as long as it did."""
+"""A simulated schedule: its timeline, its critical path, and the cause of every gap."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Execution(Timeline):
     def peak_in_flight(self) -> list[int]:
         """For every rank: the most microbatches at once whose forward has begun and whose backward has not ended.
 
-        Chunks count one by one; a backward has ended with its ``"B"``, even where a ``"W"`` is still owed.
+        Chunks count one by one; a backward has ended with its ``"B"``, even where its ``"W"`` comes later.
         """
         peaks = []
         for actions in self.schedule.actions:
@@ -115,7 +115,7 @@ class Execution(Timeline):
 
     @cached_property
     def _made(self) -> dict[Output, tuple[int, int]]:
-        """Where each output was made: rank and position. Weight gradients are nobody's input."""
+        """Where each output was made: rank and position. No action takes weight gradients as its input."""
         made = {}
         for rank, actions in enumerate(self.schedule.actions):
             for at, (kind, stage, i) in enumerate(actions):

@@ -22,7 +22,7 @@ STEPS = {
 
 
 class _Rank:
-    """One rank's list in the making; it knows which microbatch comes next in each step."""
+    """The list of one rank while it is being written, with a counter of microbatches for each kind of step."""
 
     def __init__(self, r: int, p: int) -> None:
         self.stages = (r, 2 * p - 1 - r)
@@ -44,7 +44,7 @@ class _Rank:
         self.do(forward, backward)
 
     def pending(self, chunk: int) -> int:
-        """Weight gradients of this chunk that are still owed."""
+        """How many weight gradients of this chunk have been put off until later."""
         return self.next[f"B{chunk}"] - self.next[f"W{chunk}"]
 
 
@@ -88,7 +88,7 @@ def dualpipe_v(p: int, m: int, v: int | None = None) -> Schedule:
         for _ in range(p - r - 1):  # the backward is split where a rank would wait otherwise
             rank.do("B1", "W1", "F1")
         for i in range(total - 2 * p + r + 1):
-            if i == 0 and r == p - 1:  # at the turn its B would wait for nothing: better not held up by the F
+            if i == 0 and r == p - 1:  # at the turn B's input is already there, so B need not wait for the F
                 rank.do("F0", "BW1")
             else:
                 rank.together("F0", "BW1")

@@ -1,4 +1,4 @@
-"""Is this schedule a training step, and can it run at all? If not, a sentence says what is wrong."""
+"""Checks that a schedule is a whole training step and that its ranks can finish; the error names what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traffic ledger: which collectives ran, how often, and how many bytes each rank sent."""
+"""How many bytes a rank sends in one collective: the mean over the group, and the exact number of every rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sent_bytes(collective: str, payload: float, group_size: int) -> float:
 
 
 def ring_reduce_scatter_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
-    """Rank r ends with chunk r, so every chunk but its own passes through its hands: n - c[r]."""
+    """Rank r ends with chunk r, so it sends every chunk but its own: n - c[r] elements."""
     _check(elements, itemsize, ranks, rank)
     return itemsize * (elements - _chunk(elements, ranks, rank))
 
@@ -82,19 +82,19 @@ def tree_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) ->
 
 
 def naive_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
-    """Everyone sends everything to rank 0, which adds up and sends the sum back to everyone."""
+    """Every rank sends its whole tensor to rank 0, which adds them up and sends the sum to every other rank."""
     _check(elements, itemsize, ranks, rank)
     return itemsize * elements * (ranks - 1 if rank == 0 else 1) if ranks > 1 else 0
 
 
 def scatter_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
-    """The root sends every chunk but its own; nobody else sends."""
+    """The root sends every chunk but its own; the other ranks send nothing."""
     _check(elements, itemsize, ranks, rank, root)
     return itemsize * (elements - _chunk(elements, ranks, rank)) if rank == root else 0
 
 
 def gather_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
-    """Everyone but the root sends its chunk."""
+    """Every rank but the root sends its chunk."""
     _check(elements, itemsize, ranks, rank, root)
     return 0 if rank == root else itemsize * _chunk(elements, ranks, rank)
 

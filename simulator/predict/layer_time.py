@@ -1,7 +1,7 @@
 """How long one operator, one collective and one layer take: rooflines for kernels, alpha-beta for links.
 
-Nothing here is fitted to a model or a plan. What a data sheet does not say stands in ``Hardware``, once for each
-kind of device, and in the few constants below, once for all.
+Nothing here is fitted to a model or a plan. Numbers that no data sheet prints are fields of ``Hardware``, one value for
+each kind of device; the few constants below hold for all devices.
 """
 
 from __future__ import annotations

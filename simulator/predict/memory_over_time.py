@@ -30,7 +30,7 @@ def replay(
             are there from the start of F.
         kept: of these, the bytes that the weights' backward needs: they stay from the end of B to the end of W
             (M_W of arXiv:2401.10241, table 1). One number, or one a stage; None: all of them.
-        states: for every rank, what is there all the time: parameters, gradients, optimizer states, buffers.
+        states: for every rank, the bytes that it holds all the time: parameters, gradients, optimizer states, buffers.
 
     Returns:
         One history a rank.

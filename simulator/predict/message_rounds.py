@@ -1,4 +1,4 @@
-"""Messages between ranks: in which round each one can travel, and who waits for ever."""
+"""Messages between ranks: in which round each one can be delivered, and which ranks wait for ever."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def in_rounds(logs: Sequence[Sequence[Event]]) -> list[Message]:
         logs: what each rank did, in its own order.
 
     Raises:
-        ValueError: a message that nobody receives, or a receive that nobody answers.
+        ValueError: a message is never received, or a receive has no matching send.
     """
     messages, left = _run(logs, blocking=False)
     for rank, event in left.items():

@@ -1,4 +1,4 @@
-"""Data parallelism over time: what its communication hides behind, and what it cannot hide.
+"""Data parallelism over time: which part of its communication overlaps with computation, and which part does not.
 
 Both functions keep two lanes per rank. ``"compute"`` follows the layers; ``"communication"`` runs one collective
 at a time, in the order in which they are issued, and each begins when the last rank has issued it.
@@ -26,7 +26,7 @@ STEPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}  # times p - 1: 
 
 
 class _Group:
-    """Ranks that compute alone and communicate together."""
+    """A group of ranks: each computes at its own speed, and a collective starts when the last of them is ready."""
 
     def __init__(self, speeds: Sequence[float], latency: float, bandwidth: float) -> None:
         self.speeds, self.latency, self.bandwidth = speeds, latency, bandwidth

@@ -1,7 +1,7 @@
-"""What each technique says to its peers in one training step: closed forms, as ``Traffic`` of one rank.
+"""What one rank sends in one training step under each technique: closed forms, as ``Traffic``.
 
-Give ``rank`` and every figure is the exact whole number of bytes that rank sends with the ring algorithms of
-``course_lib.runtime.collectives``, whatever does not divide; leave it out and it is the mean over the group.
+With ``rank`` given, every figure is the exact number of bytes that this rank sends with the ring algorithms of
+``course_lib.runtime.collectives``, also where sizes do not divide evenly. Without it, it is the mean over the group.
 Sizes are lists because each tensor, bucket or unit is dealt out by itself: ``[elements]`` is one flat buffer.
 
 Sources: DDP buckets arXiv:2006.15704; ZeRO arXiv:1910.02054 section 7; FSDP and hybrid sharding
@@ -70,7 +70,7 @@ def zero_traffic(
     gradient_itemsize: int | None = None,
     accumulation: int = 1,
 ) -> Traffic:
-    """One step of ZeRO: stages 1 and 2 say as much as DDP (2 Psi), stage 3 half as much again (3 Psi).
+    """One step of ZeRO: stages 1 and 2 send as much as DDP (2 Psi), stage 3 sends 1.5 times as much (3 Psi).
 
     Args:
         stage: 0 to 3.
@@ -189,7 +189,12 @@ def pipeline_traffic(
 
 
 def schedule_traffic(schedule: Schedule, elements: int, rank: int, itemsize: int = 2) -> Traffic:
-    """The same for any schedule, read off its actions: a stage's neighbour may live on the same rank."""
+    """What pipeline rank ``rank`` sends under any schedule, counted from its actions: nothing to a stage that it holds
+    itself.
+
+    Args:
+        elements: of one microbatch at a stage's border.
+    """
     at_least(0, elements=elements)
     at_least(1, itemsize=itemsize)
     index(schedule.ranks, rank=rank)
@@ -204,8 +209,8 @@ def schedule_traffic(schedule: Schedule, elements: int, rank: int, itemsize: int
 def context_parallel_traffic(elements: int, ranks: int, layers: int = 1, itemsize: int = 2) -> Traffic:
     """Ring attention on one microbatch: ``elements`` is one rank's block of keys and values together.
 
-    Forward passes the block on p - 1 times. Backward passes it round again, together with its gradient, which
-    needs one step more to come home.
+    Forward passes the block on p - 1 times. Backward passes it round again, together with its gradient, which needs
+    one step more to return to the rank that it belongs to.
     """
     at_least(0, elements=elements, layers=layers)
     at_least(1, ranks=ranks, itemsize=itemsize)
@@ -260,7 +265,7 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
 
 
 def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
-    """The part of ``plan_traffic`` that keeps the copies of the parameters one: experts have fewer copies.
+    """The part of ``plan_traffic`` that keeps the copies of the parameters equal. Experts have fewer copies.
 
     With ZeRO 3 a layer is a unit; the root unit (embedding, final norm, output) stays gathered.
     """

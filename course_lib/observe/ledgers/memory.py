@@ -99,7 +99,7 @@ def record_memory(
     It takes some microseconds for each operator, so do not time what is inside.
 
     Args:
-        device: whose memory; by default that of the model's first parameter.
+        device: the device whose memory is recorded; by default that of the model's first parameter.
         snapshot: on a GPU, where to write the allocator's history for https://pytorch.org/memory_viz.
 
     Raises:

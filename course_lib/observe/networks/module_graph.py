@@ -134,7 +134,7 @@ class ModuleGraph:
         self.sources[function] = [function]
 
     def _prune(self, frame: Frame) -> None:
-        """Leave out functions whose result nobody uses: ``zeros_like`` takes no more than a shape from its input."""
+        """Leave out functions whose result is not used: ``zeros_like`` takes only the shape of its input."""
         useful = {tail for tail, _ in self.edges}
         while dead := {box.key for box in frame.boxes() if box.is_function} - useful:
             frame.drop(dead)

@@ -51,7 +51,7 @@ class Placement:
                     self.bytes[holder] += size_of([parameter]) / len(holders)
 
     def of(self, name: str) -> Holders:
-        """Who holds the module or parameter of this dotted name; empty if nobody does."""
+        """The ranks that hold the module or parameter of this dotted name; empty if none does."""
         while name not in self.table and name:
             name = name.rpartition(".")[0]
         return self.table.get(name, ())

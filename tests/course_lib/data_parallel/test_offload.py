@@ -257,7 +257,7 @@ def test_bad_parameters():
     with pytest.raises(ValueError, match="head is the same parameter as embedding; give it once"):
         OffloadedOptimizer([("embedding", weight), ("head", weight)])
     elsewhere = nn.Parameter(torch.ones(2, device="meta"))
-    with pytest.raises(ValueError, match="far is on meta, the others on cpu; give one device's"):
+    with pytest.raises(ValueError, match="far is on meta, the others are on cpu: all must be on one device"):
         OffloadedOptimizer([("near", weight), ("far", elsewhere)])
     with pytest.raises(ValueError, match="lr must be at least 0, not -1"):
         OffloadedOptimizer([weight], lr=-1)

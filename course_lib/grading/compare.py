@@ -35,7 +35,8 @@ def settle(got: Any, want: Any) -> Any:
     ):
         return got.tolist()
     if isinstance(want, list | tuple) and isinstance(got, list | tuple) and len(got) == len(want):
-        return [settle(one, other) for one, other in zip(got, want, strict=True)]
+        settled = [settle(one, other) for one, other in zip(got, want, strict=True)]
+        return tuple(settled) if isinstance(want, tuple) else settled
     return got
 
 

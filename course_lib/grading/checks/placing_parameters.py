@@ -1,9 +1,8 @@
-"""Checks of chapter 01 on where parameters sit: bytes by prefix, and a balanced plan over BERT."""
+"""The check of chapter 01 on where parameters sit, bytes by prefix, and what comes out of likely mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from course_lib.grading.report import Report, check
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
-from course_lib.observe.networks.placement import size_of
 
 
 def _bytes_by_prefix(
@@ -53,7 +51,62 @@ BYTES: dict[str, Callable[[nn.Module, int], dict[str, int]]] = {
     "when prefixes have one part too many": lambda model, depth: _bytes_by_prefix(
         model.named_parameters(), depth + 1
     ),
+    "when a tied parameter is counted under its last name": lambda model, depth: _bytes_by_prefix(
+        [(name, p) for p, name in {p: n for n, p in _all_names(model)}.items()], depth
+    ),
+    "when parameters are told apart by `data_ptr()`, which is 0 for every tensor on the device meta": (
+        lambda model, depth: _bytes_by_prefix(_told_apart(model, lambda p: p.data_ptr()), depth)
+    ),
+    "when parameters that are views of one tensor are taken for one parameter": (
+        lambda model, depth: _bytes_by_prefix(_told_apart(model, lambda p: p.untyped_storage()._cdata), depth)
+    ),
+    "when a parameter is counted once for each module that it lies in": lambda model, depth: _add_up(
+        (".".join(name.split(".")[:depth]), p)
+        for name, module in model.named_modules()
+        for p in module.parameters()
+    ),
+    "when a prefix of fewer parts counts what its longer prefixes count, too": lambda model, depth: _add_up(
+        (name, p)
+        for name, module in model.named_modules()
+        if len(name.split(".")) <= depth
+        for p in module.parameters()
+    ),
+    "when a prefix of fewer parts counts what its longer prefixes count, too, and the model itself is left out": (
+        lambda model, depth: _add_up(
+            (name, p)
+            for name, module in model.named_modules()
+            if name and len(name.split(".")) <= depth
+            for p in module.parameters()
+        )
+    ),
+    "when parameters of a module that has children are left out": lambda model, depth: _bytes_by_prefix(
+        [
+            (name, p)
+            for name, p in model.named_parameters()
+            if not list(model.get_submodule(name.rpartition(".")[0]).children())
+        ],
+        depth,
+    ),
 }
+
+
+def _all_names(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return list(model.named_parameters(remove_duplicate=False))
+
+
+def _told_apart(model: nn.Module, mark: Callable[[Tensor], int]) -> list[tuple[str, Tensor]]:
+    """The named parameters without those whose mark was seen before."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, p in model.named_parameters():
+        first.setdefault(mark(p), (name, p))
+    return list(first.values())
+
+
+def _add_up(prefixed: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for prefix, p in prefixed:
+        total[prefix] = total.get(prefix, 0) + p.numel() * p.element_size()
+    return total
 
 
 def _of_storages(model: nn.Module, depth: int) -> dict[str, int]:
@@ -111,100 +164,3 @@ def check_01_2(report: Report, bytes_by_prefix: Callable) -> None:
 
 def _without_empty(got: object) -> object:
     return {k: v for k, v in got.items() if v} if isinstance(got, dict) else got
-
-
-def _units(model: Bert) -> list[str]:
-    layers = [f"encoder.layer.{i}" for i in range(len(model.encoder.layer))]
-    return ["embeddings", *layers] + (["pooler"] if model.pooler is not None else [])
-
-
-def _lightest_heaviest(sizes: list[int], ranks: int) -> int:
-    """The least that the heaviest of ``ranks`` runs of neighbours can weigh, by dynamic programming."""
-    sums = [0]
-    for size in sizes:
-        sums.append(sums[-1] + size)
-    best = dict(enumerate(sums))  # of the first n units on one rank
-    for _ in range(ranks - 1):
-        best = {
-            n: min((max(best[m], sums[n] - sums[m]) for m in range(n) if m in best and m), default=sums[-1])
-            for n in range(1, len(sums))
-        }
-    return best[len(sizes)]
-
-
-def _equal_numbers(sizes: list[int], ranks: int) -> int:
-    """The heaviest rank where each has the same number of parts."""
-    return _heaviest(sizes, [i * ranks // len(sizes) for i in range(len(sizes))], ranks)
-
-
-def _up_to_the_average(sizes: list[int], ranks: int) -> int:
-    """The heaviest rank where each is filled for as long as it stays below the average."""
-    average, plan, rank, held = sum(sizes) / ranks, [], 0, 0
-    for i, size in enumerate(sizes):
-        needed = len(sizes) - i <= ranks - 1 - rank
-        if held and rank < ranks - 1 and (held + size > average or needed):
-            rank, held = rank + 1, 0
-        plan.append(rank)
-        held += size
-    return _heaviest(sizes, plan, ranks)
-
-
-def _heaviest(sizes: list[int], plan: list[int], ranks: int) -> int:
-    held = [0] * ranks
-    for size, rank in zip(sizes, plan, strict=True):
-        held[rank] += size
-    return max(held)
-
-
-HEAVIEST: dict[str, Callable[[list[int], int], int]] = {
-    "when parts are dealt out by their number, and not by their bytes": _equal_numbers,
-    "when every rank is filled up to the average": _up_to_the_average,
-}
-
-
-@check
-def check_01_3(report: Report, balanced_placement: Callable) -> None:
-    wide_words = {"vocab_size": 4000, "num_hidden_layers": 8}
-    long_words = {"vocab_size": 400, "num_hidden_layers": 5, "hidden_size": 48, "num_attention_heads": 3}
-    many = BertConfig.tiny(vocab_size=12000, num_hidden_layers=11)
-    models = {
-        "8 layers, 4,000 words": (BertConfig.tiny(**wide_words), False, (1, 2, 3, 5)),
-        "8 layers, 4,000 words, a pooler": (BertConfig.tiny(**wide_words), True, (2, 4, 10)),
-        "5 layers, 400 words, a pooler": (BertConfig.tiny(**long_words), True, (2, 3, 4, 6)),
-        "11 layers, 12,000 words": (many, False, (4, 7, 12)),
-        "8 layers, 4,000 words in bfloat16": (BertConfig.tiny(**wide_words), True, (2, 3)),
-    }
-    for name, (config, pooler, counts) in models.items():
-        model = Bert(config, pooler=pooler)
-        if "bfloat16" in name:
-            model.embeddings.to(torch.bfloat16)
-        units = _units(model)
-        sizes = [size_of(model.get_submodule(unit).parameters()) for unit in units]
-        for ranks in counts:
-            with report.case(f"{name}, {ranks} rank{'s' * (ranks > 1)}"):
-                got = balanced_placement(model, ranks)
-                if not isinstance(got, dict):
-                    problem = f"got {type(got).__name__}, expected a dict from module name to rank"
-                    report.fail(problem, task="a dict from module names to ranks")
-                missing = [unit for unit in units if unit not in got]
-                if missing:
-                    report.fail(f"{', '.join(missing)} is not placed", task=PARTS)
-                plan = [got[unit] for unit in units]
-                steps = {after - before for before, after in pairwise(plan)}
-                task = "A rank holds neighbours in the order of computation"
-                where = f"in the order of computation, the parts are on ranks {plan}"
-                report.true(plan[0] == 0 and steps <= {0, 1}, "every rank holds neighbours", where, task=task)
-                task = "every rank holds at least one part"
-                held = f"{len(set(plan))} of {ranks} ranks hold something"
-                report.true(len(set(plan)) == ranks, "every rank holds something", held, task=task)
-                report.at_most(
-                    "bytes on the heaviest rank",
-                    _heaviest(sizes, plan, ranks),
-                    _lightest_heaviest(sizes, ranks),
-                    mistakes=HEAVIEST,
-                    given=(sizes, ranks),
-                    task="the rank with the most bytes has as few bytes as any such plan allows",
-                )
-
-
-PARTS = "The parts are `embeddings`, every `encoder.layer.i`, and `pooler` where `model.pooler is not None`"

@@ -1,18 +1,14 @@
-"""Checks of chapter 01 on looking: shapes by hooks, and without leaving a trace."""
+"""The check of chapter 01 on shapes by hooks, and what comes out of likely mistakes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.compare import same
-from course_lib.grading.parameter_copies import ParameterCopies
 from course_lib.grading.report import Report, check
-from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import BasicBlock, ResNet18
 
@@ -52,13 +48,14 @@ def _leaf_calls(model: nn.Module, *inputs: Tensor) -> list[tuple[str, tuple[int,
     return calls
 
 
-def _hooks(model: nn.Module) -> list[int]:
+def hooks_of(model: nn.Module) -> list[int]:
     """Identities of all hooks that a forward pass runs."""
     found = [(module._forward_hooks, module._forward_pre_hooks) for module in model.modules()]
     return [id(hook) for both in found for hooks in both for hook in hooks.values()]
 
 
 Calls = list[tuple[str, tuple[int, ...]]]
+Hooks = tuple[list[int], list[int]]  # of the model before the answer ran, and after
 
 
 def _noted(model: nn.Module, inputs: Any, *, leaves: bool = True, of_input: bool = False) -> Calls:
@@ -77,6 +74,24 @@ def _noted(model: nn.Module, inputs: Any, *, leaves: bool = True, of_input: bool
     return calls
 
 
+def _by_module(model: nn.Module, inputs: Any) -> Calls:
+    calls = _leaf_calls(model, inputs)
+    return [call for name, _ in model.named_modules() for call in calls if call[0] == name]
+
+
+def _under_all_names(model: nn.Module, inputs: Any) -> Calls:
+    names: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(id(module), []).append(name)
+    of = {each[0]: each for each in names.values()}
+    return [(name, shape) for first, shape in _leaf_calls(model, inputs) for name in of[first]]
+
+
+def _under_the_last_name(model: nn.Module, inputs: Any) -> Calls:
+    last = {module: name for name, module in model.named_modules(remove_duplicate=False)}
+    return [(last[model.get_submodule(name)], shape) for name, shape in _leaf_calls(model, inputs)]
+
+
 def _by_construction(model: nn.Module, inputs: Any) -> Calls:
     shapes = dict(_leaf_calls(model, inputs))
     return [(name, shapes[name]) for name, _ in model.named_modules() if name in shapes]
@@ -88,6 +103,19 @@ LEAF_SHAPES: dict[str, Callable[[nn.Module, Any], Calls]] = {
         lambda m, x: [(_last_name(m), shape) for _, shape in _leaf_calls(m, x)]
     ),
     "when the entries stand in the order of construction": _by_construction,
+    "when the calls of each module stand together, in the order of construction": _by_module,
+    "when a module that has two names is in the list under both": _under_all_names,
+    "when a module that has two names is in the list under the last one": _under_the_last_name,
+    "when a model that has no children itself is left out": lambda m, x: [
+        c for c in _leaf_calls(m, x) if c[0]
+    ],
+    "when the name is the name of the module's class": lambda m, x: [
+        (type(m.get_submodule(name)).__name__, shape) for name, shape in _leaf_calls(m, x)
+    ],
+    "when the name is only the last part of the dotted name": lambda m, x: [
+        (name.rpartition(".")[2], shape) for name, shape in _leaf_calls(m, x)
+    ],
+    "when the shape lacks the batch": lambda m, x: [(name, shape[1:]) for name, shape in _leaf_calls(m, x)],
     "when modules with children are in the list too": lambda m, x: _noted(m, x, leaves=False),
     "when all modules but the model itself are in the list": lambda m, x: [
         (name, shape) for name, shape in _noted(m, x, leaves=False) if name
@@ -104,129 +132,68 @@ def check_01_1(report: Report, leaf_shapes: Callable) -> None:
     cases = {
         "a block whose relu runs twice": (BasicBlock(4, 8, stride=2), torch.randn(2, 4, 6, 6)),
         "ResNet-18, 8 channels wide": (ResNet18(10, 1, small_images=True, width=8), torch.randn(3, 1, 8, 8)),
-        "GPT with two layers": (GPT(GPTConfig.tiny(num_layers=2)), TOKENS),
+        "GPT with two layers": (GPT(GPTConfig.tiny(num_layers=2)), torch.ones(2, 8, dtype=torch.long)),
         "one linear layer": (nn.Linear(3, 5), torch.randn(2, 3)),
         "a model that runs its modules in another order": (Counted(), torch.randn(3, 6)),
     }
+    removes = True  # its own hooks, where nothing raises
     for name, (model, inputs) in cases.items():
         with report.case(name):
-            hooks = _hooks(model)
+            before = hooks_of(model)
             got = leaf_shapes(model, inputs)
             got = [(n, tuple(shape)) for n, shape in got] if isinstance(got, list) else got
-            left = _hooks(model)
+            hooks = before, hooks_of(model)
+            removes = removes and _left_and_gone(hooks)[0] == 0
             want = _leaf_calls(model, inputs)
             task = "one entry for every call of a module without children, in the order of the calls"
             fact = f"{len(want)} calls, in order" if len(want) > 1 else "1 call"
             report.equal(fact, got, want, mistakes=LEAF_SHAPES, given=(model, inputs), task=task)
-            _hooks_kept(report, hooks, left)
+            _hooks_kept(report, hooks, {"when the hooks are not removed": len(set(want))})
     with report.case("a model that has a hook already"):
         model, seen = Counted(), []
         model.wide.register_forward_hook(lambda *_: seen.append(1))
-        hooks = _hooks(model)
+        before = hooks_of(model)
         leaf_shapes(model, torch.randn(3, 6))
-        _hooks_kept(report, hooks, _hooks(model))
-        report.at_most("forward passes", model.passes, 1, task="one forward pass")
+        cleared = "when all hooks of a module are cleared, and not only its own"
+        _hooks_kept(report, (before, hooks_of(model)), {cleared: 0})
+        report.at_most(
+            "forward passes",
+            model.passes,
+            1,
+            mistakes={"when the model runs once for each leaf": 4},
+            task="one forward pass",
+        )
     with report.case("a model that raises half-way"):
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5))
         try:
             leaf_shapes(model, torch.zeros(1, 4))
         except RuntimeError:
-            _hooks_kept(report, [], _hooks(model))
+            why = "when the forward pass raises before the line that removes the hooks, and no `finally` does it"
+            _hooks_kept(
+                report, ([], hooks_of(model)), {why if removes else "when the hooks are not removed": 2}
+            )
         else:
-            report.fail("its error does not reach the caller", task="its error reaches the caller")
+            why = "an `except` or a `return` in the `finally` has taken it"
+            report.fail(f"its error does not reach the caller\n({why})", task="its error reaches the caller")
 
 
-def _hooks_kept(report: Report, before: list[int], after: list[int]) -> None:
-    more, fewer = len([h for h in after if h not in before]), len([h for h in before if h not in after])
-    problem = f"{more} of its own are left, and {fewer} of the caller's are gone"
-    task = "Afterwards the model has the hooks that it had before, and no others"
-    report.true(not more and not fewer, "the hooks are as before", f"hooks: {problem}", task=task)
+def _left_and_gone(hooks: Hooks) -> tuple[int, int]:
+    before, after = hooks
+    return len([h for h in after if h not in before]), len([h for h in before if h not in after])
+
+
+def _hooks_kept(report: Report, hooks: Hooks, mistakes: dict[str, int]) -> None:
+    """``mistakes``: how many hooks of its own each leaves; one that leaves none has removed the caller's."""
+    left, gone = _left_and_gone(hooks)
+    report.true(
+        not left and not gone,
+        "the hooks are as before",
+        f"hooks: {left} of its own are left, and {gone} of the caller's are gone",
+        got=(left, gone),
+        mistakes={text: (number, 0 if number else len(hooks[0])) for text, number in mistakes.items()},
+        task="Afterwards the model has the hooks that it had before, and no others",
+    )
 
 
 def _last_name(model: nn.Module) -> str:
     return [name for name, _ in model.named_modules()][-1]
-
-
-class Fragile(Counted):
-    """Raises for inputs of more than three rows, in the middle of its forward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        result = super().forward(x)
-        if len(x) > 3:
-            raise RuntimeError("too many rows")
-        return result
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, object]]:
-    yield "training modes", [module.training for module in model.modules()]
-    yield "buffers", [(id(b), b.clone()) for b in model.buffers()]
-    yield "the random state", torch.get_rng_state()
-    yield "gradients", {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    yield "requires_grad", [p.requires_grad for p in model.parameters()]
-    yield "parameters", [(id(p), p.detach().clone()) for p in model.parameters()]
-    yield "gradient mode", torch.is_grad_enabled()
-    yield "hooks", _hooks(model)
-
-
-TASKS = {
-    "training modes": "the `training` flag of every module",
-    "hooks": "and the model's hooks",
-}
-
-
-@contextmanager
-def _unchanged(report: Report, model: nn.Module) -> Iterator[None]:
-    before = dict(_state(model))
-    try:
-        yield
-        after = dict(_state(model))
-    finally:
-        torch.set_grad_enabled(before["gradient mode"])  # whatever an answer does, the next check needs it
-    for what, now in after.items():
-        if not same(now, before[what]):
-            report.fail(f"{what}: not as before", task=TASKS.get(what, "Afterwards everything is as it was"))
-    report.ok("modes, buffers, gradients, parameters, hooks, random state as before")
-
-
-def _of_training(model: nn.Module, inputs: Any) -> Any:
-    return tuple(inputs.shape)
-
-
-@check
-def check_01_4(report: Report, output_shape: Callable) -> None:
-    torch.manual_seed(0)
-    resnet, counted, fragile = ResNet18(10, 1, small_images=True, width=8), Counted(), Fragile()
-    resnet.bn1.eval()  # one norm is in evaluation mode, as in fine-tuning
-    resnet.conv1.requires_grad_(False)
-    counted.dropout.eval()
-    counted.wide.register_forward_hook(lambda *_: None)
-    counted(torch.randn(4, 6)).sum().backward()
-    cases = {
-        "ResNet-18 with one frozen norm": (resnet, torch.randn(4, 1, 8, 8), (4, 10)),
-        "a model with gradients and a hook, which draws random numbers": (counted, torch.randn(3, 6), (3, 6)),
-        "one row, which BatchNorm refuses to train on": (counted, torch.randn(1, 6), (1, 6)),
-        "one linear layer in bfloat16": (nn.Linear(3, 5).bfloat16(), torch.ones(2, 3).bfloat16(), (2, 5)),
-    }
-    for name, (model, inputs, want) in cases.items():
-        with report.case(name):
-            with _unchanged(report, model):
-                got = output_shape(model, inputs)
-            mistakes = {"when the shape is that of the input": _of_training}
-            task = "Return the shape of what `model(*inputs)` returns in evaluation mode"
-            report.equal("output shape", got, want, mistakes=mistakes, given=(model, inputs), task=task)
-    with report.case("a model that raises half-way"):
-        rows = torch.randn(4, 6)
-        with _unchanged(report, fragile):
-            try:
-                output_shape(fragile, rows)
-            except RuntimeError:
-                pass
-            else:
-                report.fail("its error does not reach the caller", task="its error reaches the caller")
-    with report.case("BERT, 11,000 words"):
-        bert = Bert(BertConfig.tiny(vocab_size=11000))
-        with _unchanged(report, bert), ParameterCopies(bert) as copies:
-            got = output_shape(bert, TOKENS)
-        report.equal("output shape", got, (2, 8, 64))
-        task = "no parameter is copied"
-        report.at_most("bytes of parameters copied", copies.bytes, 0, task=task)

@@ -51,7 +51,8 @@ def plot_memory(
         raise ValueError(f"{len(bars)} bars are named, so each set must have as many, not {len(sets[0])}")
     longest = max((len(bar) for bar in bars or ()), default=0)
     need = sum(max(1.1, max(0.42, 0.085 * longest + 0.1) * len(ranks)) for ranks in sets)
-    stacked = need > WIDTH - 1.9 and len(sets) > 1  # what the legend and the ticks leave
+    room = WIDTH - 1.9  # what the legend and the ticks leave
+    stacked = need > room and len(sets) > 1
     figure = Figure(figsize=(WIDTH, 0.2 + 2.6 * (len(sets) if stacked else 1)), layout="constrained")
     if stacked:
         axes = figure.subplots(len(sets), 1, sharey=True, squeeze=False)[:, 0]
@@ -76,7 +77,8 @@ def plot_memory(
             if stacked or axis is axes[-1]:
                 label_capacity(axis, capacity, size, device)
         axis.set_title(title, loc="left", fontsize=TITLE)
-        axis.set_xticks(range(0, len(ranks), 1 if bars or len(ranks) <= 16 else len(ranks) // 8), bars)
+        labels = [bar.replace(" ", "\n") for bar in bars] if bars and need > room and not stacked else bars
+        axis.set_xticks(range(0, len(ranks), 1 if bars or len(ranks) <= 16 else len(ranks) // 8), labels)
         axis.set_xlabel("rank" if bars is None else "", fontsize=TEXT)
         axis.set_xlim(-0.8, len(ranks) - 0.2)
         bare(axis)

@@ -57,12 +57,12 @@ CHAPTERS = {
     "24": Chapter("low_precision", ("03",)),
 }
 
-PATHS = {
-    "one GPU with too little memory": ("03", "06", "08", "17"),
+PATHS = {  # each chapter stands behind those that it builds on
+    "one GPU with too little memory": ("03", "08"),
     "a cluster for the first time": ("03", "04", "05", "06", "07", "08"),
-    "one model over many devices": ("04", "09", "10", "11", "12", "13", "14", "21"),
-    "fine-tuning": ("02", "03", "17", "18"),
-    "attention": ("02", "15", "16"),
+    "one model over many devices": ("03", "04", "05", "08", "09", "10", "11", "12", "13", "21"),
+    "fine-tuning": ("01", "02", "03", "17", "18"),
+    "long sequences": ("01", "02", "03", "04", "08", "15", "14", "16"),
 }
 
 

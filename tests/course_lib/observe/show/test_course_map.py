@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from course_lib.observe.show.course_map import CHAPTERS, COMPLETE, PATHS, course_map, course_paths
 
 ROOT = Path(__file__).parents[4]
@@ -26,7 +28,14 @@ def test_chapters_build_on_others_without_a_circle():
         assert ready, f"{', '.join(left)} build on each other"
         placed.update(ready)
         left = {number: chapter for number, chapter in left.items() if number not in placed}
-    assert {number for numbers in PATHS.values() for number in numbers} <= set(CHAPTERS)
+
+
+@pytest.mark.parametrize("purpose", PATHS)
+def test_a_path_leaves_out_nothing_that_its_chapters_build_on(purpose):
+    read = {"00"}
+    for number in PATHS[purpose]:
+        assert read.issuperset(CHAPTERS[number].builds_on), f"{number} builds on {CHAPTERS[number].builds_on}"
+        read.add(number)
 
 
 def test_the_map_shows_points_and_names_what_builds_on_what():

@@ -61,7 +61,13 @@ def plot_shares(
     axis.set_title(title, loc="left", fontsize=TITLE)
     handles = [axis.barh(0, 0, color=PALETTE[i % len(PALETTE)]) for i in range(len(parts))]
     figure.legend(
-        handles, parts, loc="outside lower center", ncols=min(len(parts), 5), frameon=False, fontsize=TEXT
+        handles,
+        parts,
+        loc="outside lower center",
+        ncols=min(len(parts), 6),
+        columnspacing=1.2,
+        frameon=False,
+        fontsize=TEXT,
     )
     return render(figure, f"{title}: " * bool(title) + "; ".join(map(_sentence, quantities.items())) + ".")
 

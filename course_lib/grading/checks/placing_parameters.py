@@ -118,11 +118,12 @@ def _of_storages(model: nn.Module, depth: int) -> dict[str, int]:
 
 
 def _stacked() -> nn.Module:
-    """Two layers whose weights are rows of one tensor, and a parameter of the model itself, which is frozen."""
+    """Two layers whose weights are rows of one tensor, a bias that is frozen, and a parameter of the model itself."""
     together = torch.zeros(20, 6)
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
     model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
-    model.register_parameter("gain", nn.Parameter(torch.ones(1), requires_grad=False))
+    model[1].bias.requires_grad_(False)
+    model.register_parameter("gain", nn.Parameter(torch.ones(1)))
     return model
 
 

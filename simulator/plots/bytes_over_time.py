@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.inputs.checks import positive
@@ -33,6 +33,7 @@ def plot_bytes_over_time(
     unit: str = "",
     capacity: float | None = None,
     device: str = "",
+    marks: Mapping[float, str] | None = None,
     alt: str | None = None,
 ) -> Picture:
     """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank.
@@ -46,6 +47,7 @@ def plot_bytes_over_time(
         unit: of the time axis, such as ``"seconds"``; without it the axis has no numbers.
         capacity: bytes of one device, drawn as a line.
         device: its name, written beside the line: ``"one A100"``.
+        marks: times at which a dotted line is drawn, with what ended there.
         alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
             agree where they were measured.
     """
@@ -82,6 +84,19 @@ def plot_bytes_over_time(
     first.set_ylim(0, max(1.3 * peak, 1.25 * (capacity or 0)) / size)
     first.yaxis.set_major_locator(MaxNLocator(3 if lines > 1 else 5, steps=[1, 2, 5, 10]))
     first.yaxis.set_major_formatter(FuncFormatter(ticks_in(bytes_unit)))
+    for axis in axes.flat:
+        for moment in marks or ():
+            axis.axvline(moment, color="#222222", linestyle=":", linewidth=1)
+    for moment, what in (marks or {}).items():
+        first.annotate(
+            what,
+            (moment, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            fontsize=TEXT,
+        )
     if capacity is not None:
         label_capacity(axes[0, -1], capacity, size, device)
     for axis in axes[-1]:

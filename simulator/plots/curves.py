@@ -25,6 +25,7 @@ def plot_curves(
     x: str = "step",
     y: str = "loss",
     bottom: float | None = None,
+    stairs: bool = False,
     alt: str | None = None,
 ) -> Picture:
     """Several curves in one set of axes; panels stand two in a row, drawn to one scale.
@@ -34,6 +35,7 @@ def plot_curves(
         titles: one for each panel.
         x, y: what the axes say.
         bottom: where the vertical axis begins; by default a little below the lowest curve.
+        stairs: keep each value until the next one, for what changes all at once; by default points are joined.
         alt: the sentence that says what is seen; by default what is drawn.
     """
     from matplotlib.figure import Figure
@@ -56,7 +58,16 @@ def plot_curves(
     for axis, curves, title in zip(axes, panels, titles, strict=False):
         strokes = STROKES if len(curves) > 1 else [ALONE]
         for (name, values), (colour, width, style) in zip(curves.items(), strokes, strict=False):
-            axis.plot(range(len(values)), values, color=colour, linewidth=width, linestyle=style, label=name)
+            ends = [*values, values[-1]] if stairs else values  # the last value, too, lasts for a step
+            axis.plot(
+                range(len(ends)),
+                ends,
+                color=colour,
+                linewidth=width,
+                linestyle=style,
+                label=name,
+                drawstyle="steps-post" if stairs else "default",
+            )
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlabel(x, fontsize=TEXT, loc="right")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

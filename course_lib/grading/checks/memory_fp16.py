@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.memory import record_memory
@@ -29,6 +29,29 @@ class Batch:
     scale: float = 2.0**10
 
 
+class Scaler(torch.amp.GradScaler):
+    """Counts its updates."""
+
+    updates = 0
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        self.updates += 1
+        super().update(*args, **kwargs)
+
+
+class LossTypes(TorchDispatchMode):
+    """Notes the type of what a loss is computed from: in this model nothing else takes a log-softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func._schema.name in ("aten::_log_softmax", "aten::logsumexp"):
+            self.seen.add(str(args[0].dtype).removeprefix("torch."))
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True)
 class Played:
     """What came of some steps: how far each parameter moved, and what else could be seen."""
@@ -38,6 +61,8 @@ class Played:
     scales: list[float]
     forwards: list[tuple[int, torch.dtype]]  # sequences, and the type of a linear layer's output
     activations: int  # bytes at the peak
+    losses_in: list[str]  # the types of the logits from which a loss was computed
+    forgotten: bool  # a step ended without an update of the scaler; it was the last one played
 
 
 def play_fp16(
@@ -55,20 +80,23 @@ def play_fp16(
             p.grad = 0.1 * batch.scale * torch.randn_like(p)
         start = torch.cat([p.detach().flatten() for p in model.parameters()])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=batch.scale, growth_interval=2)
+        scaler = Scaler("cpu", init_scale=batch.scale, growth_interval=2)
         forwards: list[tuple[int, torch.dtype]] = []
         model.blocks[0].mlp.up.register_forward_hook(
             lambda module, args, output: forwards.append((len(output), output.dtype))
         )
-        losses, scales = [], []
-        with record_memory(model, optimizer) if measured else nullcontext() as log:
+        losses, scales, forgotten = [], [], False
+        with record_memory(model, optimizer) if measured else LossTypes() as log:
             for i in range(steps):
+                if forgotten := scaler.updates < i:
+                    break
                 loss = step(model, optimizer, scaler, tokens[i], targets[i], batch.micro, batch.max_norm)
                 losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
                 scales.append(scaler.get_scale())
     moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - start
     activations = max(held.activations for held in log.held) if measured else 0
-    return Played(moved, losses, scales, forwards, activations)
+    types = [] if measured else sorted(log.seen)
+    return Played(moved, losses, scales, forwards, activations, types, forgotten)
 
 
 FP16 = {
@@ -77,10 +105,20 @@ FP16 = {
     "when the mean loss of a part is divided by `micro`": "micro",
     "when the gradients are clipped while they are still multiplied by the scale": "clip",
     "when the gradients are not clipped": "none",
+    "when each parameter's gradient is clipped alone, and not all together": "each",
     "when each part's gradients are clipped before those of the next are added": "clip parts",
     "when the gradients of the step before are still there": "keep",
     "when the optimizer makes an update after every part": "every",
     "when the gradients are set to zero before every part, so that only the last part's are used": "last",
+}
+
+
+LOSSES = {
+    "when the loss of the last part is returned": "last loss",
+    "when the share of the last part in the loss is returned": "last share",
+    "when the losses of the parts are added up and not averaged": "sum of losses",
+    "when every part counts the same in the loss, however many sequences it has": "mean of losses",
+    "when the loss is returned multiplied by the scale": "scaled loss",
 }
 
 
@@ -96,16 +134,18 @@ def right_step(slip: str = "") -> Callable[..., float]:
         micro: int,
         max_norm: float,
     ) -> float:
+        scale = scaler.get_scale()
         if slip != "keep":
             optimizer.zero_grad()
-        total, losses = 0.0, []
+        total, losses, each = 0.0, [], []
         parts = list(zip(tokens.split(micro), targets.split(micro), strict=True))
 
         def clip() -> None:
             if slip != "clip":
                 scaler.unscale_(optimizer)
-            if slip != "none":
-                clip_grad_norm_(model.parameters(), max_norm)
+            for some in [[p] for p in model.parameters()] if slip == "each" else [model.parameters()]:
+                if slip != "none":
+                    clip_grad_norm_(some, max_norm)
 
         for x, y in parts:
             if slip == "last":
@@ -113,7 +153,9 @@ def right_step(slip: str = "") -> Callable[..., float]:
             share = {"sum": 1.0, "parts": 1 / len(parts), "micro": 1 / micro}.get(slip, len(x) / len(tokens))
             with torch.autocast("cpu", torch.float16):
                 logits = model(x)
-            loss = share * cross_entropy(logits.float(), y)
+            mean = cross_entropy(logits.float(), y)
+            each.append(mean.detach())
+            loss = share * mean
             total += loss.item()
             if slip == "joined":
                 losses.append(loss)
@@ -130,8 +172,18 @@ def right_step(slip: str = "") -> Callable[..., float]:
             scaler.scale(sum(losses)).backward()
         if slip != "every":
             clip()
-            scaler.step(optimizer)
+            if slip == "direct":
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
             scaler.update()
-        return total
+        returned = {
+            "last loss": each[-1],
+            "last share": loss,
+            "sum of losses": sum(each),
+            "mean of losses": sum(each) / len(each),
+            "scaled loss": total * scale,
+        }
+        return float(returned.get(slip, total))
 
     return step

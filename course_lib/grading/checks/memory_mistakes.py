@@ -1,4 +1,7 @@
-"""Likely mistakes of chapter 03 that count bytes wrongly, as programs; ``memory_steps`` has those of the steps."""
+"""Likely mistakes of chapter 03 that count bytes wrongly, as programs.
+
+``memory_scaler`` and ``memory_fp16`` have those of the training steps.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,10 @@ def _storages(model: nn.Module) -> Bytes:
     return 2 * every, 2 * trained, 12 * trained
 
 
+def _by_address(model: nn.Module) -> Bytes:
+    return _counted({p.data_ptr(): p for p in reversed([*model.parameters()])}.values(), 2, 2, 12)
+
+
 STATES: dict[str, Callable[[nn.Module], Bytes]] = {
     "when frozen parameters are given gradients and optimizer states": _for_all(2, 2, 12),
     "when frozen parameters are left out, though forward computes with them": _for_all(
@@ -93,19 +100,24 @@ STATES: dict[str, Callable[[nn.Module], Bytes]] = {
     "when parameters and gradients are counted in the dtype that the model has now": _all_as_stored,
     "when a parameter that is a view is counted with the whole tensor": _storages,
     "when elements are counted and not bytes": lambda model: _counted(model.parameters(), 1, 1, 3),
+    "when parameters are told apart by their address, which is 0 for all of them on the device meta": _by_address,
 }
 
 
 # ---- 03.3: what autograd keeps ----------------------------------------------------------------------------
 
 
-def by_hooks(once: str = "", own: str = "", size: str = "storage") -> Callable[[nn.Module, Tensor], int]:
+def by_hooks(
+    once: str = "", own: str = "", size: str = "storage", held: bool = True
+) -> Callable[[nn.Module, Tensor], int]:
     """The count of ``pack``'s calls with something changed; as it stands it counts every call with its storage.
 
     Args:
-        once: ``"storage"``: the first call with a storage counts; ``"last"``: the last one; empty: all.
+        once: ``"storage"``: the first call with a storage counts; ``"last"``: the last one; ``"view"``: the first
+            one with a tensor that begins there; empty: all.
         own: what of the model is left out: ``"parameters"``, ``"all"`` (buffers too), or nothing.
-        size: what counts: ``"storage"``, ``"view"``, or ``"elements"``.
+        size: what counts: ``"storage"``, ``"view"``, ``"elements"``, or ``"fp32"``: four bytes for each of them.
+        held: whether ``pack`` returns what it got, so that it stays in memory.
     """
 
     def program(model: nn.Module, x: Tensor) -> int:
@@ -117,9 +129,10 @@ def by_hooks(once: str = "", own: str = "", size: str = "storage") -> Callable[[
         def pack(t: Tensor) -> Tensor:
             storage = t.untyped_storage()
             if storage.data_ptr() not in mine:
-                sizes = {"storage": storage.nbytes(), "view": t.nbytes, "elements": t.numel()}
-                found.append((storage.data_ptr(), sizes[size]))
-            return t
+                fp32 = 4 * storage.nbytes() // t.element_size()
+                sizes = {"storage": storage.nbytes(), "view": t.nbytes, "elements": t.numel(), "fp32": fp32}
+                found.append((t.data_ptr() if once == "view" else storage.data_ptr(), sizes[size]))
+            return t if held else None
 
         with saved_tensors_hooks(pack, lambda t: t):
             output = model(x)
@@ -147,6 +160,39 @@ def _without_input(model: nn.Module, x: Tensor) -> int:
     return sum(kept.values())
 
 
+def _of_modules(*, inputs: bool) -> Callable[[nn.Module, Tensor], int]:
+    """The outputs of all modules, and their inputs as well: what is easily seen, kept or not."""
+
+    def program(model: nn.Module, x: Tensor) -> int:
+        seen: dict[int, Tensor] = {}
+
+        def note(_: nn.Module, args: tuple, output: Tensor) -> None:
+            for t in (*args, output) if inputs else (output,):
+                seen[t.untyped_storage().data_ptr()] = t
+
+        handles = [module.register_forward_hook(note) for module in model.modules()]
+        try:
+            model(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return sum(t.untyped_storage().nbytes() for t in seen.values())
+
+    return program
+
+
+def _in_mode(training: bool) -> Callable[[nn.Module, Tensor], int]:
+    def program(model: nn.Module, x: Tensor) -> int:
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            return by_hooks(once="storage", own="all")(model.train(training), x)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    return program
+
+
 SAVED_BYTES: dict[str, Callable[[nn.Module, Tensor], int]] = {
     "when a storage is counted once for each operator that keeps it": by_hooks(own="all"),
     "when parameters and buffers are counted too": by_hooks(once="storage"),
@@ -161,6 +207,19 @@ SAVED_BYTES: dict[str, Callable[[nn.Module, Tensor], int]] = {
     "when every tensor counts with its own bytes, and as often as it comes": by_hooks(own="all", size="view"),
     "when elements are counted and not bytes": by_hooks(once="storage", own="all", size="elements"),
     "when the input is left out": _without_input,
+    "when two parts of one storage count as two storages, because they begin at different addresses": by_hooks(
+        once="view", own="all"
+    ),
+    "when every element counts with the four bytes of fp32": by_hooks(once="storage", own="all", size="fp32"),
+    "when `pack` does not return the tensor: its memory is freed, and its address is soon used again": by_hooks(
+        once="last", own="all", held=False
+    ),
+    "when the outputs of all modules are counted, and not what operators keep": _of_modules(inputs=False),
+    "when the inputs and outputs of all modules are counted, and not what operators keep": _of_modules(
+        inputs=True
+    ),
+    "when the model is set to training mode before it is measured": _in_mode(True),
+    "when the model is set to evaluation mode before it is measured": _in_mode(False),
 }
 
 
@@ -183,6 +242,9 @@ LARGEST_BATCH: dict[str, Callable[[float, float, float], int]] = {
     ),
     "when the number is rounded to the nearest, and not down": lambda one, two, room: max(
         0, round((room - (2 * one - two)) / (two - one))
+    ),
+    "when only 1, 2, 4, 8 and so on are tried": lambda one, two, room: (
+        0 if room < one else 2 ** (int((room - (2 * one - two)) // (two - one)).bit_length() - 1)
     ),
     "when at least one sequence is returned, though none fits": lambda one, two, room: max(
         1, int((room - (2 * one - two)) // (two - one))

@@ -107,9 +107,7 @@ STATES: dict[str, Callable[[nn.Module], Bytes]] = {
 # ---- 03.3: what autograd keeps ----------------------------------------------------------------------------
 
 
-def by_hooks(
-    once: str = "", own: str = "", size: str = "storage", held: bool = True
-) -> Callable[[nn.Module, Tensor], int]:
+def by_hooks(once: str = "", own: str = "", size: str = "storage") -> Callable[[nn.Module, Tensor], int]:
     """The count of ``pack``'s calls with something changed; as it stands it counts every call with its storage.
 
     Args:
@@ -117,7 +115,6 @@ def by_hooks(
             one with a tensor that begins there; empty: all.
         own: what of the model is left out: ``"parameters"``, ``"all"`` (buffers too), or nothing.
         size: what counts: ``"storage"``, ``"view"``, ``"elements"``, or ``"fp32"``: four bytes for each of them.
-        held: whether ``pack`` returns what it got, so that it stays in memory.
     """
 
     def program(model: nn.Module, x: Tensor) -> int:
@@ -132,7 +129,7 @@ def by_hooks(
                 fp32 = 4 * storage.nbytes() // t.element_size()
                 sizes = {"storage": storage.nbytes(), "view": t.nbytes, "elements": t.numel(), "fp32": fp32}
                 found.append((t.data_ptr() if once == "view" else storage.data_ptr(), sizes[size]))
-            return t if held else None
+            return t
 
         with saved_tensors_hooks(pack, lambda t: t):
             output = model(x)
@@ -211,9 +208,6 @@ SAVED_BYTES: dict[str, Callable[[nn.Module, Tensor], int]] = {
         once="view", own="all"
     ),
     "when every element counts with the four bytes of fp32": by_hooks(once="storage", own="all", size="fp32"),
-    "when `pack` does not return the tensor: its memory is freed, and its address is soon used again": by_hooks(
-        once="last", own="all", held=False
-    ),
     "when the outputs of all modules are counted, and not what operators keep": _of_modules(inputs=False),
     "when the inputs and outputs of all modules are counted, and not what operators keep": _of_modules(
         inputs=True

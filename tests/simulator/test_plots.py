@@ -183,6 +183,29 @@ def test_an_axis_begins_where_it_is_told():
     assert "0.0" in texts(plot_curves({"bytes": [3.0, 4.0]}, bottom=0))
 
 
+def test_stairs_keep_each_value_for_a_step():
+    def lines(stairs):
+        """Whether each line of the curve is upright or level."""
+        svg = plot_curves({"scale": [4.0, 2.0, 8.0]}, stairs=stairs).svg
+        drawn = re.findall(r'id="line2d_\d+">\s*<path d="([^"]+)"', svg)
+        points = [re.findall(r"[ML] (\S+) (\S+)", path) for path in drawn]
+        curve = next(found for found in points if len(found) > 2)
+        return [one[0] == other[0] or one[1] == other[1] for one, other in itertools.pairwise(curve)]
+
+    assert len(lines(stairs=True)) >= 5
+    assert all(lines(stairs=True))
+    assert not any(lines(stairs=False))
+
+
+def test_marks_are_drawn_at_their_moment_with_their_words():
+    histories = replay(simulate(make_schedule("1f1b", 1, 2)), 1e9, 4e8)
+    plain, marked = (
+        plot_bytes_over_time(histories, marks=marks) for marks in (None, {1.0: "forward ends", 3.0: "done"})
+    )
+    assert set(texts(marked)) - set(texts(plain)) == {"forward ends", "done"}
+    assert marked.svg.count("stroke-dasharray") == plain.svg.count("stroke-dasharray") + 2
+
+
 def test_curves_that_lie_on_each_other_are_all_seen():
     picture = plot_curves({name: [2.0, 1.0, 0.5] for name in ("1 rank", "2 ranks", "4 ranks")})
     assert {"step", "loss", "1 rank", "2 ranks", "4 ranks"} <= set(texts(picture))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +66,22 @@ class Played:
     forgotten: bool  # a step ended without an update of the scaler; it was the last one played
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Operators on tensors this small take longer on several threads, and very long where the cores are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def play_fp16(
     step: Callable[..., Any], batch: Batch, seed: int, steps: int = 3, measured: bool = False
 ) -> Played:
     """Make some steps on drawn tokens, each on other ones; gradients of earlier work are there at the start."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), one_thread():
         torch.manual_seed(seed)
         model = GPT(CONFIG)
         model.embedding.requires_grad_(not batch.frozen)
@@ -179,7 +191,7 @@ def right_step(slip: str = "") -> Callable[..., float]:
             scaler.update()
         returned = {
             "last loss": each[-1],
-            "last share": loss,
+            "last share": loss.detach(),
             "sum of losses": sum(each),
             "mean of losses": sum(each) / len(each),
             "scaled loss": total * scale,

@@ -63,8 +63,8 @@ def _storages(model: nn.Module) -> Bytes:
     return 2 * every, 2 * trained, 12 * trained
 
 
-def _by_address(model: nn.Module) -> Bytes:
-    return _counted({p.data_ptr(): p for p in reversed([*model.parameters()])}.values(), 2, 2, 12)
+def _by_address(parameters: Iterable[Tensor]) -> Bytes:
+    return _counted({p.data_ptr(): p for p in parameters}.values(), 2, 2, 12)
 
 
 STATES: dict[str, Callable[[nn.Module], Bytes]] = {
@@ -100,7 +100,12 @@ STATES: dict[str, Callable[[nn.Module], Bytes]] = {
     "when parameters and gradients are counted in the dtype that the model has now": _all_as_stored,
     "when a parameter that is a view is counted with the whole tensor": _storages,
     "when elements are counted and not bytes": lambda model: _counted(model.parameters(), 1, 1, 3),
-    "when parameters are told apart by their address, which is 0 for all of them on the device meta": _by_address,
+    "when only the first of all parameters with one address counts: on the device meta every address is 0": (
+        lambda model: _by_address(reversed([*model.parameters()]))
+    ),
+    "when only the last of all parameters with one address counts: on the device meta every address is 0": (
+        lambda model: _by_address(model.parameters())
+    ),
 }
 
 

@@ -39,6 +39,7 @@ OVERFLOW_SLIPS = {
     "when only the first gradient is looked at": "first",
     "when only the last gradient is looked at": "last",
     "when an update is made whatever the gradients are": "always",
+    "when the overflow is found, but the optimizer makes its update all the same": "found",
 }
 
 
@@ -119,10 +120,10 @@ def reference(slip: str = "") -> Callable[..., bool]:
             clip_grad_norm_(parameters, max_norm)
         looked_at = {"first": parameters[:1], "last": parameters[-1:], "always": []}.get(slip, parameters)
         finite = all(_finite(p.grad, slip) for p in looked_at)
-        if finite or slip == "momentum":
+        if finite or slip in ("momentum", "found"):
             for p in parameters:
                 p.grad.div_(1.0 if slip == "unscale" else state["scale"])
-                if not finite:
+                if slip == "momentum" and not finite:
                     p.grad.zero_()
             if slip in ("each", "stretch"):
                 for some in [[p] for p in parameters] if slip == "each" else [parameters]:

@@ -9,6 +9,9 @@ BIN := .venv/bin
 NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	--nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
 
+# Tests start hundreds of short processes that import the course: let Python keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: lab test setup exercises notebooks lint bench clean
 
 setup: .venv/.installed

@@ -34,6 +34,7 @@ WAYS_THERE = {
     "gc.get_referents",
 }
 
+_NOTHING = object()
 _before: dict[tuple[str, str], Any] = {}
 _threads: set[int] = set()
 _frames_read: list[str] = []
@@ -137,6 +138,8 @@ def compare(before: dict[tuple[str, str], Any], now: dict[tuple[str, str], Any])
         if place.startswith(("Python", "torch", *WATCHED)):
             raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
     for (place, name), value in now.items():
+        if before.get((place, name), _NOTHING) is value:  # nearly all of them
+            continue
         if (place, name) in before and not _alike(before[place, name], value):
             raise Tampered(f"it changes `{name}` of {place}; an answer leaves what the checks use as it is")
         owner, _, member = name.partition(".")
@@ -190,11 +193,15 @@ def _everything() -> dict[tuple[str, str], Any]:
     return found
 
 
-def definitions(more: Collection[str] = ()) -> dict[tuple[str, str], Any]:
-    """Functions and classes of Python, of the course, of what checks use of torch, and of ``more`` modules."""
+def definitions(more: Collection[str] = (), without: Collection[str] = ()) -> dict[tuple[str, str], Any]:
+    """Functions and classes of Python, of the course, of what checks use of torch, and of ``more`` modules.
+
+    The modules named in ``without`` are passed over.
+    """
     found = {("Python", name): value for name, value in vars(builtins).items() if name not in SHELL_NAMES}
     for module in _modules(more):
-        found.update({(module.__name__, name): value for name, value in _definitions(module)})
+        if module.__name__ not in without:
+            found.update({(module.__name__, name): value for name, value in _definitions(module)})
     return found
 
 

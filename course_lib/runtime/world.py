@@ -232,6 +232,12 @@ class World:
         raise error
 
 
+def preload(module: str) -> None:
+    """Let the server from which ranks are forked import ``module``, so that no rank has to; before the first launch."""
+    if module not in PRELOAD:
+        PRELOAD.append(module)
+
+
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

@@ -44,7 +44,6 @@ def check_05_2(report: Report, average_during_backward: Callable[[Tensor, list[l
     """All-reduces that start while backward goes on."""
     for ranks, limit, how in (
         (2, 700, "plain"),
-        (3, 1200, "plain"),
         (2, 864, "crossed"),
         (3, 300, "earlier"),
         (2, 700, "frozen"),

@@ -189,7 +189,7 @@ class FSDP(ShardedModule):
         self.reductions = [r for r in self.reductions if next(r, "finished") != "finished"]
 
     def _after_backward(self) -> None:
-        """The root, and units whose inputs need no gradient, are reduced last: then the order is that of all ranks."""
+        """Reduce what no hook has reduced. Every rank does so in the order of ``units``, so their collectives match."""
         for unit in self.units:
             if unit.due:
                 self._reduce(unit)

@@ -42,15 +42,15 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
     _, dims, dtype, seed, part = args
     ranks, size = len(seen), flat.element_size()
     report.equal(
-        "every shard has the same length",
-        [one["shard"] for one in seen],
-        [(part,)] * ranks,
+        "the shape of `shard` on each rank",
+        [str(one["shard"]) for one in seen],
+        [f"({part},)"] * ranks,
         mistakes={
             "when the remainder goes to the first ranks, and nothing is padded": [
-                (len(piece),) for piece in flat.tensor_split(ranks)
+                f"({len(piece)},)" for piece in flat.tensor_split(ranks)
             ],
-            "when the length is rounded down": [(flat.numel() // ranks,)] * ranks,
-            "when every rank keeps all parameters": [(flat.numel(),)] * ranks,
+            "when the length is rounded down": [f"({flat.numel() // ranks},)"] * ranks,
+            "when every rank keeps all parameters": [f"({flat.numel()},)"] * ranks,
         },
         task="All shards have the same length",
     )
@@ -63,9 +63,10 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
     )
     kinds = [str(d).removeprefix("torch.") for one in seen for d in one["dtypes"]]
     report.equal(
-        "parameters and shard keep their dtype",
-        sorted(set(kinds)),
-        [str(dtype).removeprefix("torch.")],
+        "the dtype of parameters and shard",
+        ", ".join(sorted(set(kinds))),
+        str(dtype).removeprefix("torch."),
+        mistakes={"when the buffer is in fp32, whatever the parameters are": "float32"},
         task="of one dtype (any floating-point dtype)",
     )
     report.close(
@@ -78,6 +79,7 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
     own, full = size * part, size * ranks * part
     kept = {
         "when the memory of the buffer is not freed": [own + full] * ranks,
+        "when a second tensor as long as the shard is kept": [2 * own] * ranks,
         "when the parameters keep the memory that they had": [own + size * flat.numel()] * ranks,
     }
     bytes_task = "Between uses the unit and its parameters hold the memory of `self.shard` and no other"
@@ -158,7 +160,7 @@ def check_07_3(
             between = sent_bytes("all-reduce", 4 * elements / factor, copies) if copies > 1 else 0.0
             sent = seen[0]["sent"]
             report.close(
-                "the predicted bytes, inside and between",
+                "the prediction (inside, between)",
                 list(map(float, predicted_bytes(elements, factor, copies))),
                 [inside, between],
                 mistakes=PREDICTED,
@@ -166,10 +168,23 @@ def check_07_3(
                 task="return the bytes that a rank sends",
             )
             target = "no more bytes than these in either group"
+            whole = {size: round(sent_bytes("all-reduce", 4 * elements, size)) for size in (copies, factor)}
             report.at_most(
-                "bytes sent between copies", round(sent.get(copies, 0)), round(between), task=target
+                "bytes sent between copies",
+                round(sent.get(copies, 0)),
+                round(between),
+                mistakes={
+                    "when the whole gradient is all-reduced between copies, and not a shard": whole[copies]
+                },
+                task=target,
             )
-            report.at_most("bytes sent inside", round(sent.get(factor, 0)), round(inside), task=target)
+            report.at_most(
+                "bytes sent inside",
+                round(sent.get(factor, 0)),
+                round(inside),
+                mistakes={"when the gradient is all-reduced inside, and not reduce-scattered": whole[factor]},
+                task=target,
+            )
 
 
 @check
@@ -197,6 +212,7 @@ def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
             rows = seen[0]["rows"]
             gathered = sum(row.payload for row in rows if row.collective == "all-gather")
             reduced = sum(row.payload for row in rows) - gathered
+            sent = sum(row.sent for row in rows if row.collective != "all-gather")
             got = (before.double() - after) / lr / scale
             # A sum of bfloat16 depends on the order of the ranks. What was sent tells that it was made.
             in_bfloat16 = reduced == 2 * total and (got - mean / scale).abs().max() < 0.1
@@ -215,9 +231,14 @@ def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
                 2 * total,
                 task="2 bytes for each parameter that is gathered",
             )
+            whole = (
+                "when the gradients are all-reduced: every rank then gets the whole mean, and not its part"
+            )
+            all_reduced = any(row.collective == "all-reduce" for row in rows)
             report.at_most(
-                "bytes of the gradients that are reduced",
-                reduced,
-                4 * total,
-                task="4 bytes for each element of the gradient",
+                "bytes that a rank sends of the gradients",
+                round(sent),
+                round(sent_bytes("reduce-scatter", 4 * total, ranks)),
+                mistakes={whole: round(sent)} if all_reduced else {},
+                task="of the gradients a rank sends no more than a reduce-scatter in fp32 sends",
             )

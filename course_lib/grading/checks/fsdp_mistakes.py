@@ -137,6 +137,15 @@ PREDICTED: dict[str, Callable[[int, int, int], list[float]]] = {
     "when the all-reduce is counted as one reduce-scatter": (
         lambda n, F, c: [_costs(n, F, c)[0], _costs(n, F, c)[1] / 2]
     ),
+    "when all W ranks are counted as one group": (
+        lambda n, F, c: [_costs(n, F * c, 1)[0], _costs(n, F, F * c)[1]]
+    ),
+    "when the reduce-scatter is counted over all W ranks, and not over F": (
+        lambda n, F, c: [_costs(n, F * c, 1)[0], _costs(n, F, c)[1]]
+    ),
+    "when the all-reduce is counted over all W ranks, and not over the copies": (
+        lambda n, F, c: [_costs(n, F, c)[0], _costs(n, F, F * c)[1]]
+    ),
     "when the reduce-scatter is counted as an all-reduce": (
         lambda n, F, c: [_costs(n, F, c)[0] * 2, _costs(n, F, c)[1]]
     ),
@@ -155,6 +164,10 @@ def _rounded_shard(before: Tensor, own: list[Tensor], lr: float, scale: Tensor) 
     return (before.double() - after) / lr / scale
 
 
+def _divided_in_bfloat16(before: Tensor, own: list[Tensor], lr: float, scale: Tensor) -> Tensor:
+    return sum((gradient / len(own)).double() for gradient in own) / scale
+
+
 SUMMED_IN_BFLOAT16 = (
     "when the gradients are summed in bfloat16, in which large numbers that cancel lose their digits"
 )
@@ -164,6 +177,9 @@ MIXED: dict[str, Callable[[Tensor, list[Tensor], float, Tensor], Tensor]] = {
     ),
     "when `shard` is not changed in place": lambda before, own, lr, scale: torch.zeros_like(_mean(own)),
     "when the update is computed in bfloat16, so that the shard keeps only 8 bits": _rounded_shard,
+    "when the gradients are divided by the number of ranks in bfloat16, and only then turned into fp32": (
+        _divided_in_bfloat16
+    ),
     "when `lr` is left out": lambda before, own, lr, scale: _mean(own) / lr / scale,
     "when the gradient is added and not subtracted": lambda before, own, lr, scale: -_mean(own) / scale,
 }

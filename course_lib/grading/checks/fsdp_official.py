@@ -17,19 +17,20 @@ from course_lib.grading.report import Report, check
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.training.loop import cross_entropy
-from simulator.predict.traffic import fsdp_traffic
+from simulator.predict.collective_traffic import sent_bytes
 
 TIME_LIMIT = 60.0  # seconds for the ranks of one case
 BYTES = 2  # of a parameter in bfloat16
 
-# ranks, blocks, blocks that the budget has room for, bytes beside them, blocks that are frozen
-CASES = [(2, 5, 3, 0, 0), (3, 4, 2, 1000, 0), (2, 4, 1, 0, 2), (2, 3, 3, 5000, 0)]
+# ranks, blocks, blocks that the budget has room for, bytes beside them, blocks at the end that are frozen.
+# 25,406 bytes are one parameter less than another block needs.
+CASES = [(2, 5, 3, 0, 0), (3, 4, 2, 25_406, 0), (2, 4, 1, 0, 2), (2, 3, 3, 5000, 0)]
 
 
 def make(blocks: int, frozen: int) -> GPT:
     torch.manual_seed(blocks)
     model = GPT(GPTConfig.tiny(vocab_size=64, max_length=16, num_layers=blocks, hidden_size=32))
-    for block in model.blocks[:frozen]:
+    for block in model.blocks[blocks - frozen :]:
         block.requires_grad_(False)
     return model
 
@@ -97,7 +98,7 @@ def check_07_5(report: Report, shard_model: Callable[..., Any]) -> None:
                 ["float32"],
                 task="The shards stay in fp32",
             )
-            peaks = _peaks(block, root, blocks, room)
+            peaks = _peaks(block, root, blocks, room, frozen)
             report.true(
                 max(seen["held"]) <= budget,
                 "bytes unsharded while a block computes are within the budget",
@@ -132,20 +133,35 @@ def check_07_5(report: Report, shard_model: Callable[..., Any]) -> None:
                 tolerance=0.05,
                 task="The gradients are those of one device, up to the rounding of bfloat16",
             )
-            gathers = fsdp_traffic([block] * (blocks - min(room, blocks)), ranks, BYTES)
-            once = fsdp_traffic([block] * min(room, blocks) + [root], ranks, BYTES, reshard=False)
-            least = gathers.of("all-gather").sent + once.of("all-gather").sent
-            padded = 1.05  # rows that do not divide by the ranks are padded
-            got = 0 if seen["gathered"] <= padded * least else seen["gathered"] / least
+            # Rows that do not divide by the ranks are padded, which is little and less than half a block here.
+            gathers = round((seen["gathered"] / sent_bytes("all-gather", BYTES, ranks) - root) / block)
+            kept = 2 * blocks - gathers
             report.at_most(
-                "bytes gathered, times the fewest that the budget allows",
-                round(max(1.0, got), 2),
-                1,
+                "gathers of blocks in a step",
+                gathers,
+                2 * blocks - room,
+                mistakes={
+                    text: gathers
+                    for text, fewer in _kept_too_few(model, budget, room).items()
+                    if fewer == kept
+                },
                 task="a step gathers as few bytes as the budget allows",
             )
 
 
-def _peaks(block: int, root: int, blocks: int, room: int) -> dict[str, list[int]]:
+def _kept_too_few(model: GPT, budget: int, room: int) -> dict[str, int]:
+    """How many blocks are kept between forward and backward, by what an answer may have done wrong."""
+    block, root = sizes(model)
+    tied = model.head.weight.numel()
+    return {
+        "when every block is freed after its forward": 0,
+        "when one block fewer is kept than there is room for": room - 1,
+        "when a parameter is counted with 4 bytes": max(budget // 2 - 2 * root, 0) // (2 * block),
+        "when the tied weight is counted twice": max(budget // 2 - root - tied, 0) // block,
+    }
+
+
+def _peaks(block: int, root: int, blocks: int, room: int, frozen: int) -> dict[str, list[int]]:
     """What is unsharded when each block begins, by what an answer may have done wrong."""
 
     def history(kept: set[int], size: int = BYTES) -> list[int]:
@@ -158,6 +174,10 @@ def _peaks(block: int, root: int, blocks: int, room: int) -> dict[str, list[int]
         ),
         "when no block is resharded after forward": history(set(range(blocks))),
         "when one block too many is kept": history(set(range(blocks - room - 1, blocks))),
+        "when frozen parameters are not counted": history(set(range(blocks - room - frozen, blocks))),
+        "when the root is gathered in fp32": [
+            BYTES * root + held for held in history(set(range(blocks - room, blocks)))
+        ],
         "when units are gathered in fp32": history(set(range(blocks - room, blocks)), 4),
         "when blocks are gathered in fp32 and none is kept": history(set(), 4),
         "when the whole model is one unit": [everything] * blocks,

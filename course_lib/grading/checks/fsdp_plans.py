@@ -15,9 +15,11 @@ def check_07_2(report: Report, step_events: Callable[[int, int], list[Event]]) -
     for units, ahead in CASES:
         with report.case(f"{units} unit{'s' * (units > 1)}, {ahead} ahead"):
             events = [(kind, int(unit)) for kind, unit in step_events(units, ahead)]
-            judge = {"got": events, "mistakes": EVENTS, "given": (units, ahead)}
             computed = [event for event in events if event[0] in ("forward", "backward")]
             order = [("forward", u) for u in range(units)] + [("backward", u) for u in reversed(range(units))]
+            named = any(program(units, ahead) == events for program in EVENTS.values())
+            likely = {} if named or computed != order else _fewer_ahead(events, computed, ahead)
+            judge = {"got": events, "mistakes": EVENTS | likely, "given": (units, ahead)}
             report.true(
                 computed == order,
                 "forward in order, backward in the opposite one",
@@ -28,16 +30,39 @@ def check_07_2(report: Report, step_events: Callable[[int, int], list[Event]]) -
             problem, task, most = _play(events, computed, ahead)
             fact = "every computation has its unit, and the next ones are on their way; no unit is left over"
             report.true(not problem, fact, problem, task=task, **judge)
-            likely = {text: most for text, slow in WASTEFUL.items() if slow(units, ahead) == events}
+            found = [text for text, slow in WASTEFUL.items() if slow(units, ahead) == events]
+            room = min(ahead + 1, units)
+            if not found and most > room >= _play(_freed_at_once(events), computed, ahead)[2]:
+                found = ["when a unit is freed only after the next one has been gathered"]
+            likely = dict.fromkeys(found, most)
             target = "never more than `ahead + 1` units at once, and as few gathers as that allows"
-            report.at_most(
-                "units unsharded at once", most, min(ahead + 1, units), mistakes=likely, task=target
-            )
+            report.at_most("units unsharded at once", most, room, mistakes=likely, task=target)
             gathers = sum(kind == "gather" for kind, _ in events)
-            likely = {text: gathers for text in likely}
+            likely = dict.fromkeys(found, gathers)
             report.at_most(
                 "gathers", gathers, max(units, 2 * units - ahead - 1), mistakes=likely, task=target
             )
+
+
+def _fewer_ahead(events: list[Event], computed: list[Event], ahead: int) -> dict[str, list[Event]]:
+    """The mistake of an answer whose events would be right with fewer units ahead."""
+    right_for = [k for k in range(ahead) if not _play(events, computed, k)[0]]
+    if not right_for:
+        return {}
+    look = right_for[-1]
+    return {f"when the gathers are {look} unit{'s' * (look != 1)} ahead, and not {ahead}": events}
+
+
+def _freed_at_once(events: list[Event]) -> list[Event]:
+    """The same events, but each unit is freed directly after its last computation before that."""
+    result: list[Event] = []
+    for event in events:
+        place = len(result)
+        if event[0] == "free":
+            uses = [i for i, (_, unit) in enumerate(result) if unit == event[1]]
+            place = uses[-1] + 1 if uses else place
+        result.insert(place, event)
+    return result
 
 
 def _play(events: list[Event], computed: list[Event], ahead: int) -> tuple[str, str, int]:

@@ -217,7 +217,7 @@ def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
             # A sum of bfloat16 depends on the order of the ranks. What was sent tells that it was made.
             in_bfloat16 = reduced == 2 * total and (got - mean / scale).abs().max() < 0.1
             report.close(
-                "the update is the mean gradient to a thousandth",
+                "the update, divided by `lr` and by the largest element of the mean gradient,",
                 got,
                 mean / scale,
                 tolerance=1e-3,
@@ -229,6 +229,7 @@ def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
                 "bytes of the parameters that are gathered",
                 gathered,
                 2 * total,
+                mistakes={"when the shards are gathered in fp32": 4 * total},
                 task="2 bytes for each parameter that is gathered",
             )
             whole = (

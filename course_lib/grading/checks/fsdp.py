@@ -54,10 +54,12 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
         },
         task="All shards have the same length",
     )
-    report.equal(
+    dangling = [one["dangling"] for one in seen]
+    report.true(
+        not any(dangling),
         "the shards have a memory of their own",
-        [one["dangling"] for one in seen],
-        [False] * ranks,
+        f"the memory of `shard` is gone on {sum(dangling)} of {ranks} ranks",
+        got=dangling,
         mistakes={"when `shard` is a view of the buffer that was freed": [True] * ranks},
         task="`self.shard` has a memory of its own",
     )
@@ -127,6 +129,10 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
         "collectives of an unshard",
         max(one["collectives"] for one in seen),
         1,
+        mistakes={
+            "when there is one collective for each rank": ranks,
+            "when there is one collective for each parameter": len(twins),
+        },
         task="one collective for an unshard",
     )
 

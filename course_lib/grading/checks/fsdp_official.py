@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from course_lib.grading.ranks import launch
@@ -51,7 +52,12 @@ def sharded_step(
     """A step of the model as the answer has sharded it: what was unsharded when, what was sent, what came out."""
     warnings.simplefilter("ignore", FutureWarning)
     model = make(blocks, frozen)
-    answer(model, mesh, budget)
+    try:
+        answer(model, mesh, budget)
+    except RuntimeError:
+        if not isinstance(model, FSDPModule) or all(isinstance(block, FSDPModule) for block in model.blocks):
+            raise
+        return {"root first": True}
     seen: dict[str, Any] = {"whole": [n for n, p in model.named_parameters() if not isinstance(p, DTensor)]}
     if seen["whole"]:
         return seen
@@ -91,6 +97,12 @@ def check_07_5(report: Report, shard_model: Callable[..., Any]) -> None:
             seen = launch(
                 sharded_step, mesh={"dp": ranks}, args=args, timeout=TIME_LIMIT, quiet=True, backend="gloo"
             )[0]
+            report.true(
+                not seen.get("root first"),
+                "blocks are sharded before the model",
+                "`fully_shard` has been called on `model` while some of its blocks were not yet sharded",
+                task="call `fully_shard` on every block of `model.blocks`, and then on `model`",
+            )
             report.true(
                 not seen["whole"],
                 "every parameter is sharded",

@@ -171,7 +171,7 @@ def check_07_3(
                 [inside, between],
                 mistakes=PREDICTED,
                 given=(elements, factor, copies),
-                task="return the bytes that a rank sends",
+                task="the bytes that a rank sends",
             )
             target = "no more bytes than these in either group"
             whole = {size: round(sent_bytes("all-reduce", 4 * elements, size)) for size in (copies, factor)}

@@ -63,12 +63,19 @@ def _play(
 
 
 def _bytes_at_most(
-    report: Report, outcome: Outcome, limits: list[int], task: str, mistakes: Mapping[str, int]
+    report: Report, outcome: Outcome, limits: list[int], task: str, mistake: tuple[str, int]
 ) -> None:
-    """Each rank's bytes against its own limit, stated for the rank that exceeds it, or else for rank 0."""
+    """Each rank's bytes against its own limit, stated for the rank that exceeds it, or else for rank 0.
+
+    Args:
+        mistake: its sentence, and the bytes that every message has by it.
+    """
     sent = outcome.bytes
     worst = max(range(len(sent)), key=lambda r: (sent[r] > limits[r], -r))
-    report.at_most(f"bytes sent by rank {worst}", sent[worst], limits[worst], mistakes=mistakes, task=task)
+    sentence, size = mistake
+    mistakes = {sentence: sent[worst]} if all(event.size == size for _, event in outcome.sends) else {}
+    fact = f"bytes sent by rank {worst}"
+    report.at_most(fact, sent[worst], limits[worst], mistakes=mistakes, task=task)
 
 
 @check
@@ -94,7 +101,7 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
             size = inputs[0][:1].nbytes
             limits = [size * (shape[0] - own) for own in rows]
             bytes_task = "No rank sends more bytes than the chunks of all other ranks have together"
-            whole = {"when whole tensors are sent, and not chunks": (ranks - 1) * inputs[0].nbytes}
+            whole = ("when whole tensors are sent, and not chunks", inputs[0].nbytes)
             _bytes_at_most(report, outcome, limits, bytes_task, whole)
             task_of_messages = "no rank sends more than p − 1 messages"
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=task_of_messages)
@@ -107,8 +114,7 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
 
 
 def _sent_to_the_left(report: Report, outcome: Outcome) -> None:
-    p = len(outcome.logs)
-    sends = [(r, event.peer) for r, log in enumerate(outcome.logs) for event in log if event.kind == "send"]
+    p, sends = len(outcome.logs), [(r, event.peer) for r, event in outcome.sends]
     rank, to = next(((r, to) for r, to in sends if to != (r - 1) % p), (0, 0))
     turned = sends and all(to == (r + 1) % p for r, to in sends)
     report.true(
@@ -141,24 +147,16 @@ def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Te
                 task="Every rank returns the rows of all ranks, in the order of the ranks",
             )
             target = "Every rank sends to its right neighbour only, at most p − 1 messages"
-            past = sum(
-                event.kind == "send" and event.peer != (r + 1) % ranks
-                for r, log in enumerate(outcome.logs)
-                for event in log
-            )
-            straight = sum(ranks - 2 for count in rows if count)
-            ways = {"when every rank sends its rows to each of the others itself": straight}
-            if all(
-                event.peer == (r - 1) % ranks
-                for r, log in enumerate(outcome.logs)
-                for event in log
-                if event.kind == "send"
-            ):
+            past = sum(event.peer != (r + 1) % ranks for r, event in outcome.sends)
+            ways = {}
+            if all(event.peer == (r - 1) % ranks for r, event in outcome.sends):
                 ways = {"when the ring turns to the left": past}
+            elif all(event.size == inputs[r].nbytes for r, event in outcome.sends):
+                ways = {"when every rank sends its rows to each of the others itself": past}
             report.at_most("messages to others than the right neighbour", past, 0, mistakes=ways, task=target)
             limits = [16 * (sum(rows) - rows[(r + 1) % ranks]) for r in range(ranks)]
             bytes_task = "and no more bytes than the rows of all ranks have together"
-            padded = {"when every message has as many rows as the longest `t`": 16 * (ranks - 1) * max(rows)}
+            padded = ("when every message has as many rows as the longest `t`", 16 * max(rows))
             _bytes_at_most(report, outcome, limits, bytes_task, padded)
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=target)
 
@@ -209,10 +207,9 @@ def _own_peer(report: Report, error: RankError, ranks: int, src: int) -> None:
 def _slow_tree(outcome: Outcome, src: int) -> dict[str, int]:
     """How a broadcast that takes too many rounds goes, where all its messages show it."""
     p, rounds = len(outcome.logs), max((message.round for message in in_rounds(outcome.logs)), default=0)
-    sends = [(r, event.peer) for r, log in enumerate(outcome.logs) for event in log if event.kind == "send"]
-    if all(r == src for r, _ in sends):
+    if all(r == src for r, _ in outcome.sends):
         return {"when `src` sends to every other rank itself": rounds}
-    if all((to - r) % p == 1 for r, to in sends):
+    if all((event.peer - r) % p == 1 for r, event in outcome.sends):
         return {
             "when every rank only sends to its right neighbour, so that one message waits for the next": rounds
         }

@@ -47,6 +47,11 @@ class Outcome:
         return [tuple(event.values for event in log if event.kind == "send") for log in self.logs]
 
     @property
+    def sends(self) -> list[tuple[int, Event]]:
+        """Every message with its sender."""
+        return [(r, event) for r, log in enumerate(self.logs) for event in log if event.kind == "send"]
+
+    @property
     def messages(self) -> int:
         """Messages sent by the rank that sent most."""
         return max(len(sent) for sent in self.sent)

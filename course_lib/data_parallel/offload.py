@@ -188,9 +188,8 @@ class OffloadedOptimizer:
         for slot in slots:
             with trace.span("compute", f"update {slot.name}"):
                 self.host.update(slot.master, slot.wire.float(), group_of[slot.master])
-                slot.wire.copy_(
-                    slot.master
-                )  # the gradient has done its work; rounded here, half as much travels
+                # The wire no longer needs the gradient. Rounded on the host, half as many bytes are copied.
+                slot.wire.copy_(slot.master)
             returning.append(
                 self.lane.start(slot.parameter, slot.wire, "to device", f"parameter {slot.name}")
             )

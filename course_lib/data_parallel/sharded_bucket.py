@@ -107,9 +107,8 @@ class Bucket(FlatParameters):
         """
         gradient = self._complete_gradient()
         own = self.shard_of(gradient)
-        if (
-            self.updated.grad is not None
-        ):  # the mean of an earlier backward, which the sum over the ranks has once
+        if self.updated.grad is not None:
+            # The mean of earlier backwards. No other rank adds it, so the sum over the ranks has it once.
             own.add_(self.updated.grad)
         self.gradient, self.reached = None, set()
         averaging = self.average(gradient, own if in_place else None)

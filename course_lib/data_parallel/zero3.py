@@ -68,8 +68,9 @@ class Zero3(Zero2):
 
         def after_forward(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
             self._release(flats)
-            # Backward of the module runs from the gradient of its output to the gradients of its inputs. An operation
-            # in place drops the hooks of a view, but not those of the tensor it is a view of.
+            # Backward of the module begins when the gradient of an output arrives and ends when those of all inputs
+            # have. For an output that is a view, the hook is on its base: autograd would drop a view's hooks when
+            # the view is changed in place.
             outputs = [t._base if t._is_view() and t._base.requires_grad else t for t in tensors_in(output)]
             if outputs := [t for t in outputs if t.requires_grad]:
                 register_multi_grad_hook(outputs, lambda _: self._use_in_backward(flats), mode="any")

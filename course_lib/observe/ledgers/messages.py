@@ -101,11 +101,12 @@ def trace_collective(
 
     Args:
         collective: called with each rank's tensor, int64 ``(ranks,)``, or ``(1,)`` for ``start="shard"``.
-        start: what ranks hold before: ``"whole"`` tensors, their own ``"shard"`` (rank r chunk r), or the whole
-            tensor at the ``"root"`` alone (the others pass zeros, which are not drawn).
+        start: what ranks hold before: ``"whole"`` tensors, their own ``"shard"`` (rank r chunk r), the
+            ``"sum"`` of all ranks' chunks r (what a reduce-scatter leaves), or the whole tensor at the ``"root"``
+            alone (the others pass zeros, which are not drawn).
     """
-    if start not in ("whole", "shard", "root"):
-        raise ValueError(f"start must be 'whole', 'shard' or 'root', not {start!r}")
+    if start not in ("whole", "shard", "sum", "root"):
+        raise ValueError(f"start must be 'whole', 'shard', 'sum' or 'root', not {start!r}")
     # Labels lie on the CPU, also where every rank has a GPU and launch would choose NCCL.
     results = launch(_run, ranks, args=(collective, start, root), quiet=True, backend="gloo")
     before, after, logs = zip(*results, strict=True)
@@ -115,7 +116,9 @@ def trace_collective(
 def _run(collective: Callable[[Tensor], Tensor | None], start: str, root: int) -> tuple[Any, ...]:
     me, ranks = dist.get_rank(), dist.get_world_size()
     mine = labels(me, ranks)
-    if start == "shard":
+    if start == "sum":
+        mine = torch.stack([labels(r, ranks) for r in range(ranks)]).sum(0)
+    if start in ("shard", "sum"):
         mine = mine[me : me + 1]
     if start == "root" and me != root:
         mine = torch.zeros_like(mine)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.checks.zero_faulty import mistakes, on_one_device
+from course_lib.grading.checks.zero_faulty import mistakes, on_one_device, one_state_for_all
 from course_lib.grading.checks.zero_mistakes import (
     FITTING,
     NORMS,
@@ -55,6 +55,8 @@ def check_06_1(report: Report, pieces: Callable[[list[int], int], Pieces]) -> No
             owned = _as_pieces(report, pieces(list(sizes), ranks), task)
             merged = [_merged(own) for own in owned]
             want = right_pieces(sizes, ranks)
+            if not any(program(sizes, ranks) == merged for program in PIECES.values()):
+                _check_lengths(report, merged, sizes, ranks)
             report.equal(
                 "the pieces of every rank", merged, want, mistakes=PIECES, given=(sizes, ranks), task=task
             )
@@ -70,6 +72,24 @@ def _as_pieces(report: Report, got: Any, task: str) -> Pieces:
         return [[tuple(int(n) for n in (i, start, stop)) for i, start, stop in own] for own in got]
     except (TypeError, ValueError):
         return report.fail(f"the result is {got!r:.80}, not a list of lists of three numbers", task=task)
+
+
+def _check_lengths(report: Report, owned: Pieces, sizes: list[int], ranks: int) -> None:
+    """What cannot be in any answer, told as what it is: a piece or a shard of a wrong length."""
+    length = -(-sum(sizes) // ranks)
+    for rank, own in enumerate(owned):
+        held = sum(max(0, stop - start) for _, start, stop in own)
+        if held > length:
+            report.fail(
+                f"rank {rank} has {own}: {held} elements, and a shard of {sum(sizes)} elements on {ranks} ranks has "
+                f"{length}",
+                task="`ranks` ranks (1 or more) get equally long shards of it, as short as possible",
+            )
+        if empty := next((piece for piece in own if piece[1] >= piece[2]), None):
+            report.fail(
+                f"rank {rank} has the piece {empty}, in which `stop` is not above `start`",
+                task="Pieces are never empty, and padding is in no piece",
+            )
 
 
 def _merged(own: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -131,6 +151,7 @@ def check_06_3(report: Report, mended_step: Callable[..., None]) -> None:
                 for settings, size in given
             ]
             found = launch(stepped, ranks, args=(mended_step, trainings), **ON_CPU)
+            shared = one_state_for_all(trainings)
             for i, (start, gradients, settings) in enumerate(trainings):
                 want = torch.stack(on_one_device(start, gradients, **settings))
                 got = [result["after"][i] for result in found]
@@ -139,7 +160,9 @@ def check_06_3(report: Report, mended_step: Callable[..., None]) -> None:
                     got,
                     [want] * ranks,
                     tolerance=1e-4,
-                    mistakes=programs if size_of(gradients) else None,
+                    mistakes=programs | {"when all trainings share one momentum": shared[i]}
+                    if size_of(gradients)
+                    else None,
                     given=(start, gradients, settings),
                     task="Write `mended_step`, which does what one device does",
                 )

@@ -1,4 +1,4 @@
-"""Exercise 06.3: a stage-1 step with three faults, and the same step on one device with each of them."""
+"""Exercise 06.3: the step on one device, right and with each fault that the answer may have."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from itertools import combinations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.data_parallel.flat import all_gather, reduce_scatter
+from course_lib.grading.checks.zero_step import faulty_step
 from course_lib.runtime import launch
 
 SUMMED = "the gradients of the ranks are added up and not averaged"
@@ -21,31 +20,11 @@ FAULTS = (SUMMED, LOCAL, TWICE)
 NORMS_ADDED = "the norms of the shards are added up, and not their squares"
 DIVIDED_LATE = "the gradient is clipped first and divided by the number of ranks afterwards"
 NO_MOMENTUM = "the momentum of the step before is not kept"
+ALWAYS = "every gradient gets the norm `max_norm`, also one whose norm is smaller"
+MOMENTUM_CLIPPED = "the momentum is clipped, and not the gradient"
 
-
-def faulty_step(
-    weights: Tensor,
-    gradient: Tensor,
-    state: dict[str, Any],
-    lr: float = 0.1,
-    momentum: float = 0.9,
-    max_norm: float = 1.0,
-) -> None:
-    p, me = dist.get_world_size(), dist.get_rank()
-    length = len(weights) // p
-    mine = weights[me * length : (me + 1) * length].clone()
-    mean = torch.empty(length)
-    reduce_scatter(mean, gradient)
-
-    norm = mean.norm().item()
-    if norm > max_norm:
-        mean *= max_norm / norm
-
-    if "momentum" not in state:
-        state["momentum"] = mean.clone()
-    state["momentum"] = momentum * state["momentum"] + mean
-    mine -= lr * state["momentum"]
-    all_gather(weights, mine)
+# The weights before the first step, for each step the gradient of each rank, and the settings.
+Training = tuple[Tensor, Sequence[Sequence[Tensor]], dict[str, float]]
 
 
 def on_one_device(
@@ -69,15 +48,18 @@ def on_one_device(
         mean = torch.stack([g.double() for g in of_ranks]).sum(0)
         if not {SUMMED, DIVIDED_LATE} & set(faults):
             mean /= p
+        if MOMENTUM_CLIPPED in faults and kept is not None:
+            mean = mean + momentum * kept
         shards = mean.chunk(p)
         norms = [mean.norm().item()] * p
         if LOCAL in faults:
             norms = [shard.norm().item() for shard in shards]
         elif NORMS_ADDED in faults:
             norms = [sum(shard.norm().item() for shard in shards)] * p
-        scaled = [shard * (max_norm / max(norm, max_norm)) for shard, norm in zip(shards, norms, strict=True)]
+        factors = [max_norm / (norm if ALWAYS in faults else max(norm, max_norm)) for norm in norms]
+        scaled = [shard * factor for shard, factor in zip(shards, factors, strict=True)]
         mean = torch.cat(scaled) / (p if DIVIDED_LATE in faults else 1)
-        if kept is None or NO_MOMENTUM in faults:
+        if kept is None or {NO_MOMENTUM, MOMENTUM_CLIPPED} & set(faults):
             kept = (1 + momentum) * mean if TWICE in faults else mean
         else:
             kept = momentum * kept + mean
@@ -90,11 +72,25 @@ def mistakes() -> dict[str, Any]:
     """Each fault alone, and every two or three of them, as programs of ``weights, gradients, settings``."""
     made = [faults for count in (1, 2, 3) for faults in combinations(FAULTS, count)]
     made += [(NORMS_ADDED,), (DIVIDED_LATE,), (NO_MOMENTUM,), (NORMS_ADDED, TWICE), (SUMMED, NORMS_ADDED)]
+    made += [(ALWAYS,), (MOMENTUM_CLIPPED,)]
     programs = {}
     for *most, last in made:
         sentence = "when " + (f"{', '.join(most)} and {last}" if most else last)
         programs[sentence] = partial(_every_rank, faults=(*most, last))
     return programs
+
+
+def one_state_for_all(trainings: Sequence[Training]) -> list[list[Tensor]]:
+    """What each rank would have in each training, if the trainings, a step each in turns, shared one momentum."""
+    kept, now, seen = None, [start.double() for start, _, _ in trainings], [[] for _ in trainings]
+    for step in range(len(trainings[0][1])):
+        for i, (_, gradients, settings) in enumerate(trainings):
+            mean = torch.stack([g.double() for g in gradients[step]]).mean(0)
+            mean *= settings["max_norm"] / max(mean.norm().item(), settings["max_norm"])
+            kept = mean if kept is None else settings["momentum"] * kept + mean
+            now[i] = now[i] - settings["lr"] * kept
+            seen[i].append(now[i])
+    return [[torch.stack(steps)] * len(trainings[0][1][0]) for steps in seen]
 
 
 def _every_rank(

@@ -19,12 +19,19 @@ Pieces = list[list[tuple[int, int, int]]]
 # ---- 06.1 who owns what -----------------------------------------------------------------------------------
 
 
-def cut(sizes: Sequence[int], lengths: Sequence[int], past: int = 0, from_buffer: bool = False) -> Pieces:
+def cut(
+    sizes: Sequence[int],
+    lengths: Sequence[int],
+    past: int = 0,
+    from_buffer: bool = False,
+    third_is_length: bool = False,
+) -> Pieces:
     """Shards of these lengths, one after the other. As it stands, it is right for equal lengths.
 
     Args:
         past: added to where a shard ends.
         from_buffer: count from the beginning of the buffer, and not of the tensor.
+        third_is_length: the third number of a piece is how many elements it has.
     """
     owned: Pieces = []
     begin = 0
@@ -34,7 +41,7 @@ def cut(sizes: Sequence[int], lengths: Sequence[int], past: int = 0, from_buffer
             start, stop = max(begin, place), min(begin + length + past, place + size)
             if start < stop:
                 shift = 0 if from_buffer else place
-                mine.append((index, start - shift, stop - shift))
+                mine.append((index, start - shift, stop - (start if third_is_length else shift)))
             place += size
         owned.append(mine)
         begin += length
@@ -85,6 +92,9 @@ PIECES: dict[str, Callable[[Sequence[int], int], Pieces]] = {
     "when pieces are counted from the beginning of the buffer, and not of their tensor": (
         lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, from_buffer=True)
     ),
+    "when the third number of a piece is its length, and not its stop": (
+        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, third_is_length=True)
+    ),
     "when the element at `stop` is included": (
         lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, past=1)
     ),
@@ -101,12 +111,14 @@ Gradients = list[
 ]  # for each backward so far: of one parameter, the padded gradient on each rank
 
 
-def shards(gradients: Gradients, **slip: Any) -> list[Tensor] | None:
+def shards(gradients: Gradients, elements: int | None = None, **slip: Any) -> list[Tensor] | None:
     """What every rank has after these backwards: the right entry, or one with a mistake.
 
     Args:
+        elements: of the parameter, without padding.
         slip: ``divide`` False; ``own``: not reduced; ``last``: only the last backward; ``again``: earlier gradients,
-            left in ``.grad``, are in the later ones too.
+            left in ``.grad``, are in the later ones too; ``over_again``: the entry is divided after each backward;
+            ``unpadded``, ``short``: cut without padding, with what is left over shared by the first ranks, or lost.
     """
     reached = [of_ranks for of_ranks in gradients if of_ranks[0] is not None]
     if not reached:
@@ -120,8 +132,18 @@ def shards(gradients: Gradients, **slip: Any) -> list[Tensor] | None:
     own = [sum(step[r].chunk(ranks)[r] for step in reached) for r in range(ranks)]
     if slip.get("own"):
         return own if slip.get("divide") is False else [one / ranks for one in own]
+    if slip.get("over_again"):
+        entry = torch.zeros_like(reached[0][0])
+        for step in reached:
+            entry = (entry + sum(step)) / ranks
+        return list(entry.chunk(ranks))
     total = sum(sum(step) for step in reached)
-    return list((total if slip.get("divide") is False else total / ranks).chunk(ranks))
+    mean = total if slip.get("divide") is False else total / ranks
+    if slip.get("unpadded"):
+        return list(mean[:elements].tensor_split(ranks))
+    if slip.get("short"):
+        return [part[: elements // ranks] for part in mean.split(max(1, elements // ranks))[:ranks]]
+    return list(mean.chunk(ranks))
 
 
 SHARDS: dict[str, Callable[[Gradients], Any]] = {
@@ -129,6 +151,13 @@ SHARDS: dict[str, Callable[[Gradients], Any]] = {
     "when each rank keeps its own gradient, and nothing is reduced": partial(shards, own=True, divide=False),
     "when each rank keeps its own gradient divided by the number of ranks": partial(shards, own=True),
     "when an entry holds the last backward only": partial(shards, last=True),
+    "when all of an entry, and not only what is new, is divided after each backward": (
+        partial(shards, over_again=True)
+    ),
+    "when the gradient is cut without padding, and the first ranks have one element more": (
+        partial(shards, unpadded=True)
+    ),
+    "when the length of a part is rounded down": partial(shards, short=True),
     "when earlier gradients are still in `.grad`, so that they are added again": partial(shards, again=True),
     "when earlier gradients are still in `.grad`, and an entry holds the last backward only": (
         partial(shards, again=True, last=True)
@@ -157,6 +186,15 @@ FITTING: dict[str, Callable[[float, int], list[float]]] = {
     ),
     "when stage 1 shards the gradients as well": _bytes_of(
         lambda s, p: 2 / (p if s > 2 else 1) + 2 / (p if s > 0 else 1) + 12 / (p if s > 0 else 1)
+    ),
+    "when each stage shards one kind of state, and not those of the stages before it": _bytes_of(
+        lambda s, p: 2 / (p if s == 3 else 1) + 2 / (p if s == 2 else 1) + 12 / (p if s == 1 else 1)
+    ),
+    "when the bytes of all that is sharded are divided by the ranks with `//`": _bytes_of(
+        lambda s, p: (16, 4 + 12 // p, 2 + 14 // p, 16 // p)[s]
+    ),
+    "when the bytes of each kind of state are divided by the ranks with `//`": _bytes_of(
+        lambda s, p: 2 // (p if s > 2 else 1) + 2 // (p if s > 1 else 1) + 12 // (p if s > 0 else 1)
     ),
     "when stage 1 shards everything": _bytes_of(lambda s, p: 16 / (p if s > 0 else 1)),
     "when stage 2 shards everything": _bytes_of(

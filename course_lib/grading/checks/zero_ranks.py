@@ -57,10 +57,12 @@ def released(
     """
     model = Tied(*model_of)
     parameters = list(model.parameters())
-    alive, peak, seen = WeakIdKeyDictionary(), 0, []
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    alive, peak, seen, latest = WeakIdKeyDictionary(), 0, [], None
 
     def watch(parameter: nn.Parameter) -> None:  # runs before the answer's hook: this one is registered first
-        nonlocal peak
+        nonlocal peak, latest
+        latest = parameter
         seen.append(parameter.grad is not None and parameter.grad.shape == parameter.shape)
         storage = parameter.grad.untyped_storage()
         alive[storage] = storage.nbytes()
@@ -74,7 +76,13 @@ def released(
     after, left = [], 0
     with record_traffic() as log:
         for step, of_ranks in enumerate(inputs):
-            loss_of(model, of_ranks[dist.get_rank()], step).backward()
+            loss = loss_of(model, of_ranks[dist.get_rank()], step)
+            try:
+                loss.backward()
+            except (AttributeError, TypeError) as error:  # such as: None has no attribute 'flatten'
+                if latest is not None and latest.grad is not None:
+                    error.args = (f"{error}. The `.grad` that is complete now is that of `{names[latest]}`",)
+                raise
             after.append([_entry(means, p) for p in parameters])
             left += sum(p.grad is not None for p in parameters)
     return {

@@ -34,7 +34,7 @@ def check_released(
                         task="The first backward that reaches a parameter makes its entry",
                     )
                 continue
-            _check_entry(report, f"backward {step + 1}, `{name}`", got, want, so_far)
+            _check_entry(report, f"backward {step + 1}, `{name}`", got, want, (so_far, parameters[i].numel()))
     report.ok("after three backwards every rank has its shard of every mean")
     left = max(result["left"] for result in found)
     task = "From then on every backward pass leaves no `.grad` on these parameters"
@@ -77,8 +77,12 @@ def _padded_gradients(model: Tied, of_ranks: Sequence[Tensor], step: int) -> lis
     ]
 
 
-def _check_entry(report: Report, name: str, got: list, want: list[Tensor], so_far: list) -> None:
-    """One entry on every rank; it is stated only where it is wrong, as there are many."""
+def _check_entry(report: Report, name: str, got: list, want: list[Tensor], given: tuple[Any, ...]) -> None:
+    """One entry on every rank; it is stated only where it is wrong, as there are many.
+
+    Args:
+        given: of the parameter, its padded gradients so far and how many elements it has.
+    """
     if not any(difference(one, w, 1e-4) for one, w in zip(got, want, strict=True)):
         return
     if all(one is None for one in got):
@@ -89,6 +93,6 @@ def _check_entry(report: Report, name: str, got: list, want: list[Tensor], so_fa
         want,
         tolerance=1e-4,
         mistakes=SHARDS,
-        given=(so_far,),
+        given=given,
         task="holds this rank's shard of the gradient, averaged over all ranks",
     )

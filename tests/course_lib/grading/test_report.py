@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.grading.compare import describe, difference, same
+from course_lib.grading.compare import describe, difference, same, settle
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.report import Report, check
 
@@ -45,6 +45,10 @@ def test_the_mistake_named_is_the_one_whose_value_came_out():
     ]
     assert error._render_traceback_()[0] == "  ✗ 2 values: result differs in 1 of 2 places"
     assert error._render_traceback_()[1] == "    (first difference at [0]: got 1, expected 2)"
+
+
+def test_tuples_are_shown_as_tuples_whatever_the_answer_used():
+    assert repr(settle([[[0, 1]], ()], [[(0, 2)], []])) == "[[(0, 1)], []]"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ def test_starts():
     shard = trace_collective(collectives.all_gather, 3, start="shard")
     assert shard.before == [(1 << 0,), (1 << 4,), (1 << 8,)]
     assert shard.after == [(1 << 0, 1 << 4, 1 << 8)] * 3
+    scattered = trace_collective(collectives.reduce_scatter, 3)
+    summed = trace_collective(collectives.all_gather, 3, start="sum")
+    assert summed.before == scattered.after
+    assert summed.after == [tuple(value for (value,) in scattered.after)] * 3
     root = trace_collective(partial(collectives.scatter, src=2), 3, start="root", root=2)
     assert root.before == [(0, 0, 0), (0, 0, 0), (1 << 2, 1 << 5, 1 << 8)]
     assert root.after == [(1 << 2,), (1 << 5,), (1 << 8,)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from simulator.inputs.checks import amounts, at_least, not_negative, positive, refuse
+from simulator.inputs.checks import amounts, at_least, finite, not_negative, positive, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -26,7 +26,8 @@ class Segment:
 
     Args:
         kept: bytes alive from its forward until its backward has ended.
-        again: bytes that come back for its backward, and go with it.
+        again: bytes that come back for its backward, and go with it; below 0 where the segment keeps a tensor that,
+            without recomputation, is counted with the segment before it.
         forward: work of its forward, in FLOPs or in any other unit; its backward is twice that.
         repeated: the part of this work that is done again.
     """
@@ -37,7 +38,8 @@ class Segment:
     repeated: float = 0
 
     def __post_init__(self) -> None:
-        not_negative(kept=self.kept, again=self.again, forward=self.forward, repeated=self.repeated)
+        not_negative(kept=self.kept, forward=self.forward, repeated=self.repeated)
+        finite(again=self.again)
 
 
 def step_history(segments: Sequence[Segment]) -> MemoryHistory:

@@ -338,7 +338,7 @@ def test_nonsense_is_refused_in_one_sentence(function):
     assert tried
 
 
-NEGATIVE = {"bottom", "time"}  # may lie below 0
+NEGATIVE = {"bottom", "time", "again"}  # may lie below 0
 # A rate or a memory may be infinite: then it costs no time, or is never full.
 INFINITE = {"bandwidth", "memory", "link_bandwidth", "bucket_bytes", "first_bucket_bytes"}
 

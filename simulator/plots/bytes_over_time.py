@@ -34,6 +34,7 @@ def plot_bytes_over_time(
     capacity: float | None = None,
     device: str = "",
     marks: Mapping[float, str] | None = None,
+    backward: Sequence[Sequence[float]] | None = None,
     alt: str | None = None,
 ) -> Picture:
     """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank.
@@ -48,6 +49,8 @@ def plot_bytes_over_time(
         capacity: bytes of one device, drawn as a line.
         device: its name, written beside the line: ``"one A100"``.
         marks: times at which a dotted line is drawn, with what ended there.
+        backward: for each history, when backward begins; forward and backward are named under the axis, and the
+            ends of both are marked.
         alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
             agree where they were measured.
     """
@@ -76,6 +79,8 @@ def plot_bytes_over_time(
             if ranks > 1 and (rows is None or i == 0 or columns == 1):
                 name = rows[row] if rows else f"rank {history.rank}"
                 axis.set_ylabel(name, fontsize=TEXT, rotation=0, ha="right", va="center")
+            if backward is not None:
+                _phases(axis, history, backward[i][row], named=row == len(held) - 1)
             if capacity is not None:
                 axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
         for axis in block[len(held) :]:
@@ -100,7 +105,8 @@ def plot_bytes_over_time(
     if capacity is not None:
         label_capacity(axes[0, -1], capacity, size, device)
     for axis in axes[-1]:
-        axis.set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right")
+        below = None if backward is None else 1.5 * TEXT  # the names of the phases stand between
+        axis.set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right", labelpad=below)
         if not unit:
             axis.set_xticks([])
     drawn = {}
@@ -141,6 +147,24 @@ def _stack(axis: Axes, history: MemoryHistory, size: float) -> None:
         fontsize=TEXT,
     )
     bare(axis)
+
+
+def _phases(axis: Axes, history: MemoryHistory, middle: float, named: bool) -> None:
+    begin, end = history.times[0], history.end
+    for time in (middle, end):
+        axis.axvline(time, color="#777777", linewidth=0.8, linestyle=":")
+    for name, time in (("forward", (begin + middle) / 2), ("backward", (middle + end) / 2)) if named else ():
+        axis.annotate(
+            name,
+            (time, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, -3),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=TEXT,
+            annotation_clip=False,
+        )
 
 
 def _history_sentence(ranks: Sequence[MemoryHistory], title: str) -> str:

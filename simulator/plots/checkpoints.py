@@ -1,4 +1,4 @@
-"""The drawing of peak memory over the number of checkpoints, predicted as a line and measured as dots."""
+"""The drawing of peak memory over the number of segments, predicted as a line and measured as dots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.plots.style import TEXT, TITLE, WIDTH, grid_of, human, plain_axes
 
 
 class Chain(NamedTuple):
-    """Peaks of one model, in bytes, by the number of its checkpoints."""
+    """Peaks of one model, in bytes, by the number of its segments, each with one checkpoint."""
 
     title: str
     predicted: Mapping[int, float]
@@ -48,7 +48,7 @@ def plot_checkpoints(*chains: Chain) -> Picture:
             ha="right" if k == points[-1][0] else "center",
             fontsize=TEXT,
         )
-        axis.set(xscale="log", xlabel="number of checkpoints", ylabel="peak of activations, MB")
+        axis.set(xscale="log", xlabel="number of segments", ylabel="peak of activations, MB")
         axis.xaxis.label.set_size(TEXT)
         axis.yaxis.label.set_size(TEXT)
         ticks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k <= points[-1][0]]
@@ -79,5 +79,5 @@ def _sentence(chain: Chain) -> str:
     course = "falls all the way" if k == last else f"falls, and rises again to {human(chain.predicted[last])}"
     first = f"{human(chain.predicted[min(chain.predicted)])} with {min(chain.predicted)}"
     dots = " Measured dots lie beside the line." if chain.measured else ""
-    about = f"{chain.title}: peak memory over the number of checkpoints"
+    about = f"{chain.title}: peak memory over the number of segments"
     return f"{about}, from {first}, {course}; least at {k}, {human(least)}.{dots}"

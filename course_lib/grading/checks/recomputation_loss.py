@@ -1,0 +1,279 @@
+"""The check of 08.2: a loss whose logits exist for one chunk of rows at a time, in forward and in backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+
+from course_lib.grading.checks.recomputation_counted import Alive
+from course_lib.grading.report import Report, check
+
+VOCABULARY = 512
+RANDOM_STATE = 6000  # bytes of the CPU's random state, and a little
+SCALE = 0.25  # of the sum in the caller's loss
+Loss = Callable[[Callable[[Tensor, Tensor], Tensor], int, Tensor, Tensor], Tensor]
+
+
+class _Case(NamedTuple):
+    name: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    size: int
+    leaf: Tensor
+    targets: Tensor
+    weights: list[Tensor]
+    times: int = 1
+
+    @property
+    def chunks(self) -> int:
+        return -(-len(self.targets) // self.size)
+
+
+def _cases() -> list[_Case]:
+    frozen, head = nn.Linear(24, 24).requires_grad_(False), nn.Linear(24, VOCABULARY)
+
+    def plain(x: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(head(x), targets, reduction="sum")
+
+    def dropped(x: Tensor, targets: Tensor) -> Tensor:
+        return plain(dropout(frozen(x), 0.5, True), targets)
+
+    def case(name: str, function: Callable, rows: int, size: int, times: int = 1) -> _Case:
+        leaf = torch.randn(2 * rows, 24)[::2].clone().requires_grad_()
+        return _Case(
+            name, function, size, leaf, torch.randint(VOCABULARY, (rows,)), list(head.parameters()), times
+        )
+
+    return [
+        case("64 rows, 8 a chunk", plain, 64, 8),
+        case("64 rows with dropout, 8 a chunk", dropped, 64, 8),
+        case("50 rows with dropout, 16 a chunk", dropped, 50, 16),
+        case("7 rows with dropout, 1 a chunk", dropped, 7, 1),
+        case("5 rows with dropout, 20 a chunk", dropped, 5, 20),
+        case("1 row, 1 a chunk", plain, 1, 1),
+        case("dropout, two calls before one backward", dropped, 40, 10, times=2),
+    ]
+
+
+def _plain(function: Callable, size: int, x: Tensor, targets: Tensor) -> Tensor:
+    """What the task asks for, and autograd keeps all."""
+    chunks = zip(x.split(size), targets.split(size), strict=True)
+    return torch.stack([function(*chunk) for chunk in chunks]).sum()
+
+
+class _Outcome(NamedTuple):
+    result: Tensor
+    x: Tensor | None
+    weights: list[Tensor | None]
+    drawn: Tensor  # random numbers drawn after forward and after backward
+    kept: int
+    most: int
+    calls: int
+
+
+def _run(case: _Case, loss_of: Loss) -> _Outcome:
+    """As the last part of a larger graph: ``x`` is a result, and is used elsewhere too."""
+    calls = 0
+
+    def counted(x: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return case.function(x, targets)
+
+    torch.manual_seed(1)
+    case.leaf.grad = None
+    for weight in case.weights:
+        weight.grad = torch.ones_like(weight)  # of an earlier batch
+    with Alive(*case.weights, *(w.grad for w in case.weights), case.leaf) as alive:
+        xs = [case.leaf.sin() * (i + 1) for i in range(case.times)]
+        for x in xs:
+            alive.known[x.untyped_storage()] = True
+            alive.made.pop(x.untyped_storage(), None)
+        before = alive.now
+        sums = [loss_of(counted, case.size, x, case.targets) for x in xs]
+        kept = (alive.now - before) // case.times
+        total = torch.zeros(())
+        for x, each in zip(xs, sums, strict=True):
+            total = total + SCALE * each + x.sum()
+        drawn = [torch.rand(1)]
+        total.backward()
+        drawn.append(torch.rand(1))
+    weights = [None if w.grad is None else w.grad - 1 for w in case.weights]
+    result = torch.stack([each.detach().clone() for each in sums])
+    return _Outcome(result, case.leaf.grad, weights, torch.cat(drawn), kept, alive.most, calls // case.times)
+
+
+@check
+def check_08_2(report: Report, loss: type[torch.autograd.Function]) -> None:
+    torch.manual_seed(report.seed())
+    for case in _cases():
+        with report.case(case.name):
+            _try(report, case, loss)
+    with report.case("x is changed in place after forward"):
+        _changed_in_place(report, loss)
+
+
+def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> None:
+    try:
+        got = _run(case, loss.apply)
+    except RuntimeError as error:
+        _explain(report, str(error))
+        raise
+    want = _run(case, _plain)
+    wrong = {sentence: _loss_in_chunks(**options) for sentence, options in MISTAKES.items()}
+
+    def mistakes(take: Callable[[_Outcome], Any]) -> Mapping[str, Callable[[], Any]]:
+        return {s: lambda program=program: take(_run(case, program)) for s, program in wrong.items()}
+
+    report.close(
+        "the sum",
+        got.result,
+        want.result,
+        mistakes=mistakes(lambda outcome: outcome.result),
+        given=(),
+        task="returns the sum of `function(x[i : i + size], targets[i : i + size])`",
+    )
+    if got.x is None:
+        report.fail("x has no gradient")
+    task = "Result, gradients and random numbers are those of this sum under plain autograd."
+    of_x = mistakes(lambda outcome: outcome.x)
+    report.close("the gradient of x", got.x, want.x, mistakes=of_x, given=(), task=task)
+    task = "The gradients of the weights that `function` uses are added to their `.grad`"
+    if any(gradient is None for gradient in got.weights):
+        report.fail("a weight of `function` has lost its `.grad`", task=task)
+    of_weights = mistakes(lambda outcome: _flat(outcome.weights))
+    of_weights |= {
+        "when no gradient is added to the weights": lambda: 0 * _flat(want.weights),
+        "when what was in a weight's `.grad` before is lost": lambda: _flat(want.weights) - 1,
+    }
+    report.close(
+        "the gradients of the weights",
+        _flat(got.weights),
+        _flat(want.weights),
+        mistakes=of_weights,
+        given=(),
+        task=task,
+    )
+    report.equal(
+        "the random numbers drawn afterwards",
+        got.drawn,
+        want.drawn,
+        mistakes=mistakes(lambda outcome: outcome.drawn),
+        given=(),
+        task="Numbers drawn after forward and after backward are those that would be drawn without it.",
+    )
+    report.at_most(
+        "bytes kept, besides x and targets",
+        got.kept,
+        RANDOM_STATE,
+        task="After forward nothing is kept but `x`, `targets`, the result and one random state",
+    )
+    task = "In backward no more is alive at once than one chunk needs, besides the gradients."
+    report.at_most("bytes alive at once", got.most, _room(case), task=task)
+    report.at_most("runs of the function", got.calls, 2 * case.chunks, task="It runs twice for each chunk.")
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])
+
+
+def _room(case: _Case) -> int:
+    """Bytes for logits of one chunk and their gradient, gradients by weights and ``x``, and the random states.
+
+    By formula, since versions of PyTorch differ in what they need for a moment.
+    """
+    rows = min(case.size, len(case.targets))
+    logits = 2 * rows * VOCABULARY * 4
+    gradients = 8 * case.leaf.nbytes * case.times + 2 * sum(w.nbytes for w in case.weights)
+    return logits + gradients + (1 + case.times) * RANDOM_STATE
+
+
+# ---- likely mistakes: the same, wrong in one thing -----------------------------------------------------------
+
+
+def _loss_in_chunks(
+    restore: bool = True,
+    put_back: bool = True,
+    lose: bool = False,
+    again: bool = False,
+    from_the_end: bool = False,
+    ones: bool = False,
+    whole_only: bool = False,
+) -> Loss:
+    class LossInChunks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, function: Callable, size: int, x: Tensor, targets: Tensor) -> Tensor:
+            ctx.function, ctx.size, ctx.random = function, size, torch.get_rng_state()
+            ctx.save_for_backward(x, targets)
+            last = len(x) - size + 1 if whole_only and len(x) >= size else len(x)
+            return sum(function(x[i : i + size], targets[i : i + size]) for i in range(0, last, size))
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple:
+            x, targets = ctx.saved_tensors
+            now, size = torch.get_rng_state(), ctx.size
+            by_x = torch.zeros_like(x)
+            if restore:
+                torch.set_rng_state(ctx.random)
+            last = len(x) - size + 1 if whole_only and len(x) >= size else len(x)
+            starts = range(0, last, size)
+            for i in reversed(starts) if from_the_end else starts:
+                if again:
+                    torch.set_rng_state(ctx.random)
+                part = x[i : i + size].detach().requires_grad_()
+                with torch.enable_grad():
+                    y = ctx.function(part, targets[i : i + size])
+                torch.autograd.backward(y, torch.ones_like(gradient) if ones else gradient)
+                by_x[i : i + size] = part.grad
+            if restore and put_back:
+                torch.set_rng_state(now)
+            return None, None, None if lose else by_x, None
+
+    return LossInChunks.apply
+
+
+MISTAKES = {
+    "when backward does not begin with the random state of forward": {"restore": False},
+    "when the random state of before backward is not put back": {"put_back": False},
+    "when every chunk of backward begins with the same random state": {"again": True},
+    "when backward takes the chunks from the last to the first, and each draws another's numbers": {
+        "from_the_end": True
+    },
+    "when backward returns no gradient for x": {"lose": True},
+    "when backward does not use `gradient`": {"ones": True},
+    "when a shorter chunk at the end is left out": {"whole_only": True},
+}
+
+
+def _explain(report: Report, text: str) -> None:
+    if "incorrect number of gradients" in text:
+        report.fail(
+            "backward returned the wrong number of gradients",
+            task="It returns one value for each argument of `forward` but `ctx`",
+        )
+    if "backward through the graph a second time" in text:
+        report.fail(
+            "backward went on into the graph that the caller built before `forward`",
+            task="Backward ends at `x`",
+        )
+
+
+def _changed_in_place(report: Report, loss: type[torch.autograd.Function]) -> None:
+    leaf = torch.randn(4, 3, requires_grad=True)
+    x = leaf.sin()
+    y = loss.apply(lambda rows, targets: rows.tanh().sum(), 2, x, torch.zeros(4, dtype=torch.long))
+    with torch.no_grad():
+        x.mul_(2)
+    try:
+        y.backward()
+    except RuntimeError as error:
+        if "inplace" not in str(error):
+            raise
+        return report.ok("backward raises PyTorch's error")
+    return report.fail(
+        "backward raises nothing, and the gradient is that of other values",
+        task="Keep tensors with `ctx.save_for_backward`, so that PyTorch reports one that was changed in place.",
+    )

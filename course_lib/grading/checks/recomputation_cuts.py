@@ -138,10 +138,6 @@ def _own_input_forgotten(kept: Numbers, saved: Numbers) -> list[int]:
     return _best(lambda i, k, rest: max(sum(saved[i:k]), kept[i] + rest if k < n else 0), n)
 
 
-def _inputs_forgotten(kept: Numbers, saved: Numbers) -> list[int]:
-    return _best(lambda i, k, rest: max(sum(saved[i:k]), rest), len(saved))
-
-
 def _all_inputs(kept: Numbers, saved: Numbers) -> list[int]:
     """The least sum of all inputs and the largest segment."""
     n, never = len(saved), sum(kept) + sum(saved)
@@ -178,6 +174,5 @@ MISTAKES: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
     ),
     "when a segment takes layers as long as their `saved` is no more than the largest layer's": _filled,
     "when the input of the segment that goes backward is not counted": _own_input_forgotten,
-    "when the inputs are not counted": _inputs_forgotten,
     "when the inputs of segments behind the present one are counted, though they are gone": _all_inputs,
 }

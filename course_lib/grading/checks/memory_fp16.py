@@ -128,7 +128,7 @@ FP16 = {
 LOSSES = {
     "when the loss of the last part is returned": "last loss",
     "when the share of the last part in the loss is returned": "last share",
-    "when the losses of the parts are added up and not averaged": "sum of losses",
+    "when what is returned is the sum of the losses of the parts, and not their mean": "sum of losses",
     "when every part counts the same in the loss, however many sequences it has": "mean of losses",
     "when the loss is returned multiplied by the scale": "scaled loss",
 }

@@ -11,6 +11,8 @@ NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeou
 
 # Tests start hundreds of short processes that import the course: let Python keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
+# Several processes share the cores: a thread of torch that waits for its turn sleeps, and does not spin.
+export OMP_WAIT_POLICY = PASSIVE
 
 .PHONY: lab test setup exercises notebooks lint bench clean
 

@@ -1,6 +1,7 @@
 """Cases in which FSDP went wrong once: each is held to one device."""
 
 import copy
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +12,7 @@ from torch.optim import SGD, AdamW
 
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel
+from course_lib.data_parallel.sharded_gradient import ShardedNorm
 from course_lib.data_parallel.zero3 import Zero3
 from course_lib.runtime import current_device, launch
 
@@ -276,3 +278,16 @@ def muon(mesh):
 
 def test_an_optimizer_that_is_not_elementwise_is_refused_at_its_step():
     launch(muon, mesh={"dp": 2})
+
+
+def norms_that_are_not_alike(mesh):
+    group, me = mesh.get_group("dp"), dist.get_rank()
+    alone = [dist.new_group([rank]) for rank in range(2)][me]
+    over_both = ShardedNorm.of(torch.tensor(3.0 + me), 2.0, group)  # 3 and 4: 5 together
+    others = torch.tensor(2.0), ShardedNorm.of(torch.tensor(2.0), 2.0, alone)
+    return [float(torch.linalg.vector_norm(torch.stack([over_both, other]))) for other in others]
+
+
+def test_a_sharded_norm_is_summed_over_its_own_group_beside_another_and_beside_a_plain_one():
+    for norms in launch(norms_that_are_not_alike, mesh={"dp": 2}):
+        assert norms == pytest.approx([math.sqrt(25 + 4)] * 2)

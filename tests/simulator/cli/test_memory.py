@@ -127,6 +127,7 @@ def test_memory_step_and_the_api_give_the_same_answer(run, read, options):
     assert answer["fits"] == (occupied <= answer["capacity"]) == (step.exit_code == 0)
     if not answer["fits"]:
         assert f"needs {occupied / 1e9:.1f} GB" in step.output
+    assert not (answer["fits"] and answer["fits_with"])
     for remedy in answer["fits_with"]:
         name = remedy.split()[0]
         kept = " ".join(
@@ -136,6 +137,11 @@ def test_memory_step_and_the_api_give_the_same_answer(run, read, options):
     shape, plan = MODELS[answer["model"]["name"]], _plan_of(answer)
     ranks = plan_memory(shape, plan, GPUS[answer["hardware"]["name"]])
     assert max(rank.total for rank in ranks) == pytest.approx(answer["peak_total"], abs=5)
+
+
+def test_what_does_not_fit_is_told_what_would(read):
+    assert read("memory --model llama-3-8b --dp 8 --zero 1 --gpu h100 --global-batch 16")["fits_with"]
+    assert read("memory --model llama-3-8b --dp 8 --zero 3 --gpu h100 --global-batch 16")["fits_with"] == []
 
 
 def _plan_of(answer):

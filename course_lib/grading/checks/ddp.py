@@ -10,6 +10,7 @@ from course_lib.grading.checks import ddp_mistakes as mistakes
 from course_lib.grading.checks.ddp_buckets import bucket_cases, check_buckets
 from course_lib.grading.checks.ddp_faulty_step import mended
 from course_lib.grading.checks.ddp_ranks import accumulated, on_ranks, overlap, statistics, weighted
+from course_lib.grading.compare import rank_differences
 from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
 
@@ -220,6 +221,11 @@ def check_05_5(report: Report, batch_statistics: Callable[[Tensor], tuple[Tensor
                         "when two float32 numbers around a million are subtracted, such as the mean of the squares and "
                         "the square of the mean: they are multiples of 1/16, and so is the difference"
                     ] = lambda _, found=found: mistakes.cancelled(found)
+                task = "over the images of all ranks"
+                if name == "variance" and not rank_differences(found, mistakes.unbiased(parts), 1e-3):
+                    task = "The variance divides by n, and not by n − 1"
+                elif offset:
+                    task = "also where values lie around 1,000 and vary by 1"
                 report.on_every_rank(
                     f"the {name} of each channel, on every rank",
                     found,
@@ -227,9 +233,7 @@ def check_05_5(report: Report, batch_statistics: Callable[[Tensor], tuple[Tensor
                     tolerance=1e-3,
                     mistakes=known,
                     given=(parts,),
-                    task="also where values lie around 1,000 and vary by 1"
-                    if offset
-                    else "over the images of all ranks",
+                    task=task,
                 )
             target = "at most 2 messages from each rank"
             report.at_most("messages", max(result["messages"] for result in results), 2, task=target)

@@ -21,10 +21,11 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
     rank, ranks, generator = dist.get_rank(), dist.get_world_size(), generator_of(seed)
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 3))  # larger inputs, larger gradients
-    model[0].requires_grad_(not frozen)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for p in model.parameters():  # as a step before has left them
-        p.grad = torch.ones_like(p)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    optimizer.step()  # a step before: it leaves gradients, and momentum
+    model[0].requires_grad_(not frozen)
     steps = []
     for _ in range(2):
         data = [
@@ -52,6 +53,8 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
                 "when each parameter is clipped by its own norm": after(clip="each"),
                 "when the gradients of the step before are not cleared": after(cleared="none"),
                 "when a frozen parameter moves by a gradient of the step before": after(cleared="trained"),
+                "when the gradient of a frozen parameter is set to zero and not to None: the optimizer then moves it "
+                "by its momentum": after(cleared="zeroed"),
             },
         }
         steps.append(found)
@@ -92,6 +95,8 @@ def _after(
         average = _clipped(average, always=clip == "always")
     for p in parameters:
         p.grad = None if cleared == "all" else before.get(p)
+        if cleared == "zeroed" and p.grad is not None:
+            p.grad = torch.zeros_like(p)
     for p, g in zip(trained, average, strict=True):
         p.grad = g
     optimizer.step()

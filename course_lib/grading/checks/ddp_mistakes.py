@@ -168,8 +168,9 @@ def _images_only(parts: Parts) -> list[Tensor]:
     return [total / sum(len(part) for part in parts)] * len(parts)
 
 
-def _unbiased(parts: Parts) -> list[Tensor]:
-    return [torch.cat([part.double() for part in parts]).var(OVER)] * len(parts)
+def unbiased(parts: Parts) -> list[Tensor]:
+    n = torch.tensor(sum(part.numel() / part.shape[1] for part in parts))
+    return [variance * n / (n - 1) for variance in statistics(parts, 1)]
 
 
 def _alone(of: Callable[[Tensor], Tensor], parts: Parts) -> list[Tensor]:
@@ -196,7 +197,7 @@ STATISTICS: dict[str, dict[str, Callable[[Parts], list[Tensor]]]] = {
     "variance": {
         "when the variances of the ranks are averaged": partial(_averaged, _variance),
         "when the ranks' squares are taken around their own means, and not around the mean of all": _around_own_means,
-        "when the squares are divided by n - 1": _unbiased,
+        "when the squares are divided by n - 1": unbiased,
         "when each rank returns the variance of its own images": partial(_alone, _variance),
     },
 }

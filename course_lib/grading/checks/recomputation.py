@@ -31,7 +31,7 @@ class _Counted(nn.Module):
         return y if self.weight is None else self.weight * y
 
 
-CHAINS = [(16, 4), (7, 3), (6, 1), (5, 8), (6, 6), (1, 1)]  # layers, and layers of a segment
+CHAINS = [(16, 4), (24, 12), (7, 3), (6, 1), (5, 8), (6, 6), (1, 1)]  # layers, and layers of a segment
 
 
 @check
@@ -90,10 +90,16 @@ def _try_chain(report: Report, chain_backward: Callable, n: int, every: int) -> 
             },
             task="The gradient of a layer's weight is added to its `.grad`",
         )
+    not_so = {
+        "x has other values": not before[0].equal(x),
+        "gradient has other values": not before[1].equal(gradient),
+        "x requires a gradient now": x.requires_grad,
+        "x has a `.grad` now": x.grad is not None,
+    }
     report.true(
-        before[0].equal(x) and before[1].equal(gradient) and x.grad is None and not x.requires_grad,
+        not any(not_so.values()),
         "x and gradient are as they were",
-        "x or gradient has changed, or x requires a gradient now, or has one",
+        ", and ".join(fact for fact, found in not_so.items() if found),
         task="`x` and `gradient` stay as they are, and `x` gets no `.grad`.",
     )
     segments, first = -(-n // every), kept[0] if kept else 0

@@ -42,6 +42,7 @@ def _chains() -> dict[str, tuple[list[int], list[int]]]:
         "one layer": ([5], [7]),
         "12 layers that shrink": shrinking,
         "a large layer in the middle": ([1] * 9, [2, 2, 2, 2, 100, 2, 2, 2, 2]),
+        "a large input of the last layer": ([1, 100], [2, 1]),
         "16 equal layers": ([8] * 16, [8] * 16),
         last[0]: last[1],
     }
@@ -138,6 +139,12 @@ def _own_input_forgotten(kept: Numbers, saved: Numbers) -> list[int]:
     return _best(lambda i, k, rest: max(sum(saved[i:k]), kept[i] + rest if k < n else 0), n)
 
 
+def _last_alone(kept: Numbers, saved: Numbers) -> list[int]:
+    n, never = len(saved), sum(kept) + sum(saved)
+    alone = lambda i, k, rest: kept[i] + max(sum(saved[i:k]), rest) if i == n - 1 or k < n else never  # noqa: E731
+    return _best(alone, n)
+
+
 def _all_inputs(kept: Numbers, saved: Numbers) -> list[int]:
     """The least sum of all inputs and the largest segment."""
     n, never = len(saved), sum(kept) + sum(saved)
@@ -175,4 +182,5 @@ MISTAKES: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
     "when a segment takes layers as long as their `saved` is no more than the largest layer's": _filled,
     "when the input of the segment that goes backward is not counted": _own_input_forgotten,
     "when the inputs of segments behind the present one are counted, though they are gone": _all_inputs,
+    "when the last layer is always a segment of its own": _last_alone,
 }

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torch.utils._pytree import tree_leaves
 
 from course_lib.grading.checks.recomputation_counted import Alive
+from course_lib.grading.compare import difference
 from course_lib.grading.report import Report, check
 
 VOCABULARY = 512
@@ -157,7 +158,12 @@ def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> No
     of_weights |= {
         "when no gradient is added to the weights": lambda: 0 * _flat(want.weights),
         "when what was in a weight's `.grad` before is lost": lambda: _flat(want.weights) - 1,
+        "when the gradients of the weights are computed without `gradient`": lambda: (
+            _flat(want.weights) / SCALE
+        ),
     }
+    if difference(_flat(got.weights), _flat(want.weights) / SCALE, 1e-5) is None:
+        task = "`gradient` is the gradient of the caller's loss by your sum. It is not always 1."
     report.close(
         "the gradients of the weights",
         _flat(got.weights),

@@ -21,7 +21,7 @@ from course_lib.grading.checks.collectives_mistakes import (
     latency_in_the_slopes,
     ranks_that_are_their_own_peer,
 )
-from course_lib.grading.checks.collectives_ranks import Outcome, play_on_ranks, run, waiting
+from course_lib.grading.checks.collectives_ranks import Outcome, bytes_at_most, play_on_ranks, run, waiting
 from course_lib.grading.complaints import explain
 from course_lib.grading.report import Report, check
 from course_lib.runtime import RankError
@@ -62,22 +62,6 @@ def _play(
         raise
 
 
-def _bytes_at_most(
-    report: Report, outcome: Outcome, limits: list[int], task: str, mistake: tuple[str, int]
-) -> None:
-    """Each rank's bytes against its own limit, stated for the rank that exceeds it, or else for rank 0.
-
-    Args:
-        mistake: its sentence, and the bytes that every message has by it.
-    """
-    sent = outcome.bytes
-    worst = max(range(len(sent)), key=lambda r: (sent[r] > limits[r], -r))
-    sentence, size = mistake
-    mistakes = {sentence: sent[worst]} if all(event.size == size for _, event in outcome.sends) else {}
-    fact = f"bytes sent by rank {worst}"
-    report.at_most(fact, sent[worst], limits[worst], mistakes=mistakes, task=task)
-
-
 @check
 def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) -> None:
     task = "Rank r returns the r-th chunk of the sum of all ranks' `t`"
@@ -101,8 +85,9 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
             size = inputs[0][:1].nbytes
             limits = [size * (shape[0] - own) for own in rows]
             bytes_task = "No rank sends more bytes than the chunks of all other ranks have together"
-            whole = ("when whole tensors are sent, and not chunks", inputs[0].nbytes)
-            _bytes_at_most(report, outcome, limits, bytes_task, whole)
+            whole = all(event.size == inputs[0].nbytes for _, event in outcome.sends)
+            way = "when whole tensors are sent, and not chunks" if whole else None
+            bytes_at_most(report, outcome, limits, bytes_task, way)
             task_of_messages = "no rank sends more than p − 1 messages"
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=task_of_messages)
     with report.case("3 ranks, every second column of a tensor"):
@@ -156,9 +141,21 @@ def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Te
             report.at_most("messages to others than the right neighbour", past, 0, mistakes=ways, task=target)
             limits = [16 * (sum(rows) - rows[(r + 1) % ranks]) for r in range(ranks)]
             bytes_task = "and no more bytes than the rows of all ranks have together"
-            padded = ("when every message has as many rows as the longest `t`", 16 * max(rows))
-            _bytes_at_most(report, outcome, limits, bytes_task, padded)
+            bytes_at_most(report, outcome, limits, bytes_task, _heavy_all_gather(outcome, inputs))
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=target)
+
+
+def _heavy_all_gather(outcome: Outcome, inputs: Sequence[Tensor]) -> str | None:
+    """How an all-gather that sends too many bytes goes, where the messages of every rank show it."""
+    p, rows = len(inputs), [t.nbytes for t in inputs]
+    sizes = [[event.size for event in log if event.kind == "send"] for log in outcome.logs]
+    if sizes == [[max(rows)] * (p - 1)] * p:
+        return "when every message has as many rows as the longest `t`"
+    right = [tuple(inputs[(r + 1) % p].flatten().tolist()) for r in range(p)]
+    back = all(not own or own in sent[-1:] for own, sent in zip(right, outcome.sent, strict=True))
+    if back and outcome.bytes == [sum(rows)] * p:
+        return "when there is one step too many: the last message gives the right neighbour its own rows back"
+    return None
 
 
 @check

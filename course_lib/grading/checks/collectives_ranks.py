@@ -83,6 +83,18 @@ def run(report: Report, answer: Callable[..., Any], inputs: Sequence[Tensor], *m
     return Outcome(results, logs)
 
 
+def bytes_at_most(report: Report, outcome: Outcome, limits: list[int], task: str, way: str | None) -> None:
+    """Each rank's bytes against its own limit, stated for the rank that exceeds it, or else for rank 0.
+
+    Args:
+        way: the sentence of the mistake that the messages show, if they show one.
+    """
+    sent = outcome.bytes
+    worst = max(range(len(sent)), key=lambda r: (sent[r] > limits[r], -r))
+    mistakes = {way: sent[worst]} if way else {}
+    report.at_most(f"bytes sent by rank {worst}", sent[worst], limits[worst], mistakes=mistakes, task=task)
+
+
 _WAITS = re.compile(r"rank (\d+)\s+waits in (send|receive)\(.*?(?:to|from) rank (\d+)")
 
 

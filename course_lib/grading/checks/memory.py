@@ -12,6 +12,9 @@ from torch import nn
 from course_lib.grading.checks.memory_mistakes import LARGEST_BATCH, SAVED_BYTES, STATES
 from course_lib.grading.checks.memory_oracles import (
     Columns,
+    Detached,
+    Halves,
+    Rows,
     Split,
     Twice,
     Watch,
@@ -85,6 +88,9 @@ def check_03_3(report: Report, saved_bytes: Callable[..., int]) -> None:
         "two layers that read one input": (Twice(), (3, 6)),
         "one column of a wide tensor": (Columns(), (7, 11)),
         "two parts of one tensor": (Split(), (4, 6)),
+        "two parts of one weight": (Halves(), (2, 4)),
+        "a buffer that is a part of a larger tensor": (Rows(), (4, 5)),
+        "a detached parameter": (Detached(), (3, 5)),
         "a batch norm and a dropout in evaluation mode": (resting, (8, 4)),
         "one element": (nn.Tanh(), (1,)),
         "a layer that keeps nothing": (nn.Identity(), (2, 3)),

@@ -128,6 +128,7 @@ FP16 = {
 LOSSES = {
     "when the loss of the last part is returned": "last loss",
     "when the share of the last part in the loss is returned": "last share",
+    "when the loss of the whole batch is divided by the number of parts before it is returned": "divided",
     "when what is returned is the sum of the losses of the parts, and not their mean": "sum of losses",
     "when every part counts the same in the loss, however many sequences it has": "mean of losses",
     "when the loss is returned multiplied by the scale": "scaled loss",
@@ -192,6 +193,7 @@ def right_step(slip: str = "") -> Callable[..., float]:
         returned = {
             "last loss": each[-1],
             "last share": loss.detach(),
+            "divided": total / len(parts),
             "sum of losses": sum(each),
             "mean of losses": sum(each) / len(each),
             "scaled loss": total * scale,

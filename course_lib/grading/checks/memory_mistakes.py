@@ -146,6 +146,26 @@ def by_hooks(once: str = "", own: str = "", size: str = "storage") -> Callable[[
     return program
 
 
+def _own_by(same: Callable[[Tensor, Tensor], bool]) -> Callable[[nn.Module, Tensor], int]:
+    """The right count, but for how a kept tensor is found to be one of the model's own."""
+
+    def program(model: nn.Module, x: Tensor) -> int:
+        kept: dict[int, int] = {}
+        mine = [*model.parameters(), *model.buffers()]
+
+        def pack(t: Tensor) -> Tensor:
+            if not any(same(t, own) for own in mine):
+                kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with saved_tensors_hooks(pack, lambda t: t):
+            output = model(x)
+        del output
+        return sum(kept.values())
+
+    return program
+
+
 def _without_input(model: nn.Module, x: Tensor) -> int:
     kept: dict[int, int] = {}
     mine = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), x)}
@@ -211,6 +231,18 @@ SAVED_BYTES: dict[str, Callable[[nn.Module, Tensor], int]] = {
     "when the input is left out": _without_input,
     "when two parts of one storage count as two storages, because they begin at different addresses": by_hooks(
         once="view", own="all"
+    ),
+    "when a view of a parameter counts, because it begins at another address than the parameter": _own_by(
+        lambda t, own: t.data_ptr() == own.data_ptr()
+    ),
+    "when a kept tensor is compared with the storages' addresses by where it begins itself": _own_by(
+        lambda t, own: t.data_ptr() == own.untyped_storage().data_ptr()
+    ),
+    "when the address of a storage is compared with where parameters and buffers begin": _own_by(
+        lambda t, own: t.untyped_storage().data_ptr() == own.data_ptr()
+    ),
+    "when parameters and buffers are told by the tensor object, and not by the storage": _own_by(
+        lambda t, own: (t if t._base is None else t._base) is own
     ),
     "when every element counts with the four bytes of fp32": by_hooks(once="storage", own="all", size="fp32"),
     "when the outputs of all modules are counted, and not what operators keep": _of_modules(inputs=False),

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -117,3 +118,39 @@ class Twice(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.left(x).tanh() * self.right(x.view(-1, 6))
+
+
+# ---- 03.3: models that keep what is theirs under another address or identity ------------------------------
+
+
+class Halves(nn.Module):
+    """Two parts of one weight do the work of two layers; the second begins in the middle of the storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([linear(x, self.weight[:8]), linear(x, self.weight[8:])], dim=1)
+
+
+class Rows(nn.Module):
+    """Its buffer is a part of a larger tensor, which the model does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factors", torch.randn(12, 5)[4:8])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.factors).tanh()
+
+
+class Detached(nn.Module):
+    """Keeps its parameter as another tensor on the same storage: the one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight.detach()).tanh()

@@ -54,13 +54,16 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
         },
         task="All shards have the same length",
     )
-    dangling = [one["dangling"] for one in seen]
+    memory = [one["memory"] for one in seen]
     report.true(
-        not any(dangling),
+        memory == [part] * ranks,
         "the shards have a memory of their own",
-        f"the memory of `shard` is gone on {sum(dangling)} of {ranks} ranks",
-        got=dangling,
-        mistakes={"when `shard` is a view of the buffer that was freed": [True] * ranks},
+        f"the memory of `shard` has room for {memory} numbers on the ranks, and `shard` has {part}",
+        got=memory,
+        mistakes={
+            "when `shard` is a view of the buffer that was freed": [0] * ranks,
+            "when `shard` is a view into the whole buffer, all of which then stays": [ranks * part] * ranks,
+        },
         task="`self.shard` has a memory of its own",
     )
     kinds = [str(d).removeprefix("torch.") for one in seen for d in one["dtypes"]]
@@ -193,13 +196,19 @@ def check_07_3(
             )
 
 
+# what cancels between the ranks, by rank (all unlike on 3 and 4), and the length of a shard. A division by 2 or 4
+# is exact in bfloat16, and one by 3 is not.
+MIXTURES = [((-100, 100), 6), ((-100, 70, -30, 60), 5), ((-100, 30, 70), 1), ((-100, 30, 70), 7)]
+
+
 @check
 def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
     lr = 1e-3
-    for ranks, elements in [(2, 6), (4, 5), (3, 1)]:
+    for weights, elements in MIXTURES:
+        ranks = len(weights)
         with report.case(f"{ranks} ranks, shards of {elements}"):
             seed, total = report.seed(), ranks * elements
-            seen = launch(fsdp_ranks.mixed, ranks, args=(mixed_step, elements, lr, seed), **ON_CPU)
+            seen = launch(fsdp_ranks.mixed, ranks, args=(mixed_step, weights, elements, lr, seed), **ON_CPU)
             report.equal(
                 "the loss is computed once, from all parameters in bfloat16",
                 [(str(dtype).removeprefix("torch."), *shape) for dtype, shape in seen[0]["given"]],
@@ -211,7 +220,7 @@ def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
                 task="Call it once, with the parameters of the whole unit in bfloat16",
             )
             before = torch.cat([fsdp_ranks.first_shard(rank, elements, seed) for rank in range(ranks)])
-            own = [before.bfloat16() + fsdp_ranks.slopes(rank, total, seed) for rank in range(ranks)]
+            own = [before.bfloat16() + fsdp_ranks.slopes(weight, total, seed) for weight in weights]
             mean = sum(gradient.double() for gradient in own) / ranks
             scale = mean.abs().max()
             after = torch.cat([one["shard"] for one in seen])
@@ -221,7 +230,9 @@ def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
             sent = sum(row.sent for row in rows if row.collective != "all-gather")
             got = (before.double() - after) / lr / scale
             # A sum of bfloat16 depends on the order of the ranks. What was sent tells that it was made.
-            in_bfloat16 = reduced == 2 * total and (got - mean / scale).abs().max() < 0.1
+            # Each of its roundings errs by at most 2^-9 of the largest partial sum.
+            rounding = sum(gradient.double().abs() for gradient in own) / scale / 256 + 1e-3
+            in_bfloat16 = reduced == 2 * total and bool(((got - mean / scale).abs() <= rounding).all())
             report.close(
                 "the update, divided by `lr` and by the largest element of the mean gradient,",
                 got,

@@ -64,11 +64,12 @@ def _phase_by_phase(units: int, ahead: int) -> list[Event]:
     return result
 
 
+PLANNED_APART = "when forward and backward are planned apart, so that nothing is gathered ahead at the turn"
 EVENTS: dict[str, Callable[[int, int], list[Event]]] = {
     "when backward begins with the first unit": lambda n, k: events(n, k, front_first=True),
     "when each unit is gathered only when it is needed": lambda n, k: events(n, k, look=0),
     "when backward gathers the units above, and not those below": lambda n, k: events(n, k, upwards=True),
-    "when forward and backward are planned apart, so that nothing is gathered ahead at the turn": _phase_by_phase,
+    PLANNED_APART: _phase_by_phase,
     "when one unit fewer is gathered ahead": lambda n, k: events(n, k, look=max(k - 1, 0)),
     "when no unit is freed in backward": lambda n, k: events(
         n, k, keep=lambda phase, u: phase == "backward" or u >= n - k - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.grading.checks.fsdp_mistakes import EVENTS, WASTEFUL, Event
+from course_lib.grading.checks.fsdp_mistakes import EVENTS, PLANNED_APART, WASTEFUL, Event
 from course_lib.grading.report import Report, check
 
 CASES = [(4, 1), (6, 2), (3, 0), (5, 1), (2, 3), (3, 2), (1, 1), (1, 0)]
@@ -18,7 +18,7 @@ def check_07_2(report: Report, step_events: Callable[[int, int], list[Event]]) -
             computed = [event for event in events if event[0] in ("forward", "backward")]
             order = [("forward", u) for u in range(units)] + [("backward", u) for u in reversed(range(units))]
             named = any(program(units, ahead) == events for program in EVENTS.values())
-            likely = {} if named or computed != order else _fewer_ahead(events, computed, ahead)
+            likely = {} if named or computed != order else _not_ahead(events, computed, ahead)
             judge = {"got": events, "mistakes": EVENTS | likely, "given": (units, ahead)}
             report.true(
                 computed == order,
@@ -44,8 +44,13 @@ def check_07_2(report: Report, step_events: Callable[[int, int], list[Event]]) -
             )
 
 
-def _fewer_ahead(events: list[Event], computed: list[Event], ahead: int) -> dict[str, list[Event]]:
-    """The mistake of an answer whose events would be right with fewer units ahead."""
+def _not_ahead(events: list[Event], computed: list[Event], ahead: int) -> dict[str, list[Event]]:
+    """The mistake of an answer whose events would be right for each phase alone, or with fewer units ahead."""
+    units = len(computed) // 2
+    if not _play(events, computed, ahead, apart=True)[0]:
+        begun = events[: events.index(("forward", units - 1))]
+        nothing_for_backward = sum(kind == "gather" for kind, _ in begun) == units
+        return {PLANNED_APART: events} if nothing_for_backward else {}
     right_for = [k for k in range(ahead) if not _play(events, computed, k)[0]]
     if not right_for:
         return {}
@@ -65,8 +70,15 @@ def _freed_at_once(events: list[Event]) -> list[Event]:
     return result
 
 
-def _play(events: list[Event], computed: list[Event], ahead: int) -> tuple[str, str, int]:
-    """Follow the events: what is wrong (or nothing), the task's sentence about it, the most units at once."""
+def _play(
+    events: list[Event], computed: list[Event], ahead: int, apart: bool = False
+) -> tuple[str, str, int]:
+    """Follow the events: what is wrong (or nothing), the task's sentence about it, the most units at once.
+
+    Args:
+        apart: what is needed ahead ends with the phase: in forward, nothing of backward.
+    """
+    units = len(computed) // 2
     here: set[int] = set()
     most = done = 0
     kinds = "Write all its events in order"
@@ -88,7 +100,8 @@ def _play(events: list[Event], computed: list[Event], ahead: int) -> tuple[str, 
         elif kind in ("forward", "backward"):
             if unit not in here:
                 return f"{kind} {unit} begins, and its unit has not been gathered", ready, most
-            late = [u for _, u in computed[done : done + ahead + 1] if u not in here]
+            end = min(done + ahead + 1, units) if apart and done < units else done + ahead + 1
+            late = [u for _, u in computed[done:end] if u not in here]
             if late:
                 wrong = f"when {kind} {unit} begins, unit {late[0]} has not been gathered"
                 return wrong, "the units of the next `ahead` computations", most

@@ -42,8 +42,8 @@ def comes_and_goes(
     shard = getattr(unit, "shard", None)
     is_tensor = isinstance(shard, Tensor)
     seen: dict[str, Any] = {"shard": tuple(shard.shape) if is_tensor else shard}
-    seen["dangling"] = is_tensor and shard.untyped_storage().nbytes() < shard.nbytes
-    sound = torch.tensor(int(seen["shard"] == (part,) and not seen["dangling"]))
+    seen["memory"] = shard.untyped_storage().nbytes() // shard.element_size() if is_tensor else 0  # elements
+    sound = torch.tensor(int(seen["shard"] == (part,) and seen["memory"] >= part))
     dist.all_reduce(sound, dist.ReduceOp.MIN)
     if not sound:  # going on would hang or crash
         return seen
@@ -95,17 +95,19 @@ def first_shard(rank: int, elements: int, seed: int) -> Tensor:
     return 1 + torch.rand(elements, generator=torch.Generator().manual_seed(seed + 80 + rank))
 
 
-def slopes(rank: int, elements: int, seed: int) -> Tensor:
-    """(elements,) bfloat16: what the ranks' batches disagree about is a hundred times what they share."""
+def slopes(weight: float, elements: int, seed: int) -> Tensor:
+    """(elements,) bfloat16: what all ranks' batches share, and ``weight`` times what cancels between the ranks."""
     signal = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 90))
-    noise = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 91 + rank // 2))
-    return (signal + (100 if rank % 2 else -100) * noise).bfloat16()
+    noise = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 91))
+    return (signal + weight * noise).bfloat16()
 
 
-def mixed(answer: Callable, elements: int, lr: float, seed: int) -> dict[str, Any]:
+def mixed(
+    answer: Callable, weights: tuple[float, ...], elements: int, lr: float, seed: int
+) -> dict[str, Any]:
     """One step of the answer on this rank."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    shard, slope = first_shard(rank, elements, seed), slopes(rank, ranks * elements, seed)
+    rank = dist.get_rank()
+    shard, slope = first_shard(rank, elements, seed), slopes(weights[rank], len(weights) * elements, seed)
     given: list[tuple[Any, ...]] = []
 
     def loss_of(parameters: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def _watched(*packed: Any) -> tuple[str | None, Any]:
     before = {**_AT_START, **guard.definitions(without=_MODULES_AT_START)}
     fn, args = pickle.loads(call)
     loaded = guard.definitions(without={place for place, _ in before})  # what the function needs
-    before.update(loaded)
+    before = {**loaded, **before}  # what was there before is as it was before the function was loaded
     result = fn(*mesh, *args)
     try:
         guard.compare(before, guard.definitions())

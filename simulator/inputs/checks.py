@@ -16,18 +16,14 @@ from typing import Any
 def at_least(smallest: int, **counts: int) -> None:
     """Each is a whole number of at least ``smallest``: no bool, and no float, not even 4.0."""
     for name, value in counts.items():
-        if type(value) is not int and not (isinstance(value, Integral) and not isinstance(value, bool)):
-            refuse(name, f"a whole number of at least {smallest}", value)
-        if value < smallest:
+        if not (_is_whole(value) and value >= smallest):
             refuse(name, f"a whole number of at least {smallest}", value)
 
 
 def index(count: int, **places: int) -> None:
     """Each is a place among ``count``: a whole number from 0 on. Negative ones do not count from the end."""
     for name, value in places.items():
-        if type(value) is not int and not (isinstance(value, Integral) and not isinstance(value, bool)):
-            refuse(name, f"a whole number between 0 and {count - 1}", value)
-        if not 0 <= value < count:
+        if not (_is_whole(value) and 0 <= value < count):
             refuse(name, f"a whole number between 0 and {count - 1}", value)
 
 
@@ -107,6 +103,10 @@ def is_number(value: object) -> bool:
     """A real number, of Python's or of NumPy's types, and no bool."""
     kind = type(value)
     return kind is float or kind is int or (isinstance(value, Real) and kind is not bool)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def refuse(name: str, accepted: str, value: object) -> None:

@@ -1,5 +1,6 @@
 """The map of the course agrees with the chapters that there are, and with the README."""
 
+import json
 import re
 from pathlib import Path
 
@@ -18,6 +19,15 @@ def test_written_chapters_are_the_notebooks():
 def test_minutes_are_those_of_the_readme():
     rows = re.findall(r"^\| (\d\d) \|.*?\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert {n: int(m) for n, m in rows} == {n: c.minutes for n, c in CHAPTERS.items() if c.minutes}
+
+
+def test_minutes_are_those_that_each_chapter_announces():
+    for number, chapter in CHAPTERS.items():
+        for path in (ROOT / "notebooks").glob(f"{number}_*.ipynb"):
+            first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+            announced = re.search(r"^Reading time: about (\d+) minutes", first, re.MULTILINE)
+            assert announced, f"{path.name} does not say how long it takes to read"
+            assert int(announced[1]) == chapter.minutes, path.name
 
 
 def test_chapters_build_on_others_without_a_circle():
@@ -47,5 +57,5 @@ def test_the_map_shows_points_and_names_what_builds_on_what():
 
 
 def test_paths_count_the_hours_of_written_chapters():
-    assert "3.7" in repr(course_paths())  # 35 + 35 + 40 + 40 + 40 + 30 minutes
+    assert "3.8" in repr(course_paths())  # 35 + 35 + 40 + 40 + 40 + 40 minutes
     assert "(17)" in repr(course_paths())

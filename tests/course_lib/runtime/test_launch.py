@@ -1,6 +1,7 @@
 """launch: however a run ends, its results or its first cause arrive, and nothing is left behind."""
 
 import asyncio
+import contextlib
 import ctypes
 import glob
 import multiprocessing
@@ -51,7 +52,11 @@ def nothing_is_left(tmp_path_factory, monkeypatch):
     deadline = time.monotonic() + 30  # a rank that ends takes milliseconds, on a busy machine seconds
     while rank_processes() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert rank_processes() == []
+    left = rank_processes()
+    for process in left:  # the next test is judged as if this one had not been there
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert left == []
     assert [name for name in os.listdir(scratch) if not name.startswith(TORCHS_OWN)] == []
     assert psutil.Process().num_fds() <= descriptors
     assert launch(lambda: dist.get_rank(), 2) == [0, 1], "the next run works"

@@ -1,0 +1,10 @@
+"""For every test: Ctrl-C works, also where the suite was started in the background.
+
+A shell starts ``make test &`` with SIGINT ignored. Python leaves it so, every process that a test starts inherits it,
+and a test that interrupts one would wait in vain.
+"""
+
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -117,7 +117,7 @@ class DDP(nn.Module):
                 broadcast_buffers(self.module, self.group)
                 self._wait_for_gradients()  # again, in case that the backward pass before this one broke off
                 self._averages = self._forward_pending = True
-            elif not self._forward_pending:  # a pending one may share its backward pass with this one
+            elif not self._forward_pending:  # if one is pending, a backward pass may belong to both
                 self._averages = False
         return self.module(*inputs, **named)
 

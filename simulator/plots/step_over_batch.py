@@ -1,4 +1,4 @@
-"""The drawing of a data-parallel step over the batch of a rank: communication sets its time, then computation does."""
+"""The drawing of a data-parallel step over the batch of a GPU: communication sets its time, then computation does."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def plot_step_over_batch(
     crossing: float,
     what: str = "samples",
 ) -> Picture:
-    """Seconds of a data-parallel step over the samples of one rank, and of the two sums of which it is the larger.
+    """Seconds of a data-parallel step over the samples of one GPU, and of the two sums of which it is the larger.
 
     Args:
-        samples: the batches of a rank to draw, smallest first.
+        samples: the batches of a GPU to draw, smallest first.
         step: seconds of a step in which the all-reduce overlaps with backward.
         communication: seconds of forward and the all-reduce.
         computation: seconds of forward and backward.
@@ -67,13 +67,13 @@ def plot_step_over_batch(
         )
     axis.set_xlim(0, samples[-1])
     axis.set_ylim(0)
-    axis.set_xlabel(f"{what} on each rank", fontsize=TEXT, loc="right")
+    axis.set_xlabel(f"{what} on each GPU", fontsize=TEXT, loc="right")
     axis.set_ylabel("time, ms", fontsize=TEXT)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     plain_axes(axis)
     axis.legend(frameon=False, fontsize=TEXT, loc="lower right")
     return render(
         figure,
-        f"Time of a step over the {what} on each rank: up to {crossing:,.0f} it follows forward and all-reduce, and "
+        f"Time of a step over the {what} on each GPU: up to {crossing:,.0f} it follows forward and all-reduce, and "
         "from there on forward and backward.",
     )

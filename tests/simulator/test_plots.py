@@ -260,7 +260,7 @@ def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
         [1, 2, 4], lambda n: 1e-3 * max(n, 2), lambda n: 2e-3, lambda n: 1e-3 * n, 2, "tokens"
     )
     words = set(texts(picture))
-    assert {"tokens on each rank", "time, ms", "step, with overlap", "forward + all-reduce"} <= words
+    assert {"tokens on each GPU", "time, ms", "step, with overlap", "forward + all-reduce"} <= words
     assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
     with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
         plot_step_over_batch([2, 1], float, float, float, 1)

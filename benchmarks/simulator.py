@@ -17,7 +17,7 @@ from contextlib import redirect_stdout
 from paired import report
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-from simulator.inputs.hardware import GPUS
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import RECOMPUTE, Plan
 from simulator.inputs.shape import MODELS
 from simulator.pipeline.engine import simulate

@@ -88,7 +88,7 @@ def mlsysim_seconds(row: PublishedRow, efficiency: float) -> float:
 
 def printed_seconds(row: PublishedRow) -> float:
     """The printed figure as seconds: a rate and its error mean the same step."""
-    from simulator.inputs.hardware import GPUS
+    from simulator.inputs.known_devices import GPUS
     from simulator.predict.step import step_cost
 
     return step_cost(row.shape, row.plan, GPUS["a100-80gb"]).seconds / (1 + row.error())

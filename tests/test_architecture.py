@@ -1,6 +1,7 @@
 """What may import what: the house rules of DESIGN, read from the source."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,13 @@ def test_course_lib_imports_downwards(path):
             )
         if here == "runtime":
             assert there in ("", "runtime"), f"{path} imports {name}"
+
+
+def test_no_two_files_import_each_other():
+    """Directly or through others, inside functions or for annotations alone: of two files, one can be read first."""
+    names = {".".join(path.with_suffix("").parts): path for path in modules()}
+    graph = {name: {n for n in imports(path) if n in names} for name, path in names.items()}
+    TopologicalSorter(graph).prepare()  # a CycleError names the files
 
 
 @pytest.mark.parametrize("path", list(modules()), ids=str)

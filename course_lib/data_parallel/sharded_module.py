@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,12 +21,9 @@ from course_lib.data_parallel.checkpoint import (
     named_groups,
 )
 from course_lib.data_parallel.flat import storage_bytes
+from course_lib.data_parallel.fsdp_unit import ShardedFlat, Unit
 from course_lib.data_parallel.sharded_gradient import clip_grad_norm
 from simulator.ledgers.memory import MemoryBreakdown
-
-if TYPE_CHECKING:
-    from course_lib.data_parallel.fsdp import Unit
-    from course_lib.data_parallel.fsdp_unit import ShardedFlat
 
 
 class ShardedModule(nn.Module):

@@ -7,7 +7,8 @@ from math import isfinite
 from typing import Any
 
 from simulator.cli.options import flag, given
-from simulator.inputs.hardware import Hardware, find_device
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, PARAMETERS_ONLY, ModelShape
 

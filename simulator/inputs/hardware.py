@@ -1,18 +1,14 @@
 """The third input: what one device can do, and the links between devices.
 
-The known devices are files in ``simulator/inputs/devices``: every number there has its unit and its source, and a
-file lists the measured rows that its numbers were fitted to and those that they were not.
-``simulator.inputs.hardware_file`` reads and writes such files, yours included. ``python -m simulator validate``
-shows how far the numbers carry.
+``simulator.inputs.known_devices`` has the devices that the course knows, and ``simulator.inputs.hardware_file`` reads
+and writes files that describe others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import inf
-from pathlib import Path
 
 from simulator.inputs.checks import (
     at_least,
@@ -161,46 +157,3 @@ def _check_sizes(name: str, points: Sizes) -> None:
         if size <= last:
             refuse(name, f"ascending sizes, above {last:g} after it", size)
         last = size
-
-
-class _Devices(Mapping[str, Hardware]):
-    """Name -> device. A device's file is read when it is asked for, and once."""
-
-    names = ("v100", "a100-40gb", "a100-80gb", "a100-pcie", "h100", "h200", "b200", "laptop-cpu")
-
-    def __getitem__(self, name: str) -> Hardware:
-        if name not in self.names:
-            raise KeyError(name)
-        return _known(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-@cache
-def _known(name: str) -> Hardware:
-    from simulator.inputs.hardware_file import read_hardware
-
-    return read_hardware(Path(__file__).parent / "devices" / f"{name}.toml")
-
-
-GPUS = _Devices()
-ALIASES = {"a100-sxm": "a100-80gb"}
-
-
-def find_device(name: str) -> Hardware:
-    """A device's file (``"my_cluster.toml"``), or a known device by an unmistakable part of its name (``"H100"``)."""
-    if name.lower().endswith(".toml"):
-        from simulator.inputs.hardware_file import read_hardware
-
-        return read_hardware(name)
-    wanted = ALIASES.get(name.lower(), name.lower())
-    found = [wanted] if wanted in GPUS else [known for known in GPUS if wanted in known]
-    if len(found) == 1:
-        return GPUS[found[0]]
-    raise ValueError(
-        f"gpu must be one of {', '.join(GPUS)}, a .toml file, or three numbers with commas, not {name}"
-    )

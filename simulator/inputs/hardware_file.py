@@ -141,14 +141,6 @@ def parse_hardware(content: dict[str, Any]) -> Hardware:
     return Hardware(**values)
 
 
-def fitted_rows(name: str) -> dict[str, list[str]]:
-    """``fitted`` and ``held_out``: what the file of a known device says of the rows behind its numbers."""
-    import tomllib
-
-    path = Path(__file__).parent / "devices" / f"{name}.toml"
-    return {"fitted": [], "held_out": []} | tomllib.loads(path.read_text(encoding="utf-8")).get("fit", {})
-
-
 def write_hardware(path: str | Path, hardware: Hardware, sources: dict[str, str], about: str = "") -> None:
     """Write ``hardware`` as a file that ``read_hardware`` reads back.
 

@@ -11,11 +11,11 @@ from math import prod
 
 from simulator.inputs.checks import at_least, index, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
-from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.pipeline.placement import chunks_of, placement_of, rank_of, stages_of
 
-__all__ = ["GPUS", "MODELS", "Hardware", "Link", "ModelShape", "Plan"]
+__all__ = ["MODELS", "Hardware", "Link", "ModelShape", "Plan"]
 
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("unfused", "flash")

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.inputs.checks import at_least, not_negative, positive
-from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.known_devices import GPUS
 from simulator.predict.kernel_time import flash_seconds, memory_seconds
 from simulator.predict.layer_time import LOSS_BYTES
 

@@ -16,7 +16,8 @@ import pytest
 
 import simulator
 from simulator.inputs.chunks import chunk_sizes
-from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.ledgers.memory import MemoryBreakdown

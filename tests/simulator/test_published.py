@@ -2,8 +2,7 @@
 
 import pytest
 
-from simulator.inputs.hardware import GPUS
-from simulator.inputs.hardware_file import fitted_rows
+from simulator.inputs.known_devices import GPUS, fitted_rows
 from simulator.predict.step import step_cost
 from simulator.published import TARGETS, misses, published_rows, summary
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.inputs.hardware import GPUS
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
 from simulator.predict.memory import plan_memory

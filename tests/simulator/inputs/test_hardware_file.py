@@ -12,9 +12,10 @@ import jsonschema
 import pytest
 
 from simulator.inputs import hardware_file
-from simulator.inputs.hardware import GPUS, Link, find_device
-from simulator.inputs.hardware_file import fitted_rows, parse_hardware, read_hardware, write_hardware
+from simulator.inputs.hardware import Link
+from simulator.inputs.hardware_file import parse_hardware, read_hardware, write_hardware
 from simulator.inputs.hardware_schema import hardware_schema
+from simulator.inputs.known_devices import GPUS, find_device, fitted_rows
 
 DEVICES = Path(hardware_file.__file__).parent / "devices"
 

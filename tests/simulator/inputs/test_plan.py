@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.inputs.hardware import GPUS, Hardware, Link, find_device
+from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.known_devices import GPUS, find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.predict.memory import plan_memory

@@ -2,8 +2,9 @@
 
 import pytest
 
-from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.hardware_file import read_hardware, write_hardware
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
 from simulator.predict.calibration import ASSUMED, busy_machine, hardware_of

@@ -1,6 +1,7 @@
 import pytest
 
-from simulator.inputs.hardware import Link, find_device
+from simulator.inputs.hardware import Link
+from simulator.inputs.known_devices import find_device
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.predict.collective_time import (
     ALGORITHMS,

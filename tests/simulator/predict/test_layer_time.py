@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.inputs.hardware import GPUS, Hardware
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import RECOMPUTE, Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.pipeline.engine import simulate

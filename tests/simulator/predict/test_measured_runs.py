@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.inputs.hardware import GPUS, Hardware, Link
+from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.predict.collective_time import collective_seconds, exposed, group_link

@@ -2,7 +2,7 @@
 
 import time
 
-from simulator.inputs.hardware import GPUS
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
 from simulator.predict import layer_time, stages

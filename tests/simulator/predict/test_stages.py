@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.inputs.hardware import GPUS
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.pipeline.schedules import SCHEDULES

@@ -111,6 +111,7 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
     with contextlib.suppress(Exception):
         dist.destroy_process_group()
     _flush()
+    _end_programs()
     os._exit(0)
 
 
@@ -203,12 +204,17 @@ def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, scr
                 requests.put((kind, content))
         except (EOFError, OSError):
             shutil.rmtree(scratch, ignore_errors=True)  # a process that was killed could not remove it
-            with contextlib.suppress(psutil.Error):  # programs in a session of their own are not in our group
-                for child in psutil.Process().children(recursive=True):
-                    child.kill()
+            _end_programs()
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
+
+
+def _end_programs() -> None:
+    """Kill what this rank started. The launcher kills our group; a program in a session of its own is not in it."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
 
 
 def _redirect(stdout: Connection, stderr: Connection) -> None:

@@ -353,15 +353,30 @@ def test_a_function_that_cannot_travel_says_so():
         launch(lambda: next(stuck), 2)
 
 
-def test_programs_that_ranks_started_go_too():
+@pytest.mark.parametrize("fails", [False, True])
+def test_programs_that_ranks_started_go_too(tmp_path, fails):
     def starts():
-        subprocess.Popen(["sleep", "1000"])
-        subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        raise RuntimeError("and then fails")
+        for own_session in (False, True):
+            program = subprocess.Popen(["sleep", "1000"], start_new_session=own_session)
+            (tmp_path / str(program.pid)).touch()
+        if fails:
+            raise RuntimeError("and then fails")
 
-    with pytest.raises(RankError):
+    with pytest.raises(RankError) if fails else contextlib.nullcontext():
         launch(starts, 2)
-    # the fixture looks for what is left
+    started = [int(name) for name in os.listdir(tmp_path)]
+    assert len(started) == 4 or fails, "a rank may end before it starts both, where the other one fails"
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in started if runs(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == []
+
+
+def runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_inside_a_running_event_loop():

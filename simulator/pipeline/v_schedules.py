@@ -118,5 +118,6 @@ def _v_schedule(name: str, p: int, m: int, v: int | None, ranks: list[_Rank]) ->
         kept = [action.microbatch < m for action in rank.actions]
         place = list(accumulate(kept, initial=0))  # how many are kept before each
         actions.append(tuple(compress(rank.actions, kept)))
-        overlapped.append(frozenset(place[at] for at in rank.overlapped if kept[at] and kept[at + 1]))
+        # The backward of a pair is of an earlier microbatch than its forward: if this is kept, that is, too.
+        overlapped.append(frozenset(place[at] for at in rank.overlapped if kept[at]))
     return Schedule(name, p, m, v, tuple(actions), placement_of(name), tuple(overlapped))

@@ -261,3 +261,16 @@ def test_the_critical_path_is_unbroken_and_as_long_as_the_step(problem):
     assert path[0].start == 0
     assert path[-1].end == max(ends[-1] for ends in execution.ends)
     assert all(a.end == b.start for a, b in pairwise(path))
+
+
+@pytest.mark.parametrize("pair", [0.5, 2.5])
+@pytest.mark.parametrize("slow", range(8))
+def test_the_critical_path_goes_through_either_half_of_a_pair(pair, slow):
+    """A pair waits for what its forward needs and for what its backward needs; either can be the last to come."""
+    times = [[1 + 5 * (stage == slow)] * 10 for stage in range(8)]
+    execution = simulate(
+        make_schedule("dualpipe-v", 4, 10), times, times, times, transfer=0.25, overlapped=pair
+    )
+    path = execution.critical_path()
+    assert path[0].start == 0
+    assert all(a.end == b.start for a, b in pairwise(path))

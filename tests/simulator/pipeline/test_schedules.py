@@ -104,6 +104,14 @@ def test_overlapped_pairs_are_those_of_torch():
         assert [[a.kind for a in pair] for pair in ours] == [["F", "BW"]] * len(pairs)
 
 
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_overlapped_pairs_stay_pairs_where_there_are_fewer_microbatches_than_the_schedule_is_made_for(p):
+    for m in range(1, 2 * p + 2):
+        schedule = make_schedule("dualpipe-v", p, m)
+        for actions, pairs in zip(schedule.actions, schedule.overlapped, strict=True):
+            assert all([a.kind for a in actions[at : at + 2]] == ["F", "BW"] for at in pairs)
+
+
 @pytest.mark.parametrize(
     ("name", "peaks"),
     [

@@ -64,6 +64,9 @@ def _phase_by_phase(units: int, ahead: int) -> list[Event]:
     return result
 
 
+GATHERED_LATE = (
+    "when the gathers ahead come after the computation beside which they should run, and not before it"
+)
 PLANNED_APART = "when forward and backward are planned apart, so that nothing is gathered ahead at the turn"
 EVENTS: dict[str, Callable[[int, int], list[Event]]] = {
     "when backward begins with the first unit": lambda n, k: events(n, k, front_first=True),
@@ -118,6 +121,12 @@ HYBRID: dict[str, Callable[[list[Tensor], int, int], list[Tensor]]] = {
     "when each copy sums over its own ranks only, divided by all ranks": (
         lambda own, copies, F: _parts([total / len(own) for total in _own_copy(own, F)], F)
     ),
+    "when nothing is divided where there is only one copy": (
+        lambda own, copies, F: _parts([sum(own) / (1 if copies == 1 else len(own))] * len(own), F)
+    ),
+    "when nothing is divided where F is 1": (
+        lambda own, copies, F: _parts([sum(own) / (1 if F == 1 else len(own))] * len(own), F)
+    ),
     "when each rank returns its part of its own gradient": lambda own, copies, F: _parts(own, F),
     "when each rank returns the whole mean, and not its part": (
         lambda own, copies, F: [sum(own) / len(own)] * len(own)
@@ -169,6 +178,14 @@ def _divided_in_bfloat16(before: Tensor, own: list[Tensor], lr: float, scale: Te
     return sum((gradient / len(own)).double() for gradient in own) / scale
 
 
+def _from_the_rounded_shard(before: Tensor, own: list[Tensor], lr: float, scale: Tensor) -> Tensor:
+    return (before.double() - (before.bfloat16().double() - lr * _mean(own))) / lr / scale
+
+
+LOSS_DIVIDED = (
+    "when the loss is divided by the number of ranks: backward then rounds every gradient to bfloat16 after the "
+    "division"
+)
 SUMMED_IN_BFLOAT16 = (
     "when the gradients are summed in bfloat16, in which large numbers that cancel lose their digits"
 )
@@ -178,6 +195,7 @@ MIXED: dict[str, Callable[[Tensor, list[Tensor], float, Tensor], Tensor]] = {
     ),
     "when `shard` is not changed in place": lambda before, own, lr, scale: torch.zeros_like(_mean(own)),
     "when the update is computed in bfloat16, so that the shard keeps only 8 bits": _rounded_shard,
+    "when the update starts from the parameters in bfloat16, and not from `shard`": _from_the_rounded_shard,
     "when the gradients are divided by the number of ranks in bfloat16, and only then turned into fp32": (
         _divided_in_bfloat16
     ),

@@ -63,8 +63,16 @@ def sharded_step(
         return seen
     seen["dtypes"] = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()}))
     held: list[int] = []
+    computed_in: dict[str, str] = {}  # the dtypes that the root and the blocks have when a block begins
+
+    def look(*_: Any) -> None:
+        held.append(unsharded_bytes(model))
+        for name, p in model.named_parameters():
+            if not isinstance(p, DTensor):
+                computed_in[name.split(".")[0]] = str(p.dtype).removeprefix("torch.")
+
     for block in model.blocks:
-        block.register_forward_pre_hook(lambda *_: held.append(unsharded_bytes(model)))
+        block.register_forward_pre_hook(look)
     data = torch.randint(64, (2, 2 * mesh.size(), 16), generator=torch.Generator().manual_seed(seed))
     tokens, targets = (part.chunk(mesh.size())[dist.get_rank()] for part in data)
     with record_traffic() as log:
@@ -73,7 +81,8 @@ def sharded_step(
         except RuntimeError as error:  # on every rank
             if "dtype" not in str(error):
                 raise
-            return seen | {"clash": str(error).splitlines()[0]}
+            of_root = ", ".join({dtype for part, dtype in computed_in.items() if part != "blocks"})
+            return seen | {"clash": str(error).splitlines()[0], "in": (of_root, computed_in.get("blocks"))}
     seen |= {"held": held, "left": [n for n, p in model.named_parameters() if not isinstance(p, DTensor)]}
     seen["gathered"] = sum(row.sent for row in log.traffic.rows if row.collective == "all-gather")
     seen["reduced"] = sum(row.payload for row in log.traffic.rows if row.collective == "reduce-scatter")
@@ -114,6 +123,11 @@ def check_07_5(report: Report, shard_model: Callable[..., Any]) -> None:
                 "clash" not in seen,
                 "what a unit computes fits the next one",
                 f"what a unit computes has another dtype than the next one: {seen.get('clash')}",
+                got=seen.get("in"),
+                mistakes={
+                    "when `model` itself is sharded without `mp_policy`": ("float32", "bfloat16"),
+                    "when the blocks are sharded without `mp_policy`": ("bfloat16", "float32"),
+                },
                 task="Units are gathered and compute in bfloat16",
             )
             peaks = _peaks(block, root, blocks, room, frozen)

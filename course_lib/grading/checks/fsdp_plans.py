@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.grading.checks.fsdp_mistakes import EVENTS, PLANNED_APART, WASTEFUL, Event
+from course_lib.grading.checks.fsdp_mistakes import EVENTS, GATHERED_LATE, PLANNED_APART, WASTEFUL, Event
 from course_lib.grading.report import Report, check
 
 CASES = [(4, 1), (6, 2), (3, 0), (5, 1), (2, 3), (3, 2), (1, 1), (1, 0)]
@@ -51,11 +51,22 @@ def _not_ahead(events: list[Event], computed: list[Event], ahead: int) -> dict[s
         begun = events[: events.index(("forward", units - 1))]
         nothing_for_backward = sum(kind == "gather" for kind, _ in begun) == units
         return {PLANNED_APART: events} if nothing_for_backward else {}
+    if not _play(_gathered_before(events), computed, ahead)[0]:
+        return {GATHERED_LATE: events}
     right_for = [k for k in range(ahead) if not _play(events, computed, k)[0]]
     if not right_for:
         return {}
     look = right_for[-1]
     return {f"when the gathers are {look} unit{'s' * (look != 1)} ahead, and not {ahead}": events}
+
+
+def _gathered_before(events: list[Event]) -> list[Event]:
+    """The same events, but gathers that come directly after a computation come directly before it."""
+    result: list[Event] = []
+    for event in events:
+        late = event[0] == "gather" and result and result[-1][0] in ("forward", "backward")
+        result.insert(len(result) - bool(late), event)
+    return result
 
 
 def _freed_at_once(events: list[Event]) -> list[Event]:

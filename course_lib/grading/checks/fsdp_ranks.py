@@ -69,9 +69,10 @@ def comes_and_goes(
         loss.backward()
     seen["gradients"] = [p.grad for p in parameters]
     seen["hooks"] = len(called)
-    unit.reshard()
-    with torch.no_grad():
-        unit.shard += 1  # what an optimizer does
+    with torch.no_grad():  # what an optimizer does, first with the parameters there and then without them
+        unit.shard += 1
+        unit.reshard()
+        unit.shard += 2
     unit.unshard()
     seen["updated"] = [p.detach().clone() for p in parameters]
     return seen
@@ -102,6 +103,17 @@ def slopes(weight: float, elements: int, seed: int) -> Tensor:
     return (signal + weight * noise).bfloat16()
 
 
+def loss(parameters: Tensor, slope: Tensor) -> Tensor:
+    return (parameters * slope.to(parameters.dtype)).sum() + parameters.square().sum() / 2
+
+
+def gradient(parameters: Tensor, slope: Tensor, divisor: int) -> Tensor:
+    """What backward gives in the dtype of ``parameters`` when the loss is divided by ``divisor`` before it."""
+    leaf = parameters.detach().requires_grad_()
+    (loss(leaf, slope) / divisor).backward()
+    return leaf.grad
+
+
 def mixed(
     answer: Callable, weights: tuple[float, ...], elements: int, lr: float, seed: int
 ) -> dict[str, Any]:
@@ -112,7 +124,7 @@ def mixed(
 
     def loss_of(parameters: Tensor) -> Tensor:
         given.append((parameters.dtype, tuple(parameters.shape)))
-        return (parameters * slope.to(parameters.dtype)).sum() + parameters.square().sum() / 2
+        return loss(parameters, slope)
 
     with record_traffic() as log:
         answer(shard, loss_of, lr)

@@ -98,7 +98,7 @@ class FlatParameters:
             self.storage.resize_(self.full.numel() * self.full.element_size())
             shard = self.own_shard().detach()
             arrived = trace.begin("communication", f"all-gather {self.name}")
-            # Through .data: to fill ``full`` again is no change of what autograd has saved of it.
+            # Through .data, so that autograd does not take this for a change of the views that it has saved.
             work = all_gather(self.full.data, shard, group=self.group, async_op=True)
             work.get_future().add_done_callback(arrived)
             self.gathering = work, shard

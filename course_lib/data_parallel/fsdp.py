@@ -95,15 +95,15 @@ class FSDP(ShardedModule):
     def before_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple:
         if unit.name == ROOT:
             self._begin_forward()
-        elif not self.in_backward:  # else the unit is recomputed
+        elif not self.in_backward:  # else backward repeats a forward (recomputation)
             self.order.append(unit)
         unit.unshard()
         if not self.in_backward:
             for ahead in self.last_order[len(self.order) :][: self.prefetch]:
                 ahead.gather()
             unit.begin_span("forward")
-        # Backward of the unit is over when the gradients of its inputs are there. The inputs become views, so that the
-        # gradients which other users of the same tensors contribute are not waited for.
+        # Backward of the unit is over when it has computed the gradients of its inputs. A hook on an input itself would
+        # also wait for gradients from other modules that use the tensor. So the module gets a view, which has the hook.
         if self.in_backward or unit.name == ROOT or not torch.is_grad_enabled():
             return args, kwargs
         args, kwargs = map_tensors(lambda t: t.view_as(t) if t.requires_grad else t, (args, kwargs))
@@ -115,7 +115,7 @@ class FSDP(ShardedModule):
         if self.in_backward:
             return
         unit.end_span()
-        # An operation in place drops the hooks of a view, but not those of the tensor it is a view of.
+        # If an output is a view, the hook is set on its base: after an operation in place a view has lost its hooks.
         outputs = [t._base if t._is_view() and t._base.requires_grad else t for t in tensors_in(output)]
         if outputs := [t for t in outputs if t.requires_grad]:
             position = len(self.order) - (unit.name != ROOT)
@@ -176,7 +176,7 @@ class FSDP(ShardedModule):
         if unit.reshard_after_backward:
             unit.reshard()
         unit.due, unit.missing = False, len(unit.trainable)
-        self._advance()  # the gradients of one unit are under way while those of the next are computed, and no more
+        self._advance()  # wait for the reduce-scatter of the unit before, which ran beside this unit's backward
         for flat in unit.flats:
             if flat.trainable:
                 flat.take_gradients()

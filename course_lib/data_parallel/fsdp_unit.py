@@ -165,7 +165,7 @@ class Unit:
         self.frozen = any(not flat.trainable for flat in flats)
         self.end_span: Callable[..., None] = lambda: None
         self.expect_backward()
-        self.due = False  # a forward, or a begun backward, has gradients that are not yet reduced
+        self.due = False  # it has run forward, or begun backward, and its gradients are not yet reduced
 
     def hook(self, schedule: Any) -> None:
         """Let ``schedule`` (an ``FSDP``) say when this unit is unsharded, resharded and reduced."""

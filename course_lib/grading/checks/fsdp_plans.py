@@ -115,7 +115,7 @@ def _play(
             late = [u for _, u in computed[done:end] if u not in here]
             if late:
                 wrong = f"when {kind} {unit} begins, unit {late[0]} has not been gathered"
-                return wrong, "the units of the next `ahead` computations", most
+                return wrong, "The units of the next `ahead` computations must have been gathered too", most
             done += 1
         else:
             return f"an event is called {kind!r}", kinds, most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, combinations, pairwise
 
 import torch
 
@@ -41,6 +41,10 @@ def _heaviest(sizes: Sequence[int], plan: Ranks) -> int:
     return max(held.values())
 
 
+def _heaviest_by(slip: Slip, sizes: Sequence[int], ranks: int) -> int:
+    return _heaviest(sizes, slip(sizes, ranks))
+
+
 def _filled(
     sizes: Sequence[int], limit: float, last: int, *, keep: bool = False, past: bool = False
 ) -> Ranks:
@@ -66,6 +70,18 @@ def _heaviest_first(sizes: Sequence[int], ranks: int) -> Ranks:
         plan[i] = held.index(min(held))
         held[plan[i]] += sizes[i]
     return plan
+
+
+def _most_equal(sizes: Sequence[int], ranks: int) -> Ranks:
+    """The plan of neighbours in which the heaviest and the lightest rank differ least, by trying all."""
+    sums = [0, *accumulate(sizes)]
+
+    def spread(cuts: tuple[int, ...]) -> int:
+        held = [sums[end] - sums[start] for start, end in pairwise((0, *cuts, len(sizes)))]
+        return max(held) - min(held)
+
+    best = min(combinations(range(1, len(sizes)), ranks - 1), key=spread)
+    return [sum(i >= cut for cut in best) for i in range(len(sizes))]
 
 
 # ---- mistakes: what they make of the parts' sizes, in each of the three facts ------------------------------------
@@ -96,6 +112,7 @@ HEAVY: dict[str, Slip] = {
     "when each rank takes parts until it has reached the average": (
         lambda s, r: _filled(s, sum(s) / r, r - 1, keep=True, past=True)
     ),
+    "when the ranks are made as equal as possible, and not the heaviest rank as light as possible": _most_equal,
 }
 
 
@@ -163,12 +180,19 @@ def check_01_3(report: Report, balanced_placement: Callable) -> None:
         "5 layers, 400 words, a pooler": (BertConfig.tiny(**long_words), True, (2, 3, 4, 6)),
         "11 layers, 12,000 words": (many, False, (4, 7, 12)),
         "8 layers, 4,000 words in bfloat16": (BertConfig.tiny(**wide_words), True, (2, 3)),
+        "6 layers, two of them in bfloat16": (
+            BertConfig.tiny(vocab_size=1200, num_hidden_layers=6),
+            False,
+            (3,),
+        ),
     }
     judged: list[Weighed] = []
     for name, (config, pooler, counts) in models.items():
         model = Bert(config, pooler=pooler)
-        if "bfloat16" in name:
+        if "words in bfloat16" in name:
             model.embeddings.to(torch.bfloat16)
+        if "two of them in bfloat16" in name:
+            model.encoder.layer[2:4].to(torch.bfloat16)
         for ranks in counts:
             with report.case(f"{name}, {ranks} rank{'s' * (ranks > 1)}"):
                 _judge(report, judged, model, ranks, balanced_placement(model, ranks))
@@ -219,7 +243,7 @@ def _judge(report: Report, judged: list[Weighed], model: Bert, ranks: int, got: 
         "bytes on the heaviest rank",
         heaviest,
         _lightest_heaviest(sizes, ranks),
-        mistakes={text: _heaviest(sizes, slip(sizes, ranks)) for text, slip in HEAVY.items()}
+        mistakes={text: partial(_heaviest_by, slip, sizes, ranks) for text, slip in HEAVY.items()}
         | {text: partial(unweighed, holds) for text, holds in UNWEIGHED.items()},
         given=(),
         task="the rank with the most bytes has as few bytes as any such plan allows",

@@ -29,7 +29,10 @@ class Fragile(Counted):
 
 
 class Observed(nn.Module):
-    """Keeps in buffers what it saw, in evaluation mode too, as the observers of quantisation do."""
+    """Keeps in buffers what it saw, in evaluation mode too, as the observers of quantisation do.
+
+    It writes into two of them, and puts a new tensor in the place of the third.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,10 +40,12 @@ class Observed(nn.Module):
         self.dropout = nn.Dropout()
         self.register_buffer("largest", torch.zeros(3))
         self.register_buffer("calls", torch.tensor(0), persistent=False)
+        self.register_buffer("rows", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
         self.largest.copy_(torch.maximum(self.largest, x.detach().abs().amax(0)))
         self.calls.add_(1)
+        self.rows = self.rows + len(x)
         return self.dropout(self.dense(x))
 
 
@@ -75,14 +80,23 @@ def _mistakes(
     """What each mistake leaves behind; ``sound``: the answer left no trace where the forward pass did not raise."""
     modes, frozen = before["training modes"], before["requires_grad"]
     as_found, evaluated = _after_a_run(model, inputs), _after_a_run(model, inputs, evaluate=True)
+    values = {name: value for name, (_, value) in before["buffers"].items()}
+    run, saved = evaluated["buffers"], model.state_dict()
     buffers = {
-        "when a buffer that the forward pass changes does not get its values back": _values(
-            evaluated["buffers"]
-        ),
-        "when other tensors take the place of the buffers": _values(before["buffers"]),
+        "when a buffer that the forward pass changes does not get its values back": run,
+        "when other tensors take the place of the buffers": {n: (False, v) for n, v in values.items()},
+        "when values are put back, but not the buffer itself where the forward pass put another in its place": {
+            name: (run[name][0], value) for name, value in values.items()
+        },
+        "when a buffer is the same tensor as before, with the values that the forward pass has written into it": {
+            name: (True, now if kept else values[name]) for name, (kept, now) in run.items()
+        },
+        "when only the buffers in `state_dict()` get their values back, and those with `persistent=False` do not": {
+            name: (run[name][0], value if name in saved else run[name][1]) for name, value in values.items()
+        },
     }
-    if not same(_values(as_found["buffers"]), _values(evaluated["buffers"])):
-        buffers["when the model runs in the mode that it is found in"] = _values(as_found["buffers"])
+    if not same(as_found["buffers"], run):
+        buffers["when the model runs in the mode that it is found in"] = as_found["buffers"]
     return {
         "gradient mode": {
             NOT_IN_FINALLY if sound else "when gradients are switched off and not on again": False,
@@ -98,6 +112,7 @@ def _mistakes(
         "buffers": buffers,
         "the random state": {
             "when the random state is not put back after the forward pass": evaluated["the random state"],
+            "when the seed is set again, which starts the random numbers from their beginning": _seeded_again(),
         },
         "gradients": {"when the gradients are cleared": {}},
         "requires_grad": {
@@ -109,8 +124,18 @@ def _mistakes(
     }
 
 
-def _values(held: dict[str, tuple[int, Tensor]]) -> dict[str, Tensor]:
-    return {name: value for name, (_, value) in held.items()}
+def _seeded_again() -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed())
+        return torch.get_rng_state()
+
+
+Held = dict[str, tuple[int, Tensor]]  # each buffer's identity and values
+
+
+def _kept(now: Held, before: Held) -> dict[str, tuple[bool, Tensor]]:
+    """Of each buffer, whether it is the tensor that it was before, and its values."""
+    return {name: (name in before and i == before[name][0], value) for name, (i, value) in now.items()}
 
 
 def _after_a_run(model: nn.Module, inputs: Tensor, *, evaluate: bool = False) -> dict[str, Any]:
@@ -118,15 +143,24 @@ def _after_a_run(model: nn.Module, inputs: Tensor, *, evaluate: bool = False) ->
     copied = copy.deepcopy(model)
     if evaluate:
         copied.eval()
+    before, alive = (
+        dict(_state(copied))["buffers"],
+        list(copied.buffers()),
+    )  # an `id` lasts as long as its tensor
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         with suppress(RuntimeError, ValueError):  # where it raises, it has left traces as well
             copied(inputs)
-        return dict(_state(copied))
+        after = dict(_state(copied))
+    del alive
+    return after | {"buffers": _kept(after["buffers"], before)}
 
 
 @contextmanager
 def _unchanged(report: Report, model: nn.Module, inputs: Tensor, sound: bool = False) -> Iterator[None]:
-    before = dict(_state(model))
+    before, alive = (
+        dict(_state(model)),
+        [*model.buffers(), *model.parameters()],
+    )  # an `id` lasts as long as its tensor
     mistakes = _mistakes(model, inputs, before, sound)
     try:
         yield
@@ -134,8 +168,9 @@ def _unchanged(report: Report, model: nn.Module, inputs: Tensor, sound: bool = F
     finally:
         torch.set_grad_enabled(before["gradient mode"])  # whatever an answer does, the next check needs it
         torch.set_rng_state(before["the random state"])
+        del alive
     for what, now in after.items():
-        got = _values(now) if what == "buffers" else now
+        got = _kept(now, before[what]) if what == "buffers" else now
         if not same(now, before[what]):
             problem = f"{what}: not as before{_where(now, before[what])}"
             task = TASKS.get(what, EVERYTHING)

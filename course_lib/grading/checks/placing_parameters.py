@@ -79,6 +79,9 @@ BYTES: dict[str, Callable[[nn.Module, int], dict[str, int]]] = {
             for p in module.parameters()
         )
     ),
+    "when a prefix takes every name that begins with it, as `1` then takes what belongs to `10`": (
+        lambda model, depth: _by_beginning(model, depth)
+    ),
     "when parameters of a module that has children are left out": lambda model, depth: _bytes_by_prefix(
         [
             (name, p)
@@ -88,6 +91,16 @@ BYTES: dict[str, Callable[[nn.Module, int], dict[str, int]]] = {
         depth,
     ),
 }
+
+
+def _by_beginning(model: nn.Module, depth: int) -> dict[str, int]:
+    """Every prefix takes all names that begin with its letters; the model itself takes only its own parameters."""
+    return _add_up(
+        (prefix, p)
+        for prefix in _bytes_by_prefix(model.named_parameters(), depth)
+        for name, p in model.named_parameters()
+        if (name.startswith(prefix) if prefix else "." not in name)
+    )
 
 
 def _all_names(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -142,6 +155,7 @@ def check_01_2(report: Report, bytes_by_prefix: Callable) -> None:
         "two layers with one weight": (tied, (1,)),
         "weights that are views of one tensor, and a frozen parameter": (_stacked(), (1,)),
         "one linear layer": (nn.Linear(1, 1), (1,)),
+        "eleven layers in a row": (nn.Sequential(*(nn.Linear(2, n) for n in range(1, 12))), (1,)),
         "a model without parameters": (nn.Tanh(), (1,)),
         "BERT with wide layers on the device meta": (large, (1, 3)),
     }

@@ -56,8 +56,8 @@ class Region:
     def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
         self.function = function
         self.state = ForwardState(function)
-        # Autograd's own node keeps the tensors among the arguments. (The node's result is kept rather than the
-        # node itself, which in torch 2.11 forgets what it saved when its result is freed.)
+        # Autograd keeps the tensors among the arguments, as what one operation saved. The result of this operation
+        # must stay alive, too: in torch 2.11 an operation whose result is freed forgets what it saved.
         tensors: list[Tensor] = []
 
         def number_of(tensor: Tensor) -> TensorNumber:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from itertools import accumulate
+from math import isclose, sqrt
 
 from simulator.inputs.checks import amounts, at_least, finite, not_negative, positive, refuse
 from simulator.inputs.chunks import chunk_sizes
@@ -30,16 +31,31 @@ class Segment:
             without recomputation, is counted with the segment before it.
         forward: work of its forward, in FLOPs or in any other unit; its backward is twice that.
         repeated: the part of this work that is done again.
+        parts: what each of its submodules saves without recomputation, together ``kept + again`` bytes. The second
+            forward brings them back one by one, and backward drops them in reverse. Without it, ``again`` comes
+            back and goes at one moment each.
     """
 
     kept: float
     again: float = 0
     forward: float = 1
     repeated: float = 0
+    parts: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         not_negative(kept=self.kept, forward=self.forward, repeated=self.repeated)
         finite(again=self.again)
+        amounts(parts=self.parts)
+        if self.parts and not isclose(sum(self.parts), self.kept + self.again):
+            refuse("parts", f"bytes that add up to kept + again, {self.kept + self.again} here", self.parts)
+
+    def in_backward(self) -> list[tuple[str, float, float]]:
+        """Its steps in backward: what is done, the bytes alive besides ``kept``, and the work."""
+        if not self.parts:
+            return [("backward", self.again, self.repeated + 2 * self.forward)]
+        back = [max(min(0, self.again), so_far - self.kept) for so_far in accumulate(self.parts)]
+        second = [("recompute", bytes, self.repeated / len(back)) for bytes in back]
+        return second + [("backward", bytes, 2 * self.forward / len(back)) for bytes in reversed(back)]
 
 
 def step_history(segments: Sequence[Segment]) -> MemoryHistory:
@@ -56,8 +72,9 @@ def step_history(segments: Sequence[Segment]) -> MemoryHistory:
         steps.append((time, alive, f"forward {number}"))
         time += segment.forward
     for number, segment in reversed(list(enumerate(segments))):
-        steps.append((time, alive + segment.again, f"backward {number}"))
-        time += segment.repeated + 2 * segment.forward
+        for action, besides, work in segment.in_backward():
+            steps.append((time, alive + besides, f"{action} {number}"))
+            time += work
         alive -= segment.kept
     times, totals, actions = zip(*steps, (time, alive, "end"), strict=True)
     held = tuple(MemoryBreakdown(activations=total) for total in totals)

@@ -26,6 +26,15 @@ def test_what_is_alive_step_by_step():
     assert history.peak == (12, 9, "backward 0")
 
 
+def test_parts_come_back_one_by_one():
+    history = step_history([Segment(2, 10, forward=3, repeated=3, parts=(3, 8, 1))])
+    assert [held.activations for held in history.held] == [0, 2, 3, 11, 12, 12, 11, 3, 0]
+    assert history.times == (0, 0, 3, 4, 5, 6, 8, 10, 12)
+    assert history.actions[2:8] == ("recompute 0",) * 3 + ("backward 0",) * 3
+    with pytest.raises(ValueError, match="add up to kept \\+ again, 12 here"):
+        Segment(2, 10, parts=(3, 8))
+
+
 def test_layers_of_gpt3():
     shape = MODELS["gpt3-175b"]
     none, selective, full = (

@@ -33,6 +33,12 @@ def test_blocks_and_their_inputs():
     tokens = torch.randint(256, (1, 16))
     blocks = [s for s in recomputed_segments(model, "full", tokens) if s.again]
     assert [s.kept for s in blocks] == [4 * 16 * 32] * 2
+    plain = recomputed_segments(model, None, tokens)
+    assert sum(s.forward for s in recomputed_segments(model, "full", tokens)) == len(plain)
+    of_blocks = [bytes for block in blocks for bytes in block.parts]
+    assert (
+        of_blocks == [s.kept for s in plain][-len(of_blocks) - 2 : -2]
+    )  # norm and head stand behind the blocks
     whole = sum(t.bytes for t in saved_tensors(model, tokens))
     kept = recomputed_segments(model, "full", tokens)
     assert sum(s.kept + s.again for s in kept) == whole

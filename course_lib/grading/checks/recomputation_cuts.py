@@ -167,6 +167,22 @@ def _filled(kept: Numbers, saved: Numbers) -> list[int]:
     return starts
 
 
+def _filled_up_to_a_peak(kept: Numbers, saved: Numbers) -> list[int]:
+    """For the least peak with which it works, every segment as long as the peak allows."""
+    for peak in range(kept[0] + saved[0], sum(kept) + sum(saved) + 1):
+        starts, inputs, inside = [0], kept[0], 0
+        for i, size in enumerate(saved):
+            if inputs + inside + size > peak:
+                starts.append(i)
+                inputs, inside = inputs + kept[i], 0
+            inside += size
+            if inputs + inside > peak:
+                break
+        else:
+            return starts
+    return [0]
+
+
 def _root_segments(kept: Numbers, saved: Numbers) -> list[int]:
     sizes = chunk_sizes(len(saved), round(len(saved) ** 0.5))
     return [sum(sizes[:i]) for i in range(len(sizes))]
@@ -180,6 +196,9 @@ MISTAKES: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
         0, len(saved), max(1, round(len(saved) ** 0.5))
     ),
     "when a segment takes layers as long as their `saved` is no more than the largest layer's": _filled,
+    "when each segment takes as many layers as the peak allows, though a shorter one may leave a smaller input": (
+        _filled_up_to_a_peak
+    ),
     "when the input of the segment that goes backward is not counted": _own_input_forgotten,
     "when the inputs of segments behind the present one are counted, though they are gone": _all_inputs,
     "when the last layer is always a segment of its own": _last_alone,

@@ -122,8 +122,9 @@ def check_08_2(report: Report, loss: type[torch.autograd.Function]) -> None:
     for case in _cases():
         with report.case(case.name):
             _try(report, case, loss)
-    with report.case("x is changed in place after forward"):
-        _changed_in_place(report, loss)
+    for changed in ("x", "targets"):
+        with report.case(f"{changed} is changed in place after forward"):
+            _changed_in_place(report, loss, changed)
 
 
 def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> None:
@@ -135,51 +136,32 @@ def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> No
     want = _run(case, _plain)
     wrong = {sentence: _loss_in_chunks(**options) for sentence, options in MISTAKES.items()}
 
-    def mistakes(take: Callable[[_Outcome], Any]) -> Mapping[str, Callable[[], Any]]:
-        return {s: lambda program=program: take(_run(case, program)) for s, program in wrong.items()}
+    def same(
+        what: str, take: Callable[[_Outcome], Any], task: str, more: Mapping[str, Any] | None = None
+    ) -> None:
+        mistakes = {s: lambda program=program: take(_run(case, program)) for s, program in wrong.items()}
+        report.close(what, take(got), take(want), mistakes=mistakes | (more or {}), given=(), task=task)
 
-    report.close(
-        "the sum",
-        got.result,
-        want.result,
-        mistakes=mistakes(lambda outcome: outcome.result),
-        given=(),
-        task="returns the sum of `function(x[i : i + size], targets[i : i + size])`",
-    )
+    task = "returns the sum of `function(x[i : i + size], targets[i : i + size])`"
+    same("the sum", lambda outcome: outcome.result, task)
     if got.x is None:
         report.fail("x has no gradient")
     task = "Result, gradients and random numbers are those of this sum under plain autograd."
-    of_x = mistakes(lambda outcome: outcome.x)
-    report.close("the gradient of x", got.x, want.x, mistakes=of_x, given=(), task=task)
+    same("the gradient of x", lambda outcome: outcome.x, task)
     task = "The gradients of the weights that `function` uses are added to their `.grad`"
     if any(gradient is None for gradient in got.weights):
         report.fail("a weight of `function` has lost its `.grad`", task=task)
-    of_weights = mistakes(lambda outcome: _flat(outcome.weights))
-    of_weights |= {
-        "when no gradient is added to the weights": lambda: 0 * _flat(want.weights),
-        "when what was in a weight's `.grad` before is lost": lambda: _flat(want.weights) - 1,
-        "when the gradients of the weights are computed without `gradient`": lambda: (
-            _flat(want.weights) / SCALE
-        ),
-    }
-    if difference(_flat(got.weights), _flat(want.weights) / SCALE, 1e-5) is None:
+    of_weights = _flat(want.weights)
+    if difference(_flat(got.weights), of_weights / SCALE, 1e-5) is None:
         task = "`gradient` is the gradient of the caller's loss by your sum. It is not always 1."
-    report.close(
-        "the gradients of the weights",
-        _flat(got.weights),
-        _flat(want.weights),
-        mistakes=of_weights,
-        given=(),
-        task=task,
-    )
-    report.equal(
-        "the random numbers drawn afterwards",
-        got.drawn,
-        want.drawn,
-        mistakes=mistakes(lambda outcome: outcome.drawn),
-        given=(),
-        task="Numbers drawn after forward and after backward are those that would be drawn without it.",
-    )
+    besides = {
+        "when no gradient is added to the weights": 0 * of_weights,
+        "when what was in a weight's `.grad` before is lost": of_weights - 1,
+        "when the gradients of the weights are computed without `gradient`": of_weights / SCALE,
+    }
+    same("the gradients of the weights", lambda outcome: _flat(outcome.weights), task, besides)
+    task = "Numbers drawn after forward and after backward are those that would be drawn without it."
+    same("the random numbers drawn afterwards", lambda outcome: outcome.drawn, task)
     report.at_most(
         "bytes kept, besides x and targets",
         got.kept,
@@ -218,13 +200,16 @@ def _loss_in_chunks(
     ones: bool = False,
     whole_only: bool = False,
 ) -> Loss:
+    def starts_of(x: Tensor, size: int) -> range:
+        last = len(x) - size + 1 if whole_only and len(x) >= size else len(x)
+        return range(0, last, size)
+
     class LossInChunks(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, function: Callable, size: int, x: Tensor, targets: Tensor) -> Tensor:
             ctx.function, ctx.size, ctx.random = function, size, torch.get_rng_state()
             ctx.save_for_backward(x, targets)
-            last = len(x) - size + 1 if whole_only and len(x) >= size else len(x)
-            return sum(function(x[i : i + size], targets[i : i + size]) for i in range(0, last, size))
+            return sum(function(x[i : i + size], targets[i : i + size]) for i in starts_of(x, size))
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple:
@@ -233,8 +218,7 @@ def _loss_in_chunks(
             by_x = torch.zeros_like(x)
             if restore:
                 torch.set_rng_state(ctx.random)
-            last = len(x) - size + 1 if whole_only and len(x) >= size else len(x)
-            starts = range(0, last, size)
+            starts = starts_of(x, size)
             for i in reversed(starts) if from_the_end else starts:
                 if again:
                     torch.set_rng_state(ctx.random)
@@ -276,19 +260,16 @@ def _explain(report: Report, text: str) -> None:
         )
 
 
-def _changed_in_place(report: Report, loss: type[torch.autograd.Function]) -> None:
-    leaf = torch.randn(4, 3, requires_grad=True)
-    x = leaf.sin()
-    y = loss.apply(lambda rows, targets: rows.tanh().sum(), 2, x, torch.zeros(4, dtype=torch.long))
+def _changed_in_place(report: Report, loss: type[torch.autograd.Function], changed: str) -> None:
+    tensors = {"x": torch.randn(4, 3, requires_grad=True).sin(), "targets": torch.arange(4)}
+    y = loss.apply(lambda rows, targets: (rows.T * targets).tanh().sum(), 2, tensors["x"], tensors["targets"])
     with torch.no_grad():
-        x.mul_(2)
+        tensors[changed].mul_(2)
     try:
         y.backward()
     except RuntimeError as error:
         if "inplace" not in str(error):
             raise
         return report.ok("backward raises PyTorch's error")
-    return report.fail(
-        "backward raises nothing, and the gradient is that of other values",
-        task="Keep tensors with `ctx.save_for_backward`, so that PyTorch reports one that was changed in place.",
-    )
+    task = "Keep `x` and `targets` with `ctx.save_for_backward`, so that PyTorch reports if one was changed in place."
+    return report.fail("backward raises nothing, and the gradient is that of other values", task=task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, combinations
@@ -18,6 +19,7 @@ from course_lib.models.bert import BertConfig, BertLayer
 from course_lib.models.gpt import Block, GPTConfig
 from course_lib.observe.ledgers.products import Product, RecordProducts, repeated_products
 
+FIRST_CALLS = "when the first calls of an operator are kept, as many as were chosen, and not the chosen ones"
 RunBlock = Callable[[nn.Module, Tensor, list[Product], int], Tensor]
 
 
@@ -47,8 +49,21 @@ def _fitting(products: Sequence[Product], budget: int) -> list[tuple[Product, ..
 
 def _least_flops(products: Sequence[Product], budget: int) -> int:
     """FLOPs that are repeated at least, of all choices whose results fit the budget."""
-    most = max(sum(p.flops for p in kept) for kept in _fitting(products, budget))
-    return sum(p.flops for p in products) - most
+    return sum(p.flops for p in products) - sum(p.flops for p in _best(products, budget))
+
+
+def _best(products: Sequence[Product], budget: int) -> tuple[Product, ...]:
+    return max(_fitting(products, budget), key=lambda kept: sum(p.flops for p in kept))
+
+
+def _first_calls(products: Sequence[Product], budget: int) -> list[Product]:
+    """What is kept where a policy counts, for each operator, how many calls were chosen, and not which ones."""
+    left, kept = Counter(p.op for p in _best(products, budget)), []
+    for product in products:
+        if left[product.op]:
+            left[product.op] -= 1
+            kept.append(product)
+    return kept
 
 
 def _in_order(products: Sequence[Product], budget: int) -> int:
@@ -78,7 +93,7 @@ def _too_much(
     with torch.no_grad(), record.forward_of(block), record:
         block(x.detach())
     calls = record.products
-    best = max(_fitting(products, budget), key=lambda kept: sum(p.flops for p in kept))
+    best = _best(products, budget)
     chosen, operators = sum(p.bytes for p in best), {p.op for p in best}
     return {
         "when a policy keeps every call of an operator, and not only the chosen calls": lambda: sum(
@@ -87,6 +102,7 @@ def _too_much(
         "when calls after the last one of `products` are kept, too": lambda: (
             chosen + sum(p.bytes for p in calls[len(products) :])
         ),
+        FIRST_CALLS: lambda: sum(p.bytes for p in _first_calls(products, budget)),
     }
 
 
@@ -249,5 +265,8 @@ MISTAKES: dict[str, Callable[[Sequence[Product], int], int]] = {
     "when the product with the most FLOPs is always kept first": _large_first,
     "when products that fill the budget exactly are not kept": lambda products, budget: _least_flops(
         products, max(0, budget - 1)
+    ),
+    FIRST_CALLS: lambda products, budget: (
+        sum(p.flops for p in products) - sum(p.flops for p in _first_calls(products, budget))
     ),
 }

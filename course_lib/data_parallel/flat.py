@@ -115,7 +115,8 @@ class FlatParameters:
 
     def _wait(self) -> None:
         if self.gathering is not None:
-            self.gathering[0].wait()
+            with trace.waiting():
+                self.gathering[0].wait()
             self.gathering = None
 
     # ---- gradients: accumulate, average -----------------------------------------------------------------------
@@ -145,7 +146,8 @@ class FlatParameters:
         work = reduce_scatter(mean, gradient, group=self.group, async_op=True)
         del gradient
         yield
-        work.wait()
+        with trace.waiting():
+            work.wait()
         arrived()
         self.reducing = []
         return mean

@@ -177,7 +177,7 @@ class OffloadedOptimizer:
                 dropped, so that training can go on with another batch.
         """
         slots = self._arrived()
-        for slot in slots:  # all before the first update: there is no way back
+        for slot in slots:  # all of them before the first update, which cannot be undone
             if not slot.wire.isfinite().all():
                 self.zero_grad()
                 raise ValueError(

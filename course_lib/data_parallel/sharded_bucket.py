@@ -59,7 +59,7 @@ class Bucket(FlatParameters):
         super().reshard()
         nothing = self.full.new_empty(0)
         for p in self.parameters:
-            p.data = nothing  # what uses the parameter now meets a wrong shape, and not freed memory
+            p.data = nothing  # to use it now is an error; the old view would read freed memory
 
     # ---- gradients --------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Bucket(FlatParameters):
         gradient = self._complete_gradient()
         own = self.shard_of(gradient)
         if self.updated.grad is not None:
-            # The mean of earlier backwards. No other rank adds it, so the sum over the ranks has it once.
+            # From earlier backwards, and already a mean: only this rank adds it, so it is in the sum once.
             own.add_(self.updated.grad)
         self.gradient, self.reached = None, set()
         averaging = self.average(gradient, own if in_place else None)

@@ -69,8 +69,8 @@ class Zero3(Zero2):
         def after_forward(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
             self._release(flats)
             # Backward of the module begins when the gradient of an output arrives and ends when those of all inputs
-            # have. For an output that is a view, the hook is on its base: autograd would drop a view's hooks when
-            # the view is changed in place.
+            # have arrived. If an output is a view of another tensor, its ``_base``, the hook is on that tensor: a
+            # view loses its hooks when it is changed in place.
             outputs = [t._base if t._is_view() and t._base.requires_grad else t for t in tensors_in(output)]
             if outputs := [t for t in outputs if t.requires_grad]:
                 register_multi_grad_hook(outputs, lambda _: self._use_in_backward(flats), mode="any")
@@ -97,7 +97,8 @@ class Zero3(Zero2):
 
     def _gradient_ready(self, flat: Bucket, parameter: nn.Parameter) -> None:
         super()._gradient_ready(flat, parameter)
-        if not self.missing[flat]:  # every use has had its backward; inputs without a gradient cannot tell
+        # For a module whose inputs are token numbers ``_release`` is not called: they have no gradient.
+        if not self.missing[flat]:
             self._free(flat)
 
     def _backward_ends(self) -> None:

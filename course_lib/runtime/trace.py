@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
 Moment = float | torch.cuda.Event  # seconds of time.monotonic, or an event of the GPU
 Listener = Callable[[str, str, Moment, Moment], None]
+WAITING = "waiting"  # the lane of spans in which a rank does nothing
 
 _listener: Listener | None = None
 
@@ -72,6 +73,14 @@ def _arrival() -> Moment:
     if torch.cuda.is_initialized() and torch.cuda.current_stream() != torch.cuda.default_stream():
         return now()
     return time.monotonic()
+
+
+def waiting() -> AbstractContextManager[None]:
+    """Mark that this rank waits for a message inside the ``with``.
+
+    A recorder cuts the wait out of the span of computing around it, such as that of a module whose hooks wait.
+    """
+    return span(WAITING, "for a message")
 
 
 @contextmanager

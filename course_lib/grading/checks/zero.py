@@ -13,13 +13,18 @@ from course_lib.grading.checks.zero_faulty import mistakes, on_one_device, one_s
 from course_lib.grading.checks.zero_mistakes import (
     FITTING,
     NORMS,
-    PIECES,
     SCALED,
-    Pieces,
     fitting,
     norms,
-    right_pieces,
     scaled,
+)
+from course_lib.grading.checks.zero_pieces import (
+    PIECES,
+    Pieces,
+    as_pieces,
+    check_lengths,
+    merged,
+    right_pieces,
 )
 from course_lib.grading.checks.zero_ranks import ON_CPU, clipped, released, stepped
 from course_lib.grading.checks.zero_released import check_released
@@ -52,55 +57,18 @@ def check_06_1(report: Report, pieces: Callable[[list[int], int], Pieces]) -> No
     task = "Return a list with one entry for each rank: the list of the pieces that this rank owns"
     for name, (sizes, ranks) in cases.items():
         with report.case(name):
-            owned = _as_pieces(report, pieces(list(sizes), ranks), task)
-            merged = [_merged(own) for own in owned]
+            owned = as_pieces(report, pieces(list(sizes), ranks), task)
+            joined = [merged(own) for own in owned]
             want = right_pieces(sizes, ranks)
-            if not any(program(sizes, ranks) == merged for program in PIECES.values()):
-                _check_lengths(report, merged, sizes, ranks)
+            if not any(program(sizes, ranks) == joined for program in PIECES.values()):
+                check_lengths(report, joined, sizes, ranks)
             report.equal(
-                "the pieces of every rank", merged, want, mistakes=PIECES, given=(sizes, ranks), task=task
+                "the pieces of every rank", joined, want, mistakes=PIECES, given=(sizes, ranks), task=task
             )
             most = max(sum(i == index for i, _, _ in own) for own in owned for index in range(len(sizes)))
             report.at_most(
                 "pieces of one tensor on a rank", most, 1, task="No rank has more than one piece of a tensor"
             )
-
-
-def _as_pieces(report: Report, got: Any, task: str) -> Pieces:
-    """The answer in plain lists, tuples and ints, whatever sequences and numbers it used."""
-    try:
-        return [[tuple(int(n) for n in (i, start, stop)) for i, start, stop in own] for own in got]
-    except (TypeError, ValueError):
-        return report.fail(f"the result is {got!r:.80}, not a list of lists of three numbers", task=task)
-
-
-def _check_lengths(report: Report, owned: Pieces, sizes: list[int], ranks: int) -> None:
-    """What cannot be in any answer, told as what it is: a piece or a shard of a wrong length."""
-    length = -(-sum(sizes) // ranks)
-    for rank, own in enumerate(owned):
-        held = sum(max(0, stop - start) for _, start, stop in own)
-        if held > length:
-            report.fail(
-                f"rank {rank} has {own}: {held} elements, and a shard of {sum(sizes)} elements on {ranks} ranks has "
-                f"{length}",
-                task="`ranks` ranks (1 or more) get equally long shards of it, as short as possible",
-            )
-        if empty := next((piece for piece in own if piece[1] >= piece[2]), None):
-            report.fail(
-                f"rank {rank} has the piece {empty}, in which `stop` is not above `start`",
-                task="Pieces are never empty, and padding is in no piece",
-            )
-
-
-def _merged(own: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Pieces that continue each other as one: right, though not what the target asks for."""
-    found: list[tuple[int, int, int]] = []
-    for index, start, stop in own:
-        if found and found[-1][0] == index and found[-1][2] == start < stop:
-            found[-1] = (index, found[-1][1], stop)
-        else:
-            found.append((index, start, stop))
-    return found
 
 
 # ---- 06.2 -------------------------------------------------------------------------------------------------
@@ -252,7 +220,7 @@ def check_06_5(report: Report, clip_shards: Callable[..., Any]) -> None:
         "2 ranks, norm above 1": ([[4, 6], [6, 1]], 2, 1.0),
         "3 ranks, one of them without a shard": ([[5, 2], [], [3, 0]], 2, 0.5),
         "3 ranks, nothing is whole": ([[5], [5], [4]], 0, 0.5),
-        "3 ranks, nothing is sharded": ([[], [], []], 2, 0.5),
+        "3 ranks, nothing is sharded": ([[], [], []], 3, 0.5),
         "2 ranks, norm below 100": ([[4], [2]], 2, 100.0),
         "2 ranks, a gradient of zero": ([[4], [2]], 0, 0.5),
         "1 rank": ([[3]], 1, 0.5),
@@ -261,7 +229,7 @@ def check_06_5(report: Report, clip_shards: Callable[..., Any]) -> None:
         with report.case(name):
             zero = "zero" in name
             held = [[(_shard(report, count, zero), count) for count in own] for own in counts]
-            whole = [_normal(report, 3, 2), _normal(report, 4)][:wholes]
+            whole = [_normal(report, 3, 2), one := _normal(report, 4), one.clone()][:wholes]
             found = launch(clipped, len(counts), args=(clip_shards, held, whole, max_norm), **ON_CPU)
             given = (held, whole, max_norm)
             report.on_every_rank(

@@ -1,108 +1,17 @@
-"""Likely mistakes of chapter 06, as programs that run in one process; those of 06.3 are in ``zero_faulty``."""
+"""Likely mistakes of exercises 06.2, 06.4 and 06.5, as programs that run in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 from simulator.predict.memory import model_states
-
-Pieces = list[list[tuple[int, int, int]]]
-
-
-# ---- 06.1 who owns what -----------------------------------------------------------------------------------
-
-
-def cut(
-    sizes: Sequence[int],
-    lengths: Sequence[int],
-    past: int = 0,
-    from_buffer: bool = False,
-    third_is_length: bool = False,
-) -> Pieces:
-    """Shards of these lengths, one after the other. As it stands, it is right for equal lengths.
-
-    Args:
-        past: added to where a shard ends.
-        from_buffer: count from the beginning of the buffer, and not of the tensor.
-        third_is_length: the third number of a piece is how many elements it has.
-    """
-    owned: Pieces = []
-    begin = 0
-    for length in lengths:
-        mine, place = [], 0
-        for index, size in enumerate(sizes):
-            start, stop = max(begin, place), min(begin + length + past, place + size)
-            if start < stop:
-                shift = 0 if from_buffer else place
-                mine.append((index, start - shift, stop - (start if third_is_length else shift)))
-            place += size
-        owned.append(mine)
-        begin += length
-    return owned
-
-
-def right_pieces(sizes: Sequence[int], ranks: int) -> Pieces:
-    return cut(sizes, [-(-sum(sizes) // ranks)] * ranks)
-
-
-def _each_tensor(sizes: Sequence[int], ranks: int) -> Pieces:
-    owned: Pieces = [[] for _ in range(ranks)]
-    for index, size in enumerate(sizes):
-        length = -(-size // ranks)
-        for rank in range(ranks):
-            if rank * length < min(size, (rank + 1) * length):
-                owned[rank].append((index, rank * length, min(size, (rank + 1) * length)))
-    return owned
-
-
-def _whole_tensors(sizes: Sequence[int], ranks: int) -> Pieces:
-    owned: Pieces = [[] for _ in range(ranks)]
-    for index, size in enumerate(sizes):
-        if size:
-            owned[index % ranks].append((index, 0, size))
-    return owned
-
-
-def _last_takes_the_rest(sizes: Sequence[int], ranks: int) -> Pieces:
-    total = sum(sizes)
-    short = total // ranks
-    return cut(sizes, [short] * (ranks - 1) + [total - short * (ranks - 1)])
-
-
-PIECES: dict[str, Callable[[Sequence[int], int], Pieces]] = {
-    "when the length of a shard is rounded down, so that the last elements have no owner": (
-        lambda sizes, ranks: cut(sizes, [sum(sizes) // ranks] * ranks)
-    ),
-    "when the length of a shard is rounded down and the last rank takes the rest": _last_takes_the_rest,
-    "when the length of a shard is the division plus one, also where it divides evenly": (
-        lambda sizes, ranks: cut(sizes, [sum(sizes) // ranks + 1] * ranks)
-    ),
-    "when the first ranks take one element more and the shards are not equally long": (
-        lambda sizes, ranks: cut(sizes, chunk_sizes(sum(sizes), ranks))
-    ),
-    "when every tensor is cut by itself, and not the buffer": _each_tensor,
-    "when whole tensors are dealt out": _whole_tensors,
-    "when pieces are counted from the beginning of the buffer, and not of their tensor": (
-        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, from_buffer=True)
-    ),
-    "when the third number of a piece is its length, and not its stop": (
-        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, third_is_length=True)
-    ),
-    "when the element at `stop` is included": (
-        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, past=1)
-    ),
-    "when `stop` is the last element of the piece, and not the one behind it": (
-        lambda sizes, ranks: cut(sizes, [-(-sum(sizes) // ranks)] * ranks, past=-1)
-    ),
-}
-
 
 # ---- 06.2 shards of gradients -----------------------------------------------------------------------------
 
@@ -116,9 +25,11 @@ def shards(gradients: Gradients, elements: int | None = None, **slip: Any) -> li
 
     Args:
         elements: of the parameter, without padding.
-        slip: ``divide`` False; ``own``: not reduced; ``last``: only the last backward; ``again``: earlier gradients,
-            left in ``.grad``, are in the later ones too; ``over_again``: the entry is divided after each backward;
-            ``unpadded``, ``short``: cut without padding, with what is left over shared by the first ranks, or lost.
+        slip: ``divide`` False; ``twice``: divided twice; ``own``: not reduced; ``last``: only the last backward;
+            ``again``: earlier gradients, left in ``.grad``, are in the later ones too; ``over_again``: the entry is
+            divided after each backward; ``first_divided``: only that of the first backward is; ``unpadded``,
+            ``short``, ``one_more``: cut without padding, with what is left over shared by the first ranks, or lost,
+            or with parts that are always one longer than the division rounded down.
     """
     reached = [of_ranks for of_ranks in gradients if of_ranks[0] is not None]
     if not reached:
@@ -138,7 +49,12 @@ def shards(gradients: Gradients, elements: int | None = None, **slip: Any) -> li
             entry = (entry + sum(step)) / ranks
         return list(entry.chunk(ranks))
     total = sum(sum(step) for step in reached)
-    mean = total if slip.get("divide") is False else total / ranks
+    if slip.get("first_divided"):
+        total = total - sum(reached[0]) * (1 - 1 / ranks)
+    mean = total if slip.get("divide") is False else total / (ranks**2 if slip.get("twice") else ranks)
+    if slip.get("one_more"):
+        length = elements // ranks + 1
+        return list(F.pad(mean[:elements], (0, length * ranks - elements)).chunk(ranks))
     if slip.get("unpadded"):
         return list(mean[:elements].tensor_split(ranks))
     if slip.get("short"):
@@ -158,6 +74,13 @@ SHARDS: dict[str, Callable[[Gradients], Any]] = {
         partial(shards, unpadded=True)
     ),
     "when the length of a part is rounded down": partial(shards, short=True),
+    "when the length of a part is the division plus one, also where it divides evenly": (
+        partial(shards, one_more=True)
+    ),
+    "when the sum is divided by the number of ranks twice": partial(shards, twice=True),
+    "when only the first backward's sum is divided by the number of ranks": (
+        partial(shards, divide=False, first_divided=True)
+    ),
     "when earlier gradients are still in `.grad`, so that they are added again": partial(shards, again=True),
     "when earlier gradients are still in `.grad`, and an entry holds the last backward only": (
         partial(shards, again=True, last=True)
@@ -200,6 +123,19 @@ FITTING: dict[str, Callable[[float, int], list[float]]] = {
     "when stage 2 shards everything": _bytes_of(
         lambda s, p: 4 / (p if s > 1 else 1) + 12 / (p if s > 0 else 1)
     ),
+    "when the fp32 copy is sharded at stage 3 only, with the parameters": _bytes_of(
+        lambda s, p: 6 / (p if s > 2 else 1) + 2 / (p if s > 1 else 1) + 8 / (p if s > 0 else 1)
+    ),
+    "when the fp32 copy is not sharded at any stage": _bytes_of(
+        lambda s, p: 4 + 2 / (p if s > 2 else 1) + 2 / (p if s > 1 else 1) + 8 / (p if s > 0 else 1)
+    ),
+    "when gradients take 4 bytes": _bytes_of(
+        lambda s, p: 2 / (p if s > 2 else 1) + 4 / (p if s > 1 else 1) + 12 / (p if s > 0 else 1)
+    ),
+    "when the memory of all ranks is added up": lambda memory, ranks: fitting(memory * ranks, ranks),
+    "when the stages are counted from 0, so that DDP is stage 1": _bytes_of(
+        lambda s, p: 2 / (p if s > 1 else 1) + 2 / (p if s > 0 else 1) + 12 / p
+    ),
     "when DDP shards the optimizer states as well": _bytes_of(
         lambda s, p: 2 / (p if s > 2 else 1) + 2 / (p if s > 1 else 1) + 12 / p
     ),
@@ -221,9 +157,13 @@ def norms(held: Spread, whole: list[Tensor], **slip: Any) -> list[float]:
         tensors = [t if slip.get("padding") else t[:count] for t, count in own]
         of_ranks.append(sum(t.double().square().sum().item() for t in tensors))
     once = [t.double().square().sum().item() for t in whole]
+    if slip.get("by_value"):
+        once = [s for i, s in enumerate(once) if not any(torch.equal(whole[i], t) for t in whole[:i])]
     same = sum(once) + (once[0] if slip.get("tied") and once else 0)
     total = sum(of_ranks) + same * (len(held) if slip.get("copies") else 1)
     result = [total] * len(held)
+    if slip.get("averaged"):
+        result = [sum(of_ranks) / len(held) + same] * len(held)
     if slip.get("local"):
         result = [own + same for own in of_ranks]
     if slip.get("sharded_only"):
@@ -246,6 +186,8 @@ NORMS: dict[str, Callable[[Spread, list[Tensor], float], list[float]]] = {
         "when norms are added up, and not squares": "norms_added",
         "when each rank takes the root, and the roots are added up": "root_on_each",
         "when the root is missing": "square",
+        "when the all-reduced sum is divided by the number of ranks": "averaged",
+        "when two tensors of `whole` that have equal values are taken for one tensor": "by_value",
         "when the padding is counted and the tied gradient is counted twice": "padding tied",
     }.items()
 }

@@ -40,12 +40,35 @@ class TimelineLog:
         self.marks.append(Mark(lane, name, start, end))
 
     def settle(self) -> None:
-        """Turn events of the GPU into seconds; waits for the GPU if there are any."""
+        """Turn events of the GPU into seconds (waits for the GPU if there are any), and cut out what was waiting."""
         times = iter(trace.in_seconds([moment for mark in self.marks for moment in (mark.start, mark.end)]))
-        self.marks = [Mark(mark.lane, mark.name, next(times), next(times)) for mark in self.marks]
+        self.marks = without_waiting([Mark(m.lane, m.name, next(times), next(times)) for m in self.marks])
 
     def __repr__(self) -> str:
         return f"TimelineLog({len(self.marks)} spans)"
+
+
+def without_waiting(marks: Iterable[Mark], shortest: float = 1e-4) -> list[Mark]:
+    """Cut the waits for messages out of the computing around them, and drop the marks of the waits.
+
+    A span of computing becomes two, before and after the wait. A piece of less than a tenth of the longest one is left
+    out: it is what hooks do before or after the wait.
+
+    Args:
+        shortest: seconds; a wait that is not longer is not cut out.
+    """
+    marks = list(marks)
+    waits = sorted((m.start, m.end) for m in marks if m.lane == trace.WAITING and m.end - m.start > shortest)
+    kept = []
+    for mark in marks:
+        pieces = [mark] if mark.lane != trace.WAITING else []
+        for start, end in waits if mark.lane == "compute" else []:
+            last = pieces[-1]
+            if last.start <= start and end <= last.end:
+                pieces[-1:] = [last._replace(end=start), last._replace(start=end)]
+        longest = max((piece.end - piece.start for piece in pieces), default=0)
+        kept += [piece for piece in pieces if piece.end - piece.start >= longest / 10]
+    return kept
 
 
 @contextmanager

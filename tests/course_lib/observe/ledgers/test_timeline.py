@@ -12,6 +12,7 @@ from torch import nn
 
 from course_lib.observe.ledgers import timeline
 from course_lib.observe.ledgers.timeline import (
+    Mark,
     gather_timeline,
     record_timeline,
     trace_buckets,
@@ -74,6 +75,36 @@ def test_without_ranks_and_nested():
     assert gather_timeline(inner).of(0)[0].start == 0
     assert trace._listener is None
     assert gather_timeline(timeline.TimelineLog()).spans == ()
+
+
+def test_waits_are_cut_out_of_computing():
+    with record_timeline() as log, trace.span("compute", "work"):
+        time.sleep(0.01)
+        with trace.waiting():
+            time.sleep(0.02)
+        time.sleep(0.01)
+    first, second = gather_timeline(log).of(0)
+    assert first.name == second.name == "work"
+    assert min(first.duration, second.duration) >= 0.01
+    assert second.start - first.end >= 0.02
+
+
+def test_only_computing_around_a_wait_is_cut():
+    marks = [
+        Mark("compute", "around", 0.0, 5.0),
+        Mark(trace.WAITING, "for a message", 1.0, 3.0),
+        Mark(trace.WAITING, "for a message", 4.0, 4.00001),  # too short to be seen
+        Mark("compute", "before", -1.0, 1.0),
+        Mark("compute", "waits at its end", 0.7, 3.01),
+        Mark("communication", "all-gather", 0.5, 3.0),
+    ]
+    assert timeline.without_waiting(marks) == [
+        Mark("compute", "around", 0.0, 1.0),
+        Mark("compute", "around", 3.0, 5.0),
+        Mark("compute", "before", -1.0, 1.0),
+        Mark("compute", "waits at its end", 0.7, 1.0),
+        Mark("communication", "all-gather", 0.5, 3.0),
+    ]
 
 
 class Sleepy(torch.autograd.Function):

@@ -115,8 +115,7 @@ class FlatParameters:
 
     def _wait(self) -> None:
         if self.gathering is not None:
-            with trace.waiting():
-                self.gathering[0].wait()
+            self.gathering[0].wait()
             self.gathering = None
 
     # ---- gradients: accumulate, average -----------------------------------------------------------------------
@@ -146,8 +145,7 @@ class FlatParameters:
         work = reduce_scatter(mean, gradient, group=self.group, async_op=True)
         del gradient
         yield
-        with trace.waiting():
-            work.wait()
+        work.wait()
         arrived()
         self.reducing = []
         return mean

@@ -153,7 +153,8 @@ class Zero1(ShardedUpdate):
         next(self.under_way[-1])
 
     def _receive(self) -> None:
-        next(self.under_way.popleft(), None)
+        with trace.waiting():
+            next(self.under_way.popleft(), None)
 
     def average_gradients(self) -> None:
         """Backward has done it, unless all backwards ran under ``no_sync``."""

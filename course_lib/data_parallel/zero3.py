@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from course_lib.data_parallel.sharded_bucket import Bucket
 from course_lib.data_parallel.zero import Zero2
+from course_lib.runtime import trace
 from course_lib.training.nested_tensors import tensors_in
 
 
@@ -83,7 +84,8 @@ class Zero3(Zero2):
     def _use(self, flats: list[Bucket]) -> None:
         for flat in flats:
             self.users[flat] += 1
-            flat.unshard()
+            with trace.waiting():
+                flat.unshard()
 
     def _use_in_backward(self, flats: list[Bucket]) -> None:
         self._backward_begins()

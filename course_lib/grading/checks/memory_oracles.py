@@ -58,6 +58,19 @@ class Watch(TorchDispatchMode):
         return result
 
 
+class Held(TorchDispatchMode):
+    """Keeps the storage of every tensor that is made, so that no address is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.storages += [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
+        return result
+
+
 # ---- 03.1: models with something to trip over -------------------------------------------------------------
 
 

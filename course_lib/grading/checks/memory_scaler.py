@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from course_lib.grading.checks.memory_oracles import Watch
 
 SCRIPT = "..x...xx....."  # a good step, or one that overflows
+OVERFLOWS = {2: float("-inf"), 6: float("nan"), 7: float("inf")}  # what stands in the gradient then
 
 SCALE_SLIPS = {
     "when an overflow does not set the count of good steps to 0": "keep",
@@ -36,6 +37,8 @@ PATH_SLIPS = {
 OVERFLOW_SLIPS = {
     "when only infinite elements are looked for, and not those that are not a number": "inf",
     "when only elements that are not a number are looked for, and not infinite ones": "nan",
+    "when only the largest element is looked at, so that minus infinity is not found": "maximum",
+    "when elements are compared with plus infinity only": "plus",
     "when only the first gradient is looked at": "first",
     "when only the last gradient is looked at": "last",
     "when an update is made whatever the gradients are": "always",
@@ -82,7 +85,7 @@ def play(
 def overflow(number: int, shapes: Sequence[tuple[int, ...]]) -> tuple[int, int, float]:
     """Which gradient overflows in a step that does, in which element, and what stands there."""
     tensor = number % len(shapes)
-    return tensor, number % math.prod(shapes[tensor]), float("-inf") if number % 3 else float("nan")
+    return tensor, number % math.prod(shapes[tensor]), OVERFLOWS[number]
 
 
 def told(path: Tensor, shapes: Sequence[tuple[int, ...]]) -> str:
@@ -148,8 +151,13 @@ def reference(slip: str = "") -> Callable[..., bool]:
 
 
 def _finite(gradient: Tensor, slip: str) -> bool:
-    bad = {"inf": gradient.isinf(), "nan": gradient.isnan()}.get(slip, ~gradient.isfinite())
-    return not bad.any()
+    bad = {
+        "inf": gradient.isinf(),
+        "nan": gradient.isnan(),
+        "plus": gradient.isposinf(),
+        "maximum": gradient.isposinf() | gradient.isnan(),
+    }
+    return not bad.get(slip, ~gradient.isfinite()).any()
 
 
 KEEPING = ("keep", "count all")

@@ -125,7 +125,7 @@ def check_03_4(report: Report, fp16_step: Callable[..., Any]) -> None:
                 "the losses that it returns",
                 got.losses,
                 want.losses,
-                tolerance=0.01,
+                tolerance=0.001,
                 mistakes={text: partial(_losses, slip) for text, slip in LOSSES.items()},
                 given=given,
                 task="Return the loss of the whole batch, as a number",

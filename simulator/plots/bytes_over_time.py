@@ -35,6 +35,7 @@ def plot_bytes_over_time(
     device: str = "",
     marks: Mapping[float, str] | None = None,
     backward: Sequence[Sequence[float]] | None = None,
+    names: Mapping[str, str] | None = None,
     alt: str | None = None,
 ) -> Picture:
     """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank.
@@ -51,6 +52,7 @@ def plot_bytes_over_time(
         marks: times at which a dotted line is drawn, with what ended there.
         backward: for each history, when backward begins; forward and backward are named under the axis, and the
             ends of both are marked.
+        names: what the legend calls a category, where it is not its own name: ``{"buffers": "temporary tensors"}``.
         alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
             agree where they were measured.
     """
@@ -61,6 +63,11 @@ def plot_bytes_over_time(
         raise ValueError("there is nothing to draw: give at least one list of histories")
     if capacity is not None:
         positive(capacity=capacity)
+    for name in names or ():
+        if name not in CATEGORIES:
+            raise ValueError(
+                f"names gives another name to {name!r}; the categories are {', '.join(CATEGORIES)}"
+            )
     titles = titles_for(titles, len(histories))
     ranks, columns = max(map(len, histories)), 1 if len(histories) != 2 else 2
     lines = ranks * (len(histories) // columns)
@@ -112,10 +119,10 @@ def plot_bytes_over_time(
     drawn = {}
     for axis in axes.flat:
         drawn |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    shown = [label_of(name) for name in CATEGORIES if label_of(name) in drawn]
+    shown = [name for name in CATEGORIES if label_of(name) in drawn]
     figure.legend(
-        [drawn[label] for label in shown],
-        shown,
+        [drawn[label_of(name)] for name in shown],
+        [(names or {}).get(name, label_of(name)) for name in shown],
         loc="outside upper right",
         ncols=5,
         fontsize=TEXT,

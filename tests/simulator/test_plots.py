@@ -206,6 +206,15 @@ def test_marks_are_drawn_at_their_moment_with_their_words():
     assert marked.svg.count("stroke-dasharray") == plain.svg.count("stroke-dasharray") + 2
 
 
+def test_the_legend_calls_a_category_as_it_is_told():
+    histories = replay(simulate(make_schedule("1f1b", 1, 2)), 1e9, 4e8)
+    plain, named = (plot_bytes_over_time(histories, names=names) for names in (None, {"activations": "kept"}))
+    assert set(texts(plain)) - set(texts(named)) == {"activations"}
+    assert set(texts(named)) - set(texts(plain)) == {"kept"}
+    with pytest.raises(ValueError, match="another name to 'buffer'; the categories are parameters, "):
+        plot_bytes_over_time(histories, names={"buffer": "temporary tensors"})
+
+
 def test_curves_that_lie_on_each_other_are_all_seen():
     picture = plot_curves({name: [2.0, 1.0, 0.5] for name in ("1 rank", "2 ranks", "4 ranks")})
     assert {"step", "loss", "1 rank", "2 ranks", "4 ranks"} <= set(texts(picture))

@@ -16,6 +16,7 @@ from course_lib.grading.checks.memory_oracles import (
     Detached,
     Halves,
     Held,
+    Reuse,
     Rows,
     Split,
     Twice,
@@ -98,6 +99,18 @@ def check_03_3(report: Report, saved_bytes: Callable[..., int]) -> None:
         "a layer that keeps nothing": (nn.Identity(), (2, 3)),
         "a GPT block with dropout": (Block(config), (2, 8, 16)),
     }
+
+    def named(got: int, want: int) -> dict[str, Callable[..., int | None]]:
+        return {**SAVED_BYTES, FREED: partial(_if_freed, saved_bytes, got, want)}
+
+    task = "each storage counts once, with all of its bytes"
+    with report.case("memory that is used again as soon as it is free"):
+        model, x = Reuse(), torch.randn(8).requires_grad_()
+        want = sum(place.nbytes for place in model.places)
+        got = saved_bytes(model, x)
+        report.equal(
+            f"{want} bytes are kept", got, want, mistakes=named(got, want), given=(model, x), task=task
+        )
     for name, (model, shape) in cases.items():
         with report.case(name):
             dtype = next((p.dtype for p in model.parameters()), torch.float32)
@@ -120,7 +133,7 @@ def check_03_3(report: Report, saved_bytes: Callable[..., int]) -> None:
                 f"{want:,} bytes are kept",
                 got,
                 want,
-                mistakes={**SAVED_BYTES, FREED: partial(_if_freed, saved_bytes, got, want)},
+                mistakes=named(got, want),
                 given=(model, x),
                 task="each storage counts once, with all of its bytes",
             )

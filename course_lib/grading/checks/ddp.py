@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from course_lib.grading.checks import ddp_mistakes as mistakes
 from course_lib.grading.checks.ddp_buckets import bucket_cases, check_buckets
 from course_lib.grading.checks.ddp_faulty_step import mended
-from course_lib.grading.checks.ddp_ranks import accumulated, on_ranks, overlap, statistics, weighted
+from course_lib.grading.checks.ddp_overlap import CASES, check_overlap, overlap
+from course_lib.grading.checks.ddp_ranks import accumulated, on_ranks, report_missing, statistics, weighted
 from course_lib.grading.compare import rank_differences
 from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
@@ -49,62 +50,12 @@ def check_05_2(report: Report, average_during_backward: Callable[[Tensor, list[l
         (3, 300, "earlier"),
         (2, 700, "frozen"),
         (2, 10_000, "crossed"),
+        (2, 300, "swapped"),
         (1, 700, "plain"),
     ):
-        words = {
-            "plain": "",
-            "crossed": ", in different orders",
-            "earlier": ", gradients from an earlier backward pass",
-            "frozen": ", a frozen layer",
-        }[how]
-        with report.case(f"{_count(ranks)}{words}, limit {limit} bytes"):
-            results = on_ranks(overlap, ranks, (average_during_backward, limit, how, report.seed()))
-            for step in range(2):
-                found = [rank["steps"][step] for rank in results]
-                own, before, orders = ([one[key] for one in found] for key in ("own", "before", "order"))
-                report.on_every_rank(
-                    "averages of the second step" if step else "averages",
-                    [one["gradients"] for one in found],
-                    mistakes.averages(own, before),
-                    mistakes=mistakes.AVERAGES,
-                    given=(own, before, orders, results[0]["places"]),
-                    task="every `.grad` holds its mean over the ranks",
-                )
-                fired = min(one["fired"] for one in found)
-                report.true(
-                    fired == found[0]["expected"],
-                    "hooks of the caller are called",
-                    f"of {found[0]['expected']} hooks of the caller {fired} were called",
-                    task="Hooks that the parameters have already stay",
-                )
-                kept = min(one["kept"] for one in found)
-                report.true(
-                    kept == found[0]["expected"],
-                    "hooks of the caller stay",
-                    f"of {found[0]['expected']} hooks of the caller {kept} are left when the function has returned",
-                    task="Hooks that the parameters have already stay",
-                )
-                left = max(one["left"] for one in found)
-                report.true(
-                    left == 0,
-                    "no hook of the answer is left",
-                    f"{left} hooks of the answer are left on the parameters",
-                    task="the hooks that you add are removed",
-                )
-            steps = [step for rank in results for step in rank["steps"]]
-            target = (
-                "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before "
-                "it are complete."
-            )
-            report.at_most(
-                "messages of a step", max(s["messages"] for s in steps), results[0]["buckets"], task=target
-            )
-            report.at_most(
-                "gradients that a complete bucket waited for", max(s["late"] for s in steps), 0, task=target
-            )
-            report.at_most(
-                "all-reduces that stop backward", max(s["blocking"] for s in steps), 0, task=target
-            )
+        with report.case(f"{_count(ranks)}{CASES[how]}, limit {limit} bytes"):
+            arguments = (average_during_backward, limit, how, report.seed())
+            check_overlap(report, on_ranks(overlap, ranks, arguments))
 
 
 # ---- 05.3 unequal parts -----------------------------------------------------------------------------------
@@ -118,7 +69,7 @@ def check_05_3(report: Report, whole_batch_gradients: Callable[[nn.Module, Tenso
         ((5, 2), False),
         ((1, 6, 3), False),
         ((2, 3), True),
-        ((3, 0, 1), False),
+        ((0, 3, 1), False),
         ((5,), False),
     ):
         words = ", a frozen layer" if frozen else ""
@@ -126,13 +77,18 @@ def check_05_3(report: Report, whole_batch_gradients: Callable[[nn.Module, Tenso
             arguments = (whole_batch_gradients, sizes, frozen, report.seed())
             results = on_ranks(weighted, len(sizes), arguments)
             sums, tied = results[0]["sums"], results[0]["tied"]
+            task = "every `.grad` is the gradient of the mean loss over all samples of all ranks"
+            without = [rank for rank, result in enumerate(results) if result["missing"]]
+            empty = without and not any(sizes[rank] for rank in without)
+            likely = "a rank without samples does not put what it receives into `.grad`" if empty else None
+            report_missing(report, results, task, likely)
             report.on_every_rank(
                 "every rank has the gradient of the whole batch",
                 [result["gradients"] for result in results],
                 mistakes.whole_batch(sums, sizes, tied),
                 mistakes=mistakes.WHOLE_BATCH,
                 given=(sums, sizes, tied),
-                task="every `.grad` is the gradient of the mean loss over all samples of all ranks",
+                task=task,
             )
             report.true(
                 all(result["frozen kept"] for result in results),
@@ -140,11 +96,31 @@ def check_05_3(report: Report, whole_batch_gradients: Callable[[nn.Module, Tenso
                 "a frozen parameter has a gradient",
                 task="A parameter that does not require a gradient keeps `.grad` None",
             )
-            target = "one all-reduce"
-            report.at_most("messages", max(result["messages"] for result in results), 1, task=target)
-            limit = sent_bytes("all-reduce", sums[0].nbytes / 2 + 8, len(sizes))
-            sent = max(result["sent"] for result in results)
-            report.at_most("bytes sent by a rank", round(sent), round(limit), task=target)
+            messages = {
+                "when each gradient takes a message of its own": results[0]["tensors"] + 1,
+                "when the number of samples takes a message of its own": 2,
+            }
+            most = max(result["messages"] for result in results)
+            report.at_most("messages", most, 1, mistakes=messages, task="one all-reduce in all")
+            sent = round(max(result["sent"] for result in results))
+            gradients = sums[0].nbytes // 2  # the sums are in double precision
+            carried = {
+                "when the tied tensor is sent under both of its names": gradients + 4 * int(tied.sum()),
+                "when the gradients are sent in double precision": 2 * gradients,
+            }
+            report.at_most(
+                "bytes sent by a rank",
+                sent,
+                round(sent_bytes("all-reduce", gradients + 8, len(sizes))),
+                mistakes={text: _with_count(carried[text], len(sizes), sent) for text in carried},
+                task="as many bytes as the gradients and at most 8 more",
+            )
+
+
+def _with_count(carried: int, ranks: int, sent: int) -> int | None:
+    """``sent``, where an all-reduce of these bytes and of a number in 4 or 8 bytes, or none, sends as much."""
+    possible = [round(sent_bytes("all-reduce", carried + more, ranks)) for more in (0, 4, 8)]
+    return sent if sent in possible else None
 
 
 # ---- 05.4 accumulation ------------------------------------------------------------------------------------
@@ -163,6 +139,8 @@ def check_05_4(report: Report, accumulate: Callable[[nn.Module, list[tuple[Tenso
         with report.case(f"{_count(ranks)}, {len(sizes[0])} {noun}"):
             results = on_ranks(accumulated, ranks, (accumulate, sizes, report.seed()), timeout=60)
             means = [result["means"] for result in results]
+            task = "every `.grad` is the gradient of the mean loss over all sequences of all ranks"
+            report_missing(report, results, task)
             report.on_every_rank(
                 "gradient of all sequences of all ranks",
                 [result["gradient"] for result in results],
@@ -170,12 +148,15 @@ def check_05_4(report: Report, accumulate: Callable[[nn.Module, list[tuple[Tenso
                 tolerance=1e-4,
                 mistakes=mistakes.ACCUMULATED,
                 given=(means, sizes),
-                task="every `.grad` is the gradient of the mean loss over all sequences of all ranks",
+                task=task,
             )
             report.true(
                 all(result["next is right"] for result in results),
                 "the next backward pass of `model` averages as usual",
                 "after the answer, a backward pass of `model` no longer averages over the ranks",
+                "`model.require_backward_grad_sync` was set to False, and not to True again"
+                if any(result["left off"] for result in results)
+                else None,
                 task="Afterwards `model` averages gradients as before",
             )
             sent = max(result["sent"] for result in results)
@@ -200,7 +181,7 @@ def check_05_5(report: Report, batch_statistics: Callable[[Tensor], tuple[Tensor
     for sizes, channels, side, offset in (
         ((4, 4), 6, 4, 0.0),
         ((5, 2, 1), 6, 4, 0.0),
-        ((3, 0, 2), 2, 3, 0.0),
+        ((0, 3, 2), 2, 3, 0.0),
         ((1, 0), 3, 1, 0.0),
         ((3, 6), 6, 4, 1000.0),
         ((3,), 1, 2, 0.0),
@@ -235,11 +216,21 @@ def check_05_5(report: Report, batch_statistics: Callable[[Tensor], tuple[Tensor
                     given=(parts,),
                     task=task,
                 )
-            target = "at most 2 messages from each rank"
-            report.at_most("messages", max(result["messages"] for result in results), 2, task=target)
-            limit = 8 * (len(sizes) - 1) * (2 * channels + 1)
             report.at_most(
-                "bytes sent by a rank", round(max(result["sent"] for result in results)), limit, task=target
+                "messages",
+                max(result["messages"] for result in results),
+                2,
+                mistakes={
+                    "when tensors that could travel together, such as the number of values and their sum, are sent one "
+                    "by one": 3
+                },
+                task="at most 2 messages from each rank",
+            )
+            report.at_most(
+                "bytes sent by a rank",
+                round(max(result["sent"] for result in results)),
+                8 * (len(sizes) - 1) * (2 * channels + 1),
+                task="at most 8 (p − 1)(2 c + 1) bytes for c channels",
             )
 
 
@@ -282,4 +273,7 @@ def check_05_6(report: Report, mended_step: Callable[..., float]) -> None:
                     task="return the mean loss over the whole batch",
                 )
             messages = max(one["messages"] for result in results for one in result["steps"])
-            report.at_most("messages of a step", messages, 2, task="at most 2 messages from each rank")
+            each = {"when each gradient takes a message of its own": (2 if frozen else 4) + 1}
+            report.at_most(
+                "messages of a step", messages, 2, mistakes=each, task="at most 2 messages from each rank"
+            )

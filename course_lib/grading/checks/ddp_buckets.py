@@ -39,6 +39,8 @@ def deal(
     after: Callable[[int, int], bool] = lambda held, limit: False,
     drop_open: bool = False,
     closed_by_dtype: bool = False,
+    forgotten: bool = False,
+    large_apart: bool = False,
 ) -> list[list[int]]:
     """Buckets that hold at most ``limit`` bytes; as it stands it is right, and each argument is one mistake."""
     known = {id(p): place for place, p in enumerate(parameters)}
@@ -50,15 +52,21 @@ def deal(
         order = list(first.values())[:: -1 if last_place else 1]
     closed: list[list[Tensor]] = []
     filling: dict[object, list[Tensor]] = {}
+    reopened: set[object] = set()  # kinds of which a bucket has been closed
     for p in order if forwards else reversed(order):
         if not (p.requires_grad or frozen):
             continue
         kind = p.dtype if by_dtype else None
         if closed_by_dtype:
             closed += [filling.pop(other) for other in list(filling) if other != kind]
+        if large_apart and size(p) > limit:
+            closed.append([p])
+            continue
         bucket = filling.get(kind, [])
-        if bucket and before(sum(map(size, bucket)), size(p), limit):
+        counted = bucket[1:] if forgotten and kind in reopened else bucket
+        if bucket and before(sum(map(size, counted)), size(p), limit):
             closed.append(filling.pop(kind))
+            reopened.add(kind)
         bucket = filling.setdefault(kind, [])
         bucket.append(p)
         if after(sum(map(size, bucket)), limit):
@@ -93,6 +101,10 @@ BUCKETS = {
     "when dtypes are not kept apart": partial(deal, by_dtype=False),
     "when a bucket is closed after it has reached the limit, as in the chapter": partial(
         deal, before=_never, after=lambda held, limit: held >= limit
+    ),
+    "when the tensor that opens a new bucket is not counted in it": partial(deal, forgotten=True),
+    "when a tensor larger than the limit is put beside the open bucket, which stays open": partial(
+        deal, large_apart=True
     ),
     "when the buckets that are open at the end are left out": partial(deal, drop_open=True),
 }

@@ -1,4 +1,4 @@
-"""Likely mistakes of exercises 05.2 to 05.6, as programs, each beside the right result that it departs from.
+"""Likely mistakes of exercises 05.3 to 05.6, as programs, each beside the right result that it departs from.
 
 The programs run in the check's own process, on what every rank computed by itself.
 """
@@ -11,49 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-# ---- 05.2 averages: `own` and `before` hold each rank's gradients of this backward pass and of an earlier one;
-# ---- `orders` the order in which each rank completed the buckets, `places` where each bucket's gradients are ----
-
 Ranks = Sequence[Tensor]
-Orders = Sequence[Sequence[int]]
-
-
-def averages(own: Ranks, before: Ranks) -> list[Tensor]:
-    return [(sum(own) + sum(before)) / len(own)] * len(own)
-
-
-def _as_completed(own: Ranks, before: Ranks, orders: Orders, places: Ranks) -> list[Tensor]:
-    """Each rank's n-th message is the bucket that it completes n-th; impossible if two of these differ in size."""
-    after = [a + b for a, b in zip(own, before, strict=True)]
-    for sent in zip(*orders, strict=True):
-        where = [places[bucket] for bucket in sent]
-        average = sum((a + b)[at] for a, b, at in zip(own, before, where, strict=True)) / len(own)
-        for gradients, at in zip(after, where, strict=True):
-            gradients[at] = average
-    return after
-
-
-AVERAGES: dict[str, Callable[[Ranks, Ranks, Orders, Ranks], list[Tensor]]] = {
-    "when the sum is not divided by the number of ranks": lambda own, before, *_: (
-        [sum(own) + sum(before)] * len(own)
-    ),
-    "when it is divided by the number of ranks twice": lambda own, before, *_: (
-        [(sum(own) + sum(before)) / len(own) ** 2] * len(own)
-    ),
-    "when the averages are not put into `.grad`: each rank keeps its own gradients": lambda own, before, *_: [
-        a + b for a, b in zip(own, before, strict=True)
-    ],
-    "when each rank divides its own gradients and does not add the others'": lambda own, before, *_: [
-        (a + b) / len(own) for a, b in zip(own, before, strict=True)
-    ],
-    "when the gradients of an earlier backward pass are lost": lambda own, before, *_: (
-        [sum(own) / len(own)] * len(own)
-    ),
-    "when the gradients of an earlier backward pass are not averaged, and each rank adds its own": (
-        lambda own, before, *_: [sum(own) / len(own) + b for b in before]
-    ),
-    "when each rank sends its buckets in the order in which it completes them": _as_completed,
-}
 
 # ---- 05.3 unequal parts: `sums` hold each rank's gradient of its summed loss, `tied` marks the tied tensor's part --
 
@@ -185,6 +143,22 @@ def _around_own_means(parts: Parts) -> list[Tensor]:
     return [squares / count] * len(parts)
 
 
+def _nan_where(lacks_images: Callable[[Parts], bool], which: int, parts: Parts) -> list[Tensor]:
+    right = statistics(parts, which)
+    return [torch.full_like(t, torch.nan) for t in right] if lacks_images(parts) else right
+
+
+def _some_rank(parts: Parts) -> bool:
+    return any(len(part) == 0 for part in parts)
+
+
+def _rank_0(parts: Parts) -> bool:
+    return len(parts[0]) == 0
+
+
+NO_IMAGES = "when the mean of a rank without images, which is NaN, enters the sums"
+NO_IMAGES_ON_0 = "when all ranks use a mean of rank 0, which is NaN where rank 0 has no images"
+
 STATISTICS: dict[str, dict[str, Callable[[Parts], list[Tensor]]]] = {
     "mean": {
         "when the means of the ranks are averaged, so that different numbers of images count the same": partial(
@@ -193,12 +167,16 @@ STATISTICS: dict[str, dict[str, Callable[[Parts], list[Tensor]]]] = {
         "when the sum over all ranks is divided by the number of this rank's values": _own_count,
         "when the sum is divided by the number of images, and not by the number of their values": _images_only,
         "when each rank returns the mean of its own images": partial(_alone, _mean),
+        NO_IMAGES: partial(_nan_where, _some_rank, 0),
+        NO_IMAGES_ON_0: partial(_nan_where, _rank_0, 0),
     },
     "variance": {
         "when the variances of the ranks are averaged": partial(_averaged, _variance),
         "when the ranks' squares are taken around their own means, and not around the mean of all": _around_own_means,
         "when the squares are divided by n - 1": unbiased,
         "when each rank returns the variance of its own images": partial(_alone, _variance),
+        NO_IMAGES: partial(_nan_where, _some_rank, 1),
+        NO_IMAGES_ON_0: partial(_nan_where, _rank_0, 1),
     },
 }
 
@@ -213,4 +191,5 @@ def cancelled(variances: Sequence[Tensor]) -> list[Tensor]:
 LOSSES: dict[str, Callable[[Sequence[float]], list[float]]] = {
     "when each rank returns the loss of its own part": list,
     "when the losses of the ranks are added up and not averaged": lambda losses: [sum(losses)] * len(losses),
+    "when every rank returns the loss of rank 0's part": lambda losses: [losses[0]] * len(losses),
 }

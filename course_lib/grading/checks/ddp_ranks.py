@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -12,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.data_parallel.ddp import assign_buckets as deal
 from course_lib.grading.ranks import launch
+from course_lib.grading.report import Report
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -33,101 +32,18 @@ def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     return torch.cat([t.detach().flatten() for t in filled])
 
 
-# ---- 05.2 ---------------------------------------------------------------------------------------------------
+def without_gradient(model: nn.Module) -> list[str]:
+    """The names of trained parameters whose ``.grad`` is None."""
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-class Chain(nn.Module):
-    """Six layers in two halves, which may be computed in either order."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.left = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.right = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: Tensor, crossed: bool) -> Tensor:
-        halves = [self.left, self.right]
-        if not crossed:  # one after the other
-            for layer in [*self.left, *self.right]:
-                x = torch.tanh(layer(x))
-            return x
-        out = []
-        for half in halves if dist.get_rank() == 0 else halves[::-1]:
-            y = x
-            for layer in half:
-                y = torch.tanh(layer(y))
-            out.append(y * (1 if half is self.left else 2))
-        return out[0] + out[1]
-
-
-def overlap(answer: Callable, limit: int, how: str, seed: int) -> dict[str, Any]:
-    """Two steps of the answer on this rank: gradients, messages, and when each of them was issued."""
-    rank = dist.get_rank()
-    model, crossed = Chain(seed), how == "crossed"
-    if how == "frozen":
-        model.right[1].requires_grad_(False)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    buckets = deal(parameters, limit)
-    steps = []
-    for step in range(2):
-        inputs = torch.randn(4, 8, generator=generator_of(seed + 10 * rank + step))
-
-        def loss(inputs: Tensor = inputs) -> Tensor:
-            return model(inputs, crossed).square().sum()
-
-        own = torch.autograd.grad(loss(), parameters)
-        before = [
-            torch.full_like(p, rank + 1.0) if how == "earlier" else torch.zeros_like(p) for p in parameters
-        ]
-        for p, g in zip(parameters, before, strict=True):
-            p.grad = g.clone() if how == "earlier" else None
-        ready: list[int] = []  # parameters whose gradients are there, in order
-        issued: list[
-            tuple[int, bool]
-        ] = []  # how many were there when a message was issued, and whether it blocks
-        original = dist.all_reduce
-
-        def watched(*given: Any, _to=issued, _ready=ready, _all_reduce=original, **named: Any) -> Any:
-            _to.append((len(_ready), not (given[3] if len(given) > 3 else named.get("async_op", False))))
-            return _all_reduce(*given, **named)
-
-        hooks = [
-            p.register_post_accumulate_grad_hook(lambda p, to=ready: to.append(id(p))) for p in parameters
-        ]
-        with record_traffic() as log, mock.patch.object(dist, "all_reduce", watched):
-            answer(loss(), [list(bucket) for bucket in buckets])
-        kept = sum(
-            hook.id in (p._post_accumulate_grad_hooks or {})
-            for hook, p in zip(hooks, parameters, strict=True)
-        )
-        complete = [max(ready.index(id(p)) + 1 for p in bucket) for bucket in buckets if ready]
-        in_turn = [max(complete[: i + 1]) for i in range(len(complete))]
-        late = [max(0, found - due) for (found, _), due in zip(issued, in_turn, strict=False)]
-        fired = len(ready)
-        for hook in hooks:
-            hook.remove()
-        steps.append(
-            {
-                "gradients": flat([p.grad for p in parameters], parameters),
-                "own": flat(own, parameters),
-                "before": flat(before, parameters),
-                "messages": log.traffic.calls,
-                "late": sum(late),
-                "blocking": sum(blocks for found, blocks in issued if found < len(parameters)),
-                "order": sorted(range(len(complete)), key=complete.__getitem__),
-                "fired": fired,
-                "kept": kept,
-                "expected": len(parameters),
-                "left": sum(map(_hooks_of, parameters)),
-            }
-        )
-    begins = {p: sum(q.numel() for q in parameters[:place]) for place, p in enumerate(parameters)}
-    places = [torch.cat([begins[p] + torch.arange(p.numel()) for p in bucket]) for bucket in buckets]
-    return {"buckets": len(buckets), "places": places, "steps": steps}
-
-
-def _hooks_of(p: Tensor) -> int:
-    return len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ())
+def report_missing(
+    report: Report, results: Sequence[dict[str, Any]], task: str, likely: str | None = None
+) -> None:
+    """End the case where, on some rank, a trained parameter has no gradient."""
+    for rank, result in enumerate(results):
+        if result["missing"]:
+            report.fail(f"on rank {rank}, `.grad` of `{result['missing'][0]}` is None", likely, task=task)
 
 
 # ---- 05.3 ---------------------------------------------------------------------------------------------------
@@ -169,6 +85,8 @@ def weighted(answer: Callable, sizes: Sequence[int], frozen: bool, seed: int) ->
     return {
         "gradients": flat([found[name] for name, _ in trained], [p for _, p in trained]),
         "sums": sums,
+        "missing": without_gradient(model),
+        "tensors": len(trained),
         "tied": torch.cat([torch.full((p.numel(),), "embedding" in name) for name, p in trained]),
         "frozen kept": all(p.grad is None for p in model.parameters() if not p.requires_grad),
         "messages": log.traffic.calls,
@@ -201,7 +119,8 @@ def accumulated(answer: Callable, sizes: Sequence[Sequence[int]], seed: int) -> 
     model = DistributedDataParallel(module, bucket_cap_mb=0.05)
     with record_traffic() as log:
         answer(model, [(x.clone(), y.clone()) for x, y in data[rank]])
-    gradient = flat([p.grad for p in trained], trained).clone()
+    gradient, missing = flat([p.grad for p in trained], trained).clone(), without_gradient(module)
+    left_off = not model.require_backward_grad_sync
     model.zero_grad(set_to_none=False)
     loss_of(model, rank, 0).backward()
     after = flat([p.grad for p in trained], trained).double()
@@ -215,8 +134,10 @@ def accumulated(answer: Callable, sizes: Sequence[Sequence[int]], seed: int) -> 
     first = sum(own[0] for own in means) / ranks
     return {
         "gradient": gradient,
+        "missing": missing,
         "means": means[rank],
         "next is right": torch.allclose(after, first, atol=1e-5),
+        "left off": left_off,
         "sent": log.traffic.of("all-reduce").sent,
     }
 

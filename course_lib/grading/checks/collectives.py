@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +13,25 @@ from course_lib.grading.checks.collectives_mistakes import (
     ALL_GATHER,
     BROADCAST,
     CROSSOVER,
+    FLOAT32,
     LATENCY_IN_A_SLOPE,
     ORDERS,
+    POWER_OF_TWO,
     REDUCE_SCATTER,
-    SLOW_ORDERS,
-    STUCK,
+    as_on_a_power_of_two,
     latency_in_the_slopes,
-    ranks_that_are_their_own_peer,
+    orders_on_every_ring,
+    programs_of,
+    sums_in_float32,
 )
-from course_lib.grading.checks.collectives_ranks import Outcome, bytes_at_most, play_on_ranks, run, waiting
-from course_lib.grading.complaints import explain
+from course_lib.grading.checks.collectives_ranks import Outcome, bytes_at_most, play_on_ranks, run
+from course_lib.grading.checks.collectives_waiting import (
+    STUCK_GATHER,
+    STUCK_TREE,
+    own_peer,
+    play_or_wait,
+    stuck_sums,
+)
 from course_lib.grading.report import Report, check
 from course_lib.runtime import RankError
 from simulator.inputs.chunks import chunk_sizes
@@ -30,36 +39,19 @@ from simulator.inputs.hardware import Link
 from simulator.predict.collective_time import all_reduce_seconds, tree_ring_crossover
 from simulator.predict.message_rounds import in_rounds, rendezvous
 
+VIEWS = "every second column of a tensor, large numbers"
+RING_SIZES = (2, 3, 4, 7, 8)  # ranks, in 04.5
 
-def _whole_numbers(report: Report, *shapes: Sequence[int]) -> list[Tensor]:
+
+def _whole_numbers(report: Report, *shapes: Sequence[int], below: int = 10_000) -> list[Tensor]:
     """A tensor of each shape, int64: their sums are the same in every order, and a log of messages keeps them."""
     generator = torch.Generator().manual_seed(report.seed())
-    return [torch.randint(1, 10_000, tuple(shape), generator=generator) for shape in shapes]
+    return [torch.randint(1, below, tuple(shape), generator=generator) for shape in shapes]
 
 
-def _play(
-    report: Report,
-    answer: Callable[..., Any],
-    inputs: Sequence[Tensor],
-    *more: Any,
-    stuck: Mapping[str, Callable[..., Any]] | None = None,
-) -> Outcome:
-    """``run``; where the ranks wait for ever, the mistake is told by who waits for whom.
-
-    Args:
-        stuck: for mistakes that make ranks wait, who then waits; called with the number of ranks and ``more``.
-    """
-    try:
-        return run(report, answer, inputs, *more)
-    except RankError as error:
-        if not (waits := waiting(error)):
-            raise
-        everyone = set(waits) == set(range(len(inputs)))
-        mistakes: dict[str, Any] = {text: who(len(inputs), *more) for text, who in (stuck or {}).items()}
-        if everyone and all(kind == "send" for kind, _ in waits.values()):
-            mistakes["when every rank sends first, so that no rank receives"] = waits
-        report.true(False, "", "\n".join(explain(error)), got=waits, mistakes=mistakes)
-        raise
+def _large_views(report: Report, *rows: int) -> list[Tensor]:
+    """Tensors with so many rows, each a view of another, with numbers that float32 does not hold."""
+    return [t[:, ::2] for t in _whole_numbers(report, *[(count, 4) for count in rows], below=2**50)]
 
 
 @check
@@ -69,7 +61,7 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
     for ranks, shape in cases:
         with report.case(f"{_count(ranks)}, {shape[0]} rows"):
             inputs = _whole_numbers(report, *[shape] * ranks)
-            outcome = _play(report, ring_reduce_scatter, inputs)
+            outcome = play_or_wait(report, ring_reduce_scatter, inputs, stuck=stuck_sums(shape[0]))
             rows = chunk_sizes(shape[0], ranks)
             want = list(sum(inputs).split(rows))
             report.on_every_rank(
@@ -90,12 +82,13 @@ def check_04_1(report: Report, ring_reduce_scatter: Callable[[Tensor], Tensor]) 
             bytes_at_most(report, outcome, limits, bytes_task, way)
             task_of_messages = "no rank sends more than p − 1 messages"
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=task_of_messages)
-    with report.case("3 ranks, every second column of a tensor"):
-        whole = _whole_numbers(report, *[(5, 4)] * 3)
-        views = [t[:, ::2] for t in whole]
+    with report.case(f"3 ranks, {VIEWS}"):
+        views = _large_views(report, 5, 5, 5)
         outcome = run(report, ring_reduce_scatter, views)
         want = list(sum(views).split(chunk_sizes(5, 3)))
-        report.on_every_rank("every rank has its chunk of the sum", outcome.results, want, task=task)
+        fact = "every rank has its chunk of the sum"
+        mistakes = {FLOAT32: sums_in_float32(views)}
+        report.on_every_rank(fact, outcome.results, want, tolerance=0.0, mistakes=mistakes, task=task)
 
 
 def _sent_to_the_left(report: Report, outcome: Outcome) -> None:
@@ -118,18 +111,19 @@ def _count(ranks: int) -> str:
 
 @check
 def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Tensor]) -> None:
+    task = "Every rank returns the rows of all ranks, in the order of the ranks"
     for rows in ([2, 2, 2], [2, 5, 1, 3], [4, 0, 1], [3, 1], [0, 0, 1, 0], [3]):
         ranks = len(rows)
         with report.case(f"{_count(ranks)} with {', '.join(map(str, rows))} rows"):
             inputs = _whole_numbers(report, *[(count, 2) for count in rows])
-            outcome = _play(report, ring_all_gather, inputs, list(rows))
+            outcome = play_or_wait(report, ring_all_gather, inputs, list(rows), stuck=STUCK_GATHER)
             report.on_every_rank(
                 "every rank has everyone's rows",
                 outcome.results,
                 [torch.cat(inputs)] * ranks,
                 mistakes=ALL_GATHER,
                 given=(inputs,),
-                task="Every rank returns the rows of all ranks, in the order of the ranks",
+                task=task,
             )
             target = "Every rank sends to its right neighbour only, at most p − 1 messages"
             past = sum(event.peer != (r + 1) % ranks for r, event in outcome.sends)
@@ -140,9 +134,20 @@ def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Te
                 ways = {"when every rank sends its rows to each of the others itself": past}
             report.at_most("messages to others than the right neighbour", past, 0, mistakes=ways, task=target)
             limits = [16 * (sum(rows) - rows[(r + 1) % ranks]) for r in range(ranks)]
-            bytes_task = "and no more bytes than the rows of all ranks have together"
+            bytes_task = "and at most as many bytes as the rows of all ranks but its right neighbour have"
             bytes_at_most(report, outcome, limits, bytes_task, _heavy_all_gather(outcome, inputs))
             report.at_most("messages sent by a rank", outcome.messages, ranks - 1, task=target)
+    with report.case(f"2 ranks with 1, 2 rows, {VIEWS}"):
+        views = _large_views(report, 1, 2)
+        outcome = run(report, ring_all_gather, views, [1, 2])
+        _copied(report, "every rank has everyone's rows", outcome, torch.cat(views), task)
+
+
+def _copied(report: Report, fact: str, outcome: Outcome, want: Tensor, task: str) -> None:
+    """What was only copied is equal to the last bit."""
+    p = len(outcome.results)
+    mistakes = {FLOAT32: [want.float().to(want.dtype)] * p}
+    report.on_every_rank(fact, outcome.results, [want] * p, tolerance=0.0, mistakes=mistakes, task=task)
 
 
 def _heavy_all_gather(outcome: Outcome, inputs: Sequence[Tensor]) -> str | None:
@@ -160,6 +165,7 @@ def _heavy_all_gather(outcome: Outcome, inputs: Sequence[Tensor]) -> str | None:
 
 @check
 def check_04_3(report: Report, tree_broadcast: Callable[[Tensor, int], Tensor]) -> None:
+    task = "Every rank returns the `t` of rank `src`"
     for ranks, src, shape in [
         (2, 0, (3,)),
         (3, 2, (1,)),
@@ -172,16 +178,16 @@ def check_04_3(report: Report, tree_broadcast: Callable[[Tensor, int], Tensor]) 
         with report.case(f"{_count(ranks)}, src {src}"):
             inputs = _whole_numbers(report, *[shape] * ranks)
             try:
-                outcome = _play(report, tree_broadcast, inputs, src, stuck=STUCK)
+                outcome = play_or_wait(report, tree_broadcast, inputs, src, stuck=STUCK_TREE)
             except RankError as error:
-                _own_peer(report, error, ranks, src)
+                own_peer(report, error, ranks, src)
             report.on_every_rank(
                 "every rank has the tensor of `src`",
                 outcome.results,
                 [inputs[src]] * ranks,
                 mistakes=BROADCAST,
                 given=(inputs, src),
-                task="Every rank returns the `t` of rank `src`",
+                task=task,
             )
             messages = in_rounds(outcome.logs)
             target = "p − 1 messages in all, in ceil(log2 p) rounds"
@@ -190,15 +196,10 @@ def check_04_3(report: Report, tree_broadcast: Callable[[Tensor, int], Tensor]) 
             report.at_most(
                 "rounds", rounds, (ranks - 1).bit_length(), mistakes=_slow_tree(outcome, src), task=target
             )
-
-
-def _own_peer(report: Report, error: RankError, ranks: int, src: int) -> None:
-    """A rank that is its own peer took a position for a rank, where just that rank would."""
-    if "cannot send to itself" not in str(error):
-        raise error
-    meant = error.rank if error.rank in ranks_that_are_their_own_peer(ranks, src) else None
-    mistakes = {"when a position is taken for a rank: position k is rank (src + k) % p": meant}
-    report.true(False, "", "\n".join(explain(error)), got=error.rank, mistakes=mistakes)
+    with report.case(f"2 ranks, src 1, {VIEWS}"):
+        views = _large_views(report, 2, 2)
+        outcome = run(report, tree_broadcast, views, 1)
+        _copied(report, "every rank has the tensor of `src`", outcome, views[1], task)
 
 
 def _slow_tree(outcome: Outcome, src: int) -> dict[str, int]:
@@ -235,16 +236,19 @@ def check_04_4(report: Report, crossover: Callable[[Callable[[str, float], float
             want = tree_ring_crossover(ranks, link)
             if abs(got - want) <= 1e-3 * link.latency * link.rate:  # bytes that are as good as none
                 got = want
-            with_latency = latency_in_the_slopes(ranks, link, sizes)
+            alike = {
+                LATENCY_IN_A_SLOPE: latency_in_the_slopes(ranks, link, sizes),
+                POWER_OF_TWO: as_on_a_power_of_two(ranks, link),
+            }
+            closest = {
+                text: min(found, key=lambda size, got=got: abs(size - got)) for text, found in alike.items()
+            }
             report.close(
                 "the size at which both take equally long",
                 got,
                 want,
                 tolerance=1e-3,
-                mistakes={
-                    **CROSSOVER,
-                    LATENCY_IN_A_SLOPE: min(with_latency, key=lambda size: abs(size - got)),
-                },
+                mistakes={**CROSSOVER, **closest},
                 given=(ranks, link),
                 task=task,
             )
@@ -267,11 +271,11 @@ def _number(report: Report, got: Any) -> float:
 
 @check
 def check_04_5(report: Report, ring_steps: Callable[[int, int], list[tuple[str, int]]]) -> None:
-    for ranks in (2, 3, 4, 7, 8):
+    everywhere = orders_on_every_ring(ring_steps, RING_SIZES)
+    for ranks in RING_SIZES:
         with report.case(f"{ranks} ranks"):
-            programs = [list(ring_steps(rank, ranks)) for rank in range(ranks)]
-            programs = [[(kind, int(peer)) for kind, peer in steps] for steps in programs]
-            order = {"got": programs, "mistakes": ORDERS, "given": (ranks,)}
+            programs = programs_of(ring_steps, ranks)
+            order = {"got": programs, "mistakes": everywhere or ORDERS, "given": (ranks,)}
             for rank, steps in enumerate(programs):
                 wanted = [("receive", (rank - 1) % ranks), ("send", (rank + 1) % ranks)]
                 if sorted(steps) != wanted:
@@ -284,9 +288,7 @@ def check_04_5(report: Report, ring_steps: Callable[[int, int], list[tuple[str, 
                 "rounds",
                 meeting.rounds,
                 2 if ranks % 2 == 0 else 3,
-                mistakes={
-                    text: meeting.rounds for text, slow in SLOW_ORDERS.items() if slow(ranks) == programs
-                },
+                mistakes=dict.fromkeys(everywhere, meeting.rounds),
                 task="2 rounds for an even number of ranks, and 3 for an odd one",
             )
     with report.case("3 real ranks"):

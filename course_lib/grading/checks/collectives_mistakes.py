@@ -12,7 +12,6 @@ from torch import Tensor
 
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Link
-from simulator.predict.message_rounds import rendezvous
 
 Played = tuple[list[Tensor], list[tuple[tuple[int, ...], ...]]]
 
@@ -20,6 +19,8 @@ Played = tuple[list[Tensor], list[tuple[tuple[int, ...], ...]]]
 def _values(t: Tensor) -> tuple[int, ...]:
     return tuple(t.flatten().tolist())
 
+
+FLOAT32 = "when the values pass through float32, which does not hold every large whole number"
 
 # ---- 04.1 ring reduce-scatter -----------------------------------------------------------------------------
 
@@ -80,6 +81,11 @@ REDUCE_SCATTER: dict[str, Callable[[list[Tensor]], Played]] = {
 }
 
 
+def sums_in_float32(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Right but for its precision."""
+    return [total.to(inputs[0].dtype) for total in ring_sums([t.float() for t in inputs])[0]]
+
+
 # ---- 04.2 ring all-gather ---------------------------------------------------------------------------------
 
 
@@ -98,6 +104,9 @@ ALL_GATHER: dict[str, Callable[[list[Tensor]], list[Tensor]]] = {
         _gathered(lambda r, place, _: r + place)
     ),
     "when the rows stand in the order in which they came": _gathered(lambda r, place, _: r - place),
+    "when every rank puts its own rows last, and before them those of the ranks to its left": (
+        _gathered(lambda r, place, _: r + 1 + place)
+    ),
     "when the rows stand in the reverse order of the ranks": _gathered(lambda r, place, p: p - 1 - place),
     "when every rank sends its own rows in every step, and does not pass on what came": (
         _gathered(lambda r, place, _: place if place == r else r - 1)
@@ -149,41 +158,6 @@ BROADCAST: dict[str, Callable[[list[Tensor], int], list[Tensor]]] = {
 }
 
 
-Waiting = dict[int, tuple[str, int]]  # rank -> what it waits in, and for whom
-
-
-def _past_the_last_position(ranks: int, src: int) -> Waiting:
-    """Every rank that has the tensor sends it on, also where no position is left to send it to."""
-    programs: list[list[tuple[str, int]]] = []
-    for rank in range(ranks):
-        position, steps = (rank - src) % ranks, []
-        for distance in (1 << k for k in range((ranks - 1).bit_length())):
-            if position < distance:
-                steps.append(("send", (rank + distance) % ranks))
-            elif position < 2 * distance:
-                steps.append(("receive", (rank - distance) % ranks))
-        programs.append(steps)
-    return rendezvous(programs).waiting
-
-
-STUCK: dict[str, Callable[[int, int], Waiting]] = {
-    "when ranks send beyond the last position, where no rank receives": _past_the_last_position,
-}
-
-
-def ranks_that_are_their_own_peer(ranks: int, src: int) -> set[int]:
-    """Who would send to itself, or receive from itself, were a position taken for a rank."""
-    found = set()
-    for rank in range(ranks):
-        position = (rank - src) % ranks
-        for distance in (1 << k for k in range((ranks - 1).bit_length())):
-            if (position < distance and position + distance == rank) or (
-                distance <= position < 2 * distance and position - distance == rank
-            ):
-                found.add(rank)
-    return found
-
-
 # ---- 04.4 where the ring is as fast as the tree -----------------------------------------------------------
 
 
@@ -231,6 +205,16 @@ def latency_in_the_slopes(ranks: int, link: Link, sizes: Mapping[str, Sequence[f
     return [(ring - tree) / slope for slope in slopes]
 
 
+def as_on_a_power_of_two(ranks: int, link: Link) -> list[float]:
+    """The formula with the power of two that fits the times at 0 bytes best, and each line's latency and rate."""
+    tree, ring, tree_slope, ring_slope = _lines(ranks, link)
+    levels = min(range(1, 40), key=lambda k: abs((2**k - 1) / k - ring / tree))
+    p = 2**levels
+    latencies = ring / (2 * (p - 1)), tree / (2 * levels)
+    rates = 2 * (p - 1) / p / ring_slope, 2 * levels / tree_slope
+    return [a * b * (p - 1 - levels) / (levels - (p - 1) / p) for a in latencies for b in rates]
+
+
 CROSSOVER: dict[str, Callable[[int, Link], float]] = {
     "when the difference of the times at 0 bytes and that of the slopes have opposite signs": _turned_round,
     "when the difference of the slopes is divided by that of the times at 0 bytes": _upside_down,
@@ -239,12 +223,14 @@ CROSSOVER: dict[str, Callable[[int, Link], float]] = {
     "when the time of the ring is taken to be the same for every size": _only_the_tree_slope,
     "when latency and transfer of one message are made equal": _latency_times_rate,
 }
+POWER_OF_TWO = "when the number of ranks is taken for a power of two"
 LATENCY_IN_A_SLOPE = "when a slope is a time divided by its size, so that it still contains the latency"
 
 
 # ---- 04.5 the order of a ring's sends and receives --------------------------------------------------------
 
 Programs = list[list[tuple[str, int]]]
+RingSteps = Callable[[int, int], list[tuple[str, int]]]
 
 
 def _steps(first: Callable[[int, int], bool]) -> Callable[[int], Programs]:
@@ -282,4 +268,27 @@ SLOW_ORDERS: dict[str, Callable[[int], Programs]] = {
     "when the lower half of the ranks sends first and the upper half receives first": _steps(
         lambda r, ranks: r < ranks // 2
     ),
+    "when ranks 0 and 1 send first, ranks 2 and 3 receive first, and so on in pairs": _steps(
+        lambda r, ranks: r // 2 % 2 == 0
+    ),
+    "when only every third rank receives first": _steps(lambda r, ranks: r % 3 != 0),
+    "when only every third rank sends first": _steps(lambda r, ranks: r % 3 == 0),
 }
+
+
+def programs_of(ring_steps: RingSteps, ranks: int) -> Programs:
+    """Each rank's steps, by the answer."""
+    return [[(kind, int(peer)) for kind, peer in ring_steps(rank, ranks)] for rank in range(ranks)]
+
+
+def orders_on_every_ring(ring_steps: RingSteps, sizes: Sequence[int]) -> dict[str, Callable[[int], Programs]]:
+    """The mistakes that the answer makes on each ring that is tried: on a small ring several look the same."""
+    try:
+        taken = {ranks: programs_of(ring_steps, ranks) for ranks in sizes}
+    except Exception:  # told in its case
+        return {}
+    return {
+        text: of
+        for text, of in (ORDERS | SLOW_ORDERS).items()
+        if all(of(n) == steps for n, steps in taken.items())
+    }

@@ -95,11 +95,11 @@ def bytes_at_most(report: Report, outcome: Outcome, limits: list[int], task: str
     report.at_most(f"bytes sent by rank {worst}", sent[worst], limits[worst], mistakes=mistakes, task=task)
 
 
-_WAITS = re.compile(r"rank (\d+)\s+waits in (send|receive)\(.*?(?:to|from) rank (\d+)")
+_WAITS = re.compile(r"rank (\d+)\s+waits in (send|receive|exchange)\(.*?(?:to|from) rank (\d+)")
 
 
 def waiting(error: RankError) -> dict[int, tuple[str, int]]:
-    """Of ranks that hang: what each waits in (``"send"`` or ``"receive"``), and for whom."""
+    """Of ranks that hang: what each waits in (``"send"``, ``"receive"`` or ``"exchange"``), and for whom."""
     return {int(rank): (kind, int(peer)) for rank, kind, peer in _WAITS.findall(str(error))}
 
 

@@ -166,7 +166,11 @@ def tests_of(module: str, root: Path) -> list[list[str]]:
         users |= more
     named, direct, through = [], [], []
     for path in sorted((root / "tests").rglob("test_*.py")):
-        used, file = imports(path), str(path.relative_to(root))
+        fixtures = [
+            folder / "conftest.py" for folder in path.parents if folder.is_relative_to(root / "tests")
+        ]
+        used = set().union(*(imports(file) for file in (path, *fixtures) if file.is_file()))
+        file = str(path.relative_to(root))
         if module in used:
             (named if path.stem == "test_" + module.rpartition(".")[2] else direct).append(file)
         elif used & users and path.relative_to(root).parts[1] == module.split(".")[0]:

@@ -33,6 +33,13 @@ def test_memory_of_parameters_alone_is_model_states(read):
     assert read("memory --model resnet50")["peak_total"] == 16 * 25_557_032
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_states_can_be_sharded_over_fewer_ranks_at_every_stage(read, zero):
+    (held,) = read(f"memory --model gpt2 --dp 4 --zero {zero} --shard 2")["ranks"]
+    (all_ranks,) = read(f"memory --model gpt2 --dp 4 --zero {zero}")["ranks"]
+    assert held["optimizer_states"] == 2 * all_ranks["optimizer_states"]
+
+
 def test_memory_table_names_categories_and_unit(run):
     output = run("memory --model gpt2 --pp 2").output
     assert "optimizer states" in output

@@ -54,6 +54,13 @@ def test_units_are_converted_and_one_node_needs_no_rail():
     assert mine.node == mine.network == Link(5e-6, 100e9)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_a_latency_is_the_same_in_every_unit(unit):
+    in_unit = {"s": 0.005, "ms": 5, "us": 5000}[unit]
+    latency = {"value": in_unit, "unit": unit, "source": "a test"}
+    assert parse_hardware(changed("links.node.latency", latency)).node.latency == pytest.approx(0.005)
+
+
 def test_every_known_device_has_a_file_and_every_file_is_a_known_device():
     assert {path.stem for path in DEVICES.glob("*.toml")} == set(GPUS)
     for name, device in GPUS.items():

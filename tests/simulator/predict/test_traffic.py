@@ -102,6 +102,10 @@ def test_the_bottom_of_a_v_sends_nothing():
 def test_ring_attention_and_experts():
     assert context_parallel_traffic(10, 4, itemsize=1).sent == 10 * (3 + 3 + 4)
     assert expert_parallel_traffic(100, 8, 2, 4, itemsize=1).sent == 4 * (100 * 2 * 8) * 3 / 4
+    assert (
+        expert_parallel_traffic(100, 8, 2, 4).sent
+        == 2 * expert_parallel_traffic(100, 8, 2, 4, itemsize=1).sent
+    )
     assert context_parallel_traffic(10, 1).rows == expert_parallel_traffic(1, 1, 1, 1).rows == ()
 
 

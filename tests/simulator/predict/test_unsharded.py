@@ -13,7 +13,7 @@ def wholes(**settings):
 
 def test_the_unit_in_use_and_those_ahead():
     assert wholes(prefetch=0) == [0, *[20 + 40] * 6, 0]
-    assert wholes(prefetch=1) == [0, 100, 100, 60, 100, 100, 60, 0]
+    assert wholes() == wholes(prefetch=1) == [0, 100, 100, 60, 100, 100, 60, 0]
     assert wholes(prefetch=9) == [0, 140, 100, 60, 140, 100, 60, 0]
 
 

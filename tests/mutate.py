@@ -157,23 +157,23 @@ def imports(path: Path) -> set[str]:
 
 
 def tests_of(module: str, root: Path) -> list[list[str]]:
-    """Test files that import ``module``, in the order in which they run: the one of its name, those that import it
-    themselves, those of the same package that do so through other modules."""
+    """Test files for ``module``, in the order in which they run: the one of its name, those that import it, and those
+    of its package that do so through other modules or stand in the mirrored folder (commands are imported by name).
+    """
     packages = [root / "simulator", root / "course_lib"]
     graph = {_name(path, root): imports(path) for package in packages for path in package.rglob("*.py")}
     users = {module}
     while more := {name for name, used in graph.items() if used & users} - users:
         users |= more
+    mirror = root.joinpath("tests", *module.split(".")[:-1])
     named, direct, through = [], [], []
     for path in sorted((root / "tests").rglob("test_*.py")):
-        fixtures = [
-            folder / "conftest.py" for folder in path.parents if folder.is_relative_to(root / "tests")
-        ]
-        used = set().union(*(imports(file) for file in (path, *fixtures) if file.is_file()))
-        file = str(path.relative_to(root))
+        used, file = imports(path), str(path.relative_to(root))
         if module in used:
             (named if path.stem == "test_" + module.rpartition(".")[2] else direct).append(file)
-        elif used & users and path.relative_to(root).parts[1] == module.split(".")[0]:
+        elif path.parent == mirror or (
+            used & users and path.relative_to(root).parts[1] == module.split(".")[0]
+        ):
             through.append(file)
     return [files for files in (named, direct, through) if files]
 

@@ -40,7 +40,8 @@ class SyncBatchNorm(_BatchNorm):
         group: the ranks that hold the batch; by default all.
 
     Raises:
-        ValueError: in training, when all ranks together have one value per channel, which has no variance.
+        ValueError: the input has no channels; or, in training, all ranks together have one value per channel, which has
+            no variance.
     """
 
     def __init__(self, like: _BatchNorm, group: ProcessGroup | None = None) -> None:
@@ -52,6 +53,7 @@ class SyncBatchNorm(_BatchNorm):
         self.train(like.training)
 
     def forward(self, x: Tensor) -> Tensor:  # (batch of this rank, channels, …)
+        self._check_input_dim(x)
         if not self.training:
             return super().forward(x)
         dtype = x.dtype

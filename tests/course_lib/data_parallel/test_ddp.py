@@ -229,6 +229,13 @@ def test_synchronised_batchnorm_refuses_a_single_value():
         assert answers[4:] == [(pytest.approx([0.9 + 0.1 * 2] * 2), 1)]  # 0 and 2: the unbiased variance is 2
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_synchronised_batchnorm_refuses_an_input_without_channels(training):
+    norm = SyncBatchNorm(nn.BatchNorm1d(4)).train(training)
+    with pytest.raises(ValueError, match=r"an input of shape \(batch, channels, …\), not \[4\]"):
+        norm(torch.zeros(4))
+
+
 def test_synchronised_batchnorm_values_gradients_and_statistics():
     assert launch(norms_against_torch, 3) == [True] * 3
 

@@ -45,6 +45,9 @@ PRELOAD = [
     "course_lib.runtime.rank",
 ]
 RELEASE_AFTER = 0.5  # seconds in which, after an exception, all other ranks only wait
+LOOK_AGAIN = (
+    0.1  # seconds: to look takes a rank processor time, by which one that works is told from one that waits
+)
 GRACE = 0.3  # seconds in which other ranks may report their own exception after the first
 GRACE_AFTER_ABORT = 2.0  # the others lose their connection, and their exceptions tell what they had called
 RECONNECT_WITHIN = 10.0  # seconds for ranks whose connections were closed to fail, and to connect again
@@ -182,7 +185,8 @@ class World:
                     raise error_of_raised(members)
                 if failed and watch.all_wait_for(RELEASE_AFTER):
                     return self._reconnect(members)
-                if failed and not any(p.asked for p in members):
+                pause = time.monotonic() - watch.asked
+                if failed and pause > LOOK_AGAIN and not any(p.asked for p in members):
                     watch.ask()
                 watch.look()
                 progress.show()

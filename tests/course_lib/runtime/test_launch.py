@@ -22,6 +22,8 @@ import torch.distributed as dist
 
 from course_lib.runtime import RankError, current_device, launch
 from course_lib.runtime import launch as launch_function
+from course_lib.runtime.processes import RankProcess
+from course_lib.runtime.world import World
 
 TORCHS_OWN = ("torchelastic_", "torchinductor_")  # torchrun's log folder, the compiler's cache
 
@@ -351,6 +353,30 @@ def test_a_function_that_cannot_travel_says_so():
     stuck = (i for i in range(3))
     with pytest.raises(ValueError, match="cannot be sent to the ranks"):
         launch(lambda: next(stuck), 2)
+
+
+def test_ranks_that_wait_for_the_one_that_raised_are_not_asked_without_end(monkeypatch):
+    """Each answer takes a rank processor time: asked all the time, a waiting rank looks as if it worked."""
+
+    def waits():
+        if dist.get_rank() == 1:
+            raise ValueError("bad batch")
+        dist.barrier()
+
+    asked = []
+    ask = RankProcess.ask_where
+    monkeypatch.setattr(
+        RankProcess, "ask_where", lambda *args, **kw: asked.append(time.monotonic()) or ask(*args, **kw)
+    )
+    world = World(2)
+    try:
+        with pytest.raises(RankError, match="bad batch"):
+            world.run(waits, keep=True)
+        assert len(asked) <= (asked[-1] - asked[0]) / 0.1 + 2, (
+            "one rank waits, and is asked ten times a second"
+        )
+    finally:
+        world.stop()
 
 
 @pytest.mark.parametrize("fails", [False, True])

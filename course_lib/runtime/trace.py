@@ -44,10 +44,20 @@ def in_seconds(moments: Sequence[Moment]) -> list[float]:
     if all(isinstance(moment, float) for moment in moments):
         return list(moments)
     torch.cuda.synchronize()
-    reference = now()
-    reference.synchronize()
-    seconds = time.monotonic()  # when the GPU reached the reference
+    _, seconds, reference = min((_reference() for _ in range(5)), key=lambda found: found[0])
     return [m if isinstance(m, float) else seconds - m.elapsed_time(reference) / 1000 for m in moments]
+
+
+def _reference() -> tuple[float, float, torch.cuda.Event]:
+    """An event that the idle GPU reaches at once: by how many seconds its time may be wrong, that time, the event.
+
+    This process may have to wait for a processor in between; then the time is known badly, and another is better.
+    """
+    before = time.monotonic()
+    event = now()
+    event.synchronize()
+    after = time.monotonic()
+    return (after - before) / 2, (before + after) / 2, event
 
 
 def begin(lane: str, name: str) -> Callable[..., None]:

@@ -42,7 +42,10 @@ class TimelineLog:
     def settle(self) -> None:
         """Turn events of the GPU into seconds (waits for the GPU if there are any), and cut out what was waiting."""
         times = iter(trace.in_seconds([moment for mark in self.marks for moment in (mark.start, mark.end)]))
-        self.marks = without_waiting([Mark(m.lane, m.name, next(times), next(times)) for m in self.marks])
+        # A start by the GPU's clock may lie some microseconds after an end by the processor's: then the start counts.
+        self.marks = without_waiting(
+            [Mark(m.lane, m.name, s := next(times), max(s, next(times))) for m in self.marks]
+        )
 
     def __repr__(self) -> str:
         return f"TimelineLog({len(self.marks)} spans)"

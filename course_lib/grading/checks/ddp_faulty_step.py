@@ -28,10 +28,10 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
     model[0].requires_grad_(not frozen)
     steps = []
     for _ in range(2):
-        data = [
-            (scale * torch.randn(4, 6, generator=generator), torch.randint(3, (4,), generator=generator))
-            for _ in range(ranks)
-        ]
+        # As many examples of each class: where inputs are small, the sum of the ranks' gradients is small, too, and
+        # clipping the sum is not the same as dividing by the norm.
+        targets = torch.arange(4 * ranks)[torch.randperm(4 * ranks, generator=generator)] % 3
+        data = [(scale * torch.randn(4, 6, generator=generator), y) for y in targets.chunk(ranks)]
         start = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
         stale = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         with record_traffic() as log:

@@ -16,10 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib.runtime import trace
-
-# (output, input, group=, async_op=); torch 2.13 renamed the two collectives and warns where the old name is used.
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from course_lib.runtime.native import all_gather, reduce_scatter
 
 
 class FlatParameters:

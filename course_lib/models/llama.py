@@ -1,0 +1,203 @@
+"""LLaMA (arXiv:2302.13971), with Hugging Face's module and parameter names, so that published weights load.
+
+Pre-norm blocks as in GPT, with RMSNorm, rotary positions, SwiGLU and no biases; several query heads may share one head
+of keys and values (grouped-query attention, arXiv:2305.13245).
+
+Shapes in comments: ``batch``, ``seq``, ``hidden``, ``heads``, ``kv_heads``, ``size`` (of one head).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Named as in a Hugging Face ``config.json``. The defaults are Llama-2-7B."""
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int | None = None  # None: as many as attention heads
+    head_dim: int | None = None  # None: hidden_size / num_attention_heads
+    max_position_embeddings: int = 4096
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_key_value_heads is None:
+            object.__setattr__(self, "num_key_value_heads", self.num_attention_heads)
+        if self.head_dim is None:
+            if self.hidden_size % self.num_attention_heads:
+                raise ValueError(
+                    f"hidden_size {self.hidden_size} does not divide into {self.num_attention_heads} heads; "
+                    f"choose a multiple of {self.num_attention_heads}, or give a head_dim."
+                )
+            object.__setattr__(self, "head_dim", self.hidden_size // self.num_attention_heads)
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}; rotary positions turn pairs, so it must be even.")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_key_value_heads is {self.num_key_value_heads}; "
+                f"it must divide the {self.num_attention_heads} attention heads."
+            )
+
+    @classmethod
+    def tiny(cls, **changes: object) -> LlamaConfig:
+        """A byte-level model of four narrow layers with grouped-query attention; ``changes`` replace its fields."""
+        defaults = {
+            "vocab_size": 256,
+            "hidden_size": 128,
+            "intermediate_size": 344,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+        }
+        return cls(**(defaults | changes))
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + eps) · weight (arXiv:1910.07467), computed in at least fp32."""
+
+    def __init__(self, hidden_size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class RotaryPositions(nn.Module):
+    """RoPE (arXiv:2104.09864): turn the pair (x_i, x_{i + size/2}) at position m by the angle m theta^(-2i/size).
+
+    The product of a turned query and a turned key depends on their distance and not on where they stand.
+    """
+
+    def __init__(self, head_size: int, theta: float) -> None:
+        super().__init__()
+        self.head_size, self.theta = head_size, theta
+
+    def forward(self, *heads: Tensor) -> tuple[Tensor, ...]:
+        """Each ``(batch, heads, seq, size)``, from position 0 on."""
+        seq, device = heads[0].shape[-2], heads[0].device
+        exponents = torch.arange(0, self.head_size, 2, device=device).float() / self.head_size
+        positions = torch.arange(seq, device=device).float()
+        angles = torch.outer(positions, 1.0 / self.theta**exponents).repeat(1, 2)  # (seq, size)
+        cos, sin = angles.cos(), angles.sin()
+        return tuple(x * cos.to(x.dtype) + _half_turned(x) * sin.to(x.dtype) for x in heads)
+
+
+def _half_turned(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+class LlamaCore(nn.Module):
+    """Attention without weights, a module of its own so that it can be recomputed or replaced by itself.
+
+    Query and result ``(batch, heads, seq, size)``, key and value ``(batch, kv_heads, seq, size)``.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
+class LlamaAttention(nn.Module):
+    """Causal self-attention. It counts heads from the width of the query, so it works on a share of them."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        h, self.head_size = config.hidden_size, config.head_dim
+        self.q_proj = nn.Linear(h, config.num_attention_heads * self.head_size, bias=False)
+        self.k_proj = nn.Linear(h, config.num_key_value_heads * self.head_size, bias=False)
+        self.v_proj = nn.Linear(h, config.num_key_value_heads * self.head_size, bias=False)
+        self.o_proj = nn.Linear(config.num_attention_heads * self.head_size, h, bias=False)
+        self.rotary = RotaryPositions(self.head_size, config.rope_theta)
+        self.core = LlamaCore()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self._split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = self.rotary(q, k)
+        return self.o_proj(self.core(q, k, v).transpose(1, 2).flatten(2))  # (batch, seq, hidden)
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (batch, heads, seq, size)
+
+
+class LlamaMLP(nn.Module):
+    """SwiGLU (arXiv:2002.05202): the up projection, gated by SiLU of another projection, and back."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LlamaLayer(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = LlamaAttention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = LlamaMLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, seq, hidden) in and out
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class LlamaModel(nn.Module):
+    """Tokens ``(batch, seq)`` to hidden states ``(batch, seq, hidden)``."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.max_length = config.max_position_embeddings
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] > self.max_length:
+            raise ValueError(
+                f"the sequence has {tokens.shape[1]} tokens; this model has {self.max_length} positions."
+            )
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+class Llama(nn.Module):
+    """Tokens ``(batch, seq)`` to the logits of the token after each, ``(batch, seq, vocab)``.
+
+    Its ``state_dict`` has the names of Hugging Face's ``LlamaForCausalLM``.
+    """
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = LlamaModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.lm_head(self.model(tokens))  # (batch, seq, vocab)

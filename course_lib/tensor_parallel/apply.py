@@ -1,0 +1,228 @@
+"""Tensor parallelism applied to a plain model from outside, by a table: name of a module -> style.
+
+>>> apply_tensor_parallel(model, mesh["tp"])                                         # doctest: +SKIP
+>>> loss_fn = VocabParallelCrossEntropy(256, mesh["tp"])                             # doctest: +SKIP
+>>> optimizer = AdamW(model.parameters())  # afterwards                              # doctest: +SKIP
+>>> loss_fn(model(tokens), targets).backward()                                       # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from re import escape, fullmatch
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.tensor_parallel.gather_again import gather_and_keep_shard, linear_of_gathered
+from course_lib.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, f
+from course_lib.tensor_parallel.random_state import share_random_state, use_own_random_state
+from course_lib.tensor_parallel.sequence import (
+    SequenceRowParallelLinear,
+    SequenceVocabParallelEmbedding,
+    own_positions,
+    whole_sequence,
+    work_on_shard,
+)
+from course_lib.tensor_parallel.shard import Shard, equal_shard, kv_shard, vocabulary_shard
+from course_lib.tensor_parallel.tables import table_of
+from course_lib.tensor_parallel.vocab import VocabParallelEmbedding
+
+STYLES = {
+    "enter": "the input enters through f (g)",
+    "column": "cut by columns",
+    "heads": "cut by columns, whole heads",
+    "kv heads": "cut by columns, whole heads, which several ranks hold where there are fewer heads than ranks",
+    "core": "attention on this rank's heads: dropout differs by rank",
+    "row": "cut by rows; the output leaves through g (g-bar)",
+    "vocabulary": "an embedding cut by words; the output leaves through g (g-bar)",
+    "vocabulary head": "the input enters through f (g); cut by words, and so are the logits",
+    "replicated": "every rank computes it in full",
+    # with sequence parallelism; without it every rank computes these in full, too
+    "sequence": "works on each token by itself (norm, dropout): on this rank's tokens",
+    "positions": "an embedding looked up for each position: for this rank's tokens",
+    "whole": "the output is gathered for what follows",
+}
+COLUMNS = ("column", "heads", "kv heads")
+
+
+def apply_tensor_parallel(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    table: Mapping[str, str] | None = None,
+    *,
+    sequence_parallel: bool = False,
+) -> nn.Module:
+    """Cut ``model`` in place over the ranks of ``mesh``, and return it. Train it with the same batch on all of them.
+
+    Every rank starts with its part of the values that the mesh's first rank has, so a model does not depend on the
+    number of ranks; and with the first rank's random state, so that dropout agrees where it must. Names stay as they
+    are. Logits come out cut by words: their loss is ``VocabParallelCrossEntropy``. Make optimizers afterwards, and
+    clip with ``gradient_norm.clip_grad_norm_``. Apply recomputation and data parallelism after this.
+
+    Args:
+        mesh: one axis.
+        table: for each name of a module (``*`` stands for one part of it) a style of ``STYLES``; None: the table of
+            the course's GPT, BERT or LLaMA.
+        sequence_parallel: norms, dropout and residual sums work on a p-th of the tokens on each rank.
+
+    Raises:
+        ValueError: the mesh, a name, a style or a size cannot be used; the model is as it was. In forward: p does not
+            divide the length of a sequence.
+    """
+    if mesh.ndim != 1:
+        raise ValueError(f'the mesh must have one axis, such as mesh["tp"], not {mesh.ndim}')
+    styles = _styles(model, table)
+    if sequence_parallel:
+        _check_all_named(model, styles)
+    shards = {name: _shard(model, name, style, mesh) for name, style in styles.items()}
+    tied = _tied(model, styles, shards)
+    _start_equal(model, mesh)
+    for name, style in styles.items():
+        _apply_style(model, name, style, shards[name], mesh, sequence_parallel)
+    for first, *others in tied:
+        for name in others:
+            module, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(module), attribute, model.get_parameter(first))
+    return model
+
+
+def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]:
+    """A style for each module that the table names."""
+    styles: dict[str, str] = {}
+    modules = [name for name, _ in model.named_modules() if name]
+    for pattern, style in (table_of(model) if table is None else table).items():
+        if style not in STYLES:
+            raise ValueError(f"{pattern} has the style {style!r}; the styles are {', '.join(STYLES)}")
+        expression = escape(pattern).replace(r"\*", r"[^.]+")
+        matches = [name for name in modules if fullmatch(expression, name)]
+        if not matches and table is not None:
+            raise ValueError(f"{type(model).__name__} has no module {pattern}; it has {', '.join(modules)}")
+        styles |= dict.fromkeys(matches, style)
+    for name, style in styles.items():
+        around = [name[:i] for i, letter in enumerate(name) if letter == "."]
+        if style in COLUMNS and not any(styles.get(outer) == "enter" for outer in around):
+            raise ValueError(
+                f"{name} is cut by columns, but no module around it has the style 'enter': its input would get "
+                "a part of its gradient"
+            )
+    return styles
+
+
+def _check_all_named(model: nn.Module, styles: Mapping[str, str]) -> None:
+    for name, module in model.named_modules():
+        if name not in styles and next(module.parameters(recurse=False), None) is not None:
+            raise ValueError(
+                f"with sequence parallelism the table must name every module that has parameters, and {name or 'the model'} "
+                "is not in it: is it 'sequence' (works on this rank's tokens) or 'replicated' (works on all)?"
+            )
+
+
+def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard | None:
+    """This rank's part of a module's weight."""
+    module = model.get_submodule(name)
+    kind = {"vocabulary": nn.Embedding, "positions": nn.Embedding}.get(style, nn.Linear)
+    if style in (*COLUMNS, "row", "vocabulary", "vocabulary head", "positions") and not isinstance(
+        module, kind
+    ):
+        raise ValueError(
+            f"{name} is a {type(module).__name__}; the style {style!r} is for an nn.{kind.__name__}"
+        )
+    size = getattr(model.get_submodule(name.rpartition(".")[0]), "head_size", None)
+    if "heads" in style and size is None:
+        raise ValueError(f"{name} cannot be cut by heads: the module that holds it has no head_size")
+    try:
+        match style:
+            case "column":
+                return equal_shard(module.out_features, mesh)
+            case "heads":
+                return equal_shard(module.out_features, mesh, unit=size, what="heads")
+            case "kv heads":
+                return kv_shard(module.out_features, mesh, unit=size)
+            case "row":
+                return equal_shard(module.in_features, mesh, dim=1, what="rows")
+            case "vocabulary":
+                return vocabulary_shard(module.num_embeddings, mesh)
+            case "vocabulary head":
+                return vocabulary_shard(module.out_features, mesh)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return None
+
+
+def _tied(model: nn.Module, styles: Mapping[str, str], shards: Mapping[str, Shard | None]) -> list[list[str]]:
+    """The names of each parameter that several modules share; all of them must cut it alike."""
+    names: dict[nn.Parameter, dict[str, Shard | None]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        module, _, attribute = name.rpartition(".")
+        whole = styles.get(module) == "row" and attribute == "bias"
+        names.setdefault(p, {})[name] = None if whole else shards.get(module)
+    for cut in names.values():
+        if len(set(cut.values())) > 1:
+            raise ValueError(f"{' and '.join(cut)} are one tensor: the table must cut them alike")
+    return [list(cut) for cut in names.values() if len(cut) > 1]
+
+
+def _start_equal(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Parameters, buffers and random state of the mesh's first rank on all ranks, on the mesh's device."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if not tensor.is_meta:
+            tensor.data = tensor.data.to(mesh.device_type).contiguous()
+            dist.broadcast(tensor.data, group=mesh.get_group(), group_src=0)
+    share_random_state(mesh)
+
+
+def _apply_style(
+    model: nn.Module, name: str, style: str, shard: Shard | None, mesh: DeviceMesh, sequence_parallel: bool
+) -> None:
+    module, group = model.get_submodule(name), mesh.get_group()
+    multiply = linear_of_gathered if sequence_parallel else F.linear
+    enter = partial(gather_and_keep_shard if sequence_parallel else f, group=group)
+    match style:
+        case "column" | "heads" | "kv heads":
+            _replace(model, name, ColumnParallelLinear(module, mesh, shard, multiply))
+        case "vocabulary head":
+            _replace(model, name, head := ColumnParallelLinear(module, mesh, shard, multiply))
+            head.register_forward_pre_hook(partial(_on_first_input, enter))
+        case "row":
+            row = SequenceRowParallelLinear if sequence_parallel else RowParallelLinear
+            _replace(model, name, row(module, mesh, shard))
+        case "vocabulary":
+            embedding = SequenceVocabParallelEmbedding if sequence_parallel else VocabParallelEmbedding
+            _replace(model, name, embedding(module, mesh))
+        case "enter":
+            module.register_forward_pre_hook(partial(_on_first_input, enter))
+        case "core":
+            use_own_random_state(module, mesh)
+        case "sequence" | "positions" if sequence_parallel:
+            work_on_shard(module, mesh)
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                use_own_random_state(module, mesh)
+            if style == "positions":
+                module.register_forward_pre_hook(partial(_on_first_input, partial(own_positions, mesh=mesh)))
+        case "whole" if sequence_parallel:
+            module.register_forward_hook(lambda _module, _inputs, x: whole_sequence(x, mesh.get_group()))
+
+
+def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
+    """``new`` in place of a module, under all its names."""
+    old = model.get_submodule(name)
+    for parent in list(model.modules()):
+        for child, module in parent._modules.items():
+            if module is old:
+                setattr(parent, child, new)
+
+
+def _on_first_input(
+    operator: Callable[[Tensor], Tensor], module: nn.Module, inputs: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    if not inputs:
+        raise ValueError(
+            f"{type(module).__name__} must get the tensor that it works on as its first argument, without a name"
+        )
+    return operator(inputs[0]), *inputs[1:]

@@ -1,0 +1,65 @@
+"""Whole parameters, gradients and logits out of the ranks' parts, and the way back: for checkpoints and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.tensor_parallel.shard import Shard, vocabulary_shard
+
+
+def shards_of(model: nn.Module) -> dict[str, Shard]:
+    """For the name of each parameter that is cut, this rank's part. A tied one is under all its names."""
+    found = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        for attribute, shard in getattr(module, "shards", {}).items():
+            found[f"{name}.{attribute}" if name else attribute] = shard
+    return found
+
+
+def full_state_dict(model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
+    """Names and values of the model's ``state_dict`` before it was cut, in the CPU's memory. Every rank must call it."""
+    return _full(model.state_dict(), model, mesh)
+
+
+def full_gradients(model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
+    """The gradient of every parameter that has one, as on one device. Every rank must call it."""
+    return _full({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, model, mesh)
+
+
+def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor], **settings: Any) -> Any:
+    """``model.load_state_dict`` of whole values, of which each rank takes its part. Nothing is sent."""
+    shards = shards_of(model)
+    parts = {name: shards[name].of(value) if name in shards else value for name, value in state.items()}
+    return model.load_state_dict(parts, **settings)
+
+
+def full_logits(logits: Tensor, vocabulary: int, mesh: DeviceMesh) -> Tensor:
+    """``(…, vocab/tp)`` to ``(…, vocab)``, to choose the next word with. It has no gradient: the loss needs no gathering."""
+    shard = vocabulary_shard(vocabulary, mesh)
+    return full_tensor(logits.movedim(-1, 0), shard, mesh).movedim(0, -1)
+
+
+@torch.no_grad()
+def full_tensor(part: Tensor, shard: Shard, mesh: DeviceMesh) -> Tensor:
+    """The whole of a tensor that is cut. Parts may differ in size, so they are added up in a tensor of zeros."""
+    shape = list(part.shape)
+    shape[shard.dim] = shard.whole
+    full = part.new_zeros(shape)
+    if mesh.get_local_rank() % shard.copies == 0:  # of several copies the first
+        shard.of(full).copy_(part)
+    dist.all_reduce(full, group=mesh.get_group())
+    return full
+
+
+def _full(tensors: Mapping[str, Tensor], model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
+    shards = shards_of(model)
+    whole: Callable[[str, Tensor], Tensor] = lambda name, t: (  # noqa: E731
+        full_tensor(t, shards[name], mesh) if name in shards else t.detach()
+    )
+    return {name: whole(name, tensor).to("cpu", copy=True) for name, tensor in tensors.items()}

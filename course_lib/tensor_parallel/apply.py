@@ -13,7 +13,6 @@ from functools import partial
 from re import escape, fullmatch
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -118,8 +117,9 @@ def _check_all_named(model: nn.Module, styles: Mapping[str, str]) -> None:
     for name, module in model.named_modules():
         if name not in styles and next(module.parameters(recurse=False), None) is not None:
             raise ValueError(
-                f"with sequence parallelism the table must name every module that has parameters, and {name or 'the model'} "
-                "is not in it: is it 'sequence' (works on this rank's tokens) or 'replicated' (works on all)?"
+                f"with sequence parallelism the table must name every module that has parameters, and "
+                f"{name or 'the model'} is not in it: is it 'sequence' (works on this rank's tokens) or 'replicated' "
+                "(works on all)?"
             )
 
 

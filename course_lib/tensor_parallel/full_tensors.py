@@ -23,7 +23,7 @@ def shards_of(model: nn.Module) -> dict[str, Shard]:
 
 
 def full_state_dict(model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
-    """Names and values of the model's ``state_dict`` before it was cut, in the CPU's memory. Every rank must call it."""
+    """The ``state_dict`` as it would be on one device, in the CPU's memory. Every rank must call it."""
     return _full(model.state_dict(), model, mesh)
 
 
@@ -40,7 +40,7 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor], **settin
 
 
 def full_logits(logits: Tensor, vocabulary: int, mesh: DeviceMesh) -> Tensor:
-    """``(…, vocab/tp)`` to ``(…, vocab)``, to choose the next word with. It has no gradient: the loss needs no gathering."""
+    """``(…, vocab/tp)`` to ``(…, vocab)``, to choose the next word with. No gradient flows back."""
     shard = vocabulary_shard(vocabulary, mesh)
     return full_tensor(logits.movedim(-1, 0), shard, mesh).movedim(0, -1)
 

@@ -16,7 +16,7 @@ from course_lib.tensor_parallel.full_tensors import shards_of
 
 @torch.no_grad()
 def clip_grad_norm_(model: nn.Module, max_norm: float, mesh: DeviceMesh) -> Tensor:
-    """Scale all gradients so that their norm is at most ``max_norm``; return the norm before. Every rank must call it."""
+    """Scale all gradients so that their norm is at most ``max_norm``; return the norm before. Call it on all ranks."""
     norm = grad_norm(model, mesh)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1)
     for p in model.parameters():

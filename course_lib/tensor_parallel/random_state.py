@@ -42,13 +42,12 @@ def own_random_state(mesh: DeviceMesh) -> Iterator[None]:
 def use_own_random_state(module: nn.Module, mesh: DeviceMesh) -> None:
     """Let a module that drops something (``nn.Dropout``, the core of attention) draw from this rank's own state."""
     # forward becomes an attribute of the instance, so names and parameters stay as they are.
-    module.forward = partial(_forward_with_own_random_state, module.forward, mesh)
+    module.forward = partial(_forward_with_own_random_state, module, module.forward, mesh)
 
 
 def _forward_with_own_random_state(
-    forward: Callable[..., Any], mesh: DeviceMesh, *inputs: Any, **named: Any
+    module: nn.Module, forward: Callable[..., Any], mesh: DeviceMesh, *inputs: Any, **named: Any
 ) -> Any:
-    module = forward.__self__
     drops = getattr(module, "p", getattr(module, "dropout", 0))  # a probability
     if not (module.training and drops):
         return forward(*inputs, **named)

@@ -58,7 +58,7 @@ class ScatterSequence(torch.autograd.Function):
 
 
 class WholeSequence(torch.autograd.Function):
-    """Gather what all ranks go on with in full, alike: each has the whole gradient, so backward cuts and sums nothing."""
+    """Gather what all ranks go on with in full: each then has the whole gradient, so backward takes its part of it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:

@@ -60,7 +60,7 @@ def kv_shard(whole: int, mesh: DeviceMesh, *, unit: int) -> Shard:
 
 
 def vocabulary_shard(vocabulary: int, mesh: DeviceMesh) -> Shard:
-    """Rows of an embedding: where p does not divide the vocabulary, the first ranks hold one more, so nothing is padded.
+    """Rows of an embedding. Where p does not divide their number the first ranks hold one more; nothing is padded.
 
     Raises:
         ValueError: fewer rows than ranks.

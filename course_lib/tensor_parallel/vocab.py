@@ -25,7 +25,7 @@ from course_lib.tensor_parallel.shard import Shard, vocabulary_shard
 
 
 class VocabParallelEmbedding(nn.Module):
-    """``(batch, seq)`` tokens to ``(batch, seq, hidden)``: a rank contributes the rows that it holds, and ``g`` adds up.
+    """``(batch, seq)`` tokens to ``(batch, seq, hidden)``: each rank looks up its own words, and ``g`` adds up.
 
     Args:
         embedding: the whole table; it is left as it is.
@@ -93,7 +93,8 @@ class VocabParallelCrossEntropy(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         if logits.shape[-1] != self.shard.length:
             raise ValueError(
-                f"the logits have {logits.shape[-1]} columns; this rank's part of the vocabulary has {self.shard.length}"
+                f"the logits have {logits.shape[-1]} columns; this rank's part of the vocabulary has "
+                f"{self.shard.length}"
             )
         kept = targets != self.ignore_index
         loss = CrossEntropy.apply(

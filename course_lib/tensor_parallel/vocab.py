@@ -135,7 +135,7 @@ class CrossEntropy(torch.autograd.Function):
         """softmax - target: every rank computes its columns from what it has."""
         logits, log_sum, column, here = ctx.saved_tensors
         d = (at_least_fp32(logits) - log_sum[..., None]).exp_()  # softmax, (…, vocab/tp)
-        d.scatter_add_(-1, column[..., None], (here * (ctx.smoothing - 1)).to(d.dtype)[..., None])
+        d.scatter_add_(-1, column[..., None], here[..., None].to(d.dtype) * (ctx.smoothing - 1))
         if ctx.smoothing:
             d -= ctx.smoothing / ctx.vocabulary
         return d.mul_(gradient[..., None]).to(logits.dtype), None, None, None, None

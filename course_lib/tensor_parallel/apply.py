@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.tensor_parallel.gather_again import gather_and_keep_shard, linear_of_gathered
@@ -158,10 +159,11 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
 def _tied(model: nn.Module, styles: Mapping[str, str], shards: Mapping[str, Shard | None]) -> list[list[str]]:
     """The names of each parameter that several modules share; all of them must cut it alike."""
     names: dict[nn.Parameter, dict[str, Shard | None]] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        module, _, attribute = name.rpartition(".")
-        whole = styles.get(module) == "row" and attribute == "bias"
-        names.setdefault(p, {})[name] = None if whole else shards.get(module)
+    for module_name, module in model.named_modules():
+        for attribute, p in module.named_parameters(recurse=False):
+            name = f"{module_name}.{attribute}" if module_name else attribute
+            whole = styles.get(module_name) == "row" and attribute == "bias"
+            names.setdefault(p, {})[name] = None if whole else shards.get(module_name)
     for cut in names.values():
         if len(set(cut.values())) > 1:
             raise ValueError(f"{' and '.join(cut)} are one tensor: the table must cut them alike")
@@ -180,15 +182,15 @@ def _start_equal(model: nn.Module, mesh: DeviceMesh) -> None:
 def _apply_style(
     model: nn.Module, name: str, style: str, shard: Shard | None, mesh: DeviceMesh, sequence_parallel: bool
 ) -> None:
-    module, group = model.get_submodule(name), mesh.get_group()
+    module = model.get_submodule(name)
     multiply = linear_of_gathered if sequence_parallel else F.linear
-    enter = partial(gather_and_keep_shard if sequence_parallel else f, group=group)
+    enter = gather_and_keep_shard if sequence_parallel else f
     match style:
         case "column" | "heads" | "kv heads":
             _replace(model, name, ColumnParallelLinear(module, mesh, shard, multiply))
         case "vocabulary head":
             _replace(model, name, head := ColumnParallelLinear(module, mesh, shard, multiply))
-            head.register_forward_pre_hook(partial(_on_first_input, enter))
+            head.register_forward_pre_hook(partial(_on_first_input, enter, mesh))
         case "row":
             row = SequenceRowParallelLinear if sequence_parallel else RowParallelLinear
             _replace(model, name, row(module, mesh, shard))
@@ -196,7 +198,7 @@ def _apply_style(
             embedding = SequenceVocabParallelEmbedding if sequence_parallel else VocabParallelEmbedding
             _replace(model, name, embedding(module, mesh))
         case "enter":
-            module.register_forward_pre_hook(partial(_on_first_input, enter))
+            module.register_forward_pre_hook(partial(_on_first_input, enter, mesh))
         case "core":
             use_own_random_state(module, mesh)
         case "sequence" | "positions" if sequence_parallel:
@@ -204,7 +206,7 @@ def _apply_style(
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 use_own_random_state(module, mesh)
             if style == "positions":
-                module.register_forward_pre_hook(partial(_on_first_input, partial(own_positions, mesh=mesh)))
+                module.register_forward_pre_hook(partial(_on_first_input, own_positions, mesh))
         case "whole" if sequence_parallel:
             module.register_forward_hook(lambda _module, _inputs, x: whole_sequence(x, mesh.get_group()))
 
@@ -219,10 +221,13 @@ def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
 
 
 def _on_first_input(
-    operator: Callable[[Tensor], Tensor], module: nn.Module, inputs: tuple[Any, ...]
+    operator: Callable[[Tensor, ProcessGroup], Tensor],
+    mesh: DeviceMesh,
+    module: nn.Module,
+    inputs: tuple[Any, ...],
 ) -> tuple[Any, ...]:
     if not inputs:
         raise ValueError(
             f"{type(module).__name__} must get the tensor that it works on as its first argument, without a name"
         )
-    return operator(inputs[0]), *inputs[1:]
+    return operator(inputs[0], mesh.get_group()), *inputs[1:]

@@ -103,6 +103,8 @@ class ColumnParallelLinear(nn.Module):
         self.shards = {name: shard for name, _ in linear.named_parameters()}  # weight and bias
         self.weight = part_of(linear.weight, shard)  # (out/tp, in)
         self.bias = part_of(linear.bias, shard)  # (out/tp,)
+        if shard.copies > 1:
+            group_of_copies(mesh, shard.copies)  # all ranks make it now
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
@@ -158,6 +160,8 @@ _groups_of_copies: weakref.WeakKeyDictionary[ProcessGroup, dict[int, ProcessGrou
 def group_of_copies(mesh: DeviceMesh, copies: int) -> ProcessGroup:
     """The ``copies`` neighbouring ranks of the mesh that hold the same part as this one."""
     whole = mesh.get_group()
+    if copies == mesh.size():
+        return whole
     known = _groups_of_copies.setdefault(whole, {})
     if copies not in known:
         ranks = dist.get_process_group_ranks(whole)

@@ -158,7 +158,7 @@ def _forward_on_shard(
         module._parameters.update(own)
 
 
-def own_positions(ids: Tensor, mesh: DeviceMesh) -> Tensor:
+def own_positions(ids: Tensor, group: ProcessGroup) -> Tensor:
     """Of something for each position, ``(…, seq)``, what belongs to this rank's tokens: ``(…, seq/tp)``."""
-    check_sequence(ids.shape[-1], mesh.size())
-    return ids.chunk(mesh.size(), dim=-1)[mesh.get_local_rank()]
+    check_sequence(ids.shape[-1], group.size())
+    return ids.chunk(group.size(), dim=-1)[group.rank()]

@@ -31,7 +31,7 @@ from course_lib.tensor_parallel.sequence import (
 )
 from course_lib.tensor_parallel.shard import Shard, equal_shard, kv_shard, vocabulary_shard
 from course_lib.tensor_parallel.tables import table_of
-from course_lib.tensor_parallel.vocab import VocabParallelEmbedding
+from course_lib.tensor_parallel.vocab import VocabParallelEmbedding, embedding_shard
 
 STYLES = {
     "enter": "the input enters through f (g)",
@@ -79,7 +79,7 @@ def apply_tensor_parallel(
         raise ValueError(f'the mesh must have one axis, such as mesh["tp"], not {mesh.ndim}')
     styles = _styles(model, table)
     if sequence_parallel:
-        _check_all_named(model, styles)
+        _check_sequence_parallel(model, styles)
     shards = {name: _shard(model, name, style, mesh) for name, style in styles.items()}
     tied = _tied(model, styles, shards)
     _start_equal(model, mesh)
@@ -114,7 +114,8 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
     return styles
 
 
-def _check_all_named(model: nn.Module, styles: Mapping[str, str]) -> None:
+def _check_sequence_parallel(model: nn.Module, styles: Mapping[str, str]) -> None:
+    """What would be silently wrong where each rank has its own tokens."""
     for name, module in model.named_modules():
         if name not in styles and next(module.parameters(recurse=False), None) is not None:
             raise ValueError(
@@ -122,6 +123,11 @@ def _check_all_named(model: nn.Module, styles: Mapping[str, str]) -> None:
                 f"{name or 'the model'} is not in it: is it 'sequence' (works on this rank's tokens) or 'replicated' "
                 "(works on all)?"
             )
+    if "vocabulary" not in styles.values():
+        raise ValueError(
+            "sequence parallelism begins at an embedding with the style 'vocabulary', which gives each rank its "
+            "tokens: the table has none"
+        )
 
 
 def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard | None:
@@ -148,7 +154,7 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
             case "row":
                 return equal_shard(module.in_features, mesh, dim=1, what="rows")
             case "vocabulary":
-                return vocabulary_shard(module.num_embeddings, mesh)
+                return embedding_shard(module, mesh)
             case "vocabulary head":
                 return vocabulary_shard(module.out_features, mesh)
     except ValueError as error:

@@ -15,9 +15,17 @@ from course_lib.tensor_parallel.full_tensors import shards_of
 
 
 @torch.no_grad()
-def clip_grad_norm_(model: nn.Module, max_norm: float, mesh: DeviceMesh) -> Tensor:
-    """Scale all gradients so that their norm is at most ``max_norm``; return the norm before. Call it on all ranks."""
+def clip_grad_norm_(
+    model: nn.Module, max_norm: float, mesh: DeviceMesh, error_if_nonfinite: bool = False
+) -> Tensor:
+    """Scale all gradients so that their norm is at most ``max_norm``; return the norm before. Call it on all ranks.
+
+    Raises:
+        ValueError: the norm is not finite and ``error_if_nonfinite``; no gradient is changed.
+    """
     norm = grad_norm(model, mesh)
+    if error_if_nonfinite and not norm.isfinite():
+        raise ValueError(f"the norm of the gradient is {norm:g}, so no gradient was changed")
     scale = (max_norm / (norm + 1e-6)).clamp(max=1)
     for p in model.parameters():
         if p.grad is not None:

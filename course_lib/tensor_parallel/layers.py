@@ -113,6 +113,9 @@ class ColumnParallelLinear(nn.Module):
             weight, bias = f(weight, group), None if bias is None else f(bias, group)
         return self.multiply(x, weight, bias)
 
+    def extra_repr(self) -> str:
+        return f"{self.in_features} to {self.out_features} of {self.shards['weight'].whole} columns"
+
 
 class RowParallelLinear(nn.Module):
     """Z = g(Y_i B_i) + b: ``(batch, seq, in/tp)`` to ``(batch, seq, out)``. The bias is added once, after the sum.
@@ -142,6 +145,9 @@ class RowParallelLinear(nn.Module):
     def replicated(self, bias: Tensor) -> Tensor:
         """Every rank computes the whole gradient of the bias."""
         return bias
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} of {self.shards['weight'].whole} rows to {self.out_features}"
 
 
 def part_of(parameter: nn.Parameter | None, shard: Shard | None) -> nn.Parameter | None:

@@ -38,10 +38,7 @@ class VocabParallelEmbedding(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, mesh: DeviceMesh) -> None:
         super().__init__()
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(embedding, option):
-                raise ValueError(f"an embedding with {option} cannot be cut over ranks: make it without")
-        shard = vocabulary_shard(embedding.num_embeddings, mesh)
+        shard = embedding_shard(embedding, mesh)
         self.mesh, self.shards = mesh, {"weight": shard}
         self.num_embeddings, self.embedding_dim = shard.length, embedding.embedding_dim
         padding = embedding.padding_idx  # its row has no gradient
@@ -56,6 +53,16 @@ class VocabParallelEmbedding(nn.Module):
 
     def leave(self, x: Tensor) -> Tensor:
         return g(x, self.mesh.get_group())
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings} of {self.shards['weight'].whole} words, {self.embedding_dim}"
+
+
+def embedding_shard(embedding: nn.Embedding, mesh: DeviceMesh) -> Shard:
+    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if getattr(embedding, option):
+            raise ValueError(f"an embedding with {option} cannot be cut over ranks: make it without")
+    return vocabulary_shard(embedding.num_embeddings, mesh)
 
 
 class VocabParallelCrossEntropy(nn.Module):

@@ -92,6 +92,8 @@ def in_module(net):
 def refusals(mesh):
     tied = nn.ModuleDict({"e": nn.Embedding(8, 6), "l": nn.Linear(6, 8, bias=False)})
     tied["l"].weight = tied["e"].weight
+    sparse = llama(num_attention_heads=3, num_key_value_heads=3)
+    sparse.model.embed_tokens.sparse = True
     cases = {
         "heads": lambda m: apply_tensor_parallel(m, mesh),
         "kv heads": lambda m: apply_tensor_parallel(m, mesh),
@@ -104,6 +106,8 @@ def refusals(mesh):
         "not a linear layer": lambda m: apply_tensor_parallel(m, mesh, NET | {"net": "row"}),
         "no head size": lambda m: apply_tensor_parallel(m, mesh, NET | {"net.a": "heads"}),
         "tied": lambda m: apply_tensor_parallel(m, mesh, {"e": "vocabulary"}),
+        "no tokens": lambda m: apply_tensor_parallel(m, mesh, NET, sequence_parallel=True),
+        "embedding": lambda m: apply_tensor_parallel(m, mesh),
         "not named": lambda m: apply_tensor_parallel(
             m, mesh, {"*.0": "enter", "*.0.a": "column", "*.0.b": "row"}, sequence_parallel=True
         ),
@@ -114,11 +118,10 @@ def refusals(mesh):
         "columns": Bert(BertConfig.tiny(hidden_size=48, num_attention_heads=12, intermediate_size=100)),
         "vocabulary": gpt(num_heads=6, vocab_size=2),
         "no table": Net(),
+        "embedding": sparse,
         "tied": tied,
         "not named": nn.ModuleDict({"s": nn.Sequential(Net(), nn.LayerNorm(6))}),
     }
-    if mesh.size() == 6:
-        cases, models = {"kv heads": cases["kv heads"]}, models
     messages = {}
     for name, call in cases.items():
         model = models.get(name) or in_module(Net())
@@ -156,6 +159,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
             "tied": "e.weight and l.weight are one tensor: the table must cut them alike",
             "not named": "with sequence parallelism the table must name every module that has parameters, and s.1 is "
             "not in it: is it 'sequence' (works on this rank's tokens) or 'replicated' (works on all)?",
+            "no tokens": "sequence parallelism begins at an embedding with the style 'vocabulary', which gives each "
+            "rank its tokens: the table has none",
+            "embedding": "model.embed_tokens: an embedding with sparse cannot be cut over ranks: make it without",
             "sequence": "3 ranks cannot share a sequence of 10 tokens equally: pad it to a multiple",
         }
 
@@ -173,6 +179,19 @@ def own_table(mesh):
     one(x).square().sum().backward()
     ours(x).square().sum().backward()
     return furthest(full_gradients(ours, mesh), gradients(one))
+
+
+def infinite(mesh):
+    """Clipping gradients of which one rank has an infinity."""
+    ours = apply_tensor_parallel(seeded(gpt), mesh)
+    tokens, targets = batch()
+    VocabParallelCrossEntropy(VOCAB, mesh)(ours(tokens), targets).backward()
+    gradient = ours.blocks[0].mlp.up.weight.grad
+    gradient[0, 0] = float("inf") if mesh.get_local_rank() == 0 else gradient[0, 0]
+    before = ours.head.weight.grad.clone()
+    with pytest.raises(ValueError, match="the norm of the gradient is inf, so no gradient was changed"):
+        clip_grad_norm_(ours, 1.0, mesh, error_if_nonfinite=True)
+    return float((ours.head.weight.grad - before).abs().max())
 
 
 def accumulated_and_clipped(mesh, sequence_parallel):
@@ -252,6 +271,7 @@ def everything(mesh):
         "own table": own_table(mesh),
         "accumulated": accumulated_and_clipped(mesh, False),
         "accumulated, sequence parallel": accumulated_and_clipped(mesh, True),
+        "infinite": infinite(mesh),
         "saved": saved_and_loaded(mesh),
         "16 bits": [in_16_bits(mesh, sp) for sp in (False, True)],
         "unfrozen": unfrozen_later(mesh),

@@ -13,7 +13,7 @@ from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.recompute import apply_recompute
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import ModelShape
+from simulator.inputs.shape import MODELS, ModelShape
 from simulator.predict.memory import layer_bytes
 from simulator.predict.traffic import calls, ddp_traffic, tensor_parallel_traffic
 from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic
@@ -87,6 +87,25 @@ def everything(mesh):
 def to_the_byte(traffic):
     """Its rows, with the bytes sent (a mean over the ranks, so not always whole) without the last digits of a float."""
     return [(r.collective, r.group_size, r.calls, r.payload, round(r.sent, 6)) for r in traffic.rows]
+
+
+def parameters_held(mesh):
+    """Parameters of this rank's part of Llama-3-8B, and of a GPT with an uneven vocabulary, without their data."""
+    with torch.device("meta"):
+        llama_3 = Llama(
+            LlamaConfig(128256, intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=8192)
+        )
+        gpt_2 = GPT(GPTConfig())
+    return [
+        sum(p.numel() for p in apply_tensor_parallel(model, mesh).parameters()) for model in (llama_3, gpt_2)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_parameters_of_a_rank_are_as_many_as_the_simulator_says(ranks):
+    held = launch(parameters_held, mesh={"tp": ranks})[0]  # rank 0 holds the longest part of the vocabulary
+    for parameters, name in zip(held, ("llama-3-8b", "gpt2"), strict=True):
+        assert sum(Plan(tp=ranks).parameters_of(MODELS[name], 0)) == parameters
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

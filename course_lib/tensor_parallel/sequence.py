@@ -143,6 +143,7 @@ def work_on_shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Let a norm compute on this rank's tokens, and sum the gradients of its parameters over the ranks.
 
     A parameter that all ranks have, of whose gradient each computes a part, enters through ``f`` as an input does.
+    Those of one module are laid end to end, so that their gradients are one message.
     """
     module.forward = partial(_forward_on_shard, module, module.forward, mesh)
 
@@ -152,10 +153,20 @@ def _forward_on_shard(
 ) -> Any:
     own = {name: p for name, p in module._parameters.items() if p is not None}
     try:
-        module._parameters.update({name: f(p, mesh.get_group()) for name, p in own.items()})
+        module._parameters.update(enter_together(own, mesh.get_group()))
         return forward(*inputs, **named)
     finally:
         module._parameters.update(own)
+
+
+def enter_together(parameters: dict[str, Tensor], group: ProcessGroup) -> dict[str, Tensor]:
+    if len(parameters) < 2 or group.size() == 1:
+        return {name: f(p, group) for name, p in parameters.items()}
+    flat = f(torch.cat([p.flatten() for p in parameters.values()]), group)
+    parts = flat.split([p.numel() for p in parameters.values()])
+    return {
+        name: part.view_as(p).to(p.dtype) for (name, p), part in zip(parameters.items(), parts, strict=True)
+    }
 
 
 def own_positions(ids: Tensor, group: ProcessGroup) -> Tensor:

@@ -128,23 +128,21 @@ def test_traffic_and_saved_bytes_equal_the_closed_forms(ranks):
         return calls("all-gather", [TOKENS * HIDDEN] if sp else [], 4, ranks)
 
     h = HIDDEN
-    norms_and_biases = [h] * (
-        6 * LAYERS
-    )  # two norms with two vectors each, two biases of row-parallel layers
+    norms_and_biases = [2 * h, 2 * h, h, h] * LAYERS  # two norms, and two biases of row-parallel layers
     # one head of keys, one of values, on every rank
     kv_heads = ddp_traffic([6 * h] * 2 * LAYERS, ranks)
     for got in launch(everything, mesh={"tp": ranks}):
         for sp in (False, True):
             predicted = {
-                "gpt": layers(sp) + ends(sp) + replicated([*norms_and_biases, SEQ * h, h, h], sp),
+                "gpt": layers(sp) + ends(sp) + replicated([*norms_and_biases, SEQ * h, 2 * h], sp),
                 "gpt recomputed": layers(sp, recompute=True)
                 + ends(sp)
-                + replicated([*norms_and_biases, SEQ * h, h, h], sp),
+                + replicated([*norms_and_biases, SEQ * h, 2 * h], sp),
                 "llama": layers(sp) + ends(sp) + kv_heads + replicated([h] * (2 * LAYERS + 1), sp),
                 "bert": layers(sp)
                 + embedding_traffic(TOKENS, h, ranks, 4, sequence_parallel=sp)
                 + whole_sequence(sp)
-                + replicated([*norms_and_biases, 64 * h, 2 * h, h, h], sp),
+                + replicated([*norms_and_biases, 64 * h, 2 * h, 2 * h], sp),
             }
             for name, traffic in predicted.items():
                 assert to_the_byte(got[name, sp]) == to_the_byte(traffic), (name, sp)

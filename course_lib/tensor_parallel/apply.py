@@ -208,7 +208,8 @@ def _apply_style(
         case "core":
             use_own_random_state(module, mesh)
         case "sequence" | "positions" if sequence_parallel:
-            work_on_shard(module, mesh)
+            if module._parameters:
+                work_on_shard(module, mesh)
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 use_own_random_state(module, mesh)
             if style == "positions":

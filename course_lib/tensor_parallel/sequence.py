@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
@@ -143,9 +144,25 @@ def work_on_shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Let a norm compute on this rank's tokens, and sum the gradients of its parameters over the ranks.
 
     A parameter that all ranks have, of whose gradient each computes a part, enters through ``f`` as an input does.
-    Those of one module are laid end to end, so that their gradients are one message.
     """
     module.forward = partial(_forward_on_shard, module, module.forward, mesh)
+
+
+class EnterTogether(torch.autograd.Function):
+    """``f`` for all parameters of a module: their gradients are summed in one message."""
+
+    @staticmethod
+    def forward(ctx: Any, group: ProcessGroup, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(p.view_as(p) for p in parameters)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        with trace.span("communication", "all-reduce f of parameters"):
+            dist.all_reduce(flat, group=ctx.group)
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        return None, *[part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
 
 
 def _forward_on_shard(
@@ -153,20 +170,11 @@ def _forward_on_shard(
 ) -> Any:
     own = {name: p for name, p in module._parameters.items() if p is not None}
     try:
-        module._parameters.update(enter_together(own, mesh.get_group()))
+        entered = EnterTogether.apply(mesh.get_group(), *own.values()) if mesh.size() > 1 else own.values()
+        module._parameters.update(zip(own, entered, strict=True))
         return forward(*inputs, **named)
     finally:
         module._parameters.update(own)
-
-
-def enter_together(parameters: dict[str, Tensor], group: ProcessGroup) -> dict[str, Tensor]:
-    if len(parameters) < 2 or group.size() == 1:
-        return {name: f(p, group) for name, p in parameters.items()}
-    flat = f(torch.cat([p.flatten() for p in parameters.values()]), group)
-    parts = flat.split([p.numel() for p in parameters.values()])
-    return {
-        name: part.view_as(p).to(p.dtype) for (name, p), part in zip(parameters.items(), parts, strict=True)
-    }
 
 
 def own_positions(ids: Tensor, group: ProcessGroup) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,19 +24,34 @@ def shards_of(model: nn.Module) -> dict[str, Shard]:
 
 def full_state_dict(model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
     """The ``state_dict`` as it would be on one device, in the CPU's memory. Every rank must call it."""
-    return _full(model.state_dict(), model, mesh)
+    return full_tensors(model.state_dict(), model, mesh)
 
 
 def full_gradients(model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
     """The gradient of every parameter that has one, as on one device. Every rank must call it."""
-    return _full({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, model, mesh)
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return full_tensors(gradients, model, mesh)
 
 
 def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor], **settings: Any) -> Any:
     """``model.load_state_dict`` of whole values, of which each rank takes its part. Nothing is sent."""
+    return model.load_state_dict(own_parts(state, model), **settings)
+
+
+def full_tensors(tensors: Mapping[str, Tensor], model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
+    """Something for each parameter, by its name and in its shape (gradients, Adam's means): this rank's parts to whole
+    tensors in the CPU's memory. Every rank must call it, with the same names."""
+    shards, whole = shards_of(model), {}
+    for name, tensor in tensors.items():
+        full = full_tensor(tensor, shards[name], mesh) if name in shards else tensor
+        whole[name] = full.detach().to("cpu", copy=True)
+    return whole
+
+
+def own_parts(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The way back: of whole tensors this rank's parts, as views."""
     shards = shards_of(model)
-    parts = {name: shards[name].of(value) if name in shards else value for name, value in state.items()}
-    return model.load_state_dict(parts, **settings)
+    return {name: shards[name].of(t) if name in shards else t for name, t in tensors.items()}
 
 
 def full_logits(logits: Tensor, vocabulary: int, mesh: DeviceMesh) -> Tensor:
@@ -55,11 +70,3 @@ def full_tensor(part: Tensor, shard: Shard, mesh: DeviceMesh) -> Tensor:
         shard.of(full).copy_(part)
     dist.all_reduce(full, group=mesh.get_group())
     return full
-
-
-def _full(tensors: Mapping[str, Tensor], model: nn.Module, mesh: DeviceMesh) -> dict[str, Tensor]:
-    shards = shards_of(model)
-    whole: Callable[[str, Tensor], Tensor] = lambda name, t: (  # noqa: E731
-        full_tensor(t, shards[name], mesh) if name in shards else t.detach()
-    )
-    return {name: whole(name, tensor).to("cpu", copy=True) for name, tensor in tensors.items()}

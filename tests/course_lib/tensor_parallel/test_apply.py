@@ -17,7 +17,9 @@ from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.full_tensors import (
     full_gradients,
     full_state_dict,
+    full_tensors,
     load_full_state_dict,
+    own_parts,
     shards_of,
 )
 from course_lib.tensor_parallel.gradient_norm import clip_grad_norm_
@@ -206,9 +208,15 @@ def accumulated_and_clipped(mesh, sequence_parallel):
     assert norm > 0.2, "the gradients must be clipped"
     got = clip_grad_norm_(ours, 0.1, mesh)
     far = furthest(full_gradients(ours, mesh), gradients(one))
+    means = []
     for model in (one, ours):
-        torch.optim.AdamW(model.parameters(), lr=1e-2).step()
-    return abs(float(got - norm)), far, furthest(full_state_dict(ours, mesh), one.state_dict())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        optimizer.step()
+        means.append({name: optimizer.state[p]["exp_avg"] for name, p in model.named_parameters()})
+    far_means = furthest(full_tensors(means[1], ours, mesh), means[0])
+    parts = own_parts(full_tensors(means[1], ours, mesh), ours)
+    assert all(torch.equal(parts[name], mean.cpu()) for name, mean in means[1].items())
+    return abs(float(got - norm)), far, far_means, furthest(full_state_dict(ours, mesh), one.state_dict())
 
 
 def saved_and_loaded(mesh):

@@ -74,14 +74,16 @@ class Net(nn.Module):
 
 
 class TwoNets(nn.Module):
-    """Both halves use one Net, so its modules have two names each."""
+    """Both halves use one Net, so its modules have two names each; a norm has the bias of a layer that is cut by rows."""
 
     def __init__(self):
         super().__init__()
         self.first = self.second = Net()
+        self.norm = nn.LayerNorm(6)
+        self.norm.bias = self.first.b.bias
 
     def forward(self, x):
-        return self.second(self.first(x))
+        return self.norm(self.second(self.first(x)))
 
 
 NET = {"net": "enter", "net.a": "column", "net.b": "row"}
@@ -177,6 +179,7 @@ def own_table(mesh):
     table = {"first": "enter", "first.a": "column", "first.b": "row"}
     apply_tensor_parallel(ours, mesh, table)
     assert ours.first is ours.second
+    assert ours.norm.bias is ours.first.b.bias
     x = torch.ones(2, 3, 6, dtype=torch.float64, device=current_device())
     one(x).square().sum().backward()
     ours(x).square().sum().backward()

@@ -74,7 +74,7 @@ class Net(nn.Module):
 
 
 class TwoNets(nn.Module):
-    """Both halves use one Net, so its modules have two names each; a norm has the bias of a layer that is cut by rows."""
+    """Both halves are one Net, so its modules have two names; a norm shares the bias of a layer that is cut by rows."""
 
     def __init__(self):
         super().__init__()

@@ -77,7 +77,7 @@ class VocabParallelCrossEntropy(nn.Module):
         ignore_index, reduction, label_smoothing: as in ``nn.CrossEntropyLoss``.
 
     Raises:
-        ValueError: logits of another width, or a target that is neither a word nor ``ignore_index``.
+        ValueError: logits of another width, targets of another shape, or a target that is neither a word nor ``ignore_index``.
     """
 
     def __init__(
@@ -102,6 +102,11 @@ class VocabParallelCrossEntropy(nn.Module):
             raise ValueError(
                 f"the logits have {logits.shape[-1]} columns; this rank's part of the vocabulary has "
                 f"{self.shard.length}"
+            )
+        if logits.shape[:-1] != targets.shape:
+            raise ValueError(
+                f"the targets {tuple(targets.shape)} must have the shape of the logits without the last dimension, "
+                f"{tuple(logits.shape[:-1])}"
             )
         kept = targets != self.ignore_index
         loss = CrossEntropy.apply(

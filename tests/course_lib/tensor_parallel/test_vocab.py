@@ -96,6 +96,7 @@ def refusals(mesh):
     calls = [
         lambda: loss(own, far),
         lambda: loss(random_logits()[..., :7], targets()),
+        lambda: loss(own, targets()[:, 1:]),
         lambda: VocabParallelCrossEntropy(mesh.size() - 1, mesh),
         lambda: VocabParallelCrossEntropy(VOCAB, mesh, reduction="median"),
         lambda: VocabParallelCrossEntropy(VOCAB, mesh, label_smoothing=2),
@@ -178,6 +179,7 @@ def test_cross_entropy_and_embedding_equal_one_device(ranks):
             [
                 "97 is no word: this vocabulary has words 0 to 96",
                 "the logits have 7 columns",
+                "the targets (3, 7) must have the shape of the logits without the last dimension, (3, 8)",
                 f"a vocabulary of {ranks - 1} cannot be dealt to {ranks} ranks",
                 "reduction must be mean, sum or none, not 'median'",
                 "label_smoothing must be between 0 and 1, not 2",

@@ -77,7 +77,8 @@ class VocabParallelCrossEntropy(nn.Module):
         ignore_index, reduction, label_smoothing: as in ``nn.CrossEntropyLoss``.
 
     Raises:
-        ValueError: logits of another width, targets of another shape, or a target that is neither a word nor ``ignore_index``.
+        ValueError: logits of another width, targets of another shape, or a target that is neither a word nor
+            ``ignore_index``.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """A thread that waits for the sends of a step, so that the rank need not.
 
-Who waits for a send learns that it has ended, and nobody else does. The rank must know it: then it can free the tensors.
+Only a thread that waits for a send learns when it has ended. Somebody has to know: then the tensors can be freed.
 """
 
 from __future__ import annotations

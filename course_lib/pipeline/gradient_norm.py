@@ -46,8 +46,7 @@ def grad_norm(pipeline: Pipeline) -> Tensor:
 def counted_parameters(pipeline: Pipeline) -> dict[str, nn.Parameter]:
     """This rank's parameters, a tied one only where the first stage that has it is."""
     elsewhere = set()
-    for index, module in pipeline.modules.items():
-        stage = inner_stage(module)
+    for stage in map(inner_stage, pipeline.modules.values()):
         if stage is not None:
             elsewhere |= {
                 stage.get_parameter(name)

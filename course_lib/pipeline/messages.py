@@ -224,7 +224,7 @@ def receive_header(source: int, group: ProcessGroup) -> tuple[Kind, ...]:
 
 
 def on_wire(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """The tensor as the backend can send it: contiguous, and in the CPU's memory where ranks share a GPU through Gloo."""
+    """The tensor as the backend can send it: contiguous, and in the CPU's memory where ranks share a GPU (Gloo)."""
     return tensor.detach().contiguous().to(wire_device(group))
 
 

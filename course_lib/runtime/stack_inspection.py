@@ -23,11 +23,12 @@ _COMMUNICATION = (
     "torch.distributed.c10d_logger",
     "torch.utils._contextlib",
     "course_lib.runtime.collectives",
+    "course_lib.pipeline.messages",
 )
 # Functions in which a rank can wait for others, unlike get_rank().
 _WAITS = re.compile(
     "all_|broadcast|reduce|gather|scatter|barrier|monitored_barrier|send|recv|isend|irecv|receive|exchange"
-    "|batch_isend_irecv|init_process_group|new_group"
+    "|batch_isend_irecv|init_process_group|new_group|wait_until_sent"
 )
 # Arguments that name the other side, in torch's functions and in ours.
 _PEERS = (("dst", "to"), ("to", "to"), ("src", "from"), ("source", "from"))

@@ -1,0 +1,133 @@
+"""Every schedule of the simulator on real ranks, against the one-device loop and ``torch.distributed.pipelining``."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.timeline import record_timeline
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.gradient_norm import clip_grad_norm_
+from course_lib.pipeline.stages import rank_stages
+from course_lib.runtime import current_device, launch
+from simulator.pipeline.engine import simulate
+from simulator.pipeline.schedules import SCHEDULES, make_schedule
+from simulator.predict.traffic import schedule_traffic
+
+HIDDEN, SEQ, VOCABULARY = 16, 8, 32
+STEPS = 3
+
+
+def gpt(layers=8, **changes):
+    torch.manual_seed(0)
+    settings = {"num_layers": layers, "hidden_size": HIDDEN, "num_heads": 2, "vocab_size": VOCABULARY}
+    return GPT(GPTConfig.tiny(max_length=SEQ, **(settings | changes))).double().to(current_device())
+
+
+def batch(rows, seed=1):
+    """Token batches in which the rows have different numbers of targets."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, VOCABULARY, (rows, SEQ + 1), generator=generator)
+    targets = tokens[:, 1:].clone()
+    for row in range(rows):
+        targets[row, : row % SEQ] = -100
+    return tokens[:, :-1].to(current_device()), targets.to(current_device())
+
+
+def cut(tensors, sizes):
+    return list(zip(*(tensor.split(sizes) for tensor in tensors), strict=True))
+
+
+def optimizer_of(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def one_device(model, rows, max_norm, loss_of=None):
+    """Losses, gradient norms, and gradients and parameters after the last step, by all names."""
+    loss_of = loss_of or (lambda *data: F.cross_entropy(model(*data[:-1]).flatten(0, -2), data[-1].flatten()))
+    optimizer = optimizer_of(model.parameters())
+    losses, norms = [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(*batch(rows, step))
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+        optimizer.step()
+        losses.append(loss.item())
+    named = dict(model.named_parameters(remove_duplicate=False))
+    return losses, norms, {n: p.grad for n, p in named.items()}, {n: p.detach() for n, p in named.items()}
+
+
+def largest(found, expected):
+    """The largest difference, as a share of the largest of all values. (Some gradients are zero but for rounding.)"""
+    difference = max((tensor - expected[n]).abs().max() for n, tensor in found.items())
+    return (difference / max(tensor.abs().max() for tensor in expected.values())).item()
+
+
+def compare(pipeline, oracle, sizes, max_norm):
+    """Train the pipeline as the oracle was trained; the differences."""
+    losses, norms, gradients, parameters = oracle
+    optimizer = optimizer_of(pipeline.parameters())
+    worst = {"loss": 0.0, "norm": 0.0}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = pipeline.step(cut(batch(sum(sizes), step), sizes))
+        norm = clip_grad_norm_(pipeline, max_norm)
+        worst["norm"] = max(worst["norm"], abs(norm.item() / norms[step] - 1))
+        optimizer.step()
+        if loss is not None:
+            worst["loss"] = max(worst["loss"], abs(loss.item() / losses[step] - 1))
+    named = dict(pipeline.named_parameters())
+    worst["gradients"] = largest({n: p.grad for n, p in named.items()}, gradients)
+    worst["parameters"] = largest({n: p.detach() for n, p in named.items()}, parameters)
+    return worst, sorted(named)
+
+
+def all_schedules(mesh, names, sizes, layers):
+    """Every schedule: parity, then one step more with its ledgers."""
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    oracle = one_device(gpt(layers), sum(sizes), max_norm=0.5)
+    found = {}
+    for name, chunks in names:
+        schedule = make_schedule(name, ranks, len(sizes), chunks)
+        pipeline = Pipeline(rank_stages(gpt(layers), schedule, mesh), schedule, mesh)
+        worst, parameters = compare(pipeline, oracle, sizes, max_norm=0.5)
+        with record_traffic() as traffic, record_timeline() as log:
+            pipeline.step(cut(batch(sum(sizes)), sizes))
+        order = [mark.name for mark in log.marks if mark.lane == "compute"]
+        expected = schedule_traffic(schedule, 1, rank, itemsize=8)
+        found[name, chunks] = {
+            "differences": worst,
+            "parameters": parameters,
+            "executed": order == [schedule.span_name(a) for a in schedule.actions[rank]],
+            "in flight": (pipeline.peak_in_flight, simulate(schedule).peak_in_flight[rank]),
+            "messages": (traffic.traffic.of("send").calls, expected.calls),
+            "left": len(pipeline.kept) + len(pipeline.split) + len(pipeline.here),
+        }
+    return found
+
+
+EVERY = [(name, None) for name in SCHEDULES] + [("interleaved-1f1b", 3)]
+SOME = [("1f1b", None), ("interleaved-1f1b", 2), ("zb-v", None), ("dualpipe-v", None), ("zb-h2", None)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names", "sizes", "layers"),
+    [(4, EVERY, [3, 3, 3, 3, 3, 1], 12), (3, SOME, [2, 2, 2, 2, 1], 7), (2, SOME, [1, 4, 2], 4)],
+)
+def test_every_schedule_equals_one_device(ranks, names, sizes, layers):
+    """Losses, gradient norms, gradients and parameters, the last microbatch smaller, with tied embeddings."""
+    results = launch(all_schedules, mesh={"pp": ranks}, args=(names, sizes, layers))
+    whole = sorted(n for n, _ in gpt(layers).named_parameters(remove_duplicate=False))
+    for case in results[0]:
+        of_ranks = [result[case] for result in results]
+        for found in of_ranks:
+            for what, difference in found["differences"].items():
+                assert difference < 1e-10, (case, what)
+            assert found["executed"], case
+            assert found["in flight"][0] == found["in flight"][1], case
+            assert found["left"] == 0, case
+        names_held = {name for found in of_ranks for name in found["parameters"]}
+        tied_twice = {"head.weight"} if case[0] in ("zb-v", "dualpipe-v") else set()
+        assert names_held | tied_twice == set(whole)

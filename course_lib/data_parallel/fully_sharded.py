@@ -69,8 +69,7 @@ class FullyShardedDataParallel(FSDP):
         inner = {m: m.__dict__[MARK] for m in module.modules() if MARK in m.__dict__}
         self._settings = {"precision": precision, "offload": offload}
         self._left_out = [*replicated, *(p for m in inner for p in m.parameters())]
-        plain = reshard_after_forward if not isinstance(reshard_after_forward, Mapping) else None
-        super().__init__(module, units, mesh, reshard_after_forward=plain, prefetch=prefetch)
+        super().__init__(module, units, mesh, prefetch=prefetch)
         for unit in self.units:
             unit.precision = setting_for(unit.name, precision) or MixedPrecision()
             own = setting_for(unit.name, reshard_after_forward)

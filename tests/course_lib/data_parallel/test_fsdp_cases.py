@@ -58,6 +58,24 @@ def test_a_frozen_weight_beside_trained_ones_in_a_unit(kind):
     assert max(launch(lora_step, mesh={"dp": 2}, args=(kind,))) < 1e-6
 
 
+def reduced_with_the_last_gradient(mesh, kind):
+    """For each unit, whether its gradients are on their way as soon as the last of them is there."""
+    fsdp, due = kind(seeded(lora_net), ["0", "1"], mesh), {}
+    for unit in fsdp.units[:-1]:
+        for p in unit.trainable:
+            p.unsharded.register_post_accumulate_grad_hook(
+                lambda _, unit=unit: due.update({unit.name: unit.due})
+            )
+    fsdp(data(4, 8).requires_grad_()).square().sum().backward()
+    return {name: not waits for name, waits in due.items()}
+
+
+@BOTH
+def test_a_unit_waits_for_the_gradient_of_its_input_only_where_a_weight_is_frozen(kind):
+    results = launch(reduced_with_the_last_gradient, mesh={"dp": 2}, args=(kind,))
+    assert results == [{"0": True, "1": False}] * 2
+
+
 class MayBeUnused(nn.Module):
     def __init__(self, unused):
         super().__init__()

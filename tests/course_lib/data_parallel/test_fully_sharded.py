@@ -249,6 +249,33 @@ def load(mesh, folder):
     return model.state_dict()
 
 
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor, self.linear = nn.Parameter(torch.tensor(factor)), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.factor * self.linear(x)
+
+
+def save_one_number(mesh, folder):
+    model = FullyShardedDataParallel(Scaled(2.5), [], mesh)
+    dcp.save(sharded_state_dict(model), checkpoint_id=folder)
+
+
+def load_one_number(mesh, folder):
+    model = FullyShardedDataParallel(Scaled(0.0), [], mesh)
+    state = sharded_state_dict(model)
+    dcp.load(state, checkpoint_id=folder)
+    load_sharded_state_dict(model, state)
+    return model.state_dict()["factor"].item()
+
+
+def test_a_distributed_checkpoint_holds_a_parameter_without_dimensions(tmp_path):
+    launch(save_one_number, mesh={"dp": 2}, args=(str(tmp_path),))
+    assert launch(load_one_number, mesh={"dp": 3}, args=(str(tmp_path),)) == [2.5] * 3
+
+
 @pytest.mark.parametrize("before", [{"dp": 4}, {"copies": 2, "shards": 2}], ids=str)
 def test_a_distributed_checkpoint_is_loaded_on_other_numbers_of_ranks(tmp_path, before):
     folder, expected = str(tmp_path), one_device(range(4))

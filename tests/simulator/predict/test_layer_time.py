@@ -175,6 +175,22 @@ def test_experts_do_the_work_of_k_and_pay_to_meet():
     assert once["expert_parallel"] == 0
 
 
+def test_converting_to_fp8_reads_and_writes_every_expert():
+    """Inputs, weights and output gradients are read in 16 bits and written twice in 8: 4 bytes an element."""
+    mixtral = MODELS["mixtral-8x7b"]
+    slow = replace(H100, memory_bandwidth=1e6, memory_efficiency=1.0, memory_sizes=())  # only bytes take time
+    plan = Plan(dp=8, ep=4, attention="flash", precision="bf16")
+    bf16 = layer_seconds(mixtral, plan, slow)
+    fp8 = layer_seconds(mixtral, replace(plan, precision="fp8"), slow)
+    h, f, experts = mixtral.hidden, mixtral.ffn, 2  # experts of one rank
+    rows = mixtral.sequence * 2 // experts  # tokens of one expert: each token has two experts
+    gate_and_up, down = (rows, 2 * f, h), (rows, h, f)
+    read = sum(experts * (m * k + k * n) for m, n, k in (gate_and_up, down))
+    gradients = sum(experts * m * n for m, n, k in (gate_and_up, down))
+    assert fp8.forward["mlp"] - bf16.forward["mlp"] == pytest.approx(4 * read / 1e6)
+    assert fp8.backward["mlp"] - bf16.backward["mlp"] == pytest.approx(4 * gradients / 1e6)
+
+
 # ---- the step ---------------------------------------------------------------------------------------------
 
 

@@ -11,36 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.pipeline.messages import Messages, Output, input_of, receive_tensors, send_tensors
+from course_lib.pipeline.microbatches import Batch, LossFunction, count_tokens, sum_cross_entropy
 from course_lib.pipeline.split_backward import SplitBackward
-from course_lib.pipeline.stage_modules import StageModules, inner_stage
+from course_lib.pipeline.stage_modules import StageModules, check_stages
 from course_lib.pipeline.tied import add_tied_gradients
 from course_lib.runtime import trace
-from simulator.inputs.chunks import chunk_sizes
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.validate import validate_schedule
-
-Batch = Sequence[Tensor]  # what the model takes, then the targets
-LossFunction = Callable[..., Tensor]  # (output, targets) -> the sum of the losses of all tokens
-
-
-def sum_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The sum of the losses of all tokens whose target is not -100, in nats."""
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
-
-
-def cut_batch(batch: Batch, microbatches: int) -> list[Batch]:
-    """The rows of a batch in microbatches as equal as possible, the longer ones first."""
-    rows = len(batch[0])
-    if rows < microbatches:
-        raise ValueError(f"{rows} rows cannot be cut into {microbatches} microbatches")
-    sizes = chunk_sizes(rows, microbatches)
-    return list(zip(*(tensor.split(sizes) for tensor in batch), strict=True))
 
 
 class NaivePipeline(StageModules):
@@ -111,7 +93,8 @@ class Pipeline(StageModules):
         around: Callable[[Action, bool], AbstractContextManager] | None = None,
     ) -> None:
         super().__init__(stages)
-        check_schedule(schedule, mesh, stages)
+        validate_schedule(schedule)  # no rank may wait for ever
+        check_stages(stages, schedule, mesh)
         self.schedule, self.mesh, self.loss_fn = schedule, mesh, loss_fn
         self.around = around or (lambda action, last: nullcontext())
         self.before_tied: Callable[[], None] | None = None
@@ -252,25 +235,3 @@ def one_or_all(outputs: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
 def gradients_of(inputs: Sequence[Tensor]) -> list[Tensor]:
     """Zeros where a stage did not use its input."""
     return [torch.zeros_like(t) if t.grad is None else t.grad for t in inputs if t.requires_grad]
-
-
-def count_tokens(microbatches: Sequence[Batch]) -> float:
-    """How many targets are not -100; none of a floating-point type is."""
-    counted = sum(int((targets != -100).sum()) for *_, targets in microbatches)
-    return max(counted, 1)
-
-
-def check_schedule(schedule: Schedule, mesh: DeviceMesh, stages: Mapping[int, nn.Module]) -> None:
-    validate_schedule(schedule)  # raises if an action is missing, or if ranks wait for one another
-    if mesh.size() != schedule.ranks:
-        raise ValueError(f"the schedule is for {schedule.ranks} ranks, but the mesh has {mesh.size()}")
-    rank = mesh.get_local_rank()
-    if sorted(stages) != schedule.stages_of(rank):
-        raise ValueError(
-            f"under {schedule.name} rank {rank} holds the stages {schedule.stages_of(rank)}, not {sorted(stages)}"
-        )
-    for stage in map(inner_stage, stages.values()):
-        if stage is not None and stage.stages != schedule.stages:
-            raise ValueError(
-                f"the model is cut into {stage.stages} stages, but {schedule.name} has {schedule.stages}"
-            )

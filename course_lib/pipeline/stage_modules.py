@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.pipeline.stages import Stage
+from simulator.pipeline.actions import Schedule
 
 
 class StageModules:
@@ -75,3 +77,19 @@ class StageModules:
 def inner_stage(module: nn.Module) -> Stage | None:
     """The ``Stage`` in a wrapped one; None: the module is none, and holds none."""
     return next((inner for inner in module.modules() if isinstance(inner, Stage)), None)
+
+
+def check_stages(modules: Mapping[int, nn.Module], schedule: Schedule, mesh: DeviceMesh) -> None:
+    """Raises ``ValueError`` if these are not the stages that this rank of ``mesh`` holds under ``schedule``."""
+    if mesh.size() != schedule.ranks:
+        raise ValueError(f"the schedule is for {schedule.ranks} ranks, but the mesh has {mesh.size()}")
+    rank = mesh.get_local_rank()
+    if sorted(modules) != schedule.stages_of(rank):
+        raise ValueError(
+            f"under {schedule.name} rank {rank} holds the stages {schedule.stages_of(rank)}, not {sorted(modules)}"
+        )
+    for stage in map(inner_stage, modules.values()):
+        if stage is not None and stage.stages != schedule.stages:
+            raise ValueError(
+                f"the model is cut into {stage.stages} stages, but {schedule.name} has {schedule.stages}"
+            )

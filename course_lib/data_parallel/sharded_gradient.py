@@ -27,14 +27,16 @@ class ShardedGradient(Tensor):
 
     Attributes:
         group: the ranks that hold the other shards.
+        holders: how many of them hold the same elements as this one, which count once.
     """
 
     group: ProcessGroup | None
+    holders: int
 
     @staticmethod
-    def of(shard: Tensor, group: ProcessGroup | None) -> ShardedGradient:
+    def of(shard: Tensor, group: ProcessGroup | None, holders: int = 1) -> ShardedGradient:
         gradient = shard.as_subclass(ShardedGradient)
-        gradient.group = group
+        gradient.group, gradient.holders = group, holders
         return gradient
 
     @classmethod
@@ -65,7 +67,9 @@ def _norm(gradient: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fal
         norm = torch.linalg.vector_norm(gradient.new_zeros(1), ord, **dtype)
     else:
         norm = torch.linalg.vector_norm(gradient, ord, **dtype)
-    return ShardedNorm.of(norm, ord, gradient.group) if isinstance(gradient, ShardedGradient) else norm
+    if not isinstance(gradient, ShardedGradient):
+        return norm
+    return ShardedNorm.of(norm / gradient.holders ** (1 / ord), ord, gradient.group)
 
 
 class ShardedNorm(Tensor):

@@ -1,0 +1,6 @@
+"""Applies a ``Plan`` to a plain model: the only place where techniques meet. ``apply.py`` is where to begin."""
+
+from course_lib.parallelize.apply import mesh_axes, parallelize
+from course_lib.parallelize.parallel_model import ParallelModel
+
+__all__ = ["ParallelModel", "mesh_axes", "parallelize"]

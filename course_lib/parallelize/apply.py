@@ -1,0 +1,150 @@
+"""``parallelize(model, plan, mesh)``: the techniques of the course on one plain model, in the one order that works.
+
+1. All ranks take the values of rank 0, so that a model starts alike under every plan.
+2. Tensor and sequence parallelism cut each layer: they replace modules, so they come before what wraps them.
+3. Recomputation wraps the layers as they are now: what it repeats includes their messages.
+4. The pipeline keeps this rank's layers, and the others are freed.
+5. Data parallelism shards or averages what is left, among the ranks that hold the same.
+6. Optimizers are made last, because each step before it may have made new parameters.
+
+>>> from simulator.inputs.plan import Plan
+>>> plan = Plan(dp=2, tp=2, zero=1, precision="fp32")
+>>> mesh_axes(plan)
+{'pp': 1, 'dp': 2, 'tp': 2}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import SGD, AdamW, Optimizer
+
+from course_lib.data_parallel.broadcast import broadcast_state
+from course_lib.parallelize.checks import AXES, check_fits
+from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
+from course_lib.parallelize.microbatches import Accumulation, LossFn, sum_cross_entropy
+from course_lib.parallelize.parallel_model import ParallelModel
+from course_lib.parallelize.whole_state import Whole
+from course_lib.runtime import current_device
+from course_lib.tensor_parallel.apply import apply_tensor_parallel
+from course_lib.tensor_parallel.tables import table_of
+from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
+from course_lib.training.recompute import apply_recompute
+from simulator.inputs.plan import Plan
+
+OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+    "adam": (AdamW, {}),
+    "momentum": (SGD, {"momentum": 0.9}),
+    "sgd": (SGD, {}),
+}
+
+
+def mesh_axes(plan: Plan) -> dict[str, int]:
+    """The mesh that a plan needs, in Megatron-LM's rank order: the last axis varies fastest.
+
+    >>> launch(train_on_ranks, mesh=mesh_axes(plan))                                 # doctest: +SKIP
+    """
+    return {axis: getattr(plan, axis) for axis in AXES}
+
+
+def parallelize(
+    model: nn.Module,
+    plan: Plan,
+    mesh: DeviceMesh,
+    optimizer_class: type[Optimizer] | None = None,
+    *,
+    loss_fn: LossFn | None = None,
+    **settings: Any,
+) -> tuple[ParallelModel, Optimizer]:
+    """Spread a plain model over the ranks of ``mesh`` as ``plan`` says. All ranks call it, with a model made alike.
+
+    >>> model, optimizer = parallelize(GPT(config), plan, mesh, AdamW, lr=3e-4)      # doctest: +SKIP
+
+    ``ParallelModel`` shows the loop. The same plan is priced by the simulator. What a plan says of kernels
+    (``attention``, ``loss``) changes nothing here; ``schedule``, ``chunks`` and ``stage_layers`` need a pipeline.
+
+    Args:
+        model: the course's GPT, BertClassifier or Llama, or, without tp and pp, any module. It is changed in place;
+            use what is returned.
+        plan: ``precision`` fp32 leaves the model's dtype as it is, bf16 converts it, mixed computes in bf16 with
+            parameters of the model's dtype. ``zero`` 0 is DDP, 1 and 2 are ZeRO, 3 is FSDP with a unit for each block.
+        mesh: of all ranks, as ``mesh_axes`` names it.
+        optimizer_class: None: by ``plan.optimizer`` AdamW, or SGD with or without momentum.
+        loss_fn: of outputs and targets, the **sum** over the targets; None: cross entropy.
+        settings: for the optimizer (``lr=…``); with zero 1 and 2 also ``max_norm``, which clips in ``step``.
+
+    Raises:
+        ValueError: the plan does not fit the model, the mesh or the ranks, or is not run yet; one sentence says why,
+            and the model is as it was.
+    """
+    check_fits(model, plan, mesh)
+    model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
+    broadcast_state(model)
+    if plan.tp > 1:
+        loss_fn = loss_fn or vocabulary_parallel_loss(model, mesh["tp"])
+        table = pipelined_table(model) if plan.pp > 1 else None
+        apply_tensor_parallel(model, mesh["tp"], table, sequence_parallel=plan.sequence_parallel)
+    loss_fn = loss_fn or sum_cross_entropy
+    if plan.recompute != "none":
+        apply_recompute(model, plan.recompute)
+    if plan.precision == "mixed" and plan.zero != 3:
+        model.forward = torch.autocast(mesh.device_type, torch.bfloat16)(model.forward)
+    whole = Whole(model, mesh, tied={})
+    if plan.zero == 0:
+        data = Replicated(model, plan, mesh["dp"])
+    elif plan.zero == 3:
+        data = FullySharded(model, plan, sharding_mesh(plan, mesh))
+    else:
+        data = ZeroSharded(model, plan, mesh["dp"], whole.holders)
+    run = Accumulation(data, loss_fn, plan.microbatches, computes_loss=mesh["tp"].get_local_rank() == 0)
+    if optimizer_class is None:
+        optimizer_class, defaults = OPTIMIZERS[plan.optimizer]
+        settings = defaults | settings
+    optimizer = data.make_optimizer(optimizer_class, settings)
+    parallel = ParallelModel(plan, mesh, run, data, whole)
+    if plan.zero in (1, 2):
+        optimizer.clip_whole = parallel.clip_grad_norm
+    seed_ranks(mesh)
+    return parallel.train(), optimizer
+
+
+def seed_ranks(mesh: DeviceMesh) -> None:
+    """Different dropout masks for different data and different layers, and the same on tensor-parallel ranks.
+
+    Where tensor-parallel ranks must draw different masks, they do so from a common state (``random_state.py``).
+    """
+    seed = torch.randint(2**62, ()).to(mesh.device_type)
+    dist.broadcast(seed, src=0)
+    stage, data_rank = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    torch.manual_seed(int(seed) + stage * mesh["dp"].size() + data_rank)
+
+
+def vocabulary_parallel_loss(model: nn.Module, mesh: DeviceMesh) -> LossFn | None:
+    """For logits that are cut by words; None where the table cuts none."""
+    for name, style in table_of(model).items():
+        if style == "vocabulary head":
+            words = model.get_submodule(name).out_features
+            return VocabParallelCrossEntropy(words, mesh, reduction="sum")
+    return None
+
+
+def pipelined_table(model: nn.Module) -> dict[str, str]:
+    """The table where a pipeline calls the layers one by one, and never the module that holds them."""
+    table = table_of(model)
+    for name in [name for name, style in table.items() if style == "whole"]:
+        last = [inner for inner, _ in model.get_submodule(name).named_modules() if inner.count(".") == 1][-1]
+        table = {key: style for key, style in table.items() if key != name} | {f"{name}.{last}": "whole"}
+    return table
+
+
+def sharding_mesh(plan: Plan, mesh: DeviceMesh) -> DeviceMesh:
+    """The data axis; with hybrid sharding in two axes, copies and the neighbours that share one."""
+    if plan.shard == plan.dp:
+        return mesh["dp"]
+    ranks = mesh.mesh.view(plan.pp, plan.dp // plan.shard, plan.shard, plan.tp)
+    names = ("pp", "copies", "shards", "tp")
+    return DeviceMesh(mesh.device_type, ranks, mesh_dim_names=names)["copies", "shards"]

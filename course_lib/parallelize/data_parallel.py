@@ -1,0 +1,212 @@
+"""How the data-parallel ranks keep their copies equal: by a plan's ``zero``, DDP, ZeRO 1 and 2, or FSDP, behind one
+interface, so that ``ParallelModel`` need not know which.
+
+``module`` is what this rank holds of the model after tensor and pipeline parallelism: "whole" here means whole as far
+as data parallelism is concerned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from course_lib.data_parallel.checkpoint import load_full_state, named_groups
+from course_lib.data_parallel.ddp import DDP, FlatDDP
+from course_lib.data_parallel.flat import storage_bytes
+from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel, MixedPrecision
+from course_lib.data_parallel.zero import Zero1
+from course_lib.parallelize.composed_zero import COMPOSED, ComposedUpdate, ComposedZero
+from simulator.inputs.plan import Plan
+from simulator.ledgers.memory import MemoryBreakdown
+
+BLOCK = re.compile(r"(.+\.)?(blocks|layers?)\.\d+")  # the modules that FSDP gathers one by one
+
+
+@dataclass
+class Part:
+    """What the optimizer updates as one parameter on this rank.
+
+    Attributes:
+        names: of the model's parameters that it covers.
+        parameter: all of a parameter, or this rank's shard; its ``.grad`` is averaged over the data-parallel ranks.
+        copies: data-parallel ranks that hold the same elements.
+    """
+
+    names: list[str]
+    parameter: nn.Parameter
+    copies: int
+
+
+class Replicated:
+    """Zero 0: each rank has all of ``module``. Gradients are averaged while the last backward runs, or after it."""
+
+    def __init__(self, module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+        self.module, self.copies = module, mesh.size()
+        self.called: nn.Module = module
+        if mesh.size() > 1 and any(p.requires_grad for p in module.parameters()):
+            # Each microbatch of a pipeline has its backward while others are in their forward: DDP's hooks expect one
+            # after the other. So there all gradients are averaged at the end, in one message.
+            beside_backward = plan.pp == 1 and "gradients" in plan.overlap
+            self.called = (DDP if beside_backward else FlatDDP)(module, group=mesh.get_group())
+
+    def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
+        return optimizer_class([p for p in self.module.parameters() if p.requires_grad], **settings)
+
+    def microbatch(self, last: bool) -> AbstractContextManager[Any]:
+        return self.called.no_sync() if isinstance(self.called, DDP) and not last else nullcontext()
+
+    def average(self) -> None:
+        """After the last backward: what has not been averaged while it ran."""
+        if isinstance(self.called, FlatDDP):
+            self.called.average_gradients()
+
+    def parts(self) -> Iterator[Part]:
+        for name, p in self.module.named_parameters():
+            yield Part([name], p, self.copies)
+
+    def memory(self, optimizer: Optimizer) -> MemoryBreakdown:
+        """Bytes of model states alive on this rank now."""
+        own = list(self.module.parameters())
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        return MemoryBreakdown(storage_bytes(own), storage_bytes(p.grad for p in own), storage_bytes(states))
+
+    # ---- whole tensors; all ranks call these --------------------------------------------------------------------
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.module.named_parameters()}
+
+    @torch.no_grad()
+    def load_parameters(self, whole: Mapping[str, Tensor]) -> None:
+        for name, p in self.module.named_parameters():
+            p.copy_(whole[name])
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        names = {p: name for name, p in self.module.named_parameters()}
+        groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
+        states = {names[p]: dict(state) for p, state in optimizer.state.items()}
+        return {"state": states, "param_groups": named_groups(optimizer, groups)}
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        names = {p: name for name, p in self.module.named_parameters()}
+        numbered = optimizer.state_dict()["param_groups"]
+        new: dict[str, Any] = {"state": {}, "param_groups": []}
+        for group, saved, now in zip(optimizer.param_groups, state["param_groups"], numbered, strict=True):
+            new["param_groups"].append({**saved, "params": now["params"]})
+            for number, p in zip(now["params"], group["params"], strict=True):
+                if names[p] in state["state"]:
+                    new["state"][number] = state["state"][names[p]]
+        optimizer.load_state_dict(new)
+
+
+class ZeroSharded(Replicated):
+    """Zero 1 and 2: the optimizer owns the shards. ``kind_of``: see ``ComposedZero``."""
+
+    def __init__(
+        self, module: nn.Module, plan: Plan, mesh: DeviceMesh, kind_of: Callable[[str], int]
+    ) -> None:
+        self.module = self.called = module
+        self.plan, self.group, self.kind_of = plan, mesh.get_group(), kind_of
+        self.zero: ComposedZero
+
+    def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
+        beside_backward = self.plan.pp == 1 and "gradients" in self.plan.overlap
+        composed = COMPOSED[self.plan.zero] if beside_backward or self.plan.zero == 2 else ComposedUpdate
+        self.zero = composed(self.module, optimizer_class, kind_of=self.kind_of, group=self.group, **settings)
+        return self.zero
+
+    def microbatch(self, last: bool) -> AbstractContextManager[Any]:
+        return self.zero.no_sync() if isinstance(self.zero, Zero1) and not last else nullcontext()
+
+    def average(self) -> None:
+        self.zero.average_after_backward()
+
+    def parts(self) -> Iterator[Part]:
+        for flat in self.zero.flats:
+            yield Part(flat.names, flat.updated, 1)
+
+    def memory(self, optimizer: Optimizer) -> MemoryBreakdown:
+        return self.zero.memory()
+
+    def gradients(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for flat in self.zero.flats:
+            if flat.updated.grad is not None:  # on all ranks, or on none
+                mean = flat.updated.grad.as_subclass(Tensor)
+                found |= zip(flat.names, flat.collect(mean), strict=True)
+        return found
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        return self.zero.state_dict()
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        self.zero.load_state_dict(state)
+
+
+class FullySharded(Replicated):
+    """Zero 3: FSDP gathers a block before it is used.
+
+    Args:
+        mesh: the data axis; with ``shard`` below dp two axes, copies and shards (hybrid sharding).
+    """
+
+    def __init__(self, module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+        self.module, self.copies = module, mesh.size() // plan.shard
+        units = [name for name, _ in module.named_modules() if BLOCK.fullmatch(name)]
+        precision = MixedPrecision(torch.bfloat16, torch.float32) if plan.precision == "mixed" else None
+        self.called = self.fsdp = FullyShardedDataParallel(
+            module,
+            units,
+            mesh,
+            prefetch=plan.prefetch,
+            precision=precision,
+            offload=plan.offload == "parameters",
+        )
+
+    def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
+        return optimizer_class([p for p in self.fsdp.parameters() if p.requires_grad], **settings)
+
+    def microbatch(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext()  # each microbatch reduces: no rank could hold the gradient of the whole model
+
+    def average(self) -> None:
+        pass
+
+    def parts(self) -> Iterator[Part]:
+        for flat in self.fsdp.flats:
+            for p in flat.parameters:
+                yield Part([p.name], p.sharded, self.copies)
+
+    def memory(self, optimizer: Optimizer) -> MemoryBreakdown:
+        return self.fsdp.memory(optimizer)
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {name: g for name, g in self.fsdp.gradients().items() if g is not None}
+
+    def parameters(self) -> dict[str, Tensor]:
+        self.fsdp.reshard()
+        found: dict[str, Tensor] = {}
+        for flat in self.fsdp.flats:
+            found |= zip(flat.names, flat.collect(flat.shard), strict=True)
+        return found
+
+    def load_parameters(self, whole: Mapping[str, Tensor]) -> None:
+        self.fsdp.reshard()
+        for flat in self.fsdp.flats:
+            flat.assign([whole[name] for name in flat.names])
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        return self.fsdp.optimizer_state_dict(optimizer)
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        load_full_state(self.fsdp.module, self.fsdp.flats, None, optimizer, state)

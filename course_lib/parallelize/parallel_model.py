@@ -1,0 +1,173 @@
+"""A model that a plan has spread over ranks, and its training step: forward and backward of all microbatches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from course_lib.data_parallel.sharded_gradient import ShardedGradient
+from course_lib.parallelize.data_parallel import Part, Replicated
+from course_lib.parallelize.microbatches import Accumulation
+from course_lib.parallelize.whole_state import Whole
+from simulator.inputs.plan import Plan
+from simulator.ledgers.memory import MemoryBreakdown
+
+IGNORED = -100  # a target that does not count, as in nn.CrossEntropyLoss
+
+
+class ParallelModel:
+    """What ``parallelize`` returns: one device's training loop in which two lines have become one.
+
+    >>> for tokens, targets in batches(…, rank=model.data_rank, ranks=model.data_ranks):   # doctest: +SKIP
+    ...     optimizer.zero_grad()
+    ...     loss = model.forward_backward(tokens, targets)     # loss_fn(model(tokens), targets), and loss.backward()
+    ...     norm = model.clip_grad_norm(1.0)
+    ...     optimizer.step()
+
+    A pipeline runs the forward of one microbatch beside the backward of another, so the two cannot be called apart.
+
+    Attributes:
+        plan, mesh: as given to ``parallelize``.
+        module: what this rank holds of the model.
+        data_rank, data_ranks: which slice of each batch this rank takes, of how many.
+        targets: how many targets the last loss was the mean of, on all ranks.
+    """
+
+    def __init__(
+        self, plan: Plan, mesh: DeviceMesh, run: Accumulation, data: Replicated, whole: Whole
+    ) -> None:
+        self.plan, self.mesh = plan, mesh
+        self.run, self.data, self.whole = run, data, whole
+        self.module: nn.Module = data.module
+        self.data_rank, self.data_ranks = mesh["dp"].get_local_rank(), plan.dp
+        self.targets = 0
+
+    def forward_backward(self, *batch: Tensor) -> Tensor:
+        """The mean loss over the targets of all ranks, and its gradient.
+
+        Afterwards every ``.grad`` is that of the one loss on one device: each target counts alike, on whichever rank
+        and in whichever microbatch it is. Gradients of several calls add up until ``optimizer.zero_grad()``.
+
+        Args:
+            batch: inputs, then targets, of this data-parallel rank; ranks that differ in tp or pp alone give the same.
+                They are cut into the plan's microbatches along the first dimension, as evenly as possible.
+
+        Returns:
+            The loss, the same on every rank; it carries no gradient.
+
+        Raises:
+            ValueError: fewer sequences than microbatches, or no target that counts.
+        """
+        *inputs, targets = (tensor.to(self.mesh.device_type) for tensor in batch)
+        count = (targets != IGNORED).sum().double()
+        dist.all_reduce(count, group=self.mesh["dp"].get_group())
+        self.targets = int(count)
+        if not self.targets:
+            raise ValueError(f"no target counts: all of them are {IGNORED}, on every rank")
+        # Data parallelism takes the mean over its ranks, so a rank's share of the loss is its sum x dp / count.
+        total = self.run(inputs, targets, self.targets / self.plan.dp)
+        self.data.average()
+        self._mark_gradients()
+        dist.all_reduce(total)  # of the ranks that computed it, one for each data-parallel rank has put it in
+        return total / self.targets
+
+    # ---- the gradient's norm --------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def clip_grad_norm(self, max_norm: float = math.inf) -> Tensor:
+        """Scale the gradients so that their norm, over all parameters of the model, is at most ``max_norm``.
+
+        Each element counts once, however many ranks hold it. ``torch.nn.utils.clip_grad_norm_`` on this rank's
+        parameters (with ZeRO 1 and 2, on those of the optimizer's ``param_groups``) does the same.
+
+        Returns:
+            The norm as it was. All ranks call it, and get the same.
+
+        Raises:
+            ValueError: the norm is not finite; every rank raises it, and nothing is changed.
+        """
+        held = [(part, part.parameter.grad.as_subclass(Tensor)) for part in self.parts()]
+        square = torch.zeros((), dtype=torch.float64, device=self.mesh.device_type)
+        for part, gradient in held:
+            square += gradient.double().square().sum() / self._holders(part)
+        dist.all_reduce(square)
+        norm = square.sqrt()
+        if not norm.isfinite():
+            raise ValueError(
+                f"the norm of the gradient is {norm:g}, so no gradient was changed: call zero_grad"
+            )
+        if norm > max_norm:
+            for _, gradient in held:
+                gradient *= float(max_norm / (norm + 1e-6))
+        return norm
+
+    def parts(self) -> list[Part]:
+        """What has a gradient on this rank."""
+        return [part for part in self.data.parts() if part.parameter.grad is not None]
+
+    def _holders(self, part: Part) -> int:
+        """How many ranks of the plan hold the same elements."""
+        return part.copies * self.whole.holders(part.names[0])
+
+    def _mark_gradients(self) -> None:
+        """Let PyTorch's own clip_grad_norm_ and GradScaler see the gradient of the whole model."""
+        for part in self.parts():
+            holders = self._holders(part)
+            if holders < dist.get_world_size():
+                gradient = part.parameter.grad.as_subclass(Tensor)
+                part.parameter.grad = ShardedGradient.of(gradient, None, holders)
+
+    # ---- as a module ----------------------------------------------------------------------------------------------
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What this rank holds, by the names of the plain model; with zero 3 its shards."""
+        yield from getattr(self.data, "fsdp", self.module).named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def train(self, mode: bool = True) -> ParallelModel:
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> ParallelModel:
+        return self.train(False)
+
+    def memory(self, optimizer: Optimizer) -> MemoryBreakdown:
+        """Bytes of model states alive on this rank now."""
+        return self.data.memory(optimizer)
+
+    # ---- whole tensors, as on one device: all ranks call these, and all get them in the CPU's memory ----------------
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradient of each parameter that has one."""
+        return self.whole.everywhere(self.data.gradients())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The plain model loads it with ``load_state_dict``, and so does this one under any other plan."""
+        return self.whole.under_all_names(self.whole.everywhere(self.data.parameters()))
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take this rank's part of a state of the whole model.
+
+        Raises:
+            ValueError: names or shapes are others than the model's; nothing is changed.
+        """
+        self.data.load_parameters(self.whole.own_parts(state))
+
+    def optimizer_state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The optimizer as one device would have it: ``{"state": {name: {"exp_avg": …}}, "param_groups": […]}``."""
+        local = self.data.optimizer_state(optimizer)
+        return self.whole.optimizer_everywhere(local)
+
+    def load_optimizer_state_dict(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Take this rank's part of what ``optimizer_state_dict`` gave, under this plan or another."""
+        self.data.load_optimizer_state(optimizer, self.whole.own_optimizer_parts(state))

@@ -1,0 +1,78 @@
+"""The course's models as the simulator knows them: a ``ModelShape``, read from the model."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from course_lib.models.bert import Bert
+from course_lib.models.gpt import GPT
+from course_lib.models.llama import Llama
+from simulator.inputs.shape import ModelShape
+
+
+def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | None:
+    """The shape of a GPT, a Bert (also inside a ``BertClassifier``) or a Llama; None for any other module.
+
+    Args:
+        sequence: tokens of a sequence; None: as many as the model has positions.
+    """
+    for module in model.modules():
+        if isinstance(module, GPT):
+            return _gpt(module, sequence)
+        if isinstance(module, Llama):
+            return _llama(module, sequence)
+        if isinstance(module, Bert):
+            return _bert(model, module, sequence)
+    return None
+
+
+def _gpt(model: GPT, sequence: int | None) -> ModelShape:
+    c = model.config
+    return ModelShape(
+        c.num_layers,
+        c.hidden_size,
+        c.num_heads,
+        c.vocab_size,
+        sequence or c.max_length,
+        tied=c.tie_embeddings,
+        dropout=c.dropout > 0,
+    )
+
+
+def _llama(model: Llama, sequence: int | None) -> ModelShape:
+    c = model.config
+    return ModelShape(
+        c.num_hidden_layers,
+        c.hidden_size,
+        c.num_attention_heads,
+        c.vocab_size,
+        sequence or c.max_position_embeddings,
+        kv_heads=c.num_key_value_heads,
+        head_dim=c.head_dim,
+        ffn=c.intermediate_size,
+        activation="swiglu",
+        tied=c.tie_word_embeddings,
+        learned_positions=False,
+        biases=False,
+        dropout=False,
+    )
+
+
+def _bert(model: nn.Module, bert: Bert, sequence: int | None) -> ModelShape:
+    """BERT has no output matrix. Its token types, and what stands behind the layers, are the other parameters."""
+    c, layers = bert.config, bert.encoder.layer
+    known = sum(p.numel() for p in layers.parameters())
+    known += (
+        bert.embeddings.word_embeddings.weight.numel() + bert.embeddings.position_embeddings.weight.numel()
+    )
+    known += sum(p.numel() for p in bert.embeddings.LayerNorm.parameters())  # counted as the final norm
+    return ModelShape(
+        c.num_hidden_layers,
+        c.hidden_size,
+        c.num_attention_heads,
+        c.vocab_size,
+        sequence or c.max_position_embeddings,
+        ffn=c.intermediate_size,
+        dropout=c.hidden_dropout_prob > 0,
+        other_parameters=sum(p.numel() for p in model.parameters()) - known,
+    )

@@ -1,0 +1,117 @@
+"""From the parts that ranks hold to whole tensors, as on one device, and back: over tensor and pipeline parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.data_parallel.checkpoint import ONE_NUMBER
+from course_lib.tensor_parallel.full_tensors import full_tensor, shards_of
+
+
+class Whole:
+    """Knows every parameter of the whole model, by name, and which part of it this rank holds.
+
+    Args:
+        model: the whole model, cut by tensor parallelism, before a pipeline takes its stages.
+        tied: for the first name of a parameter that several pipeline ranks hold, how many do.
+    """
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh, tied: Mapping[str, int]) -> None:
+        self.tp, self.pp = mesh["tp"], mesh["pp"]
+        self.shards, self.tied = shards_of(model), tied
+        names = {p: name for name, p in model.named_parameters()}
+        self.first_name = {name: names[p] for name, p in model.named_parameters(remove_duplicate=False)}
+        self.shapes = {names[p]: self._shape(name, p) for name, p in model.named_parameters()}
+
+    def _shape(self, name: str, parameter: Tensor) -> tuple[int, ...]:
+        shape = list(parameter.shape)
+        if name in self.shards:
+            shape[self.shards[name].dim] = self.shards[name].whole
+        return tuple(shape)
+
+    def holders(self, name: str) -> int:
+        """How many ranks that differ in tp or pp hold the same elements of a parameter."""
+        copies = self.shards[name].copies if name in self.shards else self.tp.size()
+        return copies * self.tied.get(self.first_name[name], 1)
+
+    def on_tp(self, name: str, part: Tensor) -> Tensor:
+        """Whole, in the CPU's memory; all tensor-parallel ranks call it."""
+        whole = full_tensor(part, self.shards[name], self.tp) if name in self.shards else part
+        return whole.detach().as_subclass(Tensor).to("cpu", copy=True)
+
+    def everywhere(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """From this rank's part of each parameter that it holds, all parameters of the model, in its order."""
+        return self._joined({self.first_name[name]: self.on_tp(name, t) for name, t in parts.items()})
+
+    def _joined(self, own: dict[str, Any]) -> dict[str, Any]:
+        """What the pipeline ranks have under the names of their parameters."""
+        stages: list[Any] = [None] * self.pp.size()
+        dist.all_gather_object(stages, own, group=self.pp.get_group())
+        found = {name: value for stage in stages for name, value in stage.items()}
+        return {name: found[name] for name in self.shapes if name in found}
+
+    def under_all_names(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: whole[first] for name, first in self.first_name.items()}
+
+    def own_parts(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of a state of the whole model this rank's parts, as views, under all names."""
+        if missing := self.first_name.keys() ^ state.keys():
+            raise ValueError(
+                "the state and the model must hold the same names; only one of them has "
+                + ", ".join(sorted(missing))
+            )
+        for name, first in self.first_name.items():
+            if tuple(state[name].shape) != self.shapes[first]:
+                raise ValueError(
+                    f"{name} must have the model's shape {self.shapes[first]}, not {tuple(state[name].shape)}"
+                )
+        return {name: self.part(name, state[name]) for name in self.first_name}
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        return self.shards[name].of(whole) if name in self.shards else whole
+
+    # ---- the optimizer's states -----------------------------------------------------------------------------------
+
+    def optimizer_everywhere(self, local: Mapping[str, Any]) -> dict[str, Any]:
+        """States by name, of this rank's parts, to those of one device."""
+        own = {
+            self.first_name[name]: {
+                key: self.on_tp(name, value) if _has_elements(key, value) else deepcopy(value)
+                for key, value in state.items()
+            }
+            for name, state in local["state"].items()
+        }
+        groups = [
+            {key: deepcopy(v) for key, v in group.items() if key != "params"}
+            for group in local["param_groups"]
+        ]
+        members: list[Any] = [None] * self.pp.size()
+        here = [{self.first_name[name] for name in group["params"]} for group in local["param_groups"]]
+        dist.all_gather_object(members, here, group=self.pp.get_group())
+        for i, group in enumerate(groups):
+            together = set().union(*(stage[i] for stage in members))
+            group["params"] = [name for name in self.shapes if name in together]
+        return {"state": self._joined(own), "param_groups": groups}
+
+    def own_optimizer_parts(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The way back: under all names, so that each rank finds those that it holds."""
+        states = {
+            name: {
+                key: self.part(name, value) if _has_elements(key, value) else value
+                for key, value in state["state"][first].items()
+            }
+            for name, first in self.first_name.items()
+            if first in state["state"]
+        }
+        return {"state": states, "param_groups": state["param_groups"]}
+
+
+def _has_elements(key: str, value: Any) -> bool:
+    return key not in ONE_NUMBER and isinstance(value, torch.Tensor)

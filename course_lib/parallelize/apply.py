@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,15 +27,19 @@ from torch.optim import SGD, AdamW, Optimizer
 from course_lib.data_parallel.broadcast import broadcast_state
 from course_lib.parallelize.checks import AXES, check_fits
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
-from course_lib.parallelize.microbatches import Accumulation, LossFn, sum_cross_entropy
+from course_lib.parallelize.microbatches import Accumulation, LossFn, PipelineRun, Stages
 from course_lib.parallelize.parallel_model import ParallelModel
 from course_lib.parallelize.whole_state import Whole
+from course_lib.pipeline.executor import Pipeline, sum_cross_entropy
+from course_lib.pipeline.stages import Stage, rank_stages
 from course_lib.runtime import current_device
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.recompute import apply_recompute
 from simulator.inputs.plan import Plan
+from simulator.pipeline.actions import Schedule
+from simulator.pipeline.schedules import make_schedule
 
 OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adam": (AdamW, {}),
@@ -91,16 +96,27 @@ def parallelize(
     loss_fn = loss_fn or sum_cross_entropy
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)
-    if plan.precision == "mixed" and plan.zero != 3:
-        model.forward = torch.autocast(mesh.device_type, torch.bfloat16)(model.forward)
-    whole = Whole(model, mesh, tied={})
+    whole = Whole(model, mesh)
+    stages = {0: model}
+    if plan.pp > 1:
+        schedule = make_schedule(plan.schedule, plan.pp, plan.microbatches, plan.chunks)
+        stages = rank_stages(model, schedule, mesh["pp"], plan.stage_layers)
+        model = Stages(stages)
+        whole.tied = tied_copies(stages, schedule, whole)
+    for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
+        stage.forward = torch.autocast(mesh.device_type, torch.bfloat16)(stage.forward)
     if plan.zero == 0:
         data = Replicated(model, plan, mesh["dp"])
     elif plan.zero == 3:
         data = FullySharded(model, plan, sharding_mesh(plan, mesh))
     else:
         data = ZeroSharded(model, plan, mesh["dp"], whole.holders)
-    run = Accumulation(data, loss_fn, plan.microbatches, computes_loss=mesh["tp"].get_local_rank() == 0)
+    counts = mesh["tp"].get_local_rank() == 0
+    if plan.pp > 1:
+        tied = [p for name, p in model.named_parameters() if whole.first_name[name] in whole.tied]
+        run = PipelineRun(Pipeline(stages, schedule, mesh["pp"], loss_fn), tied, counts)
+    else:
+        run = Accumulation(data, loss_fn, plan.microbatches, counts)
     if optimizer_class is None:
         optimizer_class, defaults = OPTIMIZERS[plan.optimizer]
         settings = defaults | settings
@@ -121,6 +137,16 @@ def seed_ranks(mesh: DeviceMesh) -> None:
     dist.broadcast(seed, src=0)
     stage, data_rank = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     torch.manual_seed(int(seed) + stage * mesh["dp"].size() + data_rank)
+
+
+def tied_copies(stages: Mapping[int, Stage], schedule: Schedule, whole: Whole) -> dict[str, int]:
+    """For the first name of each parameter of this rank that other pipeline ranks have, too, how many have it."""
+    holders = {
+        whole.first_name[name]: len({schedule.rank_of(index) for index in indices})
+        for stage in stages.values()
+        for name, indices in stage.tied.items()
+    }
+    return {name: ranks for name, ranks in holders.items() if ranks > 1}
 
 
 def vocabulary_parallel_loss(model: nn.Module, mesh: DeviceMesh) -> LossFn | None:

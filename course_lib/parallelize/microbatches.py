@@ -6,14 +6,16 @@ return the sum of the losses, undivided; zero where a rank has computed none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from course_lib.data_parallel.moved_gradient import MovedGradient
 from course_lib.parallelize.data_parallel import Replicated
-from simulator.inputs.chunks import chunk_sizes
+from course_lib.pipeline.executor import Pipeline, cut_batch
+from course_lib.pipeline.stages import Stage
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 
@@ -32,7 +34,7 @@ class Accumulation:
 
     def __call__(self, inputs: Sequence[Tensor], targets: Tensor, count: float) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=targets.device)
-        for i, (*own_inputs, own_targets) in enumerate(cut((*inputs, targets), self.microbatches)):
+        for i, (*own_inputs, own_targets) in enumerate(cut_batch((*inputs, targets), self.microbatches)):
             with self.data.microbatch(last=i == self.microbatches - 1):
                 loss = self.loss_fn(self.data.called(*own_inputs), own_targets)
                 (loss / count).backward()
@@ -40,16 +42,43 @@ class Accumulation:
         return total * self.computes_loss
 
 
-def cut(batch: Sequence[Tensor], microbatches: int) -> Iterator[tuple[Tensor, ...]]:
-    """A batch in microbatches along the first dimension, the longer ones first."""
-    sequences = len(batch[-1])
-    if sequences < microbatches:
-        raise ValueError(f"{sequences} sequences cannot be cut into the plan's {microbatches} microbatches")
-    sizes = chunk_sizes(sequences, microbatches)
-    return zip(*(tensor.split(sizes) for tensor in batch), strict=True)
+class PipelineRun:
+    """Through the stages, as the schedule says.
+
+    Args:
+        tied: parameters of this rank of which another pipeline rank has a copy.
+        computes_loss: see ``Accumulation``.
+    """
+
+    def __init__(self, pipeline: Pipeline, tied: Sequence[nn.Parameter], computes_loss: bool) -> None:
+        self.pipeline, self.tied, self.computes_loss = pipeline, tied, computes_loss
+
+    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, count: float) -> Tensor:
+        batch = cut_batch((*inputs, targets), self.pipeline.schedule.microbatches)
+        # The copies' gradients are summed at the end. Those of an earlier call have been, and must not be once more.
+        before = {
+            p: p.grad for p in self.tied if p.grad is not None and not isinstance(p.grad, MovedGradient)
+        }
+        for p in before:
+            p.grad = None
+        loss = self.pipeline.step(batch, count)
+        for p, gradient in before.items():
+            p.grad = gradient if p.grad is None else p.grad + gradient
+        total = torch.zeros((), dtype=torch.float64, device=targets.device)
+        return total if loss is None or not self.computes_loss else total + loss.detach() * count
 
 
-def sum_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """In nats, over all targets but those of -100, computed in at least fp32."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+class Stages(nn.Module):
+    """What this rank holds, as one module. Parameters have their names in the whole model."""
+
+    def __init__(self, stages: Mapping[int, Stage]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages.values())
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        seen: set[nn.Parameter] = set()
+        for stage in self.stages:
+            for name, p in stage.named_parameters():
+                if p not in seen:
+                    seen.add(p)
+                    yield name, p

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from course_lib.data_parallel.sharded_gradient import ShardedGradient
 from course_lib.parallelize.data_parallel import Part, Replicated
-from course_lib.parallelize.microbatches import Accumulation
+from course_lib.parallelize.microbatches import Accumulation, PipelineRun
 from course_lib.parallelize.whole_state import Whole
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
@@ -41,7 +41,7 @@ class ParallelModel:
     """
 
     def __init__(
-        self, plan: Plan, mesh: DeviceMesh, run: Accumulation, data: Replicated, whole: Whole
+        self, plan: Plan, mesh: DeviceMesh, run: Accumulation | PipelineRun, data: Replicated, whole: Whole
     ) -> None:
         self.plan, self.mesh = plan, mesh
         self.run, self.data, self.whole = run, data, whole
@@ -118,11 +118,11 @@ class ParallelModel:
 
     def _mark_gradients(self) -> None:
         """Let PyTorch's own clip_grad_norm_ and GradScaler see the gradient of the whole model."""
+        if self.plan.tp * self.plan.pp == 1 and self.plan.zero == 0:
+            return  # every rank has all of it
         for part in self.parts():
-            holders = self._holders(part)
-            if holders < dist.get_world_size():
-                gradient = part.parameter.grad.as_subclass(Tensor)
-                part.parameter.grad = ShardedGradient.of(gradient, None, holders)
+            gradient = part.parameter.grad.as_subclass(Tensor)
+            part.parameter.grad = ShardedGradient.of(gradient, None, self._holders(part))
 
     # ---- as a module ----------------------------------------------------------------------------------------------
 

@@ -20,12 +20,15 @@ class Whole:
 
     Args:
         model: the whole model, cut by tensor parallelism, before a pipeline takes its stages.
+
+    Attributes:
+        first_name: of each parameter by each of its names; a tied parameter has several.
         tied: for the first name of a parameter that several pipeline ranks hold, how many do.
     """
 
-    def __init__(self, model: nn.Module, mesh: DeviceMesh, tied: Mapping[str, int]) -> None:
+    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
         self.tp, self.pp = mesh["tp"], mesh["pp"]
-        self.shards, self.tied = shards_of(model), tied
+        self.shards, self.tied = shards_of(model), dict[str, int]()
         names = {p: name for name, p in model.named_parameters()}
         self.first_name = {name: names[p] for name, p in model.named_parameters(remove_duplicate=False)}
         self.shapes = {names[p]: self._shape(name, p) for name, p in model.named_parameters()}

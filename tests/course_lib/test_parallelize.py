@@ -9,8 +9,8 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.parallelize import mesh_axes, parallelize
-from course_lib.parallelize.microbatches import sum_cross_entropy
-from course_lib.runtime import current_device, launch
+from course_lib.pipeline.executor import sum_cross_entropy
+from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
 from simulator.inputs.plan import Plan
 
@@ -121,6 +121,13 @@ CASES = {  # ranks -> (model, plan)
         ("gpt", {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full"}),
         ("gpt", {"tp": 2, "microbatches": 2}),
         ("gpt", {"tp": 2, "recompute": "full", **SP}),
+        ("gpt", {"pp": 2, "microbatches": 3}),
+        (
+            "gpt",
+            {"pp": 2, "schedule": "gpipe", "microbatches": 2, "stage_layers": (1, 2), "recompute": "full"},
+        ),
+        ("llama", {"pp": 2, "schedule": "zb-h1", "microbatches": 4}),
+        ("bert", {"pp": 2}),
     ],
     4: [
         ("gpt", {"dp": 2, "tp": 2}),
@@ -133,6 +140,19 @@ CASES = {  # ranks -> (model, plan)
         ("bert", {"dp": 2, "tp": 2, **SP}),
         ("bert", {"dp": 2, "tp": 2, "zero": 3}),
         ("gpt", {"dp": 4, "zero": 3, "shard": 2}),
+        ("gpt", {"dp": 2, "pp": 2}),
+        ("gpt", {"dp": 2, "pp": 2, "zero": 1, "microbatches": 3}),
+        ("gpt", {"tp": 2, "pp": 2, "microbatches": 3}),
+        ("gpt", {"tp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, **SP}),
+        ("bert", {"tp": 2, "pp": 2, "recompute": "selective", **SP}),
+    ],
+    8: [
+        ("gpt", {"dp": 2, "tp": 2, "pp": 2}),
+        ("gpt", {"dp": 2, "tp": 2, "pp": 2, "microbatches": 3, "zero": 1, "recompute": "full", **SP}),
+        ("gpt", {"dp": 2, "tp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, "zero": 1}),
+        ("llama", {"dp": 2, "tp": 2, "pp": 2, "zero": 1, "recompute": "selective", **SP}),
+        ("bert", {"dp": 2, "tp": 2, "pp": 2, "microbatches": 3, **SP}),
+        ("gpt", {"dp": 2, "tp": 4, "zero": 3, "recompute": "full", **SP}),
     ],
 }
 

@@ -29,10 +29,8 @@ def check_fits(model: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
 def check_applied(plan: Plan) -> None:
     """Raise a ValueError if the plan asks for what ``parallelize`` does not do, and the simulator only prices."""
     for axis in ("cp", "ep"):
-        if getattr(plan, axis) > 1:
-            raise ValueError(
-                f"{axis} must be 1: this parallelism is priced, but not run yet; not {getattr(plan, axis)}"
-            )
+        if (ranks := getattr(plan, axis)) > 1:
+            raise ValueError(f"{axis} must be 1, not {ranks}: that is priced, but not run yet")
     if plan.zero in (2, 3) and plan.pp > 1:
         raise ValueError(
             f"zero must be 0 or 1 with pp {plan.pp}, not {plan.zero}: gradients are kept whole until a pipeline's "

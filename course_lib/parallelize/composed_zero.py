@@ -63,6 +63,7 @@ class ComposedUpdate(ComposedZero):
                     flat.take_gradient(p)
             for _ in flat.reduction(in_place=True):
                 pass  # the reduce-scatter is under way
+            flat.moved.clear()  # the next call has several backwards again before its gradients are moved
 
     def average_gradients(self) -> None:
         """``average_after_backward`` has done it."""

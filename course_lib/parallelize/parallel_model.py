@@ -170,4 +170,5 @@ class ParallelModel:
 
     def load_optimizer_state_dict(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Take this rank's part of what ``optimizer_state_dict`` gave, under this plan or another."""
-        self.data.load_optimizer_state(optimizer, self.whole.own_optimizer_parts(state))
+        names = [name for part in self.data.parts() for name in part.names]
+        self.data.load_optimizer_state(optimizer, self.whole.own_optimizer_parts(state, names))

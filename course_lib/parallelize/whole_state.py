@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -103,17 +103,21 @@ class Whole:
             group["params"] = [name for name in self.shapes if name in together]
         return {"state": self._joined(own), "param_groups": groups}
 
-    def own_optimizer_parts(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The way back: under all names, so that each rank finds those that it holds."""
+    def own_optimizer_parts(self, state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        """The way back: of the parameters that this rank holds, by the names that they have here."""
         states = {
             name: {
                 key: self.part(name, value) if _has_elements(key, value) else value
-                for key, value in state["state"][first].items()
+                for key, value in state["state"][self.first_name[name]].items()
             }
-            for name, first in self.first_name.items()
-            if first in state["state"]
+            for name in names
+            if self.first_name[name] in state["state"]
         }
-        return {"state": states, "param_groups": state["param_groups"]}
+        groups = [
+            {**group, "params": [name for name in names if self.first_name[name] in group["params"]]}
+            for group in state["param_groups"]
+        ]
+        return {"state": states, "param_groups": groups}
 
 
 def _has_elements(key: str, value: Any) -> bool:

@@ -52,7 +52,7 @@ class SplitBackward:
                 self._join_output(edge, gradient, leads_to[edge.node])
         self.groups = joined(self.places)
         if all(len(places) == 1 for places, _ in self.groups):
-            forget_saved_tensors(path - self.places.keys())
+            forget_saved_tensors(path.keys() - self.places.keys())
 
     def _keeper(self, node: Node) -> Any:
         def keep(gradients: Sequence[Tensor | None]) -> None:
@@ -90,9 +90,11 @@ class SplitBackward:
         self.outputs, self.places, self.received, self.groups = (), {}, {}, []
 
 
-def explore(roots: Iterable[Node], targets: set[Node]) -> tuple[set[Node], dict[Node, frozenset[Node]]]:
+def explore(
+    roots: Iterable[Node], targets: set[Node]
+) -> tuple[dict[Node, None], dict[Node, frozenset[Node]]]:
     """The nodes on a path from the roots to the targets; for each node the weights that it leads to beside the path."""
-    path: set[Node] = set()
+    path: dict[Node, None] = {}  # in the order in which they are found, the same on all tensor-parallel ranks
     leads_to: dict[Node, frozenset[Node]] = {}
     todo = [(root, False) for root in roots]
     while todo:
@@ -107,11 +109,11 @@ def explore(roots: Iterable[Node], targets: set[Node]) -> tuple[set[Node], dict[
         weights: set[Node] = set()
         for child in children:
             if child in path:
-                path.add(node)
+                path[node] = None
             else:
                 weights |= leads_to[child]
         if node in targets:
-            path.add(node)
+            path[node] = None
         elif not children and hasattr(node, "variable"):  # where a gradient is added to a weight's .grad
             weights.add(node)
         leads_to[node] = frozenset(weights)

@@ -1,8 +1,12 @@
 """Every composition of data, tensor and pipeline parallelism against one device: losses, gradient norms, gradients."""
 
+from functools import partial
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data.sharding import batches
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
@@ -12,6 +16,8 @@ from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.pipeline.executor import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
+from course_lib.runtime.rank_order import coordinates, rank_groups
+from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 
 STEPS, BATCH, SEQ, CLIP = 3, 7, 12, 0.1
@@ -19,9 +25,9 @@ VOCAB = 97  # a prime: the vocabulary is dealt out unevenly
 CLASSES = 5
 
 
-def gpt():
+def gpt(**changes):
     sizes = {"vocab_size": VOCAB, "max_length": 16, "num_layers": 3, "num_heads": 4, "hidden_size": 16}
-    return GPT(GPTConfig.tiny(**sizes))  # tied embeddings; three layers are two stages of 2 and 1
+    return GPT(GPTConfig.tiny(**sizes | changes))  # tied embeddings; three layers are two stages of 2 and 1
 
 
 def llama():
@@ -34,7 +40,7 @@ def bert():
     return BertClassifier(Bert(config, pooler=True), CLASSES)
 
 
-MODELS = {"gpt": gpt, "llama": llama, "bert": bert}
+MODELS = {"gpt": gpt, "five layers": partial(gpt, num_layers=5), "llama": llama, "bert": bert}
 
 
 def make(name, seed=0):
@@ -76,7 +82,7 @@ def one_device(name):
 def run(plan, name, expected, official_clip=False):
     """How far losses, gradient norms, first gradients and parameters under a plan are from one device."""
     mesh = make_mesh(mesh_axes(plan))
-    start = make(name, seed=torch.distributed.get_rank())  # a model of its own on each rank: rank 0's counts
+    start = make(name, seed=dist.get_rank())  # a model of its own on each rank: rank 0's counts
     model, optimizer = parallelize(start, plan, mesh, torch.optim.AdamW, lr=1e-2)
     losses, norms, first = [], [], None
     slices = batches(data(name), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1)
@@ -150,19 +156,34 @@ CASES = {  # ranks -> (model, plan)
         ("gpt", {"dp": 2, "tp": 2, "pp": 2}),
         ("gpt", {"dp": 2, "tp": 2, "pp": 2, "microbatches": 3, "zero": 1, "recompute": "full", **SP}),
         ("gpt", {"dp": 2, "tp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, "zero": 1}),
+        ("five layers", {"dp": 2, "tp": 2, "pp": 2, "chunks": 2, "microbatches": 2, "zero": 1}),
+        ("five layers", {"dp": 2, "tp": 2, "pp": 2, "schedule": "zb-v", "microbatches": 3, "zero": 1, **SP}),
         ("llama", {"dp": 2, "tp": 2, "pp": 2, "zero": 1, "recompute": "selective", **SP}),
         ("bert", {"dp": 2, "tp": 2, "pp": 2, "microbatches": 3, **SP}),
         ("gpt", {"dp": 2, "tp": 4, "zero": 3, "recompute": "full", **SP}),
+        ("gpt", {"dp": 4, "pp": 2, "microbatches": 1, "zero": 1}),
     ],
 }
 
 
 def everything(cases, expected):
+    if dist.get_world_size() == 8:
+        check_groups()
     results = []
     for i, (name, settings) in enumerate(cases):
         plan = Plan(**settings, precision="fp32")
         results.append(run(plan, name, expected[name], official_clip=i % 2 == 1))
     return results
+
+
+def check_groups():
+    """Megatron-LM's rank order is that of the mesh."""
+    sizes = {"tp": 2, "dp": 2, "pp": 2}
+    mesh = make_mesh(mesh_axes(Plan(**sizes)))
+    for axis in sizes:
+        own = dist.get_process_group_ranks(mesh[axis].get_group())
+        assert own in rank_groups(sizes, axis)
+        assert mesh[axis].get_local_rank() == coordinates(dist.get_rank(), sizes)[axis]
 
 
 @pytest.mark.parametrize("ranks", CASES)
@@ -173,3 +194,173 @@ def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
         for (name, settings), far in zip(cases, results, strict=True):
             for what, difference in far.items():
                 assert difference < 1e-10, (name, settings, what, difference)
+
+
+# ---- dropout, accumulation, another plan, 16 bits -----------------------------------------------------------
+
+
+def make_parallel(settings, name="gpt", model=None):
+    plan = Plan(**{"precision": "fp32"} | settings)
+    mesh = make_mesh(mesh_axes(plan))
+    return parallelize(model or make(name), plan, mesh, torch.optim.AdamW, lr=1e-2)
+
+
+def slice_of(model, tensors):
+    sizes = chunk_sizes(len(tensors[0]), model.data_ranks)
+    return [tensor.split(sizes)[model.data_rank] for tensor in tensors]
+
+
+def with_dropout(settings, seed):
+    """One step with dropout: the gradients, and this rank's parameters after it."""
+    torch.manual_seed(0)
+    start = gpt(dropout=0.3).double()
+    torch.manual_seed(seed + dist.get_rank())  # rank 0's seed counts
+    model, optimizer = make_parallel(settings, model=start)
+    seeds = torch.initial_seed()
+    model.forward_backward(*slice_of(model, [t[:BATCH] for t in data("gpt")]))
+    gradients = model.gradients()
+    optimizer.step()
+    cut = {name for name, _ in model.named_parameters() if name in model.whole.shards}
+    return seeds, gradients, {n: p.detach() for n, p in model.named_parameters()}, cut
+
+
+def dropout():
+    plan = {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2}
+    plain, again, other = (with_dropout(plan, seed) for seed in (5, 5, 6))
+    recomputed = with_dropout(plan | {"recompute": "full", **SP}, 5), with_dropout(plan | SP, 5)
+    assert furthest_of(plain[1], again[1]) == 0, "a seed gives the same masks again"
+    assert furthest_of(plain[1], other[1]) > 1e-4
+    assert furthest_of(recomputed[0][1], recomputed[1][1]) < 1e-12, "the masks are drawn again"
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (*plain, coordinates(dist.get_rank(), {"tp": 2, "dp": 2, "pp": 2})))
+    for seed, _, parameters, cut, place in everyone:
+        for seed_2, _, parameters_2, _, place_2 in everyone:
+            same_masks = all(place[axis] == place_2[axis] for axis in ("dp", "pp"))
+            assert (seed == seed_2) == same_masks, (place, place_2)
+            if place["pp"] == place_2["pp"]:
+                names = parameters if place["tp"] == place_2["tp"] else parameters.keys() - cut
+                assert names
+                assert all(torch.equal(parameters[name], parameters_2[name]) for name in names), (
+                    "no copy drifts"
+                )
+
+
+def accumulated(settings):
+    """Two calls before a step: how far the gradients are from two backwards on one device."""
+    one = make("gpt")
+    model, _ = make_parallel(settings)
+    tokens, targets = data("gpt")
+    for rows in (slice(0, 7), slice(7, 12)):
+        own_tokens, own_targets = tokens[rows], targets[rows]
+        (sum_cross_entropy(one(own_tokens), own_targets) / (own_targets != -100).sum()).backward()
+        model.forward_backward(*slice_of(model, (own_tokens, own_targets)))
+    return furthest_of(model.gradients(), {n: p.grad for n, p in one.named_parameters()})
+
+
+def resumed(first, second, expected):
+    """Two steps under one plan and the third under another: how far the parameters are from one device."""
+    steps = list(batches(data("gpt"), BATCH, epochs=1))
+    states = None
+    for settings, own_steps in ((first, steps[:2]), (second, steps[2:])):
+        model, optimizer = make_parallel(settings, model=make("gpt", seed=9) if states else None)
+        if states:
+            model.load_state_dict(states[0])
+            model.load_optimizer_state_dict(optimizer, states[1])
+        for batch in own_steps:
+            optimizer.zero_grad()
+            model.forward_backward(*slice_of(model, batch))
+            model.clip_grad_norm(CLIP)
+            optimizer.step()
+        states = model.state_dict(), model.optimizer_state_dict(optimizer)
+    plain = make("gpt", seed=9)
+    plain.load_state_dict(states[0])
+    official = torch.optim.AdamW(plain.parameters())
+    names = {p: name for name, p in plain.named_parameters()}
+    assert list(states[1]["state"]) == list(names.values())
+    assert states[1]["param_groups"][0]["params"] == list(names.values())
+    assert all(
+        states[1]["state"][names[p]]["exp_avg"].shape == p.shape for p in official.param_groups[0]["params"]
+    )
+    return furthest_of(plain.state_dict(), expected[3])
+
+
+def in_16_bits(settings):
+    """The relative difference between the gradients in 16 bits and those of one device in fp64."""
+    one, (tokens, targets) = make("gpt"), [t[:8] for t in data("gpt")]
+    (sum_cross_entropy(one(tokens), targets) / (targets != -100).sum()).backward()
+    model, optimizer = make_parallel(settings, model=make("gpt").float())
+    model.forward_backward(*slice_of(model, (tokens, targets)))
+    got, exact = model.gradients(), {n: p.grad for n, p in one.named_parameters()}
+    optimizer.step()
+    wrong = sum(float((got[n].double() - g.cpu()).square().sum()) for n, g in exact.items())
+    return (wrong / sum(float(g.square().sum()) for g in exact.values())) ** 0.5
+
+
+CUBE = {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2}
+
+
+def in_company(expected):
+    dropout()
+    plans = CUBE, CUBE | {"zero": 1}, {"dp": 4, "tp": 2, "zero": 3}
+    return {
+        "accumulated": [accumulated(plan) for plan in plans],
+        "resumed": [resumed(a, b, expected) for a, b in zip(plans, plans[1:] + plans[:1], strict=True)],
+        "16 bits": [in_16_bits(plan | {"precision": p}) for plan in plans for p in ("bf16", "mixed")],
+    }
+
+
+def test_dropout_accumulation_another_plan_and_16_bits():
+    for got in launch(in_company, 8, args=(one_device("gpt"),)):
+        assert max(got["accumulated"] + got["resumed"]) < 1e-10, got
+        assert all(1e-4 < far < 0.05 for far in got["16 bits"]), got["16 bits"]
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------
+
+REFUSED = [
+    ({"dp": 2, "cp": 2}, "cp must be 1, not 2: that is priced, but not run yet"),
+    ({"dp": 2, "ep": 2}, "ep must be 1, not 2"),
+    ({"dp": 4}, "this plan needs the mesh {'pp': 1, 'dp': 4, 'tp': 1}, as mesh_axes(plan) gives it, not"),
+    ({"dp": 1}, "this plan is for 1 ranks, and 2 are running"),
+    ({"pp": 2, "zero": 3}, "zero must be 0 or 1 with pp 2, not 3"),
+    ({"dp": 2, "zero": 1, "shard": 1}, "shard must be the 2 data-parallel ranks with zero 1, not 1"),
+    ({"dp": 2, "offload": "optimizer"}, "offload must be none, or parameters with zero 3, not optimizer"),
+    ({"dp": 2, "precision": "fp8"}, "precision must be fp32, bf16 or mixed, not fp8"),
+    ({"dp": 2, "overlap": ("gradients", "tensor")}, "overlap must be none or gradients, not tensor"),
+    ({"pp": 2, "chunks": 2}, "4 pipeline stages need as many layers; the model has 3"),
+    ({"pp": 2, "stage_layers": (2, 2)}, "stage layers must be 2 numbers that add up to 3, not (2, 2)"),
+    ({"tp": 2}, "tp must divide the 3 heads, not 2"),
+]
+
+
+def refused(mesh):
+    said = []
+    for settings, _ in REFUSED:
+        plan = Plan(**{"precision": "fp32"} | settings)
+        model = gpt(num_heads=3, hidden_size=12) if plan.tp > 1 else gpt()
+        own = make_mesh(mesh_axes(plan)) if plan.ranks == 2 else mesh
+        if plan.ranks == 1:
+            own = DeviceMesh(
+                mesh.device_type, torch.zeros(1, 1, 1, dtype=torch.int), mesh_dim_names=("pp", "dp", "tp")
+            )
+        before = [p.clone() for p in model.parameters()]
+        try:
+            parallelize(model, plan, own)
+        except ValueError as error:
+            said.append(str(error))
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    model, _ = make_parallel({"dp": 2, "microbatches": 3})
+    for targets in (torch.zeros(2, 4, dtype=torch.long), torch.full((3, 4), -100)):
+        try:
+            model.forward_backward(torch.zeros_like(targets).abs(), targets)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_a_plan_that_does_not_fit_is_refused_in_one_sentence():
+    for said in launch(refused, mesh={"pp": 1, "dp": 2, "tp": 1}):
+        sentences = [sentence for _, sentence in REFUSED]
+        sentences += ["2 rows cannot be cut into 3 microbatches", "no target counts: all of them are -100"]
+        for got, sentence in zip(said, sentences, strict=True):
+            assert sentence in got

@@ -19,7 +19,9 @@ def test_the_groups_of_megatrons_own_example():
 @pytest.mark.parametrize("order", [ORDER, ("pp", "dp", "cp", "tp"), ("tp", "pp", "dp", "cp")])
 def test_every_group_is_a_line_of_the_tensor_of_ranks(order):
     sizes = {"tp": 2, "cp": 3, "dp": 2, "pp": 4}
-    ranks = torch.arange(48).view([sizes[axis] for axis in reversed(order)])  # the last dimension varies fastest
+    ranks = torch.arange(48).view(
+        [sizes[axis] for axis in reversed(order)]
+    )  # the last dimension varies fastest
     for axis in order:
         dim = len(order) - 1 - order.index(axis)
         lines = ranks.movedim(dim, -1).reshape(-1, sizes[axis]).tolist()
@@ -47,7 +49,10 @@ def test_one_pipeline_stage_is_first_and_last():
         (lambda: coordinates(0, {"dp": 2, "ep": 2}), "the axes are tp, cp, dp, pp, not ep"),
         (lambda: rank_groups(SIXTEEN), "a group goes along one or more of tp, dp, pp"),
         (lambda: rank_groups(SIXTEEN, "cp"), "a group goes along one or more of tp, dp, pp, not cp"),
-        (lambda: rank_at({"tp": 0, "dp": 2, "pp": 0}, SIXTEEN), "dp must be a whole number between 0 and 1, not 2"),
+        (
+            lambda: rank_at({"tp": 0, "dp": 2, "pp": 0}, SIXTEEN),
+            "dp must be a whole number between 0 and 1, not 2",
+        ),
         (lambda: rank_at({"tp": 0}, SIXTEEN), "a rank has a coordinate on each of tp, dp, pp, not on tp"),
     ],
 )

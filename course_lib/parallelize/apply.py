@@ -20,17 +20,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_state
 from course_lib.parallelize.checks import AXES, check_fits
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
-from course_lib.parallelize.microbatches import Accumulation, LossFn, PipelineRun, Stages
+from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
 from course_lib.parallelize.parallel_model import ParallelModel
 from course_lib.parallelize.whole_state import Whole
-from course_lib.pipeline.executor import Pipeline, sum_cross_entropy
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.microbatches import LossFunction, sum_cross_entropy
 from course_lib.pipeline.stages import Stage, rank_stages
 from course_lib.runtime import current_device
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
@@ -62,7 +63,7 @@ def parallelize(
     mesh: DeviceMesh,
     optimizer_class: type[Optimizer] | None = None,
     *,
-    loss_fn: LossFn | None = None,
+    loss_fn: LossFunction | None = None,
     **settings: Any,
 ) -> tuple[ParallelModel, Optimizer]:
     """Spread a plain model over the ranks of ``mesh`` as ``plan`` says. All ranks call it, with a model made alike.
@@ -93,7 +94,7 @@ def parallelize(
         loss_fn = loss_fn or vocabulary_parallel_loss(model, mesh["tp"])
         table = pipelined_table(model) if plan.pp > 1 else None
         apply_tensor_parallel(model, mesh["tp"], table, sequence_parallel=plan.sequence_parallel)
-    loss_fn = loss_fn or sum_cross_entropy
+    loss_fn = loss_fn or cross_entropy_in_fp32
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)
     whole = Whole(model, mesh)
@@ -149,13 +150,18 @@ def tied_copies(stages: Mapping[int, Stage], schedule: Schedule, whole: Whole) -
     return {name: ranks for name, ranks in holders.items() if ranks > 1}
 
 
-def vocabulary_parallel_loss(model: nn.Module, mesh: DeviceMesh) -> LossFn | None:
+def vocabulary_parallel_loss(model: nn.Module, mesh: DeviceMesh) -> LossFunction | None:
     """For logits that are cut by words; None where the table cuts none."""
     for name, style in table_of(model).items():
         if style == "vocabulary head":
             words = model.get_submodule(name).out_features
             return VocabParallelCrossEntropy(words, mesh, reduction="sum")
     return None
+
+
+def cross_entropy_in_fp32(logits: Tensor, targets: Tensor) -> Tensor:
+    """The sum over the targets, in at least fp32, as the vocabulary-parallel loss computes it."""
+    return sum_cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
 
 
 def pipelined_table(model: nn.Module) -> dict[str, str]:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from course_lib.data_parallel.sharded_gradient import ShardedGradient
 from course_lib.parallelize.data_parallel import Part, Replicated
-from course_lib.parallelize.microbatches import Accumulation, PipelineRun
+from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
 from course_lib.parallelize.whole_state import Whole
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown

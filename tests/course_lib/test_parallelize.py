@@ -13,7 +13,7 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.parallelize import mesh_axes, parallelize
-from course_lib.pipeline.executor import sum_cross_entropy
+from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.runtime.rank_order import coordinates, rank_groups

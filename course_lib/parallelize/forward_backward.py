@@ -6,7 +6,7 @@ return the sum of the losses, undivided; zero where a rank has computed none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from course_lib.data_parallel.moved_gradient import MovedGradient
 from course_lib.parallelize.data_parallel import Replicated
-from course_lib.pipeline.executor import Pipeline, cut_batch
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.microbatches import LossFunction, cut_batch
 from course_lib.pipeline.stages import Stage
-
-LossFn = Callable[[Tensor, Tensor], Tensor]
 
 
 class Accumulation:
@@ -28,7 +27,9 @@ class Accumulation:
         computes_loss: False on all tensor-parallel ranks but the first: they compute the same loss once more.
     """
 
-    def __init__(self, data: Replicated, loss_fn: LossFn, microbatches: int, computes_loss: bool) -> None:
+    def __init__(
+        self, data: Replicated, loss_fn: LossFunction, microbatches: int, computes_loss: bool
+    ) -> None:
         self.data, self.loss_fn, self.microbatches = data, loss_fn, microbatches
         self.computes_loss = computes_loss
 

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.pipeline.messages import Messages, Output, input_of, receive_tensors, send_tensors
+from course_lib.pipeline.messages import (
+    Messages,
+    Output,
+    input_of,
+    kinds_of,
+    receive_tensors,
+    send_tensors,
+)
 from course_lib.pipeline.microbatches import Batch, LossFunction, count_tokens, sum_cross_entropy
 from course_lib.pipeline.split_backward import SplitBackward
 from course_lib.pipeline.stage_modules import StageModules, check_stages
@@ -175,8 +183,15 @@ class Pipeline(StageModules):
         kind, stage, i = action
         inputs = [] if kind == "W" else self.take(input_of(action))
         last = self.synchronise and action == self.last_gradients[stage]
-        with self.around(action, last), trace.span("compute", self.schedule.span_name(action)):
-            outputs = self.work[kind](stage, i, inputs)
+        try:
+            with self.around(action, last), trace.span("compute", self.schedule.span_name(action)):
+                outputs = self.work[kind](stage, i, inputs)
+        except Exception as error:
+            given = ", ".join(map(str, kinds_of(inputs)))
+            error.add_note(
+                f"Stage {stage} was at {self.schedule.span_name(action)}, whose input is {given or 'none'}."
+            )
+            raise
         if kind != "W":
             self.hand_over((kind[0], stage, i), outputs)
 
@@ -214,8 +229,8 @@ class Pipeline(StageModules):
     def backward_input(self, stage: int, i: int, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Where the input has no gradient, in the first stage, this part goes down to the stage's first parameter."""
         inputs, outputs = self.kept.pop((stage, i))
-        parameters = (p for p in self.modules[stage].parameters() if p.requires_grad)
-        targets = [t for t in inputs if t.requires_grad] or [next(parameters)] if outputs else []
+        trained = (p for p in self.modules[stage].parameters() if p.requires_grad)
+        targets = [t for t in inputs if t.requires_grad] or list(islice(trained, 1))
         self.split[stage, i] = SplitBackward(outputs, gradients, targets)
         return gradients_of(inputs)
 

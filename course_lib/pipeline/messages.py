@@ -120,8 +120,8 @@ class Messages:
 
     def receive(self, output: Output) -> list[Tensor]:
         """Wait for an output of another rank. Before that, the receive of what this rank needs next is started."""
+        source = self.schedule.rank_of(output[1])
         while not self.start(output):
-            source = self.schedule.rank_of(output[1])
             _, stage, i = self.queues[source][0]
             with trace.waiting():
                 self.kinds[stage, self.shapes[i]] = receive_header(source, self.channel(source < self.rank))

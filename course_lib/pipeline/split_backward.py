@@ -51,7 +51,9 @@ class SplitBackward:
             if edge.node not in path and leads_to[edge.node]:  # an output that depends on weights alone
                 self._join_output(edge, gradient, leads_to[edge.node])
         self.groups = joined(self.places)
-        if all(len(places) == 1 for places, _ in self.groups):
+        # From one place of a weight to the next, the second part walks along the path again.
+        self.walks_path = any(len(places) > 1 for places, _ in self.groups)
+        if not self.walks_path:
             forget_saved_tensors(path.keys() - self.places.keys())
 
     def _keeper(self, node: Node) -> Any:
@@ -84,7 +86,8 @@ class SplitBackward:
             ]
             if starts:
                 edges, gradients = zip(*starts, strict=True)
-                torch.autograd.backward(edges, gradients, inputs=[node.variable for node in weights])
+                inputs = [node.variable for node in weights]
+                torch.autograd.backward(edges, gradients, inputs=inputs, retain_graph=self.walks_path)
             for hook in hooks:
                 hook.remove()
         self.outputs, self.places, self.received, self.groups = (), {}, {}, []

@@ -28,6 +28,7 @@ from simulator.plots import (
 )
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.checkpoints import Chain, plot_checkpoints
+from simulator.plots.cut_matrices import plot_cut_mlp
 from simulator.plots.picture import smallest_text
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
@@ -110,6 +111,7 @@ def drawn() -> Iterator[tuple[str, Picture]]:
     yield "rounds above", plot_rounds(traced(collectives.broadcast, 4, start="root"), "A tree")
     yield "before and after", plot_before_after(reduce_scatter=traced(ring, 4))
     net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    yield "cut matrices", plot_cut_mlp()
     yield "network", draw(net, torch.zeros(4, 8), depth=2)
 
 

@@ -39,7 +39,7 @@ CHAPTERS = {
     "06": Chapter("zero", ("03", "05"), 40),
     "07": Chapter("fsdp", ("06",), 40),
     "08": Chapter("recomputation", ("03",), 40),
-    "09": Chapter("tensor_parallel", ("03", "04")),
+    "09": Chapter("tensor_parallel", ("03", "04"), 40),
     "10": Chapter("sequence_parallel", ("08", "09")),
     "11": Chapter("pipeline_parallel", ("03", "04")),
     "12": Chapter("three_dimensions", ("05", "10", "11")),

@@ -13,6 +13,8 @@ NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeou
 unexport PYTHONDONTWRITEBYTECODE
 # Several processes share the cores: a thread of torch that waits for its turn sleeps, and does not spin.
 export OMP_WAIT_POLICY = PASSIVE
+# Tests run side by side: each computes in one thread.
+test: export OMP_NUM_THREADS = 1
 
 .PHONY: lab test setup exercises notebooks lint bench clean
 

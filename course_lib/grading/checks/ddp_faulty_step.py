@@ -105,6 +105,8 @@ def _after(
 
 def _clipped(gradients: Sequence[Tensor], always: bool = False) -> list[Tensor]:
     norm = torch.stack([g.norm() for g in gradients]).norm().item()
-    if always:  # who writes this divides by the norm itself; PyTorch adds a millionth, which a small norm would show
+    if (
+        always
+    ):  # who writes this divides by the norm itself; PyTorch adds a millionth, which a small norm would show
         return [g / norm for g in gradients]
     return [g / (norm + 1e-6) if norm > 1 else g for g in gradients]

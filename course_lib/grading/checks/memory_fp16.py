@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +78,13 @@ def one_thread() -> Iterator[None]:
 
 
 def play_fp16(
-    step: Callable[..., Any], batch: Batch, seed: int, steps: int = 3, measured: bool = False
+    step: Callable[..., Any], batch: Batch, seed: int, steps: int = 3, watch: str | None = "loss types"
 ) -> Played:
-    """Make some steps on drawn tokens, each on other ones; gradients of earlier work are there at the start."""
+    """Make some steps on drawn tokens, each on other ones; gradients of earlier work are there at the start.
+
+    Args:
+        watch: "loss types", "memory", or None, which is faster: what ``Played`` says of the other is empty.
+    """
     with torch.random.fork_rng(), one_thread():
         torch.manual_seed(seed)
         model = GPT(CONFIG)
@@ -99,7 +103,10 @@ def play_fp16(
             lambda module, args, output: forwards.append((len(output), output.dtype))
         )
         losses, scales, forgotten = [], [], False
-        with record_memory(model, optimizer) if measured else LossTypes() as log:
+        watcher = {"memory": lambda: record_memory(model, optimizer), "loss types": LossTypes}.get(
+            watch, nullcontext
+        )
+        with watcher() as log:
             for i in range(steps):
                 if forgotten := scaler.updates < i:
                     break
@@ -107,8 +114,8 @@ def play_fp16(
                 losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
                 scales.append(scaler.get_scale())
     moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - start
-    activations = max(held.activations for held in log.held) if measured else 0
-    types = [] if measured else sorted(log.seen)
+    activations = max(held.activations for held in log.held) if watch == "memory" else 0
+    types = sorted(log.seen) if watch == "loss types" else []
     return Played(moved, losses, scales, forwards, activations, types, forgotten)
 
 

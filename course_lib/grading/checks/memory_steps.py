@@ -106,7 +106,7 @@ def check_03_4(report: Report, fp16_step: Callable[..., Any]) -> None:
         with report.case(name):
             given = (batch, report.seed())
             got = play_fp16(fp16_step, *given)
-            want = play_fp16(right_step(), *given)
+            want = play_fp16(right_step(), *given, watch=None)
             largest = want.moved.abs().max()
             _forwards(report, got, batch)
             if got.forgotten:
@@ -149,8 +149,8 @@ def check_03_4(report: Report, fp16_step: Callable[..., Any]) -> None:
         )
     with report.case("8 sequences, 2 at a time"):
         seed = report.seed()
-        alone = play_fp16(right_step(), Batch(2, 2, 1.0), seed, steps=1, measured=True).activations
-        held = play_fp16(fp16_step, Batch(8, 2, 1.0), seed, steps=1, measured=True).activations
+        alone = play_fp16(right_step(), Batch(2, 2, 1.0), seed, steps=1, watch="memory").activations
+        held = play_fp16(fp16_step, Batch(8, 2, 1.0), seed, steps=1, watch="memory").activations
         report.at_most(
             "activations at the peak, in percent of those of one part",
             round(100 * held / alone),
@@ -163,16 +163,16 @@ def check_03_4(report: Report, fp16_step: Callable[..., Any]) -> None:
 
 
 def _moved(slip: str, largest: Tensor, batch: Batch, seed: int) -> Tensor:
-    return play_fp16(right_step(slip), batch, seed).moved / largest
+    return play_fp16(right_step(slip), batch, seed, watch=None).moved / largest
 
 
 def _losses(slip: str, batch: Batch, seed: int) -> list[float]:
-    return play_fp16(right_step(slip), batch, seed).losses
+    return play_fp16(right_step(slip), batch, seed, watch=None).losses
 
 
 def _joined(seed: int, alone: int) -> Callable[[], int]:
     def program() -> int:
-        held = play_fp16(right_step("joined"), Batch(8, 2, 1.0), seed, steps=1, measured=True)
+        held = play_fp16(right_step("joined"), Batch(8, 2, 1.0), seed, steps=1, watch="memory")
         return round(100 * held.activations / alone)
 
     return program

@@ -18,16 +18,22 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.pipeline.messages import (
     Messages,
-    Output,
     input_of,
-    kinds_of,
     receive_tensors,
     send_tensors,
+    telling,
 )
-from course_lib.pipeline.microbatches import Batch, LossFunction, count_tokens, sum_cross_entropy
+from course_lib.pipeline.microbatches import (
+    Batch,
+    LossFunction,
+    checked_loss,
+    count_tokens,
+    sum_cross_entropy,
+)
 from course_lib.pipeline.split_backward import SplitBackward
 from course_lib.pipeline.stage_modules import StageModules, check_stages
-from course_lib.pipeline.tied import add_tied_gradients
+from course_lib.pipeline.stages import as_tuple, one_or_all
+from course_lib.pipeline.tied import TiedGradients
 from course_lib.runtime import trace
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.validate import validate_schedule
@@ -47,33 +53,40 @@ class NaivePipeline(StageModules):
     ) -> None:
         super().__init__(stages)
         self.rank, self.last, self.group = mesh.get_local_rank(), mesh.size() - 1, mesh.get_group()
-        self.loss_fn, self.mesh = loss_fn, mesh
+        self.loss_fn, self.mesh = checked_loss(loss_fn), mesh
+        self.tied = TiedGradients(self.modules, mesh, rank_of=lambda stage: stage)
         if list(stages) != [self.rank]:
             raise ValueError(f"rank {self.rank} must hold the stage {self.rank} alone, not {list(stages)}")
 
     def step(self, microbatches: Sequence[Batch], tokens: float | None = None) -> Tensor | None:
         """Forward and backward of all microbatches; see ``Pipeline.step``."""
-        tokens = count_tokens(microbatches) if tokens is None and self.rank == self.last else tokens
-        total = None
-        for i, (*inputs, targets) in enumerate(microbatches):
-            if self.rank > 0:
-                inputs = receive_tensors(self.rank - 1, self.group)
-            with trace.span("compute", f"F{i}"):
-                outputs = as_tuple(self.modules[self.rank](*inputs))
-            if self.rank < self.last:
-                send_tensors(outputs, self.rank + 1, self.group)
-                outputs = [t for t in outputs if t.requires_grad]
-                gradients = receive_tensors(self.rank + 1, self.group)
-            else:
-                outputs = [self.loss_fn(one_or_all(outputs), targets) / tokens]
-                gradients = [torch.ones_like(outputs[0])]
-                total = outputs[0].detach() + (0 if total is None else total)
-            with trace.span("compute", f"B{i}"):
+        if tokens is None and self.rank == self.last:
+            tokens = count_tokens(microbatches)
+        self.loss = None
+        with self.tied.of_step():
+            for i, microbatch in enumerate(microbatches):
+                self.forward_and_backward(i, microbatch, tokens)
+        return self.loss
+
+    def forward_and_backward(self, i: int, microbatch: Batch, tokens: float | None) -> None:
+        *inputs, targets = microbatch
+        if self.rank > 0:
+            inputs = receive_tensors(self.rank - 1, self.group)
+        with trace.span("compute", f"F{i}"):
+            outputs = as_tuple(self.modules[self.rank](*inputs))
+        if self.rank < self.last:
+            send_tensors(outputs, self.rank + 1, self.group)
+            outputs = [t for t in outputs if t.requires_grad]
+            gradients = receive_tensors(self.rank + 1, self.group)
+        else:
+            outputs = [self.loss_fn(one_or_all(outputs), targets) / tokens]
+            gradients = [torch.ones_like(outputs[0])]
+            self.loss = outputs[0].detach() + (0 if self.loss is None else self.loss)
+        with trace.span("compute", f"B{i}"):
+            if outputs:
                 torch.autograd.backward(outputs, gradients)
-            if self.rank > 0:
-                send_tensors(gradients_of(inputs), self.rank - 1, self.group)
-        add_tied_gradients(self.modules, self.mesh, lambda stage: stage)
-        return total
+        if self.rank > 0:
+            send_tensors(gradients_of(inputs), self.rank - 1, self.group)
 
 
 class Pipeline(StageModules):
@@ -103,12 +116,12 @@ class Pipeline(StageModules):
         super().__init__(stages)
         validate_schedule(schedule)  # no rank may wait for ever
         check_stages(stages, schedule, mesh)
-        self.schedule, self.mesh, self.loss_fn = schedule, mesh, loss_fn
+        self.schedule, self.mesh, self.loss_fn = schedule, mesh, checked_loss(loss_fn)
         self.around = around or (lambda action, last: nullcontext())
-        self.before_tied: Callable[[], None] | None = None
         self.actions = schedule.actions[mesh.get_local_rank()]
         self.last_gradients = {action.stage: action for action in self.actions if action.kind != "F"}
         self.messages = Messages(schedule, mesh)
+        self.tied = TiedGradients(self.modules, mesh, schedule.rank_of)
         self.synchronise = True
         self.work = {
             "F": self.forward,
@@ -131,13 +144,10 @@ class Pipeline(StageModules):
             The loss where the last stage is, None elsewhere.
         """
         self.begin(microbatches, tokens)
-        for action in self.actions:
-            self.run(action)
-        self.messages.wait_until_sent()
-        if self.before_tied is not None:
-            self.before_tied()
-        if self.synchronise:
-            add_tied_gradients(self.modules, self.mesh, self.schedule.rank_of)
+        with self.tied.of_step(self.synchronise):
+            for action in self.actions:
+                self.run(action)
+            self.messages.wait_until_sent()
         return self.loss
 
     @torch.no_grad()
@@ -152,7 +162,7 @@ class Pipeline(StageModules):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Only add to this rank's gradients: for all steps but the last of an accumulation."""
+        """Send no gradients of tied parameters: for all steps but the last of an accumulation."""
         before, self.synchronise = self.synchronise, False
         try:
             yield
@@ -170,40 +180,22 @@ class Pipeline(StageModules):
         self.targets = [targets for *_, targets in microbatches]
         self.kept: dict[tuple[int, int], tuple] = {}  # inputs and outputs of forwards without a backward
         self.split: dict[tuple[int, int], SplitBackward] = {}  # backwards whose second part is to come
-        self.here: dict[Output, Sequence[Tensor]] = {}  # outputs that this rank needs itself
         self.peak_in_flight = 0
-        for i, (*inputs, _) in enumerate(microbatches):
-            if 0 in self.modules:
-                self.here["F", -1, i] = inputs
-        shapes = [(forward_only, *((t.shape, t.dtype) for t in batch)) for batch in microbatches]
-        self.messages.begin(shapes, forward_only)
+        self.messages.begin(microbatches, forward_only)
+        if 0 in self.modules:
+            for i, (*inputs, _) in enumerate(microbatches):
+                self.messages.here["F", -1, i] = inputs
 
     def run(self, action: Action) -> None:
         """Wait for the action's input, do it, and pass its output on."""
         kind, stage, i = action
-        inputs = [] if kind == "W" else self.take(input_of(action))
+        inputs = [] if kind == "W" else self.messages.receive(input_of(action))
         last = self.synchronise and action == self.last_gradients[stage]
-        try:
-            with self.around(action, last), trace.span("compute", self.schedule.span_name(action)):
-                outputs = self.work[kind](stage, i, inputs)
-        except Exception as error:
-            given = ", ".join(map(str, kinds_of(inputs)))
-            error.add_note(
-                f"Stage {stage} was at {self.schedule.span_name(action)}, whose input is {given or 'none'}."
-            )
-            raise
+        name = self.schedule.span_name(action)
+        with telling(stage, name, inputs), self.around(action, last), trace.span("compute", name):
+            outputs = self.work[kind](stage, i, inputs)
         if kind != "W":
-            self.hand_over((kind[0], stage, i), outputs)
-
-    def take(self, output: Output) -> Sequence[Tensor]:
-        return self.here.pop(output) if output in self.here else self.messages.receive(output)
-
-    def hand_over(self, output: Output, tensors: Sequence[Tensor]) -> None:
-        receiver = self.messages.receiver(output)
-        if receiver == self.messages.rank:
-            self.here[output] = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-        elif receiver is not None:
-            self.messages.send(output, tensors)
+            self.messages.send((kind[0], stage, i), outputs)
 
     # ---- the four kinds of actions ------------------------------------------------------------------------
 
@@ -212,7 +204,7 @@ class Pipeline(StageModules):
         if stage == self.schedule.stages - 1:
             loss = self.loss_fn(one_or_all(outputs), self.targets[i]) / self.tokens
             self.loss = loss.detach() + (0 if self.loss is None else self.loss)
-            self.here["B", stage + 1, i] = [torch.ones_like(loss)]
+            self.messages.here["B", stage + 1, i] = [torch.ones_like(loss)]
             outputs = (loss,)
         # For backward the outputs themselves are not needed, but their places in the graph.
         edges = [get_gradient_edge(t) for t in outputs if t.requires_grad]
@@ -237,14 +229,6 @@ class Pipeline(StageModules):
     def backward_weight(self, stage: int, i: int, _: Sequence[Tensor]) -> Sequence[Tensor]:
         self.split.pop((stage, i)).weights()
         return ()
-
-
-def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
-def one_or_all(outputs: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
-    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def gradients_of(inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,17 @@ class Kind(NamedTuple):
 
 def kinds_of(tensors: Sequence[Tensor]) -> tuple[Kind, ...]:
     return tuple(Kind(t.shape, t.dtype, t.requires_grad) for t in tensors)
+
+
+@contextmanager
+def telling(stage: int, name: str, inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Add to an error what a stage was doing, and on what."""
+    try:
+        yield
+    except Exception as error:
+        given = ", ".join(map(str, kinds_of(inputs))) or "none"
+        error.add_note(f"Stage {stage} was at {name}, whose input is {given}.")
+        raise
 
 
 # ---- messages that are waited for -------------------------------------------------------------------------
@@ -75,16 +87,13 @@ class Messages:
         ] = {}  # stage, shapes of the microbatch -> outputs
         self.couriers: dict[int, Courier] = {}
 
-    def begin(self, shapes: Sequence[Hashable], forward_only: bool = False) -> None:
-        """A step begins.
-
-        Args:
-            shapes: for each microbatch, what the shapes of all tensors made from it depend on.
-        """
+    def begin(self, microbatches: Sequence[Sequence[Tensor]], forward_only: bool = False) -> None:
+        """A step begins. Microbatches of equal shapes make tensors of equal shapes in every stage."""
         for courier in self.couriers.values():  # of a step that was left by an exception
             courier.dismiss()
         self.couriers = {}
-        self.shapes = shapes
+        self.here: dict[Output, Sequence[Tensor]] = {}  # outputs that this rank needs itself
+        self.shapes = [(forward_only, *((t.shape, t.dtype) for t in batch)) for batch in microbatches]
         self.queues: dict[int, deque[Output]] = {}  # what each rank will send here, in its order
         for peer, actions in enumerate(self.schedule.actions):
             outputs = [(a.kind[0], a.stage, a.microbatch) for a in actions if a.kind != "W"]
@@ -107,8 +116,13 @@ class Messages:
         return self.schedule.rank_of(stage) if 0 <= stage < self.schedule.stages else None
 
     def send(self, output: Output, tensors: Sequence[Tensor]) -> None:
-        """Start to send; the tensors are kept until they have been sent."""
+        """Start to send; the tensors are kept until they have been sent. What this rank needs itself stays here."""
         to = self.receiver(output)
+        if to is None:
+            return
+        if to == self.rank:
+            self.here[output] = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+            return
         tensors = list(tensors)
         if output[0] == "F" and self.note_kinds(output, tensors):
             tensors.insert(0, header(kinds_of(tensors)))
@@ -118,8 +132,10 @@ class Messages:
             self.couriers[to] = Courier()
         self.couriers[to].watch(works, tensors, end)
 
-    def receive(self, output: Output) -> list[Tensor]:
-        """Wait for an output of another rank. Before that, the receive of what this rank needs next is started."""
+    def receive(self, output: Output) -> Sequence[Tensor]:
+        """Wait for an output. Before that, the receive of what this rank needs next is started."""
+        if output in self.here:
+            return self.here.pop(output)
         source = self.schedule.rank_of(output[1])
         while not self.start(output):
             _, stage, i = self.queues[source][0]

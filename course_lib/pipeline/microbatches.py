@@ -38,3 +38,16 @@ def sum_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def count_tokens(microbatches: Sequence[Batch]) -> int:
     """How many targets are not -100. Targets of a floating-point type all count."""
     return max(1, sum(int((targets != -100).sum()) for *_, targets in microbatches))
+
+
+def checked_loss(loss_fn: LossFunction) -> LossFunction:
+    """``loss_fn``, unless it says itself that it takes the mean.
+
+    Raises:
+        ValueError: a mean would be divided by the number of tokens once more.
+    """
+    if getattr(loss_fn, "reduction", "sum") != "sum":
+        raise ValueError(
+            f'the loss must be a sum over the tokens: make it with reduction="sum", not {loss_fn.reduction!r}'
+        )
+    return loss_fn

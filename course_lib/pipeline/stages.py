@@ -52,12 +52,19 @@ class Stage(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         for name, call in self.calls.items():
-            result = call(attrgetter(name)(self), *tensors)
-            tensors = result if isinstance(result, tuple) else (result,)
-        return tensors if len(tensors) > 1 else tensors[0]
+            tensors = as_tuple(call(attrgetter(name)(self), *tensors))
+        return one_or_all(tensors)
 
     def extra_repr(self) -> str:
         return f"stage {self.index} of {self.stages}: {', '.join(self.parts)}"
+
+
+def as_tuple(tensors: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tensors if isinstance(tensors, tuple) else (tensors,)
+
+
+def one_or_all(tensors: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def rank_stages(

@@ -186,25 +186,35 @@ def _start_equal(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _apply_style(
-    model: nn.Module, name: str, style: str, shard: Shard | None, mesh: DeviceMesh, sequence_parallel: bool
+    model: nn.Module,
+    name: str,
+    style: str,
+    shard: Shard | None,
+    mesh: DeviceMesh,
+    sequence_parallel: bool,
 ) -> None:
     module = model.get_submodule(name)
-    multiply = linear_of_gathered if sequence_parallel else F.linear
-    enter = gather_and_keep_shard if sequence_parallel else f
+    if sequence_parallel:
+        operator, multiply = gather_and_keep_shard, linear_of_gathered
+        row_linear, embedding = SequenceRowParallelLinear, SequenceVocabParallelEmbedding
+    else:
+        operator, multiply = f, F.linear
+        row_linear, embedding = RowParallelLinear, VocabParallelEmbedding
+    enter = partial(_on_first_input, operator, mesh)
     match style:
-        case "column" | "heads" | "kv heads":
-            _replace(model, name, ColumnParallelLinear(module, mesh, shard, multiply))
-        case "vocabulary head":
-            _replace(model, name, head := ColumnParallelLinear(module, mesh, shard, multiply))
-            head.register_forward_pre_hook(partial(_on_first_input, enter, mesh))
-        case "row":
-            row = SequenceRowParallelLinear if sequence_parallel else RowParallelLinear
-            _replace(model, name, row(module, mesh, shard))
-        case "vocabulary":
-            embedding = SequenceVocabParallelEmbedding if sequence_parallel else VocabParallelEmbedding
-            _replace(model, name, embedding(module, mesh))
         case "enter":
-            module.register_forward_pre_hook(partial(_on_first_input, enter, mesh))
+            module.register_forward_pre_hook(enter)
+        case "column" | "heads" | "kv heads":
+            part = ColumnParallelLinear(module, mesh, shard, multiply)
+            _replace(model, name, part)
+        case "row":
+            _replace(model, name, row_linear(module, mesh, shard))
+        case "vocabulary":
+            _replace(model, name, embedding(module, mesh))
+        case "vocabulary head":
+            part = ColumnParallelLinear(module, mesh, shard, multiply)
+            part.register_forward_pre_hook(enter)
+            _replace(model, name, part)
         case "core":
             use_own_random_state(module, mesh)
         case "sequence" | "positions" if sequence_parallel:

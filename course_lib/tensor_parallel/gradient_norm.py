@@ -40,7 +40,9 @@ def grad_norm(model: nn.Module, mesh: DeviceMesh) -> Tensor:
     square = torch.zeros((), dtype=torch.float64, device=mesh.device_type)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            holders = shards[name].copies if name in shards else p  # ranks that hold the same elements
-            square += parameter.grad.norm(dtype=torch.float64).square() / holders
+            # ranks that hold the same elements
+            holders = shards[name].copies if name in shards else p
+            norm = parameter.grad.norm(dtype=torch.float64)
+            square += norm.square() / holders
     dist.all_reduce(square, group=mesh.get_group())
     return square.sqrt()

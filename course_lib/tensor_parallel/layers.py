@@ -68,10 +68,14 @@ def g(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def sum_over_ranks(x: Tensor, group: ProcessGroup, name: str) -> Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)  # autograd may use x elsewhere
+    # A copy, because the all-reduce overwrites it, and autograd may use x elsewhere.
+    total = x.clone(memory_format=torch.contiguous_format)
     with trace.span("communication", name):
         dist.all_reduce(total, group=group)
     return total
+
+
+Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # like F.linear
 
 
 class ColumnParallelLinear(nn.Module):
@@ -94,13 +98,15 @@ class ColumnParallelLinear(nn.Module):
         linear: nn.Linear,
         mesh: DeviceMesh,
         shard: Shard | None = None,
-        multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor] = F.linear,
+        multiply: Multiply = F.linear,
     ) -> None:
         super().__init__()
         shard = shard or equal_shard(linear.out_features, mesh)
         self.mesh, self.multiply = mesh, multiply
-        self.in_features, self.out_features = linear.in_features, shard.length
-        self.shards = {name: shard for name, _ in linear.named_parameters()}  # weight and bias
+        self.in_features = linear.in_features
+        self.out_features = shard.length
+        # weight and bias, where there is one
+        self.shards = {name: shard for name, _ in linear.named_parameters()}
         self.weight = part_of(linear.weight, shard)  # (out/tp, in)
         self.bias = part_of(linear.bias, shard)  # (out/tp,)
         if shard.copies > 1:
@@ -110,11 +116,13 @@ class ColumnParallelLinear(nn.Module):
         weight, bias = self.weight, self.bias
         if (copies := self.shards["weight"].copies) > 1:
             group = group_of_copies(self.mesh, copies)
-            weight, bias = f(weight, group), None if bias is None else f(bias, group)
+            weight = f(weight, group)
+            bias = None if bias is None else f(bias, group)
         return self.multiply(x, weight, bias)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features} to {self.out_features} of {self.shards['weight'].whole} columns"
+        whole = self.shards["weight"].whole
+        return f"{self.in_features} to {self.out_features} of {whole} columns"
 
 
 class RowParallelLinear(nn.Module):
@@ -126,11 +134,18 @@ class RowParallelLinear(nn.Module):
         shard: this rank's rows; by default one p-th of them.
     """
 
-    def __init__(self, linear: nn.Linear, mesh: DeviceMesh, shard: Shard | None = None) -> None:
+    def __init__(
+        self,
+        linear: nn.Linear,
+        mesh: DeviceMesh,
+        shard: Shard | None = None,
+    ) -> None:
         super().__init__()
-        shard = shard or equal_shard(linear.in_features, mesh, dim=1, what="rows")
+        rows = linear.in_features
+        shard = shard or equal_shard(rows, mesh, dim=1, what="rows")
         self.mesh = mesh
-        self.in_features, self.out_features = shard.length, linear.out_features
+        self.in_features = shard.length
+        self.out_features = linear.out_features
         self.shards = {"weight": shard}  # every rank has the whole bias
         self.weight = part_of(linear.weight, shard)  # (out, in/tp)
         self.bias = part_of(linear.bias, None)  # (out,)
@@ -147,15 +162,20 @@ class RowParallelLinear(nn.Module):
         return bias
 
     def extra_repr(self) -> str:
-        return f"{self.in_features} of {self.shards['weight'].whole} rows to {self.out_features}"
+        whole = self.shards["weight"].whole
+        return f"{self.in_features} of {whole} rows to {self.out_features}"
 
 
-def part_of(parameter: nn.Parameter | None, shard: Shard | None) -> nn.Parameter | None:
+def part_of(
+    parameter: nn.Parameter | None,
+    shard: Shard | None,
+) -> nn.Parameter | None:
     """A parameter with this rank's part of another one, trainable if that one is; None: all of it."""
     if parameter is None:
         return None
     values = parameter.detach()
-    return nn.Parameter((shard.of(values) if shard else values).clone(), parameter.requires_grad)
+    own = shard.of(values) if shard else values
+    return nn.Parameter(own.clone(), parameter.requires_grad)
 
 
 _groups_of_copies: weakref.WeakKeyDictionary[ProcessGroup, dict[int, ProcessGroup]] = (

@@ -28,7 +28,14 @@ class Shard:
         return tensor.narrow(self.dim, self.start, self.length)
 
 
-def equal_shard(whole: int, mesh: DeviceMesh, *, dim: int = 0, unit: int = 1, what: str = "columns") -> Shard:
+def equal_shard(
+    whole: int,
+    mesh: DeviceMesh,
+    *,
+    dim: int = 0,
+    unit: int = 1,
+    what: str = "columns",
+) -> Shard:
     """One p-th, in multiples of ``unit`` (the size of a head).
 
     Raises:
@@ -53,10 +60,12 @@ def kv_shard(whole: int, mesh: DeviceMesh, *, unit: int) -> Shard:
     if p <= heads or p % heads:
         if heads % p:
             raise ValueError(
-                f"{p} ranks cannot share {heads} heads of keys and values: choose a divisor or a multiple of {heads}"
+                f"{p} ranks cannot share {heads} heads of keys and values: "
+                f"choose a divisor or a multiple of {heads}"
             )
         return equal_shard(whole, mesh, unit=unit)
-    return Shard(0, mesh.get_local_rank() * heads // p * unit, unit, whole, copies=p // heads)
+    head = mesh.get_local_rank() * heads // p
+    return Shard(0, head * unit, unit, whole, copies=p // heads)
 
 
 def vocabulary_shard(vocabulary: int, mesh: DeviceMesh) -> Shard:

@@ -99,6 +99,20 @@ class VocabParallelCrossEntropy(nn.Module):
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        self.check(logits, targets)
+        kept = targets != self.ignore_index
+        words = targets.where(kept, 0)  # any word, where the target is ignored
+        group, smoothing = self.mesh.get_group(), self.label_smoothing
+        loss = CrossEntropy.apply(logits, words, self.shard, group, smoothing)
+        loss = loss.where(kept, 0)  # (…), and no gradient where ignored
+        match self.reduction:
+            case "none":
+                return loss
+            case "mean":
+                return loss.sum() / kept.sum()
+        return loss.sum()
+
+    def check(self, logits: Tensor, targets: Tensor) -> None:
         if logits.shape[-1] != self.shard.length:
             raise ValueError(
                 f"the logits have {logits.shape[-1]} columns; this rank's part of the vocabulary has "
@@ -109,14 +123,6 @@ class VocabParallelCrossEntropy(nn.Module):
                 f"the targets {tuple(targets.shape)} must have the shape of the logits without the last dimension, "
                 f"{tuple(logits.shape[:-1])}"
             )
-        kept = targets != self.ignore_index
-        loss = CrossEntropy.apply(
-            logits, targets.where(kept, 0), self.shard, self.mesh.get_group(), self.label_smoothing
-        )
-        loss = loss.where(kept, 0)  # (…), and no gradient where the target is ignored
-        if self.reduction == "none":
-            return loss
-        return loss.sum() / kept.sum() if self.reduction == "mean" else loss.sum()
 
 
 class CrossEntropy(torch.autograd.Function):
@@ -124,7 +130,12 @@ class CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, shard: Shard, group: ProcessGroup, smoothing: float
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        shard: Shard,
+        group: ProcessGroup,
+        smoothing: float,
     ) -> Tensor:
         x = at_least_fp32(logits)  # (…, vocab/tp)
         largest = x.amax(-1)  # m, without which exp would overflow
@@ -132,13 +143,14 @@ class CrossEntropy(torch.autograd.Function):
         x = x - largest[..., None]
         column, here = rows_of(targets, shard)
         of_target = x.gather(-1, column[..., None])[..., 0].where(here, 0)
-        sums = [x.exp().sum(-1), of_target] + ([x.sum(-1)] if smoothing else [])
-        sums = torch.stack(sums)  # (2 or 3, …)
+        sums = [x.exp().sum(-1), of_target]
+        sums = torch.stack([*sums, x.sum(-1)] if smoothing else sums)  # (2 or 3, …)
         reduce(sums, dist.ReduceOp.SUM, group, "all-reduce sums of the loss")
         log_sum = sums[0].log()
         loss = log_sum - sums[1]
         if smoothing:
-            loss = (1 - smoothing) * loss + smoothing * (log_sum - sums[2] / shard.whole)
+            of_all = log_sum - sums[2] / shard.whole
+            loss = (1 - smoothing) * loss + smoothing * of_all
         ctx.save_for_backward(logits, largest + log_sum, column, here)
         ctx.smoothing, ctx.vocabulary = smoothing, shard.whole
         return loss
@@ -147,11 +159,14 @@ class CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """softmax - target: every rank computes its columns from what it has."""
         logits, log_sum, column, here = ctx.saved_tensors
-        d = (at_least_fp32(logits) - log_sum[..., None]).exp_()  # softmax, (…, vocab/tp)
-        d.scatter_add_(-1, column[..., None], here[..., None].to(d.dtype) * (ctx.smoothing - 1))
+        x = at_least_fp32(logits)
+        d = (x - log_sum[..., None]).exp_()  # softmax, (…, vocab/tp)
+        at_target = (ctx.smoothing - 1) * here.to(d.dtype)  # -1, where the target is here
+        d.scatter_add_(-1, column[..., None], at_target[..., None])
         if ctx.smoothing:
             d -= ctx.smoothing / ctx.vocabulary
-        return d.mul_(gradient[..., None]).to(logits.dtype), None, None, None, None
+        d = d.mul_(gradient[..., None]).to(logits.dtype)
+        return d, None, None, None, None
 
 
 def rows_of(words: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:

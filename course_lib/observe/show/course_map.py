@@ -40,7 +40,7 @@ CHAPTERS = {
     "07": Chapter("fsdp", ("06",), 40),
     "08": Chapter("recomputation", ("03",), 40),
     "09": Chapter("tensor_parallel", ("03", "04"), 40),
-    "10": Chapter("sequence_parallel", ("08", "09")),
+    "10": Chapter("sequence_parallel", ("08", "09"), 40),
     "11": Chapter("pipeline_parallel", ("03", "04")),
     "12": Chapter("three_dimensions", ("05", "10", "11")),
     "13": Chapter("galaxy", ("10", "11")),

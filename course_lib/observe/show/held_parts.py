@@ -1,0 +1,99 @@
+"""Which tokens and which columns of an activation each rank holds, from module to module of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from course_lib.observe.show.collectives import _Canvas
+from simulator.plots.picture import Picture
+
+FILLED = ("#0b5a8c", "#a63603", "#1b6b48", "#5e3c8f")  # by rank
+PALE = ("#d3e6f3", "#fbe0d0", "#d5ecdf", "#e6ddf2")
+LEFT, BOX, TALL, GAP, LOW = (
+    58,
+    70,
+    46,
+    92,
+    10,
+)  # pixels: the ranks' names, one activation, and what is between
+
+
+@dataclass(frozen=True)
+class Held:
+    """An activation on every rank.
+
+    Args:
+        name: the module that returned it.
+        shape: (tokens, columns) that a rank has.
+        whole: (tokens, columns) of the whole activation.
+        partial: a rank has only its part of a sum over the ranks.
+        before: the collective in front of the module.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    whole: tuple[int, int]
+    partial: bool = False
+    before: str = ""
+
+    def box(self, rank: int) -> tuple[float, float, float, float]:
+        """Left, top, width and height of the rank's part, as shares of the whole."""
+        tokens, columns = (own / of for own, of in zip(self.shape, self.whole, strict=True))
+        return (rank * columns if columns < 1 else 0, rank * tokens if tokens < 1 else 0, columns, tokens)
+
+
+def plot_held(panels: Mapping[str, Sequence[Held]], ranks: int = 2) -> Picture:
+    """For each panel the activations from left to right, one row a rank. A row of a square is a token, a column a
+    number of it; what the rank has is filled, and pale where it is only its part of a sum.
+
+    Raises:
+        ValueError: there is nothing to draw, or more ranks than colours.
+    """
+    if not panels or not all(panels.values()):
+        raise ValueError(
+            "there is nothing to draw: give at least one panel, each with at least one activation"
+        )
+    if not 1 <= ranks <= len(FILLED):
+        raise ValueError(f"the picture has colours for 1 to {len(FILLED)} ranks, not {ranks}")
+    canvas = _Canvas()
+    top = 0.0
+    for title, steps in panels.items():
+        canvas.text(12, top + 20, title, 14, font_weight="bold")
+        for rank in range(ranks):
+            y = top + 34 + rank * (TALL + LOW)
+            canvas.text(12, y + TALL / 2 + 4, f"rank {rank}", 12)
+            for i, step in enumerate(steps):
+                x = LEFT + i * (BOX + GAP)
+                left, up, width, height = step.box(rank)
+                canvas.box(x, y, BOX, TALL, "#ffffff", "#8a8a8a")
+                canvas.box(
+                    x + left * BOX,
+                    y + up * TALL,
+                    width * BOX,
+                    height * TALL,
+                    (PALE if step.partial else FILLED)[rank],
+                    "#8a8a8a",
+                )
+        bottom, middle = top + 34 + ranks * (TALL + LOW), top + 34 + (ranks * (TALL + LOW) - LOW) / 2
+        for i, step in enumerate(steps):
+            x = LEFT + i * (BOX + GAP)
+            for line, words in enumerate(step.name.split("\n")):
+                canvas.text(x + BOX / 2, bottom + 8 + 15 * line, words, 12, text_anchor="middle")
+            if i:
+                canvas.arrow(f"M{x - GAP + 6:g},{middle:g} H{x - 7:g}")
+                for line, words in enumerate(reversed(step.before.split("\n") if step.before else [])):
+                    canvas.text(x - GAP / 2, middle - 7 - 15 * line, words, 12, text_anchor="middle")
+        canvas.height = bottom + 8 + 15 * max(step.name.count("\n") for step in steps)
+        top = canvas.height + 14
+    return canvas.picture(" ".join(_sentence(title, steps) for title, steps in panels.items()))
+
+
+def _sentence(title: str, steps: Sequence[Held]) -> str:
+    held = []
+    for step in steps:
+        tokens, columns = (own < of for own, of in zip(step.shape, step.whole, strict=True))
+        what = "its own tokens" if tokens else "its own columns" if columns else "everything"
+        name = step.name.replace("\n", " ")
+        held.append(f"after {name} {'its part of the sum' if step.partial else what}")
+    return f"{title}: each rank has {', '.join(held)}."

@@ -12,6 +12,7 @@ from torch import nn
 from course_lib.observe.networks.draw import draw
 from course_lib.observe.show.collectives import plot_before_after, plot_rounds
 from course_lib.observe.show.exponents import plot_exponents
+from course_lib.observe.show.held_parts import Held, plot_held
 from course_lib.observe.show.shares import plot_shares
 from course_lib.runtime import collectives
 from simulator.inputs.hardware import Link
@@ -29,6 +30,7 @@ from simulator.plots import (
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.checkpoints import Chain, plot_checkpoints
 from simulator.plots.cut_matrices import plot_cut_mlp
+from simulator.plots.parts import plot_parts
 from simulator.plots.picture import smallest_text
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
@@ -106,6 +108,16 @@ def drawn() -> Iterator[tuple[str, Picture]]:
             {"parameters": parts, "saved for backward": parts}, {"parameters": "B", "saved for backward": "B"}
         ),
     )
+    bars = {
+        f"{p} ranks": {"the same\non every rank": 4e10, "divided among\nthe ranks": 1e11 / p}
+        for p in (1, 2, 4, 8)
+    }
+    yield "parts", plot_parts(bars)
+    whole, own = (
+        Held("norm", (8, 4), (8, 4)),
+        Held("dropout", (4, 4), (8, 4), before="g-bar:\nreduce-scatter"),
+    )
+    yield "held parts", plot_held({"tensor parallelism": [whole], "with sequence parallelism": [whole, own]})
     ring = collectives.reduce_scatter
     yield "rounds beside", plot_rounds(traced(ring, 4), "Ring reduce-scatter")
     yield "rounds above", plot_rounds(traced(collectives.broadcast, 4, start="root"), "A tree")

@@ -283,6 +283,7 @@ ELSEWHERE = {
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
+    "plot_parts": "bytes by name, tried in test_plots.py",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

@@ -14,6 +14,7 @@ from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 from simulator.plots import Picture, plot_bytes_over_time, plot_curves, plot_memory, plot_plans, plot_timeline
 from simulator.plots.curves import STROKES
+from simulator.plots.parts import plot_parts
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import COLOURS, IDLE, category, lightness
 from simulator.predict.memory_over_time import replay
@@ -38,6 +39,9 @@ def all_pictures() -> list[Picture]:
         plot_bytes_over_time(histories, titles=["zb-h1"]),
         plot_plans({"tp 8": ({"compute": 10, "bubble": 1}, rank)}, capacity=40e9),
         plot_curves({"1 rank": [2, 1], "2 ranks": [2, 1.5]}, {"1 rank": [2, 1]}, titles=["plain", "synced"]),
+        plot_parts(
+            {"1 rank": {"the same": 3e9, "divided": 8e9}, "2 ranks": {"the same": 3e9, "divided": 4e9}}
+        ),
     ]
 
 
@@ -273,3 +277,14 @@ def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
     assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
     with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
         plot_step_over_batch([2, 1], float, float, float, 1)
+
+
+def test_stacked_parts_say_their_totals_and_refuse_nonsense():
+    picture = plot_parts(
+        {"1 rank": {"the same": 3e9, "divided": 8e9}, "2 ranks": {"the same": 3e9}}, x="ranks"
+    )
+    assert picture.alt == "Stacked bars: 1 rank 11 GB, 2 ranks 3 GB."
+    assert {"11", "3", "divided", "the same", "ranks"} <= set(texts(picture))
+    for bars in ({}, {"1 rank": {}}, {"1 rank": {"a": -1.0}}, {"1 rank": {"a": float("nan")}}):
+        with pytest.raises(ValueError):
+            plot_parts(bars)

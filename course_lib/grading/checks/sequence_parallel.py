@@ -161,7 +161,11 @@ def _check_region(report: Report, case: Region, found: list[dict[str, Any]]) -> 
     ranks = case.ranks
     outs, gradients = region(case)
     report.on_every_rank(
-        "the result", [rank["out"] for rank in found], outs, task="Return this rank's tokens of the result"
+        "the result",
+        [rank["out"] for rank in found],
+        outs,
+        mistakes=region_mistakes(case, "result"),
+        task="Return this rank's tokens of the result",
     )
     for name in ("x", "up.weight", "up.bias", "down.weight"):
         want = [rank[name] for rank in gradients]

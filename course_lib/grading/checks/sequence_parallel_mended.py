@@ -11,6 +11,7 @@ from torch import Tensor
 from course_lib.grading.checks.sequence_parallel_layer import make_layer
 from course_lib.grading.checks.sequence_parallel_mistakes import layer_faults, layer_results, sentence
 from course_lib.grading.checks.sequence_parallel_ranks import ON_CPU, Passing, normal, passed
+from course_lib.grading.compare import rank_differences
 from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
@@ -56,14 +57,10 @@ def _check_layer(report: Report, case: Passing, found: list[dict[str, Any]]) -> 
     if not case.drop:
         kept = [torch.ones_like(k) for k in kept]
     right = layer_results(case, kept)
-    wrong = (
-        {sentence(faults): layer_results(case, kept, faults) for faults in layer_faults()}
-        if ranks > 1
-        else {}
-    )
+    likely = _mistake(case, kept, found) if ranks > 1 else None
 
     def compare(fact: str, pick: Callable[[dict[str, Any]], Tensor], task: str) -> None:
-        mistakes = {text: [pick(rank) for rank in results] for text, results in wrong.items()}
+        mistakes = {likely[0]: [pick(rank) for rank in likely[1]]} if likely else None
         report.on_every_rank(
             fact, list(map(pick, found)), list(map(pick, right)), mistakes=mistakes, task=task
         )
@@ -101,6 +98,25 @@ def _check_layer(report: Report, case: Passing, found: list[dict[str, Any]]) -> 
     report.at_most(
         "bytes sent by a rank", round(max(rank["sent"] for rank in found)), round(calls * bytes), task=task
     )
+
+
+def _mistake(
+    case: Passing, kept: list[Tensor], found: list[dict[str, Any]]
+) -> tuple[str, list[dict[str, Any]]] | None:
+    """The fewest faults with which all results and all gradients are those of the answer, and what they give."""
+    for faults in layer_faults():
+        results = layer_results(case, kept, faults)
+        if not any(
+            rank_differences([_everything(g)], [_everything(r)], 1e-5)
+            for g, r in zip(found, results, strict=True)
+        ):
+            return sentence(faults), results
+    return None
+
+
+def _everything(rank: dict[str, Any]) -> Tensor:
+    gradients = [g.flatten() for g in rank["gradients"].values() if g is not None]
+    return torch.cat([*(out.flatten() for out in rank["outs"]), *gradients])
 
 
 def _joined(gradients: Iterable[Tensor | None]) -> Tensor | None:

@@ -109,7 +109,7 @@ def region(case: Region) -> tuple[list[Tensor], list[dict[str, Tensor | None]]]:
 
 
 def region_mistakes(case: Region, name: str) -> dict[str, Callable[[], list[Tensor]]]:
-    programs = OF_GRADIENTS.get(name, {}) if case.ranks > 1 else {}
+    programs = OF_REGION.get(name, {}) if case.ranks > 1 else {}
     return {sentence: partial(program, case, case.ranks) for sentence, program in programs.items()}
 
 
@@ -139,7 +139,22 @@ def _bias_of_own_tokens(case: Region, ranks: int) -> list[Tensor]:
     return [d.chunk(ranks, 1)[rank].sum((0, 1)) for rank, d in enumerate(dz.chunk(ranks, 2))]
 
 
-OF_GRADIENTS: dict[str, dict[str, Callable[[Region, int], list[Tensor]]]] = {
+def _no_sum(case: Region, ranks: int) -> list[Tensor]:
+    z, _ = _before_gelu(case)
+    parts = zip(F.gelu(z).chunk(ranks, 2), case.down.chunk(ranks, 1), strict=True)
+    return [F.linear(y, weight).chunk(ranks, 1)[rank] for rank, (y, weight) in enumerate(parts)]
+
+
+def _no_bias(case: Region, ranks: int) -> list[Tensor]:
+    return list(F.linear(F.gelu(F.linear(case.x, case.up)), case.down).chunk(ranks, 1))
+
+
+# by what comes out wrong: the result, or the gradient of a tensor
+OF_REGION: dict[str, dict[str, Callable[[Region, int], list[Tensor]]]] = {
+    "result": {
+        "when each rank takes its tokens of its own product, and nothing is added up": _no_sum,
+        "when the bias of `up` is not added": _no_bias,
+    },
     "x": {"when each rank takes its part of the gradient, and nothing is added up": _not_summed},
     "up.weight": {"when the weight's gradient is computed from this rank's tokens alone": _own_tokens_only},
     "up.bias": {"when the bias's gradient is the sum over this rank's tokens alone": _bias_of_own_tokens},

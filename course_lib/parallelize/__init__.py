@@ -1,6 +1,14 @@
 """Applies a ``Plan`` to a plain model: the only place where techniques meet. ``apply.py`` is where to begin."""
 
 from course_lib.parallelize.apply import mesh_axes, parallelize
+from course_lib.parallelize.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from course_lib.parallelize.parallel_model import ParallelModel
 
-__all__ = ["ParallelModel", "mesh_axes", "parallelize"]
+__all__ = [
+    "ParallelModel",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "mesh_axes",
+    "parallelize",
+    "save_checkpoint",
+]

@@ -83,8 +83,10 @@ class Replicated:
     def gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
 
-    def parameters(self) -> dict[str, Tensor]:
-        return {name: p.detach() for name, p in self.module.named_parameters()}
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """One after the other, because with zero 3 each is gathered for the purpose."""
+        for name, p in self.module.named_parameters():
+            yield name, p.detach()
 
     @torch.no_grad()
     def load_parameters(self, whole: Mapping[str, Tensor]) -> None:
@@ -193,12 +195,10 @@ class FullySharded(Replicated):
     def gradients(self) -> dict[str, Tensor]:
         return {name: g for name, g in self.fsdp.gradients().items() if g is not None}
 
-    def parameters(self) -> dict[str, Tensor]:
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
         self.fsdp.reshard()
-        found: dict[str, Tensor] = {}
         for flat in self.fsdp.flats:
-            found |= zip(flat.names, flat.collect(flat.shard), strict=True)
-        return found
+            yield from zip(flat.names, flat.collect(flat.shard), strict=True)
 
     def load_parameters(self, whole: Mapping[str, Tensor]) -> None:
         self.fsdp.reshard()

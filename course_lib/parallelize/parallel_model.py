@@ -153,7 +153,7 @@ class ParallelModel:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The plain model loads it with ``load_state_dict``, and so does this one under any other plan."""
-        return self.whole.under_all_names(self.whole.everywhere(self.data.parameters()))
+        return self.whole.under_all_names(self.whole.everywhere(dict(self.data.parameters())))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take this rank's part of a state of the whole model.

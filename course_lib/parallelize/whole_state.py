@@ -91,17 +91,19 @@ class Whole:
             }
             for name, state in local["state"].items()
         }
-        groups = [
-            {key: deepcopy(v) for key, v in group.items() if key != "params"}
-            for group in local["param_groups"]
-        ]
-        members: list[Any] = [None] * self.pp.size()
-        here = [{self.first_name[name] for name in group["params"]} for group in local["param_groups"]]
-        dist.all_gather_object(members, here, group=self.pp.get_group())
-        for i, group in enumerate(groups):
-            together = set().union(*(stage[i] for stage in members))
-            group["params"] = [name for name in self.shapes if name in together]
-        return {"state": self._joined(own), "param_groups": groups}
+        return {"state": self._joined(own), "param_groups": self.groups_everywhere(local["param_groups"])}
+
+    def groups_everywhere(self, local: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The optimizer's groups with the names of all parameters, whichever pipeline rank holds them."""
+        stages: list[Any] = [None] * self.pp.size()
+        here = [{self.first_name[name] for name in group["params"]} for group in local]
+        dist.all_gather_object(stages, here, group=self.pp.get_group())
+        groups = []
+        for group, *together in zip(local, *stages, strict=True):
+            names = set().union(*together)
+            settings = {key: deepcopy(value) for key, value in group.items() if key != "params"}
+            groups.append({**settings, "params": [name for name in self.shapes if name in names]})
+        return groups
 
     def own_optimizer_parts(self, state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """The way back: of the parameters that this rank holds, by the names that they have here."""

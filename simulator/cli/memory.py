@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 from simulator.cli.answer import print_json
-from simulator.cli.options import BATCH, HARDWARE_OPTIONS, JSON, PLAN_OPTIONS, SHAPE_OPTIONS, Command, options
+from simulator.cli.options import (
+    BATCH,
+    HARDWARE_OPTIONS,
+    JSON,
+    PLAN,
+    PLAN_OPTIONS,
+    SHAPE_OPTIONS,
+    Command,
+    options,
+)
 from simulator.cli.question import Question, read_question
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
@@ -25,7 +34,7 @@ MOST_SEQUENCES = 4096  # a microbatch of more is not looked for
 @options(
     {
         "Model": [*SHAPE_OPTIONS, PARAMETERS],
-        "Plan": [BATCH, *PLAN_OPTIONS],
+        "Plan": [PLAN, BATCH, *PLAN_OPTIONS],
         "Device": HARDWARE_OPTIONS,
         "Other": [JSON],
     }

@@ -163,6 +163,12 @@ SHAPE_OPTIONS = [
     *field_options(ModelShape),
 ]
 PLAN_OPTIONS = field_options(Plan)
+PLAN = click.option(
+    "--plan",
+    "plan_text",
+    metavar="KEY=VALUE,…",
+    help="A plan in one line, as course_lib.train takes it: dp=2,tp=2,zero=1.",
+)
 GPU = click.option(
     "--gpu",
     metavar="NAME",

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from simulator.cli.options import flag, given
+from simulator.cli.plan_text import read_plan_text
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
@@ -41,6 +42,7 @@ def read_question(values: dict[str, Any]) -> Question:
     Raises:
         ValueError: one sentence, if a value makes no sense or an option would not be used.
     """
+    values = _with_plan_text(values)
     hardware = None if values.get("gpu") is None else read_hardware(values["gpu"])
     shape, parameters = _read_model(values)
     if shape is None:
@@ -56,6 +58,16 @@ def read_question(values: dict[str, Any]) -> Question:
             + ("the plan needs more" if plan.ranks > gpus else "the others would be idle")
         )
     return Question(values.get("model"), shape, parameters, plan, hardware)
+
+
+def _with_plan_text(values: dict[str, Any]) -> dict[str, Any]:
+    """The options, with those of ``--plan`` among them."""
+    if values.get("plan_text") is None:
+        return values
+    asked = read_plan_text(values["plan_text"])
+    if twice := sorted(asked.keys() & given(values, Plan)):
+        raise ValueError(f"{', '.join(map(flag, twice))} is given in --plan, too")
+    return values | asked
 
 
 def _read_model(values: dict[str, Any]) -> tuple[ModelShape | None, float]:

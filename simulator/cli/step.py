@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from simulator.cli.answer import print_json
-from simulator.cli.options import BATCH, HARDWARE_OPTIONS, JSON, PLAN_OPTIONS, SHAPE_OPTIONS, Command, options
+from simulator.cli.options import (
+    BATCH,
+    HARDWARE_OPTIONS,
+    JSON,
+    PLAN,
+    PLAN_OPTIONS,
+    SHAPE_OPTIONS,
+    Command,
+    options,
+)
 from simulator.cli.question import Question, read_question
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import check_fits, step_cost
@@ -28,7 +37,7 @@ UNITS = {
 @options(
     {
         "Model": SHAPE_OPTIONS,
-        "Plan": [BATCH, *PLAN_OPTIONS],
+        "Plan": [PLAN, BATCH, *PLAN_OPTIONS],
         "Device": HARDWARE_OPTIONS,
         "Other": [JSON],
     }

@@ -1,0 +1,192 @@
+"""The command line: reads and checks everything before a rank is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from simulator.cli.options import Command, flag, options
+from simulator.cli.plan_text import read_plan_text
+from simulator.cli.question import read_hardware, read_plan
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.plan import Plan
+
+if TYPE_CHECKING:  # torch takes seconds to import: help and bad input do without
+    from course_lib.train.job import Job
+
+MODELS = ("gpt", "bert", "llama")
+DEFAULT_BATCH = 16
+
+MODEL_OPTIONS = [
+    click.option(
+        "--model", type=click.Choice(MODELS), default="gpt", show_default=True, help="What to train."
+    ),
+    click.option(
+        "--layers", type=click.IntRange(1), metavar="N", default=4, show_default=True, help="Layers."
+    ),
+    click.option(
+        "--hidden",
+        type=click.IntRange(1),
+        metavar="N",
+        default=128,
+        show_default=True,
+        help="Width of the model.",
+    ),
+    click.option(
+        "--heads", type=click.IntRange(1), metavar="N", default=4, show_default=True, help="Attention heads."
+    ),
+    click.option(
+        "--sequence",
+        type=click.IntRange(3),
+        metavar="N",
+        default=64,
+        show_default=True,
+        help="Tokens of a sample.",
+    ),
+]
+PLAN = click.option(
+    "--plan",
+    default="",
+    metavar="KEY=VALUE,…",
+    help="The keys are the fields of the simulator's Plan: dp=2,tp=2,pp=2,zero=1,sequence_parallel=yes, "
+    "schedule=zb-h1,recompute=full. One rank if not given. On a CPU precision is fp32 unless the plan says otherwise.",
+)
+BATCH = click.option(
+    "--global-batch",
+    type=int,
+    metavar="N",
+    help=f"Samples in a step, on all ranks: {DEFAULT_BATCH}, or what the plan's microbatches make.",
+)
+TRAINING_OPTIONS = [
+    click.option(
+        "--steps", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="Steps in all."
+    ),
+    click.option(
+        "--lr",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
+        default=1e-3,
+        show_default=True,
+        help="Learning rate.",
+    ),
+    click.option(
+        "--clip",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
+        default=1.0,
+        show_default=True,
+        help="Largest gradient norm; inf clips nothing.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        metavar="N",
+        default=0,
+        show_default=True,
+        help="Of the model and of the samples' order; the losses are the same under every plan.",
+    ),
+]
+CHECKPOINT_OPTIONS = [
+    click.option(
+        "--checkpoint",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Save the last step here. All machines must see it.",
+    ),
+    click.option("--save-every", type=click.IntRange(1), metavar="N", help="Save every N steps, too."),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Go on from the newest step in --checkpoint, under this plan or another.",
+    ),
+]
+OTHER_OPTIONS = [
+    click.option(
+        "--gpu",
+        metavar="NAME",
+        help="The device that MFU is a part of; found out if not given. As in python -m simulator.",
+    ),
+    click.option(
+        "--log-every",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Steps between two lines; about twenty lines if not given.",
+    ),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="A line of JSON a step: step, loss, grad_norm, tokens; a last line with the peak memory and traffic of "
+        "every rank.",
+    ),
+]
+
+
+@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+@options(
+    {
+        "Model": MODEL_OPTIONS,
+        "Plan": [PLAN, BATCH],
+        "Training": TRAINING_OPTIONS,
+        "Checkpoints": CHECKPOINT_OPTIONS,
+        "Other": OTHER_OPTIONS,
+    }
+)
+def main(**values: Any) -> None:
+    """Train a model of the course on real text, spread over ranks as a plan says.
+
+    gpt and llama learn the next byte of Python's documentation, bert from which
+    package a docstring comes. The command starts its own ranks. Under torchrun
+    its processes are the ranks, on one machine or on many.
+
+    \b
+    python -m course_lib.train --model gpt --plan dp=2,tp=2,pp=2
+    torchrun --nproc-per-node 8 -m course_lib.train --plan dp=2,tp=2,pp=2
+
+    The exit code is 0 when all steps are done, 1 when a rank failed, and 2 when
+    there is something that cannot be trained.
+    """
+    try:
+        job, hardware = _read(values)
+    except ValueError as error:
+        _end(str(error), 2)
+    from course_lib.train.start import start
+
+    try:
+        sys.exit(start(job, hardware, as_json=values["as_json"], log_every=values["log_every"]))
+    except KeyboardInterrupt:
+        _end("stopped; nothing is left running", 130)
+
+
+def _read(values: dict[str, Any]) -> tuple[Job, Hardware | None]:
+    """What is to be done, checked as far as it can be without ranks."""
+    asked = read_plan_text(values["plan"])
+    plan = _plan(asked, values["global_batch"])
+    hardware = None if values["gpu"] is None else read_hardware(values["gpu"])
+    for name in ("resume", "save_every"):
+        if values[name] and values["checkpoint"] is None:
+            raise ValueError(f"{flag(name)} needs --checkpoint, the folder that it is about")
+    from course_lib.train.start import checked_job  # imports torch
+
+    own = set(values) - {"plan", "global_batch", "gpu", "log_every", "as_json"}
+    return checked_job(plan, {name: values[name] for name in own}, "precision" in asked), hardware
+
+
+def _plan(asked: dict[str, Any], global_batch: int | None) -> Plan:
+    """As ``python -m simulator step`` reads it, with a batch that is the same under every plan."""
+    if global_batch is None and "microbatches" not in asked:
+        global_batch = DEFAULT_BATCH
+    plan = read_plan({**asked, "global_batch": global_batch}, None)
+    return replace(plan, attention=asked.get("attention"))  # what a device would use is left open
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    """Under torchrun all ranks come here, and rank 0 prints for all of them."""
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(f"Error: {sentence}" if code == 2 else sentence, err=True)
+    sys.exit(code)

@@ -1,0 +1,72 @@
+"""What a user sees of a run: a line a step, or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from course_lib.train.job import Job
+from simulator.cli.plan_text import plan_text
+
+
+class Report:
+    """Prints the run's first line, its steps, and what every rank held and sent.
+
+    Args:
+        log_every: steps between two lines; None: about twenty lines in all. JSON has all steps.
+    """
+
+    def __init__(self, job: Job, as_json: bool, log_every: int | None = None) -> None:
+        self.job, self.as_json = job, as_json
+        self.log_every = log_every or max(1, job.steps // 20)
+        self.seconds = self.tokens = 0.0
+        self.begun = False
+
+    def begin(self, priced: str) -> None:
+        if not self.as_json:
+            plan = self.job.plan
+            click.echo(f"{self.job.model} on {ranks_of(plan.ranks)}: --plan {plan_text(plan, ['precision'])}")
+            click.echo(f"the same, priced: {priced}")
+
+    def step(self, told: dict[str, Any]) -> None:
+        if told["seconds"] is not None and self.begun:  # the first step makes what later ones use again
+            self.seconds += told["seconds"]
+            self.tokens += told["tokens"]
+        self.begun = True
+        if self.as_json:
+            click.echo(json.dumps({key: told[key] for key in ("step", "loss", "grad_norm", "tokens")}))
+        elif told["step"] % self.log_every == 0 or told["step"] in (1, self.job.steps):
+            click.echo(self._line(told))
+
+    def _line(self, told: dict[str, Any]) -> str:
+        words = [f"step {told['step']:>{len(str(self.job.steps))}}/{self.job.steps}"]
+        words += [f"loss {told['loss']:.4f}", f"gradient norm {told['grad_norm']:.4f}"]
+        if told["seconds"] is not None:
+            words.append(f"{told['tokens'] / told['seconds']:,.0f} tokens/s")
+            if self.job.peak_flops:
+                words.append(f"MFU {told['flops'] / told['seconds'] / self.job.peak_flops:.2%}")
+        return "  ".join([*words, f"memory {told['memory'] / 1e6:,.0f} MB"])
+
+    def end(self, ranks: Sequence[dict[str, Any]]) -> None:
+        """The last line: of every rank the peak memory, and the traffic of one step."""
+        rate = self.tokens / self.seconds if self.seconds else None
+        if self.as_json:
+            plan = plan_text(self.job.plan, ["precision"])
+            click.echo(json.dumps({"plan": plan, "tokens_per_second": rate, "ranks": list(ranks)}))
+        elif any("sent" in rank for rank in ranks):
+            click.echo("in the last step:")
+            for rank in ranks:
+                where = " ".join(f"{axis} {rank[axis]}" for axis in ("pp", "dp", "tp"))
+                click.echo(
+                    f"  rank {rank['rank']:<3} {where}   at most {rank['peak_memory'] / 1e6:,.1f} MB held, "
+                    f"{rank['sent'] / 1e6:,.2f} MB sent"
+                )
+            if rate:
+                click.echo(f"{rate:,.0f} tokens/s on average, without the first step and the last")
+
+
+def ranks_of(number: int) -> str:
+    return f"{number} rank" + "s" * (number > 1)

@@ -1,0 +1,133 @@
+"""What every rank does: make the model, apply the plan, train, save. Rank 0 tells how it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from course_lib.data.sharding import batches, split_range
+from course_lib.observe.ledgers.memory import record_memory
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.parallelize import (
+    ParallelModel,
+    latest_checkpoint,
+    load_checkpoint,
+    parallelize,
+    save_checkpoint,
+)
+from course_lib.parallelize.shape import model_shape
+from course_lib.train.job import Job, Samples
+from simulator.predict.flops import model_flops
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def train(mesh: DeviceMesh, job: Job, tell: Tell) -> dict[str, Any]:
+    """Train on this rank. Returns what the last step held and sent here.
+
+    Args:
+        tell: called on rank 0 with each step's figures.
+    """
+    plain = job.make_model()
+    flops = sum(model_flops(model_shape(plain, job.sequence), job.plan.global_batch).values())
+    model, optimizer = parallelize(plain, job.plan, mesh, lr=job.lr)
+    samples = same_everywhere(job)
+    first = resume(job, model, optimizer) if job.resume else 0
+    numbers = torch.arange(len(samples.tokens))
+    chosen = batches((numbers,), job.plan.global_batch, seed=job.seed)
+    ledgers: dict[str, Any] = {}
+    for step, (rows,) in enumerate(islice(chosen, first, job.steps), first + 1):
+        own = split_range(len(rows), model.data_rank, model.data_ranks)
+        batch = [tensor[rows[own.start : own.stop]].long() for tensor in samples.tensors]
+        last = step == job.steps
+        began = time.perf_counter()
+        with ExitStack() as stack:
+            if last:  # counting costs time, so this step's is not told
+                memory = stack.enter_context(record_memory(model.module, optimizer, device=mesh.device_type))
+                traffic = stack.enter_context(record_traffic())
+            loss, norm = train_step(model, optimizer, batch, job.clip)
+        if last:
+            ledgers = ledgers_of(memory, traffic)
+        seconds = None if last else time.perf_counter() - began
+        if dist.get_rank() == 0:
+            told = {"step": step, "loss": loss, "grad_norm": norm, "tokens": int(samples.tokens[rows].sum())}
+            tell(told | {"seconds": seconds, "flops": flops, "memory": memory_now()})
+        if job.checkpoint and (last or (job.save_every and step % job.save_every == 0)):
+            save(job, model, optimizer, step)
+    return {"rank": dist.get_rank(), **place(mesh), **ledgers}
+
+
+def train_step(
+    model: ParallelModel, optimizer: Optimizer, batch: list[Tensor], clip: float
+) -> tuple[float, float]:
+    """The loop of one device, with forward and backward in one call."""
+    optimizer.zero_grad()
+    loss = model.forward_backward(*batch)
+    norm = model.clip_grad_norm(clip)
+    optimizer.step()
+    return loss.item(), norm.item()
+
+
+def same_everywhere(job: Job) -> Samples:
+    """Rank 0 reads the data, and sends it: Python's documentation differs a little between machines."""
+    sent: list[Any] = [job.load_data() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(sent, src=0)
+    return sent[0]
+
+
+def resume(job: Job, model: ParallelModel, optimizer: Optimizer) -> int:
+    """Take the newest checkpoint; returns the steps that it has behind it."""
+    folder = latest_checkpoint(job.checkpoint)
+    if folder is None:
+        raise ValueError(f"{job.checkpoint} holds no complete checkpoint to resume from")
+    saved = load_checkpoint(folder, model, optimizer)
+    here = settings_of(job)
+    if other := [f"{key} {saved[key]}, and here {here[key]}" for key in here if saved[key] != here[key]]:
+        raise ValueError(
+            f"{folder} was trained with {'; '.join(other)}: the losses would not go on as they were"
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = job.lr
+    return saved["step"]
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """What decides which samples come next."""
+    return {"model": job.model, "seed": job.seed, "global_batch": job.plan.global_batch}
+
+
+def save(job: Job, model: ParallelModel, optimizer: Optimizer, step: int) -> None:
+    folder = job.checkpoint / f"step-{step:07d}"
+    save_checkpoint(folder, model, optimizer, step=step, **settings_of(job))
+
+
+def ledgers_of(memory: Any, traffic: Any) -> dict[str, Any]:
+    peak = memory.peak
+    return {
+        "peak_memory": memory.allocator_peak or peak.total,
+        "memory": peak.as_dict(),
+        "sent": traffic.traffic.sent,
+        "traffic": [asdict(row) for row in traffic.traffic.rows],
+    }
+
+
+def place(mesh: DeviceMesh) -> dict[str, int]:
+    return {axis: mesh[axis].get_local_rank() for axis in mesh.mesh_dim_names}
+
+
+def memory_now() -> int:
+    """On a GPU the most bytes that its allocator has given out so far; on the CPU those of this process."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    return psutil.Process().memory_info().rss

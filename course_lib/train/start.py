@@ -1,0 +1,117 @@
+"""From a job to ranks that do it, and back: the processes, what they tell, and how they end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from typing import Any
+
+import click
+import torch
+import torch.distributed as dist
+
+from course_lib.parallelize import latest_checkpoint, mesh_axes
+from course_lib.parallelize.checks import check_applied
+from course_lib.parallelize.shape import model_shape
+from course_lib.runtime import RankError, launch
+from course_lib.train.job import Job
+from course_lib.train.lines import listening
+from course_lib.train.report import Report
+from course_lib.train.run import train
+from simulator.cli.options import flag
+from simulator.cli.plan_text import plan_text
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.known_devices import GPUS, find_device
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+
+CPU = "laptop-cpu"
+
+
+def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> Job:
+    """The job, if it can be done.
+
+    Raises:
+        ValueError: the plan does not fit the model, the number of processes that torchrun has started, or what
+            ``parallelize`` runs; there is nothing to resume.
+    """
+    if not precision_given and not torch.cuda.is_available():
+        plan = replace(plan, precision="fp32")
+    job = Job(plan=plan, **settings)
+    check_applied(plan)
+    plan.check(shape_of(job))
+    if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:
+        raise ValueError(f"this plan is for {plan.ranks} ranks, and torchrun has started {started}")
+    if job.resume and latest_checkpoint(job.checkpoint) is None:
+        raise ValueError(f"{job.checkpoint} holds no complete checkpoint to resume from")
+    return job
+
+
+def shape_of(job: Job) -> ModelShape:
+    with torch.device("meta"):
+        return model_shape(job.make_model(), job.sequence)
+
+
+def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int | None) -> int:
+    """Run the job on ranks and print how it goes; returns the exit code."""
+    name = hardware.name if hardware else device_name()
+    hardware = hardware or (find_device(name) if name else None)
+    if hardware is not None:
+        job = replace(job, peak_flops=hardware.peak_flops * devices(job.plan))
+    report = Report(job, as_json, log_every)
+    mesh = mesh_axes(job.plan)
+    if dist.is_torchelastic_launched():
+        first = os.environ["RANK"] == "0"
+        if first:
+            report.begin(priced(job, name))
+        ranks = launch(train, mesh=mesh, args=(job, report.step))
+        if first:
+            report.end(ranks)
+        return 0
+    report.begin(priced(job, name))
+    try:
+        with listening(report.step) as tell:
+            ranks = launch(train, mesh=mesh, args=(job, tell), timeout=None, quiet=True)
+    except RankError as error:
+        refused = isinstance(error.__cause__, ValueError) and not report.begun
+        click.echo(f"Error: {error.__cause__}" if refused else str(error), err=True)
+        return 2 if refused else 1
+    report.end(ranks)
+    return 0
+
+
+def device_name() -> str | None:
+    """What the simulator calls the devices here; None where it does not know them."""
+    if not torch.cuda.is_available():
+        return CPU
+    found = torch.cuda.get_device_name().lower()
+    alike = [name for name in GPUS if name.split("-")[0] in found]
+    memory = torch.cuda.get_device_properties(0).total_memory
+    return min(alike, key=lambda name: abs(GPUS[name].memory - memory), default=None)
+
+
+def devices(plan: Plan) -> int:
+    """GPUs, of which a rank has one; without them machines, whose cores the ranks share."""
+    ranks_here = int(os.environ["LOCAL_WORLD_SIZE"]) if dist.is_torchelastic_launched() else plan.ranks
+    machines = max(1, plan.ranks // ranks_here)
+    return machines * (min(ranks_here, torch.cuda.device_count()) or 1)
+
+
+def priced(job: Job, device: str | None) -> str:
+    """The command that predicts this run."""
+    shape = shape_of(job)
+    words = ["python -m simulator step"]
+    for field in fields(ModelShape):
+        value, given = getattr(shape, field.name), field.name
+        plain = {"kv_heads": shape.heads, "ffn": 4 * shape.hidden, "head_dim": shape.hidden // shape.heads}
+        if value is None or value == plain.get(given, field.default):
+            continue
+        if isinstance(value, bool):
+            words.append(
+                "--untied" if given == "tied" else flag(given) if value else f"--no-{flag(given)[2:]}"
+            )
+        else:
+            words.append(f"{flag(given)} {value}")
+    line = plan_text(job.plan, ["precision", "micro_batch"])
+    words += [f"--plan {line}", f"--global-batch {job.plan.global_batch}", f"--gpu {device or 'NAME'}"]
+    return " ".join(words)

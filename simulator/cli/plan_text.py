@@ -1,0 +1,78 @@
+"""A plan in one line, ``dp=2,tp=2,pp=2,zero=1``: the keys are the fields of ``Plan``. What is priced here can be run.
+
+``python -m course_lib.train --plan`` takes the same line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from simulator.inputs.plan import Plan
+
+WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def read_plan_text(text: str) -> dict[str, Any]:
+    """The values that the options of the same names would have.
+
+    >>> read_plan_text("pp=2,stage_layers=3,1,sequence_parallel=yes,zero=1")
+    {'pp': 2, 'stage_layers': '3,1', 'sequence_parallel': True, 'zero': 1}
+
+    Raises:
+        ValueError: a key that no field has, one that stands twice, or a value of another type.
+    """
+    types = {field.name: str(field.type).removesuffix(" | None") for field in fields(Plan)}
+    asked: dict[str, str] = {}
+    last = None
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals and last is not None:
+            asked[last] += f",{part}"  # a list goes on: stage_layers=3,1
+            continue
+        last = key.strip().replace("-", "_")
+        if last not in types or not equals:
+            raise ValueError(f"a plan is KEY=VALUE,… with the keys {', '.join(types)}, not {part}")
+        if last in asked:
+            raise ValueError(f"{last} stands twice in the plan {text}")
+        asked[last] = value.strip()
+    return {name: _value(name, types[name], value) for name, value in asked.items()}
+
+
+def _value(name: str, kind: str, value: str) -> Any:
+    if kind == "bool":
+        if value.lower() not in WORDS:
+            raise ValueError(f"{name} must be one of {', '.join(WORDS)}, not {value}")
+        return WORDS[value.lower()]
+    if kind == "int":
+        try:
+            return int(value)
+        except ValueError:
+            raise ValueError(f"{name} must be a whole number, not {value}") from None
+    return value
+
+
+def plan_text(plan: Plan, names: list[str] | None = None) -> str:
+    """The line that gives this plan: its fields that differ from the defaults, and those that ``names`` adds.
+
+    >>> plan_text(Plan(dp=2, zero=1, overlap=()))
+    'dp=2,zero=1,overlap=none'
+    """
+    plain = Plan(**{axis: getattr(plan, axis) for axis in ("dp", "tp", "pp", "cp", "chunks", "schedule")})
+    axes = [name for name in ("dp", "tp", "pp", "cp") if getattr(plan, name) > 1]
+    named = [field.name for field in fields(Plan) if getattr(plan, field.name) != getattr(plain, field.name)]
+    schedule = [
+        name
+        for name in ("schedule", "chunks")
+        if plan.pp > 1 and getattr(plan, name) != getattr(Plan(), name)
+    ]
+    wanted = dict.fromkeys([*axes, *schedule, *named, *(names or [])])
+    return ",".join(f"{name}={_shown(getattr(plan, name))}" for name in wanted)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return str(value)

@@ -23,7 +23,7 @@ METADATA = ".metadata"  # PyTorch writes this file when all others are there
 
 
 def save_checkpoint(
-    folder: str | os.PathLike, model: ParallelModel, optimizer: Optimizer, **extra: Any
+    folder: str | os.PathLike, model: ParallelModel, optimizer: Optimizer, /, **extra: Any
 ) -> None:
     """Write model and optimizer into ``folder``. All ranks call it; they must see the same folder.
 

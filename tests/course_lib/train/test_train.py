@@ -1,0 +1,136 @@
+"""``python -m course_lib.train``: the same losses under every plan, checkpoints under another plan, JSON, bad input."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from course_lib.runtime.rank_order import coordinates
+from course_lib.train.cli import main
+
+SMALL = "--layers 2 --hidden 16 --heads 2 --sequence 16 --global-batch 8 --lr 0.01"
+
+
+def run(line):
+    return CliRunner().invoke(main, line.split())
+
+
+def read(line):
+    """The steps and the last line of a run that succeeds."""
+    result = run(f"{SMALL} {line} --json")
+    assert result.exit_code == 0, result.output
+    *steps, last = map(json.loads, result.output.splitlines())
+    return steps, last
+
+
+def check_same(steps, expected):
+    assert [list(step) for step in steps] == [["step", "loss", "grad_norm", "tokens"]] * len(expected)
+    for step, want in zip(steps, expected, strict=True):
+        assert (step["step"], step["tokens"]) == (want["step"], want["tokens"])
+        assert step["loss"] == pytest.approx(want["loss"], rel=1e-4)
+        assert step["grad_norm"] == pytest.approx(want["grad_norm"], rel=1e-3)
+
+
+def test_losses_are_the_same_under_another_plan_and_when_it_is_resumed_under_a_third(tmp_path):
+    expected, alone = read("--plan micro_batch=4 --steps 5")
+    assert abs(expected[0]["loss"] - math.log(256)) < 0.1, "an untrained model guesses"
+    assert expected[-1]["loss"] < expected[0]["loss"] - 0.1
+    assert [step["tokens"] for step in expected] == [8 * 16] * 5
+    assert [row["sent"] for row in alone["ranks"]] == [0]
+
+    eight = "--plan dp=2,tp=2,pp=2,zero=1,micro_batch=2,sequence_parallel=yes"
+    steps, last = read(f"{eight} --steps 3 --checkpoint {tmp_path} --save-every 2")
+    check_same(steps, expected[:3])
+    assert last["plan"] == "dp=2,tp=2,pp=2,micro_batch=2,sequence_parallel=yes,zero=1,precision=fp32"
+    sizes = {"tp": 2, "dp": 2, "pp": 2}
+    for rank, row in enumerate(last["ranks"]):
+        assert row["rank"] == rank
+        assert {axis: row[axis] for axis in sizes} == coordinates(rank, sizes)
+        assert row["sent"] == sum(traffic["sent"] for traffic in row["traffic"])
+        assert {"all-gather", "reduce-scatter", "send"} <= {
+            traffic["collective"] for traffic in row["traffic"]
+        }
+        assert row["peak_memory"] == sum(row["memory"].values()) > 0
+        assert row["memory"]["parameters"] < alone["ranks"][0]["memory"]["parameters"] / 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000002", "step-0000003"]
+
+    steps, _ = read(f"--plan dp=2,tp=2,zero=3,micro_batch=2 --steps 5 --checkpoint {tmp_path} --resume")
+    check_same(steps, expected[3:])
+
+    other = run(f"{SMALL} --plan dp=2 --steps 6 --seed 1 --checkpoint {tmp_path} --resume")
+    assert other.exit_code == 2
+    assert "was trained with seed 0, and here 1: the losses would not go on as they were" in other.output
+
+
+def test_bert_under_a_plan_with_padding_and_progress_for_people():
+    expected, _ = read("--model bert --plan micro_batch=4 --steps 3")
+    assert abs(expected[0]["loss"] - math.log(8)) < 0.1
+    assert len({step["tokens"] for step in expected}) > 1, "padding does not count"
+    result = run(f"{SMALL} --model bert --plan tp=2,pp=2,micro_batch=4 --steps 3")
+    assert result.exit_code == 0, result.output
+    for word in (
+        "bert on 4 ranks: --plan tp=2,pp=2",
+        "python -m simulator step",
+        "step 3/3",
+        "tokens/s",
+        "MFU",
+        "MB",
+    ):
+        assert word in result.output
+    shown = [line.split() for line in result.output.splitlines() if line.startswith("step")]
+    for words, step in zip(shown, expected, strict=True):
+        assert float(words[3]) == pytest.approx(step["loss"], abs=1e-3)
+    priced = next(line for line in result.output.splitlines() if "simulator step" in line).split(": ")[1]
+    answer = subprocess.run([sys.executable, *priced.split()[1:]], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "4 x laptop-cpu" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--plan dp=2,foo=3", "a plan is KEY=VALUE,… with the keys dp, tp, pp"),
+        ("--plan dp", "not dp"),
+        ("--plan dp=2,dp=4", "dp stands twice in the plan dp=2,dp=4"),
+        ("--plan tp=x", "tp must be a whole number, not x"),
+        (
+            "--plan sequence_parallel=maybe",
+            "sequence_parallel must be one of true, yes, false, no, not maybe",
+        ),
+        ("--plan tp=3", "tp must divide the 4 heads, not 3"),
+        ("--plan pp=8", "8 pipeline stages need as many layers; the model has 4"),
+        ("--plan pp=2,zero=3", "zero must be 0 or 1 with pp 2, not 3"),
+        ("--plan dp=3", "global batch must be a multiple of dp x micro-batch = 3, not 16"),
+        ("--plan cp=2", "cp must be 1, not 2"),
+        (
+            "--plan tp=2,sequence_parallel=yes --sequence 63",
+            "the sequence of 63 cannot be split into 2 equal pieces",
+        ),
+        ("--heads 3", "hidden_size 128 does not divide into 3 heads"),
+        ("--resume", "--resume needs --checkpoint"),
+        ("--save-every 3", "--save-every needs --checkpoint"),
+        ("--gpu tpu", "gpu must be one of v100"),
+        ("--steps 0", "0 is not in the range x>=1"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence_and_exit_code_2(line, sentence):
+    result = run(line)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
+    result = run(f"--resume --checkpoint {tmp_path}")
+    assert result.exit_code == 2
+    assert "holds no complete checkpoint to resume from" in result.output
+
+
+def test_help_fits_80_columns_and_needs_no_torch():
+    assert max(map(len, run("--help").output.splitlines())) <= 80
+    code = "import sys, course_lib.train.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -77,7 +77,8 @@ class Job:
         if self.model == "bert":
             task = package_task(classes=PACKAGES, length=self.sequence)
             return Samples((task.tokens, task.mask.long(), task.labels), task.mask.sum(1))
-        tokens, targets = language_windows(corpus_tokens("bytes"), self.sequence)
+        corpus = corpus_tokens("bytes").to(torch.uint8)  # it travels to the ranks
+        tokens, targets = language_windows(corpus, self.sequence)
         return Samples((tokens, targets), torch.full((len(tokens),), self.sequence))
 
 

@@ -33,16 +33,17 @@ from simulator.predict.flops import model_flops
 Tell = Callable[[dict[str, Any]], None]
 
 
-def train(mesh: DeviceMesh, job: Job, tell: Tell) -> dict[str, Any]:
+def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None) -> dict[str, Any]:
     """Train on this rank. Returns what the last step held and sent here.
 
     Args:
         tell: called on rank 0 with each step's figures.
+        samples: None: rank 0 reads them, and sends them to the others.
     """
     plain = job.make_model()
     flops = sum(model_flops(model_shape(plain, job.sequence), job.plan.global_batch).values())
     model, optimizer = parallelize(plain, job.plan, mesh, lr=job.lr)
-    samples = same_everywhere(job)
+    samples = samples or same_everywhere(job)
     first = resume(job, model, optimizer) if job.resume else 0
     numbers = torch.arange(len(samples.tokens))
     chosen = batches((numbers,), job.plan.global_batch, seed=job.seed)
@@ -80,7 +81,7 @@ def train_step(
 
 
 def same_everywhere(job: Job) -> Samples:
-    """Rank 0 reads the data, and sends it: Python's documentation differs a little between machines."""
+    """The data of rank 0 on all ranks: Python's documentation differs a little between machines."""
     sent: list[Any] = [job.load_data() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(sent, src=0)
     return sent[0]

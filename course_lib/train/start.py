@@ -71,7 +71,7 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
     report.begin(priced(job, name))
     try:
         with listening(report.step) as tell:
-            ranks = launch(train, mesh=mesh, args=(job, tell), timeout=None, quiet=True)
+            ranks = launch(train, mesh=mesh, args=(job, tell, job.load_data()), timeout=None, quiet=True)
     except RankError as error:
         refused = isinstance(error.__cause__, ValueError) and not report.begun
         click.echo(f"Error: {error.__cause__}" if refused else str(error), err=True)

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.distributed import pipelining
 
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
@@ -456,56 +454,6 @@ def test_traffic_of_a_v_with_tied_embeddings(trained):
     for rank in trained:
         measured, expected = rank["tied_on_one_rank"]
         assert measured == expected
-
-
-# ---- torch's own ------------------------------------------------------------------------------------------
-
-OFFICIAL = {
-    "gpipe": pipelining.ScheduleGPipe,
-    "1f1b": pipelining.Schedule1F1B,
-    "interleaved-1f1b": pipelining.ScheduleInterleaved1F1B,
-    "zb-v": pipelining.ScheduleZBVZeroBubble,
-    "dualpipe-v": pipelining.ScheduleDualPipeV,
-}
-
-
-def beside_official(mesh):
-    rows = 8
-    inputs, targets = token_data(rows)
-    targets = targets.clamp(min=0)  # torch's schedules take the mean of means
-    found = {}
-    for name, kind in OFFICIAL.items():
-        schedule = make_schedule(name, mesh.size(), rows)
-        ours, theirs = (
-            rank_stages(gpt(num_layers=8, tie_embeddings=False), schedule, mesh) for _ in range(2)
-        )
-        loss = Pipeline(ours, schedule, mesh).step(cut_batch((inputs, targets), rows))
-        held = [
-            pipelining.PipelineStage(stage, i, schedule.stages, current_device(), group=mesh.get_group())
-            for i, stage in theirs.items()
-        ]
-        step = kind(held[0] if schedule.chunks == 1 else held, rows, loss_fn=mean_cross_entropy).step
-        losses = []
-        last = schedule.stages - 1 in theirs
-        step(*[inputs] * (0 in theirs), **({"target": targets, "losses": losses} if last else {}))
-        gradients = {n: p.grad for stage in theirs.values() for n, p in stage.named_parameters()}
-        pipeline = Pipeline(ours, schedule, mesh)
-        found[name] = (
-            difference(pipeline, gradients),
-            abs(loss.item() - torch.stack(losses).mean().item()) if last else 0.0,
-        )
-    return found
-
-
-def mean_cross_entropy(logits, targets):
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
-
-
-def test_equals_torch_distributed_pipelining():
-    for rank in launch(beside_official, mesh={"pp": 4}):
-        for name, (gradients, loss) in rank.items():
-            assert gradients < 1e-11, name
-            assert loss < 1e-11, name
 
 
 # ---- what is refused --------------------------------------------------------------------------------------

@@ -82,9 +82,8 @@ class Messages:
     def __init__(self, schedule: Schedule, mesh: DeviceMesh) -> None:
         self.schedule, self.rank = schedule, mesh.get_local_rank()
         self.group, self.group_up = groups_for_both_directions(mesh.get_group())
-        self.kinds: dict[
-            tuple[int, Hashable], tuple[Kind, ...]
-        ] = {}  # stage, shapes of the microbatch -> outputs
+        # What a stage makes of a microbatch, by the stage and the microbatch's shapes.
+        self.kinds: dict[tuple[int, Hashable], tuple[Kind, ...]] = {}
         self.couriers: dict[int, Courier] = {}
 
     def begin(self, microbatches: Sequence[Sequence[Tensor]], forward_only: bool = False) -> None:

@@ -65,7 +65,8 @@ class SplitBackward:
     def _join_output(self, edge: GradientEdge, gradient: Tensor, weights: frozenset[Node]) -> None:
         gradients = list(self.received.get(edge.node, ()))
         gradients += [None] * (edge.output_nr + 1 - len(gradients))
-        gradients[edge.output_nr] = gradient
+        known = gradients[edge.output_nr]
+        gradients[edge.output_nr] = gradient if known is None else known + gradient
         self.places[edge.node], self.received[edge.node] = weights, gradients
 
     def weights(self) -> None:

@@ -41,14 +41,15 @@ class SharedBesideThePath(nn.Module):
 
 
 class SeveralOutputs(nn.Module):
-    """The second output depends on weights alone, the third on nothing that has a gradient."""
+    """One output depends on weights alone and is returned twice, one has no gradient."""
 
     def __init__(self):
         super().__init__()
         self.linear, self.table = nn.Linear(8, 8), nn.Parameter(torch.randn(4, 8))
 
     def forward(self, x):
-        return self.linear(x), self.table * 2, x.detach()
+        table = self.table * 2
+        return self.linear(x), table, x.detach(), table
 
 
 class PassedOn(nn.Module):

@@ -70,9 +70,11 @@ class LinearOfGathered(torch.autograd.Function):
         if needs_weight:
             again.start(shard)
         if needs_x:
-            dx = gradient @ weight.to(gradient.dtype)  # (batch, seq, in), a part of a sum
+            # (batch, seq, in), a part of a sum
+            dx = gradient @ weight.to(gradient.dtype)
         if needs_weight:
-            dweight = rows.T @ again.finish().flatten(0, -2).to(gradient.dtype)  # (out/tp, in)
+            whole = again.finish().flatten(0, -2)  # (batch * seq, in)
+            dweight = rows.T @ whole.to(gradient.dtype)  # (out/tp, in)
         if needs_bias:
             dbias = rows.sum(0)
         return dx, dweight, dbias, None, None

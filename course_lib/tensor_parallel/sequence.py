@@ -42,7 +42,8 @@ class GatherSequence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return sum_to_shards(gradient, ctx.group, "reduce-scatter g"), None
+        own = sum_to_shards(gradient, ctx.group, "reduce-scatter g")
+        return own, None
 
 
 class ScatterSequence(torch.autograd.Function):
@@ -55,7 +56,8 @@ class ScatterSequence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return Gathering(gradient, ctx.group, "all-gather g-bar").wait(), None
+        whole = Gathering(gradient, ctx.group, "all-gather g-bar").wait()
+        return whole, None
 
 
 class WholeSequence(torch.autograd.Function):
@@ -76,19 +78,22 @@ class Gathering:
 
     def __init__(self, x: Tensor, group: ProcessGroup, name: str) -> None:
         self.x, self.ranks = x.contiguous(), group.size()
-        self.parts = x.new_empty(self.ranks * x.shape[0], *x.shape[1:])  # (tp * batch, seq/tp, hidden)
+        # (tp * batch, seq/tp, hidden)
+        self.parts = x.new_empty(self.ranks * x.shape[0], *x.shape[1:])
         self.end = trace.begin("communication", name)
         self.work = all_gather(self.parts, self.x, group=group, async_op=True)
 
     def wait(self) -> Tensor:
         self.work.wait()
         self.end()
-        return self.parts.unflatten(0, (self.ranks, -1)).transpose(0, 1).flatten(1, 2)  # (batch, seq, hidden)
+        parts = self.parts.unflatten(0, (self.ranks, -1))
+        return parts.transpose(0, 1).flatten(1, 2)  # (batch, seq, hidden)
 
 
 def sum_to_shards(x: Tensor, group: ProcessGroup, name: str) -> Tensor:
     check_sequence(x.shape[1], group.size())
-    parts = x.unflatten(1, (group.size(), -1)).transpose(0, 1).contiguous()  # (tp, batch, seq/tp, hidden)
+    parts = x.unflatten(1, (group.size(), -1))  # (batch, tp, seq/tp, hidden)
+    parts = parts.transpose(0, 1).contiguous()
     own = torch.empty_like(parts[0])  # (batch, seq/tp, hidden)
     with trace.span("communication", name):
         reduce_scatter(own, parts.flatten(0, 1), group=group)

@@ -30,7 +30,7 @@ def plot_parts(bars: Mapping[str, Mapping[str, float]], x: str = "", alt: str | 
     totals = {name: sum(parts.values()) for name, parts in bars.items()}
     unit, size = unit_of(max(totals.values()))
     names = list(dict.fromkeys(part for parts in bars.values() for part in parts))
-    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axis = figure.subplots()
     base = [0.0] * len(bars)
     for i, part in enumerate(names):

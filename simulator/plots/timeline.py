@@ -45,6 +45,7 @@ DENSE = 1500  # spans in one drawing beyond which boxes become pixels and lose t
 def plot_timeline(
     *timelines: Timeline,
     titles: Sequence[str] | None = None,
+    over: Sequence[Timeline] | None = None,
     unit: str = "",
     width: float = WIDTH,
     alt: str | None = None,
@@ -55,6 +56,8 @@ def plot_timeline(
         timelines: predicted or measured. Spans are coloured by what their names say they are; the number in a
             box is the microbatch or layer, and ``b0`` is bucket 0.
         titles: one for each timeline; None: the schedule's name where there is one.
+        over: for each timeline another one, of which the computing is drawn over it as dark frames: what was
+            predicted, over what was measured.
         unit: of the time axis, such as ``"seconds"``; without it the axis has no numbers.
         width: inches; the default fills a notebook's column, a file may be wider.
         alt: the sentence that says what is seen; by default one with lengths and idle times, which for a
@@ -66,24 +69,28 @@ def plot_timeline(
         raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
     positive(width=width)
     titles = _titles(timelines, titles)
+    framed: Sequence[Timeline | None] = [None] * len(timelines) if over is None else over
+    if len(framed) != len(timelines):
+        raise ValueError(f"{len(timelines)} drawings need as many timelines over them, not {len(framed)}")
     rows = [_rows(timeline) for timeline in timelines]
     heights = [sum(height for *_, height in lanes) for lanes in rows]
     figure = Figure(figsize=(width, 0.75 + sum(0.3 * h + 0.5 for h in heights)), layout="constrained")
     axes = figure.subplots(len(timelines), 1, squeeze=False, height_ratios=[h + 1 for h in heights])[:, 0]
-    longest = max(timeline.makespan for timeline in timelines) or 1
+    longest = max(timeline.makespan for timeline in (*timelines, *filter(None, framed))) or 1
     names = [_row_name(rank, lane) for lanes in rows for rank, lane, _ in lanes]
     room = 72 * width - 0.6 * TEXT * max(map(len, names)) - 15  # points from left to right
     drawn: set[str] = set()
-    for axis, timeline, lanes, title in zip(axes, timelines, rows, titles, strict=True):
+    for axis, timeline, frames, lanes, title in zip(axes, timelines, framed, rows, titles, strict=True):
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlim(0, longest)
         drawn |= _draw(axis, timeline, lanes, points=room / longest)
+        if frames is not None:
+            _frame(axis, frames, lanes)
         if not unit:
             axis.set_xticks([])
     axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right")
-    _legend(
-        figure, width, drawn, chunks=any(chunks > 1 for t in timelines for _, chunks in _stages(t).values())
-    )
+    chunks = any(chunks > 1 for t in timelines for _, chunks in _stages(t).values())
+    _legend(figure, width, drawn, chunks=chunks, framed=over is not None)
     return render(figure, alt or "; ".join(map(_sentence, timelines, titles)) + ".")
 
 
@@ -149,6 +156,23 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
     return used
 
 
+def _frame(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]]) -> None:
+    """The computing of another timeline, as empty boxes over rows that are drawn already."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    top, boxes = 0.0, []
+    for rank, lane, height in rows:
+        low, high = -top - height * 0.95, -top - height * 0.05
+        for span in timeline.of(rank, lane) if lane == "compute" else ():
+            start, end = span.start - timeline.start, span.end - timeline.start
+            boxes.append([(start, low), (start, high), (end, high), (end, low), (start, low)])
+        top += height
+    if boxes:
+        path = Path.make_compound_path(*[Path(box, closed=True) for box in boxes])
+        axis.add_patch(PathPatch(path, facecolor="none", edgecolor=INK, linewidth=0.9, clip_on=False))
+
+
 def _label(name: str) -> str:
     """What a box says: the number of its microbatch or layer. A bucket says ``b0``: it is no layer's number."""
     prefix = "b" if name.startswith("bucket ") else ""
@@ -211,11 +235,13 @@ def lightness(colour: str) -> float:
     return 1.16 * luminance ** (1 / 3) - 0.16 if luminance > 0.008856 else 9.033 * luminance
 
 
-def _legend(figure: Figure, width: float, used: set[str], chunks: bool) -> None:
+def _legend(figure: Figure, width: float, used: set[str], chunks: bool, framed: bool = False) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(color=first, label=name) for name, (first, _) in COLOURS.items() if name in used]
     patches.append(Patch(color=IDLE, label="idle"))
+    if framed:
+        patches.append(Patch(facecolor="none", edgecolor=INK, label="predicted"))
     if chunks:
         patches.append(Patch(color="none", label="(paler: a later chunk of the rank)"))
     letters = max(len(patch.get_label()) for patch in patches) if len(patches) > 4 else 0

@@ -1,4 +1,4 @@
-"""A timeline of one rank in which every kind of message has a row of its own."""
+"""Timelines made ready to be drawn: one rank with a row for every kind of message, or all ranks without messages."""
 
 from __future__ import annotations
 
@@ -25,4 +25,13 @@ def rows_of_rank(timeline: Timeline, rank: int = 0) -> Timeline:
             end=1e3 * (span.end - timeline.start),
         )
         for span in spans
+    )
+
+
+def compute_rows(timeline: Timeline) -> Timeline:
+    """What every rank computed, in milliseconds from the first start, without its messages."""
+    spans = timeline.of(lane="compute")
+    zero = min((span.start for span in spans), default=0.0)
+    return Timeline(
+        span._replace(start=1e3 * (span.start - zero), end=1e3 * (span.end - zero)) for span in spans
     )

@@ -45,12 +45,22 @@ def plot_bubble_and_memory(
         axis.plot(*zip(*measured.values(), strict=True), "x", color=MEASURED, markersize=8, markeredgewidth=2)
         axis.lines[-1].set_label("measured")
         axis.legend(fontsize=TEXT, frameon=False, loc="upper right")
-    for point, those in names.items():
-        axis.annotate(
-            "\n".join(those), point, xytext=(7, 6), textcoords="offset points", fontsize=TEXT, va="bottom"
-        )
     every = [*predicted.values(), *(measured or {}).values()]
-    axis.set_xlim(0, 1.25 * max(memory for memory, _ in every))
+    longest = 1.25 * max(memory for memory, _ in every) or 1
+    axis.set_xlim(0, longest)
+    taken: dict[float, float] = {}  # bubble -> how far the labels at this height reach to the right
+    for point, those in sorted(names.items()):
+        below = point[0] < taken.get(point[1], -1)  # it would lie on the label of the point to its left
+        axis.annotate(
+            "\n".join(those),
+            point,
+            xytext=(7, -6 if below else 6),
+            textcoords="offset points",
+            fontsize=TEXT,
+            va="top" if below else "bottom",
+        )
+        letters = max(map(len, those))
+        taken[point[1]] = point[0] + longest * (7 + 0.65 * TEXT * letters) / (72 * WIDTH - 60)
     axis.set_ylim(0, 1.25 * max(bubble for _, bubble in every) or 1)
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_xlabel(x, fontsize=TEXT, loc="right")

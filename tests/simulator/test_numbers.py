@@ -282,6 +282,7 @@ ELSEWHERE = {
     "Chain, Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
+    "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_parts": "bytes by name, tried in test_plots.py",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",

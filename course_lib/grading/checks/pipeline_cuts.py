@@ -240,7 +240,10 @@ def _judge(report: Report, judged: list[Judged], case: Case, got: Any) -> None:
         "cuts that fit and have a faster slowest stage",
         slower,
         0,
-        mistakes={text: partial(lambda s, n: n if explains(s) else None, slip, slower) for text, slip in SLIPS.items()},
+        mistakes={
+            text: partial(lambda s, n: n if explains(s) else None, slip, slower)
+            for text, slip in SLIPS.items()
+        },
         given=(),
         task="its slowest stage is as fast as that of any cut that fits",
     )

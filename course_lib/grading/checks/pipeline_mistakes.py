@@ -90,9 +90,7 @@ def split(
 
 
 def all_weights_last(p: int, m: int) -> Orders:
-    return [
-        pairs + [("W", i) for i in range(m)] for pairs in in_turn(lambda r, p: p - 1 - r)(p, m)
-    ]
+    return [pairs + [("W", i) for i in range(m)] for pairs in in_turn(lambda r, p: p - 1 - r)(p, m)]
 
 
 def split_forwards_first(p: int, m: int) -> Orders:
@@ -109,9 +107,7 @@ SPLIT: Mistakes = {
         lambda r, p: p - r, lambda r, p: p - 1 - r
     ),
     "when each rank puts off one weight part too many": split(lambda r, p: p - r, lambda r, p: r + 1),
-    "when each rank puts off one weight part too few": split(
-        lambda r, p: p - r, lambda r, p: max(r - 1, 0)
-    ),
+    "when each rank puts off one weight part too few": split(lambda r, p: p - r, lambda r, p: max(r - 1, 0)),
     "when every rank puts off p - 1 weight parts, as the last rank does": split(
         lambda r, p: p - r, lambda r, p: p - 1
     ),

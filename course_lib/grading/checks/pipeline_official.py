@@ -156,13 +156,17 @@ def mistakes(ranks: int, tokens: Tensor, targets: Tensor, m: int) -> dict[str, C
         return 1 / count if count else float("nan")
 
     return {
-        "when each microbatch's mean is taken, and the means are averaged": gradients(lambda t: own_mean(t) / m),
+        "when each microbatch's mean is taken, and the means are averaged": gradients(
+            lambda t: own_mean(t) / m
+        ),
         "when each microbatch's mean is taken, and the means are added up": gradients(own_mean),
         "when the gradients are divided by the number of microbatches, too (`scale_grads`)": gradients(
             lambda t: 1 / counted / m
         ),
         "when the sum of all losses is not divided at all": gradients(lambda t: 1.0),
-        "when the sum of all losses is divided by the number of microbatches only": gradients(lambda t: 1 / m),
+        "when the sum of all losses is divided by the number of microbatches only": gradients(
+            lambda t: 1 / m
+        ),
         "when targets of −100 are counted, too": gradients(lambda t: 1 / targets.numel()),
         "when the rows that were added are counted, too": gradients(lambda t: 1 / rows[1].numel()),
         "when the rows at the end are left out that fill no whole microbatch": lambda: oracle(
@@ -195,7 +199,10 @@ def check_11_4(report: Report, pipeline_step: Callable[..., Any]) -> None:
 def _judge(report: Report, found: list[dict], ranks: int, tokens: Tensor, targets: Tensor, m: int) -> None:
     loss, want = oracle(ranks, tokens, targets, _mean)
     missing = [
-        f"{name} of rank {rank}" for rank in range(ranks) for name, g in found[rank]["gradients"].items() if g is None
+        f"{name} of rank {rank}"
+        for rank in range(ranks)
+        for name, g in found[rank]["gradients"].items()
+        if g is None
     ]
     report.true(
         not missing,
@@ -234,7 +241,9 @@ def _judge(report: Report, found: list[dict], ranks: int, tokens: Tensor, target
         "microbatches at once beyond what a rank may have",
         max(peak - (ranks - rank) for rank, peak in enumerate(peaks)),
         0,
-        mistakes={"when all forwards run first, as in `ScheduleGPipe`": max(m - (ranks - r) for r in range(ranks))},
+        mistakes={
+            "when all forwards run first, as in `ScheduleGPipe`": max(m - (ranks - r) for r in range(ranks))
+        },
         given=(),
         task="at most `ranks - r` microbatches have begun and not ended",
     )

@@ -98,8 +98,14 @@ def _judge(
     last = list(names)[-1]
     held = [_at_once(pairs, last) for pairs in orders]
     over = next((r for r in range(p) if held[r] > room(r)), None)
-    wrong = "" if over is None else f"rank {over} has {held[over]} microbatches at once, and room for {room(over)}"
-    report.true(over is None, "no rank has more microbatches at once than it may", wrong, **given, task=tasks[1])
+    wrong = (
+        ""
+        if over is None
+        else f"rank {over} has {held[over]} microbatches at once, and room for {room(over)}"
+    )
+    report.true(
+        over is None, "no rank has more microbatches at once than it may", wrong, **given, task=tasks[1]
+    )
     length = round(simulate(schedule, 1, 1, 1).makespan)
     made = {text: program(p, m) for text, program in mistakes.items()}
     report.at_most(

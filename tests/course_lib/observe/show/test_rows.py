@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.observe.show.rows import rows_of_rank
+from course_lib.observe.show.rows import compute_rows, rows_of_rank
 from simulator.ledgers.timeline import Span, Timeline
 
 TIMELINE = Timeline(
@@ -27,3 +27,11 @@ def test_messages_of_two_kinds_have_two_rows_and_times_are_milliseconds_from_the
 def test_a_rank_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="rank 2 is not in the timeline; its ranks are \\[0, 1\\]"):
         rows_of_rank(TIMELINE, 2)
+
+
+def test_what_all_ranks_compute_begins_at_zero_milliseconds_without_their_messages():
+    assert list(compute_rows(TIMELINE).spans) == [
+        Span(0, "compute", "F 0", 0.0, 1000.0),
+        Span(1, "compute", "F 0", 0.0, 7000.0),
+    ]
+    assert not compute_rows(Timeline([])).spans

@@ -131,7 +131,9 @@ class Judged:
     def least_bytes(self) -> bool:
         """Whether the fullest rank holds as little as it can: memory is balanced, and not time."""
         least = min(max(bytes_of(self.case, cut)) for cut in cuts(len(self.case.layers), self.case.ranks))
-        return self.cut is not None and max(bytes_of(self.case, self.cut)) == least
+        if self.cut is None:
+            return least > self.case.capacity
+        return max(bytes_of(self.case, self.cut)) == least
 
     def even(self) -> bool:
         return self.cut in (_even(self.case), _even_late(self.case))
@@ -174,32 +176,45 @@ def _capacity(case: Case, share: float) -> int:
     return needs[min(int(share * len(needs)), len(needs) - 1)]
 
 
-# Blocks, ranks, microbatches, and the share of the cuts that fit (below 0: none does).
+# Blocks, ranks, microbatches, the share of the cuts that fit, and what the layers are drawn from. With a share below 0
+# none fits: -0.15 gives 15 % of the bytes that the best cut needs.
+# The layers are multiplied by a new number each time, so no answer can know them; which cuts are good stays the same,
+# and with these layers the likely mistakes give different cuts.
 CASES = [
-    (6, 2, 8, 0.9),
-    (7, 3, 8, 0.3),
-    (8, 4, 8, 0.1),
-    (8, 4, 8, 0.0),
-    (8, 4, 2, 0.1),
-    (3, 5, 8, 0.0),
-    (4, 1, 8, 0.0),
-    (5, 3, 1, 0.2),
-    (6, 3, 8, -1),
+    (6, 2, 8, 0.9, 28),
+    (7, 3, 8, 0.3, 6),
+    (8, 4, 8, 0.1, 1),
+    (8, 4, 8, 0.0, 2),
+    (8, 4, 2, 0.1, 3),
+    (8, 4, 2, 0.02, 4),
+    (3, 5, 8, 0.0, 5),
+    (4, 1, 8, 0.0, 6),
+    (5, 3, 1, 0.2, 7),
+    (6, 3, 8, -1, 8),
+    (5, 2, 8, -0.15, 9),
 ]
+
+
+def make_case(blocks: int, ranks: int, microbatches: int, share: float, drawn_from: int, times: int) -> Case:
+    layers = [
+        Layer(*(times * number for number in layer)) for layer in _model(random.Random(drawn_from), blocks)
+    ]
+    case = Case(layers, ranks, microbatches, 0)
+    capacity = _capacity(case, max(share, 0))
+    return case._replace(capacity=capacity if share >= 0 else int(-share * capacity) - 1)
 
 
 @check
 def check_11_3(report: Report, cut_into_stages: Callable[..., Any]) -> None:
     judged: list[Judged] = []
-    for blocks, ranks, microbatches, share in CASES:
-        what = "nothing fits" if share < 0 else "one cut fits" if share == 0 else "some cuts fit"
+    for blocks, ranks, microbatches, share, drawn_from in CASES:
+        what = "nothing fits" if share < 0 else "hardly any cut fits" if share < 0.1 else "some cuts fit"
         name = f"{blocks + 2} layers, {ranks} rank{'s' * (ranks > 1)}, "
         name += f"{microbatches} microbatch{'es' * (microbatches > 1)}, {what}"
         with report.case(name):
-            case = Case(_model(random.Random(report.seed()), blocks), ranks, microbatches, 0)
-            capacity = _capacity(case, max(share, 0)) - (share < 0)
-            case = case._replace(capacity=capacity)
-            got = cut_into_stages(list(case.layers), ranks, microbatches, capacity)
+            times = random.Random(report.seed()).randint(2, 900)
+            case = make_case(blocks, ranks, microbatches, share, drawn_from, times)
+            got = cut_into_stages(list(case.layers), ranks, microbatches, case.capacity)
             _judge(report, judged, case, got)
 
 

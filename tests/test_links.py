@@ -24,7 +24,8 @@ def words(path):
         if cell["cell_type"] == "markdown":
             yield re.sub(r"```.*?```|`[^`\n]*`", "", "".join(cell["source"]), flags=re.DOTALL)
         for output in cell.get("outputs", []):
-            yield "".join(output.get("data", {}).get("text/html", ""))
+            html = "".join(output.get("data", {}).get("text/html", ""))
+            yield " ".join(re.findall(r"href=\"[^\"]*\"", html))  # a listing may hold `x[i](y)`, which is no link
 
 
 def anchors(path):

@@ -25,7 +25,7 @@ def words(path):
             yield re.sub(r"```.*?```|`[^`\n]*`", "", "".join(cell["source"]), flags=re.DOTALL)
         for output in cell.get("outputs", []):
             html = "".join(output.get("data", {}).get("text/html", ""))
-            yield " ".join(re.findall(r"href=\"[^\"]*\"", html))  # a listing may hold `x[i](y)`, which is no link
+            yield " ".join(re.findall(r"<a\b[^>]*>", html))  # a listing may hold `x[i](y)`, which is no link
 
 
 def anchors(path):

@@ -40,13 +40,8 @@ CHAPTERS = {
     "07": Chapter("fsdp", ("06",), 40),
     "08": Chapter("recomputation", ("03",), 40),
     "09": Chapter("tensor_parallel", ("03", "04"), 40),
-<<<<<<< HEAD
     "10": Chapter("sequence_parallel", ("08", "09"), 40),
-    "11": Chapter("pipeline_parallel", ("03", "04")),
-=======
-    "10": Chapter("sequence_parallel", ("08", "09")),
     "11": Chapter("pipeline_parallel", ("03", "04"), 40),
->>>>>>> b0590b7 (Chapter 11 in the glossary, the map and the README)
     "12": Chapter("three_dimensions", ("05", "10", "11")),
     "13": Chapter("galaxy", ("10", "11")),
     "14": Chapter("context_parallel", ("04", "15")),

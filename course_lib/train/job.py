@@ -15,7 +15,6 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from simulator.inputs.plan import Plan
 
-MODELS = ("gpt", "bert", "llama")
 BYTES, WORD_PIECES, PACKAGES = 256, 30522, 8  # words of the two tokenizers, and classes of the task
 
 

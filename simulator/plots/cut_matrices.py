@@ -65,6 +65,7 @@ class _Row:
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_aspect("equal")
         axis.set_axis_off()
+        axis.set(xticks=[], yticks=[])
         axis.set_xlim(-0.02, 6.75)
 
     def matrix(

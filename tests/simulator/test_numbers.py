@@ -45,6 +45,7 @@ from simulator.predict import (
     step,
     traffic,
     unsharded,
+    vocabulary_traffic,
 )
 from simulator.predict.memory_over_time import peak_saved, replay
 
@@ -258,6 +259,9 @@ CALLS = {
         "layers": 2,
         "itemsize": 2,
     },
+    vocabulary_traffic.embedding_traffic: {"tokens": 6, "hidden": 4, "ranks": 2, "itemsize": 2},
+    vocabulary_traffic.head_traffic: {"tokens": 6, "hidden": 4, "ranks": 2, "itemsize": 2},
+    vocabulary_traffic.loss_traffic: {"tokens": 6, "ranks": 2, "itemsize": 4},
     traffic.plan_traffic: {"shape": GPT2, "plan": PLAN, "stage": 1},
     traffic.data_parallel_traffic: {"shape": GPT2, "plan": PLAN, "stage": 1},
     traffic.padded: {"sizes": [5, 6], "ranks": 2},

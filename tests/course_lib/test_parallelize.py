@@ -17,9 +17,11 @@ from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.runtime.rank_order import coordinates, rank_groups
+from course_lib.runtime.world import preload
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 
+preload("course_lib.parallelize")  # 25 ranks need not import it
 STEPS, BATCH, SEQ, CLIP = 3, 7, 12, 0.1
 VOCAB = 97  # a prime: the vocabulary is dealt out unevenly
 CLASSES = 5
@@ -79,9 +81,20 @@ def one_device(name):
     return losses, norms, first, model.state_dict()
 
 
+MESHES = {}
+
+
+def mesh_of(plan):
+    """Made once: to connect eight ranks along three axes takes longer than a step."""
+    axes = mesh_axes(plan)
+    if (sizes := tuple(axes.values())) not in MESHES:
+        MESHES[sizes] = make_mesh(axes)
+    return MESHES[sizes]
+
+
 def run(plan, name, expected, official_clip=False):
     """How far losses, gradient norms, first gradients and parameters under a plan are from one device."""
-    mesh = make_mesh(mesh_axes(plan))
+    mesh = mesh_of(plan)
     start = make(name, seed=dist.get_rank())  # a model of its own on each rank: rank 0's counts
     model, optimizer = parallelize(start, plan, mesh, torch.optim.AdamW, lr=1e-2)
     losses, norms, first = [], [], None
@@ -179,7 +192,7 @@ def everything(cases, expected):
 def check_groups():
     """Megatron-LM's rank order is that of the mesh."""
     sizes = {"tp": 2, "dp": 2, "pp": 2}
-    mesh = make_mesh(mesh_axes(Plan(**sizes)))
+    mesh = mesh_of(Plan(**sizes))
     for axis in sizes:
         own = dist.get_process_group_ranks(mesh[axis].get_group())
         assert own in rank_groups(sizes, axis)
@@ -201,7 +214,7 @@ def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
 
 def make_parallel(settings, name="gpt", model=None):
     plan = Plan(**{"precision": "fp32"} | settings)
-    mesh = make_mesh(mesh_axes(plan))
+    mesh = mesh_of(plan)
     return parallelize(model or make(name), plan, mesh, torch.optim.AdamW, lr=1e-2)
 
 
@@ -338,7 +351,7 @@ def refused(mesh):
     for settings, _ in REFUSED:
         plan = Plan(**{"precision": "fp32"} | settings)
         model = gpt(num_heads=3, hidden_size=12) if plan.tp > 1 else gpt()
-        own = make_mesh(mesh_axes(plan)) if plan.ranks == 2 else mesh
+        own = mesh_of(plan) if plan.ranks == 2 else mesh
         if plan.ranks == 1:
             own = DeviceMesh(
                 mesh.device_type, torch.zeros(1, 1, 1, dtype=torch.int), mesh_dim_names=("pp", "dp", "tp")

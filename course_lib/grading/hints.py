@@ -12,9 +12,10 @@ case at hand, and its sentence completes "This is what comes out …"::
 A sentence is printed under a fact that is wrong only when all of this holds:
 
 - its program gives exactly what the answer gave, and not what is right;
-- no other program of the same fact gives that too, unless the way there (the messages sent) or another failed fact
-  tells the two apart;
-- no fact that the answer got right would have come out wrong by it.
+- it gives what the answer gave in every other wrong fact that it was written for, too, where it can be computed:
+  what explains one case and not the next is a coincidence;
+- no fact that the answer got right would have come out wrong by it;
+- no other program of the same fact passes all of this, unless the way there (the messages sent) tells the two apart.
 
 Where that is not so, nothing is guessed: the reader gets the case, the first difference and the task's sentence.
 """
@@ -27,14 +28,15 @@ from typing import Any
 
 SHOWN = 3  # failures that are told in full
 
-_NOTHING = object()  # what a mistake gives that raises
+_NOTHING = object()  # what a mistake gives that raises, or gives None: it cannot be made here
 
 
 class Comparison:
     """What came out, what should have, and what each likely mistake would have given.
 
     Args:
-        mistakes: sentence -> the value that this mistake gives, or the program that computes it.
+        mistakes: sentence -> the value that this mistake gives, or the program that computes it; None, or a program
+            that raises, where the mistake cannot be made.
         given: arguments of the programs. With them, facts that came out right count as evidence, too.
         alike: whether two results are the same, by the measure of this fact.
         closer: where several mistakes give the same result, whether two of them also came about in the same way.
@@ -57,6 +59,10 @@ class Comparison:
         """Whether this mistake gives what the answer gave, and that is wrong."""
         value = self._value(sentence)
         return value is not _NOTHING and self._same(self.got, value) and not self._same(value, self.want)
+
+    def speaks_against(self, sentence: str) -> bool:
+        """Whether the answer is wrong here in another way than this mistake, which can be made here."""
+        return self._value(sentence) is not _NOTHING and not self.explained_by(sentence)
 
     def rules_out(self, sentence: str) -> bool:
         """Whether this mistake would have given something else than the answer, which was right here."""
@@ -81,9 +87,10 @@ class Comparison:
         if sentence not in self._values:
             value = self.mistakes[sentence]
             try:
-                self._values[sentence] = value(*(self.given or ())) if callable(value) else value
+                value = value(*(self.given or ())) if callable(value) else value
             except Exception:  # a mistake that cannot be made here explains nothing
-                self._values[sentence] = _NOTHING
+                value = None
+            self._values[sentence] = _NOTHING if value is None else value
         return self._values[sentence]
 
 
@@ -115,10 +122,9 @@ def name_mistakes(failures: Sequence[Failure], passed: Sequence[Comparison]) -> 
             continue
         found = [s for s in failure.comparison.mistakes if failure.comparison.explained_by(s)]
         found = [s for s in found if not any(each.rules_out(s) for each in passed)]
+        found = [s for s in found if not any(each.speaks_against(s) for each in wrong)]
         if len(found) > 1 and failure.comparison.closer is not None:
             found = [s for s in found if failure.comparison.came_about_by(s)]
-        if len(found) > 1:
-            found = [s for s in found if all(each.explained_by(s) for each in wrong if s in each.mistakes)]
         if len(found) == 1:
             (sentence,) = found
             failure.hint = f"This is what comes out {sentence}." if sentence.startswith("when ") else sentence

@@ -151,6 +151,11 @@ def test_a_mistake_that_a_right_case_rules_out_is_not_named():
     assert "This is what comes out" not in "\n".join(lines_of(lambda x: 5 if x == 3 else 2 * x))
 
 
+def test_a_mistake_that_explains_one_wrong_case_and_not_the_next_is_not_named():
+    """The squares of 1 and 3 come out, and three times 5: who squares does not do that."""
+    assert "This is what comes out" not in "\n".join(lines_of(lambda x: x * x if x < 5 else 3 * x))
+
+
 def test_of_two_mistakes_that_give_the_same_none_is_named():
     @check
     def check_99_4(report, double):
@@ -183,6 +188,20 @@ def test_a_mistake_that_cannot_be_made_here_explains_nothing():
     with pytest.raises(CheckFailed) as caught:
         check_99_6(lambda x: None)
     assert caught.value.lines == ["result is None: nothing was returned"]
+
+
+def test_a_mistake_that_gives_none_is_not_made_here():
+    @check
+    def check_99_8(report, double):
+        for x in (3, 4):
+            with report.case(f"x = {x}"):
+                odd = {"when odd numbers are squared": x * x if x % 2 else None}
+                report.equal("result", double(x), 2 * x, mistakes=odd)
+
+    for answer, named in ((lambda x: None, False), (lambda x: 9 if x == 3 else 1, True)):
+        with pytest.raises(CheckFailed) as caught:
+            check_99_8(answer)
+        assert ("This is what comes out" in str(caught.value)) == named
 
 
 def test_ranks_are_compared_one_by_one():

@@ -6,19 +6,25 @@ checks rely on before it unpacks the function, and compares when it has run.
 
 Looking at every function of torch takes a tenth of a second of processor time. The server from which ranks are forked
 does it once, when it imports this module, and each rank begins with what the server has seen.
+
+Starting ranks takes longer than most checks need them, so whoever grades hundreds of answers keeps them (``kept``).
 """
 
 from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from course_lib.grading import guard
+from course_lib.grading import guard, settings
 from course_lib.runtime import launch as _launch
+from course_lib.runtime.launch import checked_ranks
 from course_lib.runtime.serialize import pickle_call
-from course_lib.runtime.world import preload
+from course_lib.runtime.world import World, preload
+
+USES = 25  # launches after which kept ranks are replaced: groups that they have made stay open
 
 preload(__name__)
 _AT_START = guard.definitions()
@@ -34,11 +40,70 @@ def launch(
     Raises:
         Tampered: naming what was changed on a rank.
     """
-    results = _launch(_watched, ranks, args=(pickle_call(fn, args),), **options)
+    start = _launch if _kept is None else _on_kept
+    results = start(_watched, ranks, args=(pickle_call(fn, args),), **options)
     for changed, _ in results:
         if changed is not None:
+            _end_kept()
             raise guard.Tampered(changed)
     return [result for _, result in results]
+
+
+_kept: dict[int, tuple[World, int]] | None = (
+    None  # number of ranks -> the ranks, and how often they were used
+)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within it, launches of equally many ranks use the same processes, one after the other.
+
+    Where a rank raises, hangs or changes what is watched, all its peers are ended with it, and the next launch has new
+    ones. Python's and torch's settings are set back after each launch.
+    """
+    global _kept
+    _kept = {}
+    try:
+        yield
+    finally:
+        _end_kept()
+        _kept = None
+
+
+def _end_kept() -> None:
+    while _kept:
+        world, _ = _kept.popitem()[1]
+        world.stop()
+
+
+def _on_kept(
+    fn: Callable[..., Any],
+    ranks: int | None,
+    *,
+    args: tuple,
+    mesh: Mapping[str, int] | None = None,
+    timeout: float | None = 120.0,
+    backend: str | None = None,
+    quiet: bool = False,
+) -> list[Any]:
+    size = checked_ranks(ranks, mesh)
+    world, uses = _kept.pop(size, None) or (World(size, backend, quiet), 0)
+    world.show_output(not quiet)
+    results = world.run(_set_back_after, (fn, *args), mesh=mesh, timeout=timeout)  # ends them if it fails
+    if uses + 1 < USES:
+        _kept[size] = world, uses + 1
+    else:
+        world.stop()
+    return results
+
+
+def _set_back_after(*given: Any) -> Any:
+    *mesh, fn, call = given
+    settings.remember()
+    try:
+        return fn(*mesh, call)
+    finally:
+        settings.restore()
 
 
 def _watched(*packed: Any) -> tuple[str | None, Any]:

@@ -28,8 +28,9 @@ full (``source``)::
         ...
     '''
 
-The check cells run here in this process, on the answer alone. That the grader sees the same through a kernel
-is tested once per chapter: the solution earns every point.
+The check cells run here in this process, on the answer alone, and their ranks stay from one answer to the next. That
+the grader, which starts new ones, sees the same through a kernel is tested once per chapter: the solution earns every
+point.
 """
 
 import functools
@@ -40,6 +41,7 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.grading import ranks
 from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
 from course_lib.grading.failed import CheckFailed, TargetMissed
@@ -49,6 +51,13 @@ from course_lib.grading.report import TARGET
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks_that_stay():
+    """Hundreds of answers on ranks: to start new ones for each case would take most of the time."""
+    with ranks.kept():
+        yield
 
 
 @functools.cache

@@ -127,11 +127,12 @@ def check_04_2(report: Report, ring_all_gather: Callable[[Tensor, list[int]], Te
             )
             target = "Every rank sends to its right neighbour only, at most p − 1 messages"
             past = sum(event.peer != (r + 1) % ranks for r, event in outcome.sends)
-            ways = {}
-            if all(event.peer == (r - 1) % ranks for r, event in outcome.sends):
-                ways = {"when the ring turns to the left": past}
-            elif all(event.size == inputs[r].nbytes for r, event in outcome.sends):
-                ways = {"when every rank sends its rows to each of the others itself": past}
+            left = all(event.peer == (r - 1) % ranks for r, event in outcome.sends)
+            itself = not left and all(event.size == inputs[r].nbytes for r, event in outcome.sends)
+            ways = {  # -1: not so here
+                "when the ring turns to the left": past if left else -1,
+                "when every rank sends its rows to each of the others itself": past if itself else -1,
+            }
             report.at_most("messages to others than the right neighbour", past, 0, mistakes=ways, task=target)
             limits = [16 * (sum(rows) - rows[(r + 1) % ranks]) for r in range(ranks)]
             bytes_task = "and at most as many bytes as the rows of all ranks but its right neighbour have"
@@ -205,13 +206,13 @@ def check_04_3(report: Report, tree_broadcast: Callable[[Tensor, int], Tensor]) 
 def _slow_tree(outcome: Outcome, src: int) -> dict[str, int]:
     """How a broadcast that takes too many rounds goes, where all its messages show it."""
     p, rounds = len(outcome.logs), max((message.round for message in in_rounds(outcome.logs)), default=0)
-    if all(r == src for r, _ in outcome.sends):
-        return {"when `src` sends to every other rank itself": rounds}
-    if all((event.peer - r) % p == 1 for r, event in outcome.sends):
-        return {
-            "when every rank only sends to its right neighbour, so that one message waits for the next": rounds
-        }
-    return {}
+    ways = {
+        "when `src` sends to every other rank itself": all(r == src for r, _ in outcome.sends),
+        "when every rank only sends to its right neighbour, so that one message waits for the next": all(
+            (event.peer - r) % p == 1 for r, event in outcome.sends
+        ),
+    }
+    return {text: rounds if shown else -1 for text, shown in ways.items()}
 
 
 @check

@@ -216,6 +216,12 @@ def check_05_5(report: Report, batch_statistics: Callable[[Tensor], tuple[Tensor
                     given=(parts,),
                     task=task,
                 )
+            report.true(
+                all(result["kept"] for result in results),
+                "x is as it was",
+                "`x` has other values than before",
+                task="`x` stays as it is",
+            )
             report.at_most(
                 "messages",
                 max(result["messages"] for result in results),

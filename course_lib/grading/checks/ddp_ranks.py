@@ -152,12 +152,14 @@ def statistics(
     parts = [
         offset + r + torch.randn(n, channels, side, side, generator=generator) for r, n in enumerate(sizes)
     ]
+    x = parts[rank].clone()
     with record_traffic() as log:
-        answered = answer(parts[rank].clone())
+        answered = answer(x)
     pair = isinstance(answered, tuple | list) and all(isinstance(t, Tensor) for t in answered)
     return {
         "answer": tuple(t.detach().clone() for t in answered) if pair else answered,
         "parts": parts,
+        "kept": torch.equal(x, parts[rank]),
         "messages": log.traffic.calls,
         "sent": log.traffic.sent,
     }

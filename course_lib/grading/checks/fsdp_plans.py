@@ -7,6 +7,7 @@ from collections.abc import Callable
 from course_lib.grading.checks.fsdp_mistakes import EVENTS, GATHERED_LATE, PLANNED_APART, WASTEFUL, Event
 from course_lib.grading.report import Report, check
 
+FREED_LATE = "when a unit is freed only after the next one has been gathered"
 CASES = [(4, 1), (6, 2), (3, 0), (5, 1), (2, 3), (3, 2), (1, 1), (1, 0)]
 
 
@@ -33,31 +34,36 @@ def check_07_2(report: Report, step_events: Callable[[int, int], list[Event]]) -
             found = [text for text, slow in WASTEFUL.items() if slow(units, ahead) == events]
             room = min(ahead + 1, units)
             if not found and most > room >= _play(_freed_at_once(events), computed, ahead)[2]:
-                found = ["when a unit is freed only after the next one has been gathered"]
-            likely = dict.fromkeys(found, most)
+                found = [FREED_LATE]
             target = "never more than `ahead + 1` units at once, and as few gathers as that allows"
+            likely = _those(found, [*WASTEFUL, FREED_LATE], most)
             report.at_most("units unsharded at once", most, room, mistakes=likely, task=target)
             gathers = sum(kind == "gather" for kind, _ in events)
-            likely = dict.fromkeys(found, gathers)
+            likely = _those(found, [*WASTEFUL, FREED_LATE], gathers)
             report.at_most(
                 "gathers", gathers, max(units, 2 * units - ahead - 1), mistakes=likely, task=target
             )
 
 
+def _those(found: list[str], known: list[str], got: int) -> dict[str, int]:
+    """What each known mistake gives: what the answer gave, or something else, which speaks against it elsewhere."""
+    return {text: got if text in found else -1 for text in known}
+
+
 def _not_ahead(events: list[Event], computed: list[Event], ahead: int) -> dict[str, list[Event]]:
     """The mistake of an answer whose events would be right for each phase alone, or with fewer units ahead."""
-    units = len(computed) // 2
+    units, other = len(computed) // 2, {PLANNED_APART: [], GATHERED_LATE: []}
     if not _play(events, computed, ahead, apart=True)[0]:
         begun = events[: events.index(("forward", units - 1))]
         nothing_for_backward = sum(kind == "gather" for kind, _ in begun) == units
-        return {PLANNED_APART: events} if nothing_for_backward else {}
+        return other | ({PLANNED_APART: events} if nothing_for_backward else {})
     if not _play(_gathered_before(events), computed, ahead)[0]:
-        return {GATHERED_LATE: events}
+        return other | {GATHERED_LATE: events}
     right_for = [k for k in range(ahead) if not _play(events, computed, k)[0]]
     if not right_for:
-        return {}
+        return other
     look = right_for[-1]
-    return {f"when the gathers are {look} unit{'s' * (look != 1)} ahead, and not {ahead}": events}
+    return other | {f"when the gathers are {look} unit{'s' * (look != 1)} ahead, and not {ahead}": events}
 
 
 def _gathered_before(events: list[Event]) -> list[Event]:

@@ -75,6 +75,7 @@ class _Outcome(NamedTuple):
     kept: int
     most: int
     calls: int
+    changed: str  # which of the inputs has other values now, or ""
 
 
 def _run(case: _Case, loss_of: Loss, counting: bool = True) -> _Outcome:
@@ -90,6 +91,7 @@ def _run(case: _Case, loss_of: Loss, counting: bool = True) -> _Outcome:
         return case.function(x, targets)
 
     torch.manual_seed(1)
+    targets = case.targets.clone()
     case.leaf.grad = None
     for weight in case.weights:
         weight.grad = torch.ones_like(weight)  # of an earlier batch
@@ -111,7 +113,12 @@ def _run(case: _Case, loss_of: Loss, counting: bool = True) -> _Outcome:
         drawn.append(torch.rand(1))
     weights = [None if w.grad is None else w.grad - 1 for w in case.weights]
     result = torch.stack([each.detach().clone() for each in sums])
-    return _Outcome(result, case.leaf.grad, weights, torch.cat(drawn), kept, alive.most, calls // case.times)
+    same = all(torch.equal(x, case.leaf.sin() * (i + 1)) for i, x in enumerate(xs))
+    changed = "targets" if not torch.equal(targets, case.targets) else "" if same else "x"
+    case.targets.copy_(targets)
+    return _Outcome(
+        result, case.leaf.grad, weights, torch.cat(drawn), kept, alive.most, calls // case.times, changed
+    )
 
 
 def _unseen(node: Any, alive: Alive) -> int:
@@ -174,6 +181,9 @@ def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> No
     same("the gradients of the weights", lambda outcome: _flat(outcome.weights), task, besides)
     task = "Numbers drawn after forward and after backward are those that would be drawn without it."
     same("the random numbers drawn afterwards", lambda outcome: outcome.drawn, task)
+    task = "`x` and `targets` stay as they are."
+    fact = "x and targets are as they were"
+    report.true(not got.changed, fact, f"after backward, {got.changed} has other values", task=task)
     report.at_most(
         "bytes kept, besides x and targets",
         got.kept,

@@ -158,8 +158,9 @@ def check_06_4(
     choose_stage: Callable[[float, float, int], int | None],
 ) -> None:
     task = "how many parameters fit into `memory` bytes on each of `ranks` ranks"
-    for memory, ranks in ((80e9, 64), (40e9, 8), (141e9, 2), (24e9, 3), (16e9, 1000), (80e9, 1)):
-        with report.case(f"{ranks:,} rank{'s' if ranks > 1 else ''} with {memory / 1e9:.0f} GB"):
+    for memory, ranks in ((80e9, 64), (40e9, 8), (141e9, 2), (24e9, 3), (16e9, 1000), (80e9, 1), (100, 3)):
+        room = f"{memory / 1e9:.0f} GB" if memory >= 1e9 else f"{memory} bytes"
+        with report.case(f"{ranks:,} rank{'s' if ranks > 1 else ''} with {room}"):
             got = [_number(report, largest_model(memory, stage, ranks)) for stage in range(4)]
             report.close(
                 "the parameters that fit at stages 0 to 3",

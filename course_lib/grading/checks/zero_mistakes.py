@@ -132,6 +132,8 @@ FITTING: dict[str, Callable[[float, int], list[float]]] = {
     "when gradients take 4 bytes": _bytes_of(
         lambda s, p: 2 / (p if s > 2 else 1) + 4 / (p if s > 1 else 1) + 12 / (p if s > 0 else 1)
     ),
+    "when the number is rounded down": lambda memory, ranks: [float(n // 1) for n in fitting(memory, ranks)],
+    "when the number is rounded": lambda memory, ranks: [float(round(n)) for n in fitting(memory, ranks)],
     "when the memory of all ranks is added up": lambda memory, ranks: fitting(memory * ranks, ranks),
     "when the stages are counted from 0, so that DDP is stage 1": _bytes_of(
         lambda s, p: 2 / (p if s > 1 else 1) + 2 / (p if s > 0 else 1) + 12 / p

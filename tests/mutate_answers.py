@@ -2,9 +2,10 @@
 
     python tests/mutate_answers.py 04 05.2 --count 40 --seed 0
 
-changes what a learner writes in an exercise, one place at a time: an operator, a comparison or a constant becomes
-its neighbour, an argument, a statement, a guard or a ``with`` is dropped, ``clone`` or a division is left out, two
-arguments or two lines change places. Each changed answer goes through the check as ``tests/wrong_answers`` does it.
+changes what a learner writes in an exercise, one place at a time (with ``--styles``, in the right answers that are
+written in another way than the solution): an operator, a comparison or a constant becomes its neighbour, an argument,
+a statement, a guard or a ``with`` is dropped, ``clone`` or a division is left out, two arguments or two lines change
+places. Each changed answer goes through the check as ``tests/wrong_answers`` does it.
 It prints what passes, with its difference from the solution, and what a learner would be told of the others; with
 ``--json FILE`` all of it is kept. What passes is right in another way, or a hole in the check; which of the two, a
 person decides. ``mutate.py`` does the same to the course's own code and its tests.
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument("which", nargs="+", help="chapters (04) and exercises (05.2)")
     parser.add_argument("--count", type=int, help="changes to try of each exercise (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
+    parser.add_argument(
+        "--styles", action="store_true", help="change the right answers of tests/wrong_answers instead"
+    )
     parser.add_argument("--list", action="store_true", help="only count what can be changed")
     parser.add_argument("--json", type=Path, help="keep what was tried, a line each, in this file")
     asked = parser.parse_args()
@@ -131,23 +135,26 @@ def main() -> None:
     for chapter, number in answers.ALL:
         if not number.startswith(tuple(asked.which)):
             continue
-        text = answers.solution(chapter, number)
-        possible = changed(text)
+        texts = [answers.solution(chapter, number)]
+        if asked.styles:
+            right = (entry for entry in answers.entries(chapter).get(number, []) if entry.get("right"))
+            texts = [answers.answer_source(chapter, number, entry) for entry in right]
+        possible = [(text, source) for text in texts for source in changed(text)]
         if asked.list:
             print(f"{number}: {len(possible)} changes")
             continue
         count = min(asked.count or len(possible), len(possible))
         chosen = random.Random(asked.seed).sample(possible, count)
-        chosen.sort(key=possible.index)
         worker, alive = Worker(chapter, number), 0
-        for source in chosen:
+        for text, source in sorted(chosen, key=possible.index):
             status, said = worker.grade(source)
             alive += status == "passes"
-            print(f"---- {number} {status}\n{difference(text, source)}\n{said}", flush=True)
+            diff = difference(text, source)
+            print(f"---- {number} {status}\n{diff}\n{said}", flush=True)
             if asked.json:
-                entry = {"exercise": number, "status": status, "said": said, "diff": difference(text, source)}
+                entry = {"exercise": number, "status": status, "said": said, "diff": diff, "source": source}
                 with asked.json.open("a") as file:
-                    print(json.dumps({**entry, "source": source}), file=file)
+                    print(json.dumps(entry), file=file)
         worker.close()
         print(
             f"==== {number}: {alive} of {count} changed answers pass; {len(possible)} are possible",

@@ -171,6 +171,8 @@ def _instead(parent: ast.AST, node: ast.AST, alike: dict[str, str]) -> Iterator[
             yield from (node.body, node.orelse)
         case ast.Subscript(ctx=ast.Load()):
             yield node.value
+        case ast.Starred() if isinstance(parent, ast.Call):  # only the first of them
+            yield ast.Subscript(node.value, ast.Constant(0), ast.Load())
         case ast.Slice():
             for part in ("lower", "upper", "step"):
                 if getattr(node, part) is not None:

@@ -60,7 +60,7 @@ def overlap(answer: Callable, limit: int, how: str, seed: int) -> dict[str, Any]
     buckets = assign_buckets(parameters, limit)
     if how == "swapped":
         buckets[:2] = buckets[1], buckets[0]
-    steps = []
+    steps, given_buckets = [], [list(bucket) for bucket in buckets]  # the same lists in every step
     for step in range(2):
         inputs = torch.randn(4, 8, generator=generator_of(seed + 10 * rank + step))
 
@@ -85,7 +85,7 @@ def overlap(answer: Callable, limit: int, how: str, seed: int) -> dict[str, Any]
             p.register_post_accumulate_grad_hook(lambda p, to=ready: to.append(id(p))) for p in parameters
         ]
         with record_traffic() as log, mock.patch.object(dist, "all_reduce", watched):
-            answer(loss(), [list(bucket) for bucket in buckets])
+            answer(loss(), given_buckets)
         kept = sum(
             hook.id in (p._post_accumulate_grad_hooks or {})
             for hook, p in zip(hooks, parameters, strict=True)

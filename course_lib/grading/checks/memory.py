@@ -145,6 +145,11 @@ def check_03_3(report: Report, saved_bytes: Callable[..., int]) -> None:
             more = max(0, watch.bytes - plain.bytes)
             task = "one forward pass, and no tensor is made besides"
             report.at_most("bytes of tensors made besides", more, 0, task=task)
+    with report.case("a layer with two inputs"):
+        model, pair = nn.Bilinear(3, 4, 5), (torch.randn(2, 3), torch.randn(2, 4))
+        want = sum(t.bytes for t in saved_tensors(model, *pair))
+        task = "Return how many bytes `model(*inputs)` keeps for its backward pass"
+        report.equal(f"{want} bytes are kept", saved_bytes(model, *pair), want, task=task)
     with report.case("nothing that is trained"):
         frozen = nn.Sequential(nn.Linear(6, 9), nn.Tanh()).requires_grad_(False)
         task = "each storage counts once, with all of its bytes"

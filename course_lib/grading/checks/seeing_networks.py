@@ -149,6 +149,11 @@ def check_01_1(report: Report, leaf_shapes: Callable) -> None:
             fact = f"{len(want)} calls, in order" if len(want) > 1 else "1 call"
             report.equal(fact, got, want, mistakes=LEAF_SHAPES, given=(model, inputs), task=task)
             _hooks_kept(report, hooks, {"when the hooks are not removed": len(set(want))})
+    with report.case("a layer with two inputs"):
+        got = leaf_shapes(nn.Bilinear(3, 4, 5), torch.randn(2, 3), torch.randn(2, 4))
+        report.equal(
+            "1 call", got, [("", (2, 5))], task="one entry for every call of a module without children"
+        )
     with report.case("a model that has a hook already"):
         model, seen = Counted(), []
         model.wide.register_forward_hook(lambda *_: seen.append(1))

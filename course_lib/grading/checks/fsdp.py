@@ -86,7 +86,7 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
         "the shards, end to end, are the parameters",
         torch.cat([one["shard values"] for one in seen])[: flat.numel()],
         flat,
-        mistakes={"when every rank keeps the first part": seen[0]["shard values"].repeat(ranks)[: len(flat)]},
+        mistakes={"when every rank keeps the first part": flat[:part].repeat(ranks)[: len(flat)]},
         task="rank r keeps the r-th of them",
     )
     own, full, values = size * part, size * ranks * part, size * len(flat)

@@ -86,6 +86,9 @@ WASTEFUL: dict[str, Callable[[int, int], list[Event]]] = {
     "when no unit is freed between forward and backward": (
         lambda n, k: events(n, k, keep=lambda phase, _: phase == "forward")
     ),
+    "when a unit is kept after its forward only if its backward is one of the next `ahead` computations": (
+        lambda n, k: events(n, k, keep=lambda phase, u: phase == "forward" and 2 * (n - 1 - u) < k)
+    ),
     "when only the last unit is kept at the turn": (
         lambda n, k: events(n, k, keep=lambda phase, u: phase == "forward" and u == n - 1)
     ),

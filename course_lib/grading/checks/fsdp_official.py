@@ -181,13 +181,11 @@ def check_07_5(report: Report, shard_model: Callable[..., Any]) -> None:
 def _kept_too_few(model: GPT, budget: int, room: int) -> dict[str, int]:
     """How many blocks are kept between forward and backward, by what an answer may have done wrong."""
     block, root = sizes(model)
-    tied, every = model.head.weight.numel(), block * len(model.blocks)
+    tied = model.head.weight.numel()
     return {
         "when every block is freed after its forward": 0,
         "when one block fewer is kept than there is room for": room - 1,
         "when a parameter is counted with 4 bytes": max(budget // 2 - 2 * root, 0) // (2 * block),
-        "when the elements of a block are counted, and not their bytes": max(budget - 2 * root - every, 0)
-        // block,
         "when the tied weight is counted twice": min(max(budget // 2 - root - tied, 0) // block, room),
     }
 

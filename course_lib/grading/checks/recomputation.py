@@ -142,7 +142,7 @@ def _chain(
             inputs.append(layer(inputs[-1]))
     starts = list(range(0, len(layers), every))
     if whole_only:
-        starts = [start for start in starts if start + every <= len(layers)] or [0]
+        starts = [start for start in starts if start + every <= len(layers)]
     flowing = gradient
     for start in starts if upwards else reversed(starts):
         leaf = (x if at_x else inputs[start]).detach().requires_grad_()

@@ -181,8 +181,7 @@ def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> No
     same("the gradients of the weights", lambda outcome: _flat(outcome.weights), task, besides)
     task = "Numbers drawn after forward and after backward are those that would be drawn without it."
     same("the random numbers drawn afterwards", lambda outcome: outcome.drawn, task)
-    task = "`x` and `targets` stay as they are."
-    fact = "x and targets are as they were"
+    task, fact = "`x` and `targets` stay as they are.", "x and targets are as they were"
     report.true(not got.changed, fact, f"after backward, {got.changed} has other values", task=task)
     report.at_most(
         "bytes kept, besides x and targets",
@@ -249,7 +248,7 @@ def _loss_in_chunks(
                     y = ctx.function(part, targets[i : i + size])
                 torch.autograd.backward(y, torch.ones_like(gradient) if ones else gradient)
                 by_x[i : i + size] = part.grad
-            if restore and put_back:
+            if put_back:
                 torch.set_rng_state(now)
             return None, None, None if lose else by_x, None
 
@@ -258,6 +257,10 @@ def _loss_in_chunks(
 
 MISTAKES = {
     "when backward does not begin with the random state of forward": {"restore": False},
+    "when backward does not begin with the random state of forward, and that of before backward is not put back": {
+        "restore": False,
+        "put_back": False,
+    },
     "when the random state of before backward is not put back": {"put_back": False},
     "when every chunk of backward begins with the same random state": {"again": True},
     "when backward takes the chunks from the last to the first, and each draws another's numbers": {

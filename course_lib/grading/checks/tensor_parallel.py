@@ -54,11 +54,12 @@ def check_09_1(report: Report, enter: Callable[..., Any], leave: Callable[[Tenso
                 task="It returns a tuple with as many tensors as it got, with the same values.",
             )
             want, programs = expected(*given), mistakes(*given)
+            summed = "Backward: the gradients of all others are summed over the ranks."
             for name, what, task in (
                 ("z", "the output", "Forward: the sum of the ranks' tensors."),
                 ("own", "the gradients of this rank's matrices", "Backward: the gradient itself."),
-                ("x", "the gradient of the tokens", "in backward the gradient of each of them is summed"),
-                ("scale", "the gradient of the scale", "in backward the gradient of each of them is summed"),
+                ("x", "the gradient of the tokens", summed),
+                ("scale", "the gradient of the scale", summed),
             ):
                 report.on_every_rank(
                     what,
@@ -229,7 +230,8 @@ def check_09_4(report: Report, split_qkv: Callable[[Tensor, int, int, int, int],
                 tolerance=1e-4,
                 mistakes=HEADS,
                 given=(weight, x, ranks, heads, kv_heads, size),
-                task="Rank r has the r-th of `ranks` equal shares of the query heads",
+                task="Rank r has the r-th of `ranks` equal shares of the query heads, "
+                "and the heads of keys and values that these use.",
             )
             most = max(len(part) for part in parts)
             task = "No rank has more rows than it needs"

@@ -60,6 +60,8 @@ def _cut(
                 first = rank % kv_heads if kv_heads < ranks else first
             elif mistake == "first":
                 first = 0 if kv_heads < ranks else first
+            elif mistake == "all" and kv_heads < ranks:
+                first, kv = 0, kv_heads
             kv_rows = range(first * size, (first + kv) * size)
         q_own, kv_rows = q[list(rows)], list(kv_rows)
         parts = [q_own, k[kv_rows], v[kv_rows]]
@@ -80,5 +82,8 @@ HEADS: dict[str, Callable[..., list[Tensor]]] = {
         partial(_cut, mistake="turns")
     ),
     "when every rank takes the first KV head": partial(_cut, mistake="first"),
+    "when a rank keeps all KV heads, so that attention divides its query heads among all of them": (
+        partial(_cut, mistake="all")
+    ),
     "when the values stand before the keys": partial(_cut, mistake="q v k"),
 }

@@ -56,6 +56,21 @@ def gradient_of(logits: Tensor, targets: Tensor) -> Tensor:
 Given = tuple[Tensor, Tensor, Sequence[int]]
 
 
+REACHED = ("clamped", "one word more")
+
+
+def _reached(targets: Tensor, sizes: Sequence[int], mistake: str) -> list[tuple[Tensor, Tensor]]:
+    """For each rank: the column that it takes for the target's, and the tokens for which it counts that column."""
+    reached, first = [], 0
+    for size in sizes:
+        counts = torch.ones_like(targets, dtype=torch.bool)
+        if mistake == "one word more":
+            counts = (targets >= first) & (targets <= first + size)
+        reached.append(((targets - first).clamp(0, size - 1), counts))
+        first += size
+    return reached
+
+
 def _losses(logits: Tensor, targets: Tensor, sizes: Sequence[int], mistake: str) -> list[Tensor]:
     """What each rank would return."""
     x, p = logits.double(), len(sizes)
@@ -75,12 +90,10 @@ def _losses(logits: Tensor, targets: Tensor, sizes: Sequence[int], mistake: str)
         sums = [(part - largest[:, None]).exp().sum(1).log() for part in parts]
         each = [s - (of_target - largest) * (owner == rank) for rank, s in enumerate(sums)]
         return [one[kept].sum() / count for one in each]
-    elif mistake == "clamped":
-        firsts = [sum(sizes[:r]) for r in range(p)]
-        reached = [(targets - first).clamp(0, size - 1) for first, size in zip(firsts, sizes, strict=True)]
+    elif mistake in REACHED:
         picked = sum(
-            (part - largest[:, None]).gather(1, i[:, None])[:, 0]
-            for part, i in zip(parts, reached, strict=True)
+            (part - largest[:, None]).gather(1, i[:, None])[:, 0] * counts
+            for part, (i, counts) in zip(parts, _reached(targets, sizes, mistake), strict=True)
         )
         each = (x - largest[:, None]).exp().sum(1).log() - picked
     elif mistake == "no target":
@@ -105,6 +118,7 @@ LOSSES: dict[str, Callable[..., list[Tensor]]] = {
     "when a rank that does not have the target adds another logit in its place": (
         partial(_losses, mistake="clamped")
     ),
+    "when a rank takes the word after its last for one of its own": partial(_losses, mistake="one word more"),
     "when the target's logit is not subtracted": partial(_losses, mistake="no target"),
     "when the largest logit is subtracted in the sum, and not from the target's logit": (
         partial(_losses, mistake="shifted once")
@@ -117,20 +131,15 @@ LOSSES: dict[str, Callable[..., list[Tensor]]] = {
 
 
 def _gradients(logits: Tensor, targets: Tensor, sizes: Sequence[int], mistake: str) -> list[Tensor]:
-    x, p = logits.double(), len(sizes)
-    kept = targets != IGNORED
+    x, kept = logits.double(), targets != IGNORED
     softmax = x.softmax(1)
     if mistake == "own softmax":
         softmax = torch.cat([part.softmax(1) for part in x.split(list(sizes), 1)], 1)
     one_hot = torch.zeros_like(x).scatter_(1, targets.where(kept, 0)[:, None], 1.0)
-    if mistake == "clamped":
-        firsts = [sum(sizes[:r]) for r in range(p)]
+    if mistake in REACHED:
+        reached = zip(_reached(targets, sizes, mistake), sizes, strict=True)
         one_hot = torch.cat(
-            [
-                F.one_hot((targets - first).clamp(0, size - 1), size).double()
-                for first, size in zip(firsts, sizes, strict=True)
-            ],
-            1,
+            [F.one_hot(i, size).double() * counts[:, None] for (i, counts), size in reached], 1
         )
     gradient = softmax if mistake == "no target" else softmax - one_hot
     if mistake == "ignored kept":
@@ -145,6 +154,9 @@ GRADIENTS: dict[str, Callable[..., list[Tensor]]] = {
     "when the softmax is taken over the words of each rank alone": partial(_gradients, mistake="own softmax"),
     "when a rank that does not have the target subtracts 1 from another logit": (
         partial(_gradients, mistake="clamped")
+    ),
+    "when a rank takes the word after its last for one of its own": partial(
+        _gradients, mistake="one word more"
     ),
     "when 1 is not subtracted at the target": partial(_gradients, mistake="no target"),
     "when ignored tokens have a gradient": partial(_gradients, mistake="ignored kept"),

@@ -23,6 +23,9 @@ from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic
 
 TIME_LIMIT = 60.0  # seconds for the ranks of one case
 BATCH, SEQ = 2, 6
+EMBEDDING = (
+    "when the embedding takes each rank's tokens for a part: `input_layouts` is `Shard(-1)` by default"
+)
 
 # ranks, layers, query heads, KV heads, tokens of the vocabulary
 CASES = [(2, 2, 4, 2, 64), (3, 1, 6, 3, 96)]
@@ -61,6 +64,8 @@ def planned_step(
         if not isinstance(logits, DTensor) or own.shape[-1] != sizes[-1] // mesh.size():
             kind = "a DTensor" if isinstance(logits, DTensor) else "an ordinary tensor"
             return {"held": held, "logits": f"{kind} with {own.shape[-1]} of {sizes[-1]} words on a rank"}
+        if logits.shape[:2] != tokens.shape:
+            return {"held": held, "tokens": tuple(logits.shape[:2])}
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
     gradients = {name: _whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
@@ -132,6 +137,15 @@ def check_09_5(report: Report, plan_of: Callable[[Llama], Any]) -> None:
                 "the logits come out cut by words",
                 f"the logits come out as {seen.get('logits')}",
                 task="The logits come out cut by words, as a DTensor",
+            )
+            many = seen.get("tokens", (BATCH, SEQ))
+            report.true(
+                many == (BATCH, SEQ),
+                "as many logits as tokens",
+                f"the logits belong to {' × '.join(map(str, many))} tokens; the batch has {BATCH} × {SEQ}",
+                got=many,
+                mistakes={EMBEDDING: (BATCH, ranks * SEQ)},
+                task="the tokens come in whole",
             )
             tokens, targets = batch_of(seed, vocabulary)
             loss = cross_entropy(model(tokens), targets)

@@ -39,6 +39,7 @@ def plot_memory(
         device: the device's name, written beside its line: ``"one V100"``.
     """
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
     from matplotlib.ticker import FuncFormatter
 
     sets = [[m] if isinstance(m, MemoryBreakdown) else list(m) for m in memories]
@@ -71,7 +72,9 @@ def plot_memory(
             base = [b + h for b, h in zip(base, heights, strict=True)]
         if len(ranks) <= 12:
             for rank, total in enumerate(base):
-                axis.text(rank, total, f"{total:.3g}", ha="center", va="bottom", fontsize=TEXT)
+                where = {"ha": "center", "va": "bottom", "zorder": 4}
+                label = axis.text(rank, total, f"{total:.3g}", fontsize=TEXT, **where)
+                label.set_path_effects([withStroke(linewidth=3, foreground="white")])  # above the dashed line
         if capacity is not None:
             axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
             if stacked or axis is axes[-1]:

@@ -23,6 +23,7 @@ from simulator.plots import (
     Picture,
     plot_bytes_over_time,
     plot_curves,
+    plot_groups,
     plot_memory,
     plot_plans,
     plot_timeline,
@@ -90,6 +91,8 @@ def drawn() -> Iterator[tuple[str, Picture]]:
     curve = [3.2 * 0.9**i for i in range(40)]
     yield "curves", plot_curves({"one device": curve, "4 ranks": curve[:30]}, titles=["plain"])
     yield "three panels of curves", plot_curves(*[{"a": curve, "b": curve[::-1]}] * 3, titles=["x", "y", "z"])
+    pairs = [[2 * i, 2 * i + 1] for i in range(8)]
+    yield "groups", plot_groups({"tp": pairs, "dp": [list(range(8)), list(range(8, 16))]})
     peaks = {k: 1e7 * (k + 36 / k) for k in range(1, 37)}
     yield (
         "checkpoints",

@@ -29,6 +29,7 @@ from simulator.pipeline.engine import simulate
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.bytes_over_time import plot_bytes_over_time
 from simulator.plots.curves import plot_curves
+from simulator.plots.groups import plot_groups
 from simulator.plots.memory import plot_memory
 from simulator.plots.picture import smallest_text
 from simulator.plots.plans import plot_plans
@@ -269,6 +270,7 @@ CALLS = {
     plot_all_reduce_times: {"link": LINK, "ranks": 4, "smallest": 1e2, "largest": 1e4},
     partial(plot_bytes_over_time, replay(RUN, 1.0)): {"capacity": 8.0},
     partial(plot_curves, {"a": [1.0, 2.0]}): {"bottom": 0.5},
+    partial(plot_groups, {"tp": [[0, 1]]}): {"node_size": 2},
     partial(plot_memory, MemoryBreakdown(1.0)): {"capacity": 8.0},
     partial(smallest_text, '<svg width="100pt"></svg>'): {"column": 640.0},
     partial(plot_plans, {"a": ({"attention": 1.0}, MemoryBreakdown(1.0))}): {"capacity": 8.0},

@@ -12,7 +12,15 @@ from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
-from simulator.plots import Picture, plot_bytes_over_time, plot_curves, plot_memory, plot_plans, plot_timeline
+from simulator.plots import (
+    Picture,
+    plot_bytes_over_time,
+    plot_curves,
+    plot_groups,
+    plot_memory,
+    plot_plans,
+    plot_timeline,
+)
 from simulator.plots.curves import STROKES
 from simulator.plots.parts import plot_parts
 from simulator.plots.step_over_batch import plot_step_over_batch
@@ -42,6 +50,7 @@ def all_pictures() -> list[Picture]:
         plot_parts(
             {"1 rank": {"the same": 3e9, "divided": 8e9}, "2 ranks": {"the same": 3e9, "divided": 4e9}}
         ),
+        plot_groups({"tp": [[0, 1], [2, 3]], "dp": [[0, 2], [1, 3]]}, node_size=2),
     ]
 
 
@@ -57,6 +66,18 @@ def test_every_picture_is_deterministic_small_and_has_its_sentence():
         assert shown["text/plain"] == first.alt
         assert f'alt="{escape(first.alt, quote=True)}"' in shown["text/html"]
         assert base64.b64decode(shown["text/html"].split("base64,")[1].split('"')[0]).decode() == first.svg
+
+
+def test_ranks_of_one_group_have_one_colour_and_one_letter():
+    picture = plot_groups({"tp": [[0, 1], [2, 3]], "dp": [[0, 2], [1, 3]]}, node_size=2)
+    assert "Groups along dp: 0 2, 1 3." in picture.alt
+    assert [t for t in texts(picture) if t[0].isdigit()] == ["0a", "1a", "2b", "3b", "0a", "2a", "1b", "3b"]
+    fills = re.findall(r"fill: (#\w{6})", picture.svg)
+    assert len({fill for fill in fills if fill in ("#1b3a5c", "#a9cbe8")}) == 2
+    with pytest.raises(ValueError, match="do not hold each of the 4 ranks once"):
+        plot_groups({"tp": [[0, 1], [2, 3]], "dp": [[0, 2], [1, 2]]})
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_groups({})
 
 
 def test_every_microbatch_number_is_readable_at_8_by_16():

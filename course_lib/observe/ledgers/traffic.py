@@ -16,6 +16,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -76,10 +77,31 @@ class TrafficLog:
 
     Attributes:
         events: one row per call, in the order of issue; ``log.events[0].payload`` is the first bucket's size.
+        groups: for each call the ranks of its group, in the same order.
     """
 
     def __init__(self) -> None:
         self.events: list[TrafficRow] = []
+        self.groups: list[tuple[int, ...]] = []
+
+    def add(self, event: TrafficRow, group: dist.ProcessGroup) -> None:
+        self.events.append(event)
+        self.groups.append(tuple(dist.get_process_group_ranks(group)))
+
+    def along(self, mesh: DeviceMesh) -> dict[str, Traffic]:
+        """What was sent in the groups of each axis of the mesh, and under ``"all"`` among all ranks.
+
+        Axes of one rank send nothing. Calls in other groups are left out.
+        """
+        names = {tuple(range(dist.get_world_size())): "all"}
+        for axis, size in zip(mesh.mesh_dim_names, mesh.shape, strict=True):
+            if size > 1:
+                names[tuple(dist.get_process_group_ranks(mesh[axis].get_group()))] = axis
+        found: dict[str, list[TrafficRow]] = {name: [] for name in ("all", *mesh.mesh_dim_names)}
+        for event, group in zip(self.events, self.groups, strict=True):
+            if group in names:
+                found[names[group]].append(event)
+        return {name: Traffic(rows) for name, rows in found.items()}
 
     @property
     def traffic(self) -> Traffic:
@@ -130,11 +152,13 @@ class _Counter(TorchDispatchMode):
         if func.namespace in _NAMESPACES:
             event = _event(func, args, kwargs)
             if event is not None:
-                self.log.events.append(event)
+                self.log.add(*event)
         return func(*args, **kwargs)
 
 
-def _event(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> TrafficRow | None:
+def _event(
+    func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]
+) -> tuple[TrafficRow, dist.ProcessGroup] | None:
     name = func._schema.name
     if name in _SILENT:
         return None
@@ -151,7 +175,7 @@ def _event(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> 
         sent = payload - _kept(given, group, payload)
     else:
         sent = sent_bytes(collective, payload, size)
-    return TrafficRow(collective, size, calls=1, payload=payload, sent=sent)
+    return TrafficRow(collective, size, calls=1, payload=payload, sent=sent), group
 
 
 def _group(argument: Any) -> dist.ProcessGroup:

@@ -42,7 +42,7 @@ CHAPTERS = {
     "09": Chapter("tensor_parallel", ("03", "04"), 40),
     "10": Chapter("sequence_parallel", ("08", "09"), 40),
     "11": Chapter("pipeline_parallel", ("03", "04"), 40),
-    "12": Chapter("three_dimensions", ("05", "10", "11")),
+    "12": Chapter("three_dimensions", ("05", "10", "11"), 35),
     "13": Chapter("galaxy", ("10", "11")),
     "14": Chapter("context_parallel", ("04", "15")),
     "15": Chapter("flash_attention", ("02", "08")),

@@ -212,3 +212,17 @@ def test_the_process_group_is_as_before_afterwards():
     with record_traffic():
         assert dist.ProcessGroup.allreduce is not before["allreduce"]
     assert {name: getattr(dist.ProcessGroup, name) for name in dir(dist.ProcessGroup)} == before
+
+
+def send_along_each_axis(mesh):
+    world = torch.ones(3)
+    with record_traffic() as log:
+        dist.all_reduce(torch.ones(10), group=mesh["tp"].get_group())
+        dist.all_reduce(torch.ones(20), group=mesh["dp"].get_group())
+        dist.all_reduce(world)
+    return {axis: traffic.sent for axis, traffic in log.along(mesh).items()}
+
+
+def test_traffic_is_told_apart_by_axis_where_groups_have_one_size():
+    for sent in launch(send_along_each_axis, mesh={"pp": 1, "dp": 2, "tp": 2}):
+        assert sent == {"all": 2 * 3 / 4 * 12, "pp": 0, "dp": 80, "tp": 40}

@@ -149,7 +149,7 @@ def check_11_2(report: Report, order_with_weights: Order) -> None:
                 room=lambda _, p=p: p,
                 shortest=max(3 * m + p - 1, 2 * m + 2 * p - 1),
                 tasks=(
-                    "no rank may wait for ever",
+                    "No rank may wait for ever",
                     "at most `ranks` microbatches have begun and not ended",
                 ),
             )

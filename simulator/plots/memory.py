@@ -39,7 +39,6 @@ def plot_memory(
         device: the device's name, written beside its line: ``"one V100"``.
     """
     from matplotlib.figure import Figure
-    from matplotlib.patheffects import withStroke
     from matplotlib.ticker import FuncFormatter
 
     sets = [[m] if isinstance(m, MemoryBreakdown) else list(m) for m in memories]
@@ -72,9 +71,11 @@ def plot_memory(
             base = [b + h for b, h in zip(base, heights, strict=True)]
         if len(ranks) <= 12:
             for rank, total in enumerate(base):
-                where = {"ha": "center", "va": "bottom", "zorder": 4}
-                label = axis.text(rank, total, f"{total:.3g}", fontsize=TEXT, **where)
-                label.set_path_effects([withStroke(linewidth=3, foreground="white")])  # above the dashed line
+                where = {"ha": "center", "va": "bottom", "fontsize": TEXT}
+                if capacity is not None:  # its line may cross the label
+                    white = {"facecolor": "white", "edgecolor": "none", "pad": 0}
+                    where |= {"xytext": (0, 2), "textcoords": "offset points", "bbox": white, "zorder": 4}
+                axis.annotate(f"{total:.3g}", (rank, total), **where)
         if capacity is not None:
             axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
             if stacked or axis is axes[-1]:

@@ -135,6 +135,15 @@ class Judged:
             return least > self.case.capacity
         return max(bytes_of(self.case, self.cut)) == least
 
+    def fastest_or_none(self) -> bool:
+        """Whether the answer is the fastest of all cuts, and None where that one does not fit."""
+        every = list(cuts(len(self.case.layers), self.case.ranks))
+        least = min(slowest(self.case, cut) for cut in every)
+        fastest = [cut for cut in every if slowest(self.case, cut) == least]
+        if self.cut is None:
+            return not all(_within(self.case, cut) for cut in fastest)
+        return self.cut in fastest and _within(self.case, self.cut)
+
     def even(self) -> bool:
         return self.cut in (_even(self.case), _even_late(self.case))
 
@@ -151,6 +160,7 @@ class Judged:
 
 SLIPS: dict[str, Callable[[Judged], bool]] = {
     **{text: partial(lambda fits, judged: judged.best_where(fits), fits) for text, fits in MEMORY.items()},
+    "when only the fastest cut of all is tried, and another one would fit": Judged.fastest_or_none,
     "when every stage gets as many layers as any other": Judged.even,
     "when the fullest rank is made as empty as possible, and time is not looked at": Judged.least_bytes,
     "when the stages are made as equal as possible, and not the slowest one as fast as possible": (
@@ -177,7 +187,8 @@ def _capacity(case: Case, share: float) -> int:
 
 
 # Blocks, ranks, microbatches, the share of the cuts that fit, and what the layers are drawn from. With a share below 0
-# none fits: -0.15 gives 15 % of the bytes that the best cut needs.
+# none fits: -0.15 gives 15 % of the bytes that the best cut needs. With a share above 1 all cuts fit, and there is room
+# for more: layers taken as long as there is room leave nothing for the last stages.
 # The layers are multiplied by a new number each time, so no answer can know them; which cuts are good stays the same,
 # and with these layers the likely mistakes give different cuts.
 CASES = [
@@ -188,6 +199,7 @@ CASES = [
     (8, 4, 2, 0.1, 3),
     (8, 4, 2, 0.02, 4),
     (3, 5, 8, 0.0, 5),
+    (3, 5, 8, 4.0, 5),
     (4, 1, 8, 0.0, 6),
     (5, 3, 1, 0.2, 7),
     (6, 3, 8, -1, 8),
@@ -201,7 +213,11 @@ def make_case(blocks: int, ranks: int, microbatches: int, share: float, drawn_fr
     ]
     case = Case(layers, ranks, microbatches, 0)
     capacity = _capacity(case, max(share, 0))
-    return case._replace(capacity=capacity if share >= 0 else int(-share * capacity) - 1)
+    if share < 0:
+        capacity = int(-share * capacity) - 1
+    elif share > 1:
+        capacity = int(share * capacity)
+    return case._replace(capacity=capacity)
 
 
 @check
@@ -209,6 +225,7 @@ def check_11_3(report: Report, cut_into_stages: Callable[..., Any]) -> None:
     judged: list[Judged] = []
     for blocks, ranks, microbatches, share, drawn_from in CASES:
         what = "nothing fits" if share < 0 else "hardly any cut fits" if share < 0.1 else "some cuts fit"
+        what = "every cut fits" if share > 1 else what
         name = f"{blocks + 2} layers, {ranks} rank{'s' * (ranks > 1)}, "
         name += f"{microbatches} microbatch{'es' * (microbatches > 1)}, {what}"
         with report.case(name):
@@ -269,6 +286,8 @@ def _counts(report: Report, case: Case, got: Any) -> list[int]:
         cut = [index(count) for count in got]
     except TypeError:
         report.fail(f"got {got!r}", task=COUNTS)
-    if len(cut) != case.ranks or sum(cut) != len(case.layers) or min(cut, default=0) < 1:
+    if len(cut) == case.ranks and min(cut) < 1:
+        report.fail(f"got {cut}: stage {cut.index(min(cut))} has no layer", task=COUNTS)
+    if len(cut) != case.ranks or sum(cut) != len(case.layers):
         report.fail(f"got {cut} for {len(case.layers)} layers on {case.ranks} ranks", task=COUNTS)
     return cut

@@ -9,12 +9,19 @@ Orders = list[Pairs]  # one list a rank
 Mistakes = dict[str, Callable[[int, int], Orders]]
 
 
-def in_turn(warm_up: Callable[[int, int], int], *, newest_first: bool = False, drained: bool = True):
+def in_turn(
+    warm_up: Callable[[int, int], int],
+    *,
+    newest_first: bool = False,
+    drained: bool = True,
+    backward_first: bool = False,
+):
     """Ranks that run ``warm_up(rank, ranks)`` forwards, and then a forward and a backward in turn.
 
     Args:
         newest_first: a backward is that of the last forward, not of the oldest.
         drained: the backwards that are left when the forwards have ended are done, too.
+        backward_first: each turn is a backward and a forward, also on the last rank, which runs none ahead.
     """
 
     def orders(p: int, m: int) -> Orders:
@@ -24,7 +31,8 @@ def in_turn(warm_up: Callable[[int, int], int], *, newest_first: bool = False, d
             pairs, open_ = [("F", i) for i in range(ahead)], list(range(ahead))
             for i in range(ahead, m):
                 open_.append(i)
-                pairs += [("F", i), ("B", open_.pop(-1 if newest_first else 0))]
+                turn = [("F", i), ("B", open_.pop(-1 if newest_first else 0))]
+                pairs += turn[::-1] if backward_first else turn
             left = open_[::-1] if newest_first else open_
             ranks.append(pairs + [("B", i) for i in left if drained])
         return ranks
@@ -58,6 +66,9 @@ IN_TURN: Mistakes = {
     ),
     "when the backwards are missing that are left after the last forward": in_turn(
         lambda r, p: p - 1 - r, drained=False
+    ),
+    "when each turn begins with its backward, for which the last rank has done no forward yet": in_turn(
+        lambda r, p: p - 1 - r, backward_first=True
     ),
 }
 

@@ -133,6 +133,12 @@ def _padded(tokens: Tensor, targets: Tensor, m: int, label: int = -100) -> tuple
     return torch.cat([tokens, tokens[:1].expand(missing, -1)]), torch.cat([targets, rows])
 
 
+def _repeated(ranks: int, tokens: Tensor, targets: Tensor, m: int, *, last: bool) -> Callable[[], Tensor]:
+    """The gradients where the batch is filled up with its last row, or its first one, as often as needed."""
+    rows = [torch.cat([t, (t[-1:] if last else t[:1]).expand(-len(t) % m, -1)]) for t in (tokens, targets)]
+    return lambda: oracle(ranks, *rows, _mean)[1]
+
+
 def _by_microbatch(tokens: Tensor, targets: Tensor, m: int, share: Callable[[Tensor], float]):
     """A loss that adds up microbatches, each the sum of its losses times its ``share``."""
 
@@ -178,6 +184,12 @@ def mistakes(ranks: int, tokens: Tensor, targets: Tensor, m: int) -> dict[str, C
         "when the targets of the rows that were added count, too": lambda: oracle(
             ranks, *_padded(tokens, targets, m, label=0), _mean
         )[1],
+        "when the last row of the batch is added once more, and its targets count again": _repeated(
+            ranks, tokens, targets, m, last=True
+        ),
+        "when the first row of the batch is added once more, and its targets count again": _repeated(
+            ranks, tokens, targets, m, last=False
+        ),
     }
 
 

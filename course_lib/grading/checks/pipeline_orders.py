@@ -41,8 +41,8 @@ def read_orders(report: Report, order: Order, ranks: int, microbatches: int, kin
                 )
             if not 0 <= microbatch < microbatches:
                 report.fail(
-                    f"rank {rank} has {kind}{microbatch} in its list; with {microbatches} microbatches the last "
-                    f"one is {microbatches - 1}",
+                    f"rank {rank} has {kind}{microbatch} in its list; with "
+                    f"{_plural(microbatches, 'microbatch', 'es')} the last one is {microbatches - 1}",
                     task="There may be fewer microbatches than ranks.",
                 )
             pairs.append((kind, microbatch))
@@ -64,8 +64,14 @@ def _at_once(pairs: Sequence[tuple[str, int]], last: str) -> int:
     return max(accumulate(change), default=0)
 
 
-def _plural(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)
+def _plural(count: int, what: str, ending: str = "s") -> str:
+    return f"{count} {what}{ending * (count != 1)}"
+
+
+def _complete(orders: Orders, microbatches: int, kinds: Sequence[str]) -> bool:
+    """Whether every rank does its work once, in whichever order."""
+    work = sorted((kind, i) for kind in kinds for i in range(microbatches))
+    return all(sorted(pairs) == work for pairs in orders)
 
 
 def _judge(
@@ -76,7 +82,7 @@ def _judge(
     mistakes: Mistakes,
     room: Callable[[int], int],
     shortest: int,
-    tasks: tuple[str, str],
+    tasks: tuple[str, str, str],
 ) -> None:
     """The facts of one size.
 
@@ -84,7 +90,7 @@ def _judge(
         names: the answer's kinds, the last of which ends a microbatch, and the simulator's.
         room: rank -> how many microbatches it may have at once.
         shortest: the target, in units of time.
-        tasks: the sentences about the whole step and about the room.
+        tasks: the sentences about the work of every rank, about waiting, and about the room.
     """
     p, m = size
     orders = read_orders(report, order, p, m, "".join(names))
@@ -94,7 +100,8 @@ def _judge(
     except ValueError as error:
         problem = str(error).replace("; ", "\n")
     given: dict[str, Any] = {"got": orders, "mistakes": mistakes, "given": (p, m)}
-    report.true(not problem, ENDS, problem, **given, task=tasks[0])
+    complete = _complete(orders, m, list(names))
+    report.true(not problem, ENDS, problem, **given, task=tasks[1] if complete else tasks[0])
     last = list(names)[-1]
     held = [_at_once(pairs, last) for pairs in orders]
     over = next((r for r in range(p) if held[r] > room(r)), None)
@@ -104,7 +111,7 @@ def _judge(
         else f"rank {over} has {held[over]} microbatches at once, and room for {room(over)}"
     )
     report.true(
-        over is None, "no rank has more microbatches at once than it may", wrong, **given, task=tasks[1]
+        over is None, "no rank has more microbatches at once than it may", wrong, **given, task=tasks[2]
     )
     length = round(simulate(schedule, 1, 1, 1).makespan)
     made = {text: program(p, m) for text, program in mistakes.items()}
@@ -120,7 +127,7 @@ def _judge(
 @check
 def check_11_1(report: Report, order_of_rank: Order) -> None:
     for p, m in SIZES:
-        with report.case(f"{_plural(p, 'rank')}, {_plural(m, 'microbatch')}".replace("batchs", "batches")):
+        with report.case(f"{_plural(p, 'rank')}, {_plural(m, 'microbatch', 'es')}"):
             _judge(
                 report,
                 order_of_rank,
@@ -130,6 +137,7 @@ def check_11_1(report: Report, order_of_rank: Order) -> None:
                 room=lambda rank, p=p: p - rank,
                 shortest=3 * (m + p - 1),
                 tasks=(
+                    "Every rank does the forward and the backward of every microbatch, each once.",
                     "no rank may wait for ever",
                     "at most `ranks - rank` microbatches have begun and not ended",
                 ),
@@ -139,7 +147,7 @@ def check_11_1(report: Report, order_of_rank: Order) -> None:
 @check
 def check_11_2(report: Report, order_with_weights: Order) -> None:
     for p, m in SIZES:
-        with report.case(f"{_plural(p, 'rank')}, {_plural(m, 'microbatch')}".replace("batchs", "batches")):
+        with report.case(f"{_plural(p, 'rank')}, {_plural(m, 'microbatch', 'es')}"):
             _judge(
                 report,
                 order_with_weights,
@@ -149,6 +157,7 @@ def check_11_2(report: Report, order_with_weights: Order) -> None:
                 room=lambda _, p=p: p,
                 shortest=max(3 * m + p - 1, 2 * m + 2 * p - 1),
                 tasks=(
+                    "Every rank does `F`, `B` and `W` of every microbatch, each once.",
                     "No rank may wait for ever",
                     "at most `ranks` microbatches have begun and not ended",
                 ),

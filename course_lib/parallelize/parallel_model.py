@@ -75,7 +75,7 @@ class ParallelModel:
         total = self.run(inputs, targets, self.targets / self.plan.dp)
         self.data.average()
         self._mark_gradients()
-        dist.all_reduce(total)  # of the ranks that computed it, one for each data-parallel rank has put it in
+        dist.all_reduce(total)  # in each copy of the model one rank has its loss, and all others have 0
         return total / self.targets
 
     # ---- the gradient's norm --------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def check_01_4(report: Report, output_shape: Callable) -> None:
                 got = output_shape(model, inputs)
             task = "Return the shape of what `model(*inputs)` returns in evaluation mode"
             report.equal("output shape", got, want, mistakes=mistakes, given=(model, inputs), task=task)
-    with report.case("a layer with two inputs"):
+    with report.case("a layer with two inputs"), torch.enable_grad():  # what an answer switches off ends here
         got = output_shape(nn.Bilinear(3, 4, 5), torch.randn(2, 3), torch.randn(2, 4))
         report.equal("output shape", got, (2, 5), task="Return the shape of what `model(*inputs)` returns")
     with report.case("a model that raises half-way"):

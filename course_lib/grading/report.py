@@ -169,8 +169,9 @@ class Report:
         given: tuple | None = None,
         trace: Any = None,
         task: str | None = None,
+        thing: str = "result",
     ) -> None:
-        """``close`` for a list with one result a rank; tells of the first wrong one.
+        """``close`` for a list with one result a rank (or another ``thing``); tells of the first wrong one.
 
         ``mistakes`` give such a list; with a ``trace`` (what the ranks sent), the pair of a list and a trace, which
         tells apart mistakes that end alike.
@@ -184,7 +185,8 @@ class Report:
             alike=lambda a, b: not rank_differences(pair(a), pair(b), tolerance),
             closer=None if trace is None else (lambda a, b: a[1] == b[1]),
         )
-        self._compare(fact, seen, rank_differences(got, want, tolerance), task, None, named=False)
+        problem = rank_differences(got, want, tolerance, thing)
+        self._compare(fact, seen, problem, task, None, named=False)
 
     def at_most(
         self,

@@ -110,6 +110,7 @@ def _check_crossing(report: Report, case: Crossing, found: list[dict[str, Any]])
         copies * back(case.upstream),
         mistakes=crossing_mistakes(case, copies, backward=True),
         task="In backward each does what the other does in forward, with the gradient",
+        thing="gradient of `x`",
     )
 
 
@@ -175,9 +176,8 @@ def _check_region(report: Report, case: Region, found: list[dict[str, Any]]) -> 
             if any(g is not None for g in got):
                 report.fail(f"`{name}` has a gradient, and is frozen", task="`up.weight` may be frozen")
             continue
-        report.on_every_rank(
-            f"gradient of `{name}`", got, want, mistakes=region_mistakes(case, name), task=task
-        )
+        fact = f"gradient of `{name}`"
+        report.on_every_rank(fact, got, want, mistakes=region_mistakes(case, name), task=task, thing=fact)
     kept, whole = max(rank["kept"] for rank in found), case.x.nbytes
     too = mlp_keeps(case) + whole  # more than that says nothing: Gloo may not have let go of a message yet
     likely = {"when the gathered input is kept, too": too if kept <= too else None} if ranks > 1 else None

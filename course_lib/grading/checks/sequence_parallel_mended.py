@@ -16,6 +16,9 @@ from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
 
+OF_NORM, OF_BIAS = "gradient of `norm_weight` and `norm_bias`", "gradient of `bias`"
+SUMMED_AGAIN = "when gradients that are added up over the ranks are added up again for every further call"
+
 
 @check
 def check_10_3(report: Report, mended_layer: Callable[..., Tensor]) -> None:
@@ -59,11 +62,12 @@ def _check_layer(report: Report, case: Passing, found: list[dict[str, Any]]) -> 
     right = layer_results(case, kept)
     likely = _mistake(case, kept, found) if ranks > 1 else None
 
-    def compare(fact: str, pick: Callable[[dict[str, Any]], Tensor], task: str) -> None:
-        mistakes = {likely[0]: [pick(rank) for rank in likely[1]]} if likely else None
-        report.on_every_rank(
-            fact, list(map(pick, found)), list(map(pick, right)), mistakes=mistakes, task=task
-        )
+    def compare(fact: str, pick: Callable[[dict[str, Any]], Tensor], task: str, thing: str) -> None:
+        got, want = list(map(pick, found)), list(map(pick, right))
+        mistakes = {likely[0]: list(map(pick, likely[1]))} if likely else {}
+        if not likely and calls > 1 and thing in (OF_NORM, OF_BIAS):
+            mistakes = {SUMMED_AGAIN: [ranks ** (calls - 1) * w for w in want]}
+        report.on_every_rank(fact, got, want, mistakes=mistakes, task=task, thing=thing)
 
     def gradient(*names: str) -> Callable[[dict[str, Any]], Tensor]:
         return lambda rank: _joined(rank["gradients"][name] for name in names)
@@ -72,14 +76,17 @@ def _check_layer(report: Report, case: Passing, found: list[dict[str, Any]]) -> 
         "the result is that of one device",
         lambda rank: torch.cat(rank["outs"]),
         "computes what one device computes",
+        "result",
     )
     task = "every gradient is that of one device, on every rank"
-    compare("gradient of `x`", gradient("x"), task)
-    compare("gradients of `up` and `down`", gradient("up", "down"), task)
+    compare("gradient of `x`", gradient("x"), task, "gradient of `x`")
+    compare("gradients of `up` and `down`", gradient("up", "down"), task, "gradient of `up` and `down`")
     frozen = not case.layer.norm_weight.requires_grad
     if not frozen:
-        compare("gradients of `norm_weight` and `norm_bias`", gradient("norm_weight", "norm_bias"), task)
-        compare("gradient of `bias`", gradient("bias"), task)
+        compare(
+            "gradients of `norm_weight` and `norm_bias`", gradient("norm_weight", "norm_bias"), task, OF_NORM
+        )
+        compare("gradient of `bias`", gradient("bias"), task, OF_BIAS)
     elif any(
         rank["gradients"][name] is not None for rank in found for name in ("norm_weight", "norm_bias", "bias")
     ):

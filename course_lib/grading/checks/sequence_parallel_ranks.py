@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course_lib.grading.checks.recomputation_counted import Alive
 from course_lib.grading.checks.sequence_parallel_layer import Layer
@@ -28,6 +30,18 @@ def normal(seed: int, *shape: int) -> Tensor:
 # ---- 10.1: g and g-bar --------------------------------------------------------------------------------------
 
 
+class Dense(TorchDispatchMode):
+    """Refuses what Gloo takes and NCCL does not: inputs whose elements do not lie one behind the other."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "reduce_scatter"}.get(
+            func._schema.name
+        )
+        if name and not args[1].is_contiguous():
+            raise ValueError(f"{name} got an input whose elements do not lie one behind the other")
+        return func(*args, **(kwargs or {}))
+
+
 class Crossing(NamedTuple):
     """One call of ``gather_tokens`` or ``scatter_tokens``.
 
@@ -35,7 +49,7 @@ class Crossing(NamedTuple):
         gathers: which of the two.
         inputs: that of each rank of a group; the group has as many neighbouring ranks.
         upstream: for each of them the gradient of its result.
-        strided: the input's elements do not lie one behind the other.
+        strided: the elements of the input, and of the gradient, do not lie one behind the other.
     """
 
     gathers: bool
@@ -63,7 +77,7 @@ def crossed(
         group = groups[len(case.inputs)]
         me = group.rank()
         before = case.inputs[me]
-        x = before.transpose(0, 2).contiguous().transpose(0, 2) if case.strided else before.clone()
+        x, upstream = (_strided(t) if case.strided else t.clone() for t in (before, case.upstream[me]))
         x.requires_grad_()
         kept: dict[int, int] = {}
 
@@ -71,12 +85,15 @@ def crossed(
             kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        with record_traffic() as log:
+        with record_traffic() as log, Dense():
             with saved_tensors_hooks(keep, lambda t: t):
                 out = (gather if case.gathers else scatter)(x, group)
             result = out.detach().clone() if isinstance(out, Tensor) else out
-            if isinstance(out, Tensor) and out.shape == case.upstream[me].shape and out.requires_grad:
-                out.backward(case.upstream[me])
+            if isinstance(out, Tensor) and out.requires_grad:
+                for tensor in _on_contexts(out):
+                    keep(tensor)
+                if out.shape == upstream.shape:
+                    out.backward(upstream)
         found.append(
             {
                 "out": result,
@@ -87,6 +104,21 @@ def crossed(
             }
         )
     return found
+
+
+def _strided(t: Tensor) -> Tensor:
+    return t.transpose(0, 2).contiguous().transpose(0, 2)
+
+
+def _on_contexts(out: Tensor) -> list[Tensor]:
+    """Tensors that autograd functions on the way to ``out`` keep as attributes of ``ctx``, unseen by hooks."""
+    nodes, seen = [out.grad_fn], []
+    for node in nodes:
+        seen += [
+            t for t in tree_leaves(list(getattr(node, "__dict__", {}).values())) if isinstance(t, Tensor)
+        ]
+        nodes += [before for before, _ in node.next_functions if before is not None and before not in nodes]
+    return seen
 
 
 # ---- 10.2: an MLP that keeps its shard ----------------------------------------------------------------------

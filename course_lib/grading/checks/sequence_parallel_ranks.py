@@ -112,13 +112,11 @@ def _strided(t: Tensor) -> Tensor:
 
 def _on_contexts(out: Tensor) -> list[Tensor]:
     """Tensors that autograd functions on the way to ``out`` keep as attributes of ``ctx``, unseen by hooks."""
-    nodes, seen = [out.grad_fn], []
+    nodes, kept = [out.grad_fn] if out.grad_fn else [], []  # a leaf has no function before it
     for node in nodes:
-        seen += [
-            t for t in tree_leaves(list(getattr(node, "__dict__", {}).values())) if isinstance(t, Tensor)
-        ]
+        kept += tree_leaves(list(getattr(node, "__dict__", {}).values()))
         nodes += [before for before, _ in node.next_functions if before is not None and before not in nodes]
-    return seen
+    return [value for value in kept if isinstance(value, Tensor)]
 
 
 # ---- 10.2: an MLP that keeps its shard ----------------------------------------------------------------------

@@ -69,6 +69,12 @@ def _check_order(report: Report, best_order: Callable[..., Any]) -> None:
             {"tp": 100, "dp": 90, "pp": 10},
             4,
         ),
+        (
+            "rings over two nodes and over four",
+            {"tp": 2, "dp": 4, "pp": 2},
+            {"tp": 80, "dp": 90, "pp": 70},
+            4,
+        ),
         ("one node", {"tp": 2, "dp": 2, "pp": 2}, {"tp": 10, "dp": 30, "pp": 20}, 8),
     ]
     task = "Return the order in which the fewest bytes leave their node"
@@ -78,26 +84,31 @@ def _check_order(report: Report, best_order: Callable[..., Any]) -> None:
             is_order = isinstance(got, str) and sorted(got.split("-")) == sorted(sizes)
             otherwise = f"the answer is {got!r}, and an order names {', '.join(sizes)} once each"
             report.true(is_order, "every axis is named once", otherwise, task="as a string such as")
-            leaving = {
-                "-".join(o): leaving_bytes(sizes, sent, node, "-".join(o)) for o in permutations(sizes)
-            }
+            orders = ["-".join(axes) for axes in permutations(sizes)]
+            leaving = {order: leaving_bytes(sizes, sent, node, order) for order in orders}
             least = min(leaving.values())
+            chains = {order: leaving_bytes(sizes, sent, node, order, ring=False) for order in orders}
             ways = {
                 "when the axis that sends the most varies fastest, whatever the sizes": greedy(sizes, sent),
                 "when the axis that sends the most varies slowest": greedy(sizes, sent, slowest=True),
+                "when the message from the last rank of a group to its first is not counted": min(
+                    chains, key=chains.__getitem__
+                ),
             }
             more = {text: leaving[order] - least for text, order in ways.items() if order == got}
             what = "bytes that leave their node, beyond those of the best order"
             report.at_most(what, leaving[got] - least, 0, mistakes=more, task=task)
 
 
-def leaving_bytes(sizes: Mapping[str, int], sent: Mapping[str, int], node: int, order: str) -> int:
-    """Bytes that leave their node where each rank sends to the next of its group, and the last to the first."""
+def leaving_bytes(
+    sizes: Mapping[str, int], sent: Mapping[str, int], node: int, order: str, ring: bool = True
+) -> int:
+    """Bytes that leave their node: each rank sends to the next of its group, and in a ring the last to the first."""
     total = 0
     for axis in sizes:
         for group in right_groups(sizes, order, axis):
-            ring = zip(group, group[1:] + group[:1], strict=True)
-            total += sent[axis] * sum(a // node != b // node for a, b in ring)
+            messages = zip(group, group[1:] + group[:1] if ring else group[1:], strict=False)
+            total += sent[axis] * sum(a // node != b // node for a, b in messages)
     return total
 
 

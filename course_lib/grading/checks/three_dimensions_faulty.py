@@ -147,6 +147,8 @@ def on_each_rank(
             if fault == "whole summed" and name == "bias":
                 tensors = range(t)
             of_data = [sum(own[s, j, r][name] for s in stages for r in tensors) for j in range(d)]
+            if is_tied and fault == "tied over all" and p == 1:
+                of_data = [sum(own[0, j, r][name] for j in range(d) for r in range(t))] * d
             total = _joined(of_data, counts, fault)
             if is_tied and fault == "tied mean" and p > 1:
                 total = total / 2
@@ -180,6 +182,9 @@ MENDING = {
     "when the sum is divided by the data-parallel ranks as well as by all targets": "by the ranks, too",
     "when the sum is divided by the data-parallel ranks, and not by the targets": "by the ranks",
     "when the two gradients of the tied embedding are not added up": "tied not added",
+    "when the tied embedding of a single stage is added up over all ranks, which is what `group=None` means": (
+        "tied over all"
+    ),
     "when the parts of the sequence are averaged, and not added up": "sequence mean",
     "when gradients that are already whole are added up over the tensor-parallel ranks": "whole summed",
 }

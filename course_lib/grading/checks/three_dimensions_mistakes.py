@@ -54,6 +54,18 @@ def _others(sizes: Mapping[str, int], order: str, along: str) -> Groups:
     return right_groups(sizes, order, "-".join(others))
 
 
+def _as_named(sizes: Mapping[str, int], order: str, along: str) -> Groups:
+    strides, ranks = {}, 1
+    for axis in order.split("-"):
+        strides[axis] = ranks
+        ranks *= sizes.get(axis, 1)
+    offsets = [0]
+    for axis in along.split("-"):
+        offsets = [place * strides[axis] + start for place in range(sizes.get(axis, 1)) for start in offsets]
+    firsts = [group[0] for group in right_groups(sizes, order, along)]
+    return [[first + offset for offset in offsets] for first in firsts]
+
+
 GROUPS: dict[str, Callable[[Mapping[str, int], str, str], Groups]] = {
     "when the axis that stands last in the order varies fastest": lambda sizes, order, along: right_groups(
         sizes, "-".join(order.split("-")[::-1]), along
@@ -72,6 +84,12 @@ GROUPS: dict[str, Callable[[Mapping[str, int], str, str], Groups]] = {
     "when only the last axis of `along` is used": lambda sizes, order, along: right_groups(
         sizes, order, along.split("-")[-1]
     ),
+    "when the ranks of a group stand as `along` names the axes, the first fastest, and not in ascending order": (
+        _as_named
+    ),
+    "when groups of one rank are left out": lambda sizes, order, along: [
+        group for group in right_groups(sizes, order, along) if len(group) > 1
+    ],
     "when only the group of rank 0 is returned": lambda sizes, order, along: right_groups(
         sizes, order, along
     )[:1],

@@ -56,21 +56,38 @@ def _check_plan(
         not changed, fact, f"the plan sets {', '.join(changed)}", task="All other fields keep their defaults"
     )
     report.equal("GPUs", plan.ranks, gpus, task="The plan uses all `gpus`")
-    report.equal("sequences in a step", plan.global_batch, sequences, task="a step has `sequences` sequences")
+    ways = {
+        "when `microbatches` is the number for all data-parallel ranks together": plan.dp * sequences,
+        "when a microbatch is taken to be one sequence": plan.micro_batch * sequences,
+    }
+    report.equal(
+        "sequences in a step",
+        plan.global_batch,
+        sequences,
+        mistakes=ways if plan.dp != plan.micro_batch else {},
+        task="a step has `sequences` sequences",
+    )
     problem = _refused(plan.check, shape)
     report.true(
         not problem, "the model can be cut like this", problem, task="The model can be cut as the plan says"
     )
     needed = max(rank.occupied for rank in plan_memory(shape, plan, hardware))
     room = f"the fullest GPU needs {needed / 1e9:.1f} GB and has {hardware.memory / 1e9:.0f} GB"
-    last = plan_memory(shape, plan, hardware)[-1].occupied
-    way = {"when only the last pipeline rank is looked at, which holds the least": True}
+    last = plan_memory(shape, plan, hardware)[-1].occupied <= hardware.memory
+    tensors = max(rank.occupied for rank in plan_memory(shape, plan)) <= hardware.memory
+    ways = {
+        "when only the last pipeline rank is looked at, which holds the least": "the last",
+        "when only the tensors are counted, and not what `plan_memory` calls reserved": "the tensors",
+        "when only the last pipeline rank is looked at, or only the tensors without `reserved`": "both",
+    }
     report.true(
         needed <= hardware.memory,
         "it fits into the memory of every GPU",
         room,
-        got=last <= hardware.memory < needed,
-        mistakes=way,
+        got={(True, False): "the last", (False, True): "the tensors", (True, True): "both"}.get(
+            (last, tensors)
+        ),
+        mistakes=ways,
         task="It fits into the memory of every GPU",
     )
 

@@ -65,7 +65,9 @@ def plot_groups(groups: Mapping[str, Sequence[Sequence[int]]], node_size: int = 
     axes.tick_params(length=0)
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    return render(figure, f"The groups of {ranks} ranks on {nodes} nodes. " + " ".join(map(_said, groups.items())))
+    return render(
+        figure, f"The groups of {ranks} ranks on {nodes} nodes. " + " ".join(map(_said, groups.items()))
+    )
 
 
 def _said(axis_and_groups: tuple[str, Sequence[Sequence[int]]]) -> str:

@@ -54,10 +54,14 @@ def check_09_1(report: Report, enter: Callable[..., Any], leave: Callable[[Tenso
                 task="It returns a tuple with as many tensors as it got, with the same values.",
             )
             want, programs = expected(*given), mistakes(*given)
-            summed = "Backward: the gradients of all others are summed over the ranks."
+            summed = "In backward the gradients of all others are summed over the ranks."
             for name, what, task in (
-                ("z", "the output", "Forward: the sum of the ranks' tensors."),
-                ("own", "the gradients of this rank's matrices", "Backward: the gradient itself."),
+                ("z", "the output", "In forward it returns the sum of the ranks' tensors."),
+                (
+                    "own",
+                    "the gradients of this rank's matrices",
+                    "In backward it passes the gradient on as it is.",
+                ),
                 ("x", "the gradient of the tokens", summed),
                 ("scale", "the gradient of the scale", summed),
             ):
@@ -75,7 +79,7 @@ def check_09_1(report: Report, enter: Callable[..., Any], leave: Callable[[Tenso
                 not changed,
                 "no tensor that `enter` or `leave` gets is changed",
                 f"{', '.join(changed[:1])} is changed in place, and others may still need it",
-                task="Neither changes a tensor that it gets, also not a gradient.",
+                task="neither operator changes a tensor that it gets, also not a gradient.",
             )
             if ranks == 1:
                 continue

@@ -115,13 +115,13 @@ def check_09_5(report: Report, plan_of: Callable[[Llama], Any]) -> None:
                 "no plan" not in seen,
                 "a plan",
                 f"the result is {seen.get('no plan')}, not a dict of styles",
-                task="Return the plan: a dict from names of modules",
+                task="Return the plan, which is a dict from names of modules",
             )
             report.true(
                 "unknown" not in seen,
                 "its names are modules of the model",
                 f"the model has no module {', '.join(seen.get('unknown', [])[:1])}",
-                task="Return the plan: a dict from names of modules",
+                task="Return the plan, which is a dict from names of modules",
             )
             model = make(*sizes)
             matrices = {name: p.numel() // ranks for name, p in model.named_parameters() if p.dim() == 2}

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import time
 import weakref
 from contextlib import contextmanager
 
@@ -376,7 +377,10 @@ def memory(mesh):
         yield
         if action.kind == "F" and action.stage == 0 and action.microbatch == 1:
             gc.collect()
-            alive.append(sum(y() is not None for y in kept[:1]))
+            until = time.monotonic() + 60  # rank 1 may be late in receiving it
+            while kept[0]() is not None and time.monotonic() < until:
+                time.sleep(0.001)
+            alive.append(kept[0]() is not None)
 
     alive = []
     stages = {mesh.get_local_rank(): Last()}
@@ -447,7 +451,7 @@ def test_shapes_are_enough_where_data_is_not_read(trained):
 
 
 def test_outputs_are_freed_once_sent(trained):
-    assert trained[0]["memory"][0] == [0]
+    assert trained[0]["memory"][0] == [False]
 
 
 def test_traffic_of_a_v_with_tied_embeddings(trained):

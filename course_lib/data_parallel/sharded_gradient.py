@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from course_lib.training.clipping import scale_gradients
 from course_lib.training.nested_tensors import map_tensors, tensors_in
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -169,9 +170,8 @@ def clip_grad_norm(
             f"the norm of the gradient is {norm:g}: it is not finite on some rank, so no parameter was updated and no "
             "gradient changed; call zero_grad, and look at the loss of this batch or lower the learning rate"
         )
-    if max_norm is not None and (scale := float((max_norm / (norm + 1e-6)).clamp(max=1))) < 1:
-        for g in [*shards, *replicated]:
-            g *= scale
+    if max_norm is not None:
+        scale_gradients([*shards, *replicated], norm, max_norm)
     return norm
 
 

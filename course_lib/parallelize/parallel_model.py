@@ -16,6 +16,7 @@ from course_lib.data_parallel.sharded_gradient import ShardedGradient
 from course_lib.parallelize.data_parallel import Part, Replicated
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
 from course_lib.parallelize.whole_state import Whole
+from course_lib.training.clipping import scale_gradients
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 
@@ -103,9 +104,7 @@ class ParallelModel:
             raise ValueError(
                 f"the norm of the gradient is {norm:g}, so no gradient was changed: call zero_grad"
             )
-        if norm > max_norm:
-            for _, gradient in held:
-                gradient *= float(max_norm / (norm + 1e-6))
+        scale_gradients((gradient for _, gradient in held), norm, max_norm)
         return norm
 
     def parts(self) -> list[Part]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.stage_modules import inner_stage
+from course_lib.training.clipping import scale_gradients
 
 
 @torch.no_grad()
@@ -24,10 +25,7 @@ def clip_grad_norm_(pipeline: Pipeline, max_norm: float, error_if_nonfinite: boo
     norm = grad_norm(pipeline)
     if error_if_nonfinite and not norm.isfinite():
         raise ValueError(f"the norm of the gradient is {norm:g}, so no gradient was changed")
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1)
-    for parameter in pipeline.parameters():
-        if parameter.grad is not None:
-            parameter.grad.mul_(scale.to(parameter.grad.dtype))
+    scale_gradients((p.grad for p in pipeline.parameters() if p.grad is not None), norm, max_norm)
     return norm
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.tensor_parallel.full_tensors import shards_of
+from course_lib.training.clipping import scale_gradients
 
 
 @torch.no_grad()
@@ -26,10 +27,7 @@ def clip_grad_norm_(
     norm = grad_norm(model, mesh)
     if error_if_nonfinite and not norm.isfinite():
         raise ValueError(f"the norm of the gradient is {norm:g}, so no gradient was changed")
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1)
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad.mul_(scale.to(p.grad.dtype))
+    scale_gradients((p.grad for p in model.parameters() if p.grad is not None), norm, max_norm)
     return norm
 
 

@@ -91,4 +91,4 @@ def from_output(output: Tensor, logsumexp: Tensor) -> PartialAttention:
 
 def _finite(m: Tensor) -> Tensor:
     """-inf minus -inf is no number; where no key was seen, 0 in the place of m makes every exponential 0."""
-    return m.masked_fill(m == -torch.inf, 0)
+    return m.masked_fill(m.isneginf(), 0)

@@ -3,17 +3,23 @@
 Pre-norm blocks, learned positions, GELU (tanh form), output weights tied to the token embedding. Query, key and
 value are three linear layers rather than one, so that a table of names can say how each is split.
 
+Attention is causal, unless it gets a ``mask`` (``masks.py``). Generation gives it a ``cache`` (``kv_cache.py``).
+
 Shapes in comments: ``batch``, ``seq``, ``hidden``, ``heads``, ``size`` (of one head: hidden / heads).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from course_lib.models.kv_cache import Cache, check_length, layer_options
 
 
 @dataclass(frozen=True)
@@ -67,34 +73,32 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(config.max_length, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        seq = tokens.shape[1]
-        if seq > self.positions.num_embeddings:
-            raise ValueError(
-                f"the sequence has {seq} tokens; this model has {self.positions.num_embeddings} positions."
-            )
-        positions = torch.arange(seq, device=tokens.device)
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        check_length(tokens, positions, self.positions.num_embeddings)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
         return self.dropout(self.tokens(tokens) + self.positions(positions))  # (batch, seq, hidden)
 
 
 class CausalCore(nn.Module):
     """Attention without weights, a module of its own so that it can be recomputed or replaced by itself.
 
-    Query, key and value, and the result: ``(batch, heads, seq, size)``.
+    Query, key and value, and the result: ``(batch, heads, seq, size)``. Causal, or with a mask that is true where a
+    query may look at a key.
     """
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         return F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+            q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=self.dropout if self.training else 0.0
         )
 
 
 class Attention(nn.Module):
-    """Causal self-attention. It counts heads from the width of the query, so it works on a share of them."""
+    """Self-attention. It counts heads from the width of the query, so it works on a share of them."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -107,9 +111,13 @@ class Attention(nn.Module):
         self.output = nn.Linear(h, h)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, attend: Callable[..., Tensor] | None = None
+    ) -> Tensor:
+        """``attend`` is a cache's and takes the core's place."""
         q, k, v = (self._split_heads(project(x)) for project in (self.query, self.key, self.value))
-        y = self.core(q, k, v).transpose(1, 2).flatten(2)  # (batch, seq, heads * size)
+        attended = (attend or self.core)(q, k, v, *(() if mask is None else (mask,)))
+        y = attended.transpose(1, 2).flatten(2)  # (batch, seq, heads * size)
         return self.dropout(self.output(y))  # (batch, seq, hidden)
 
     def _split_heads(self, x: Tensor) -> Tensor:
@@ -139,8 +147,8 @@ class Block(nn.Module):
         self.norm_2 = nn.LayerNorm(config.hidden_size)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:  # (batch, seq, hidden) in and out
-        x = x + self.attention(self.norm_1(x))
+    def forward(self, x: Tensor, **options: Any) -> Tensor:  # (batch, seq, hidden) in and out
+        x = x + self.attention(self.norm_1(x), **options)
         return x + self.mlp(self.norm_2(x))
 
 
@@ -148,7 +156,7 @@ class GPT(nn.Module):
     """Tokens ``(batch, seq)`` to the logits of the token after each, ``(batch, seq, vocab)``.
 
     A chain of four parts (``embedding``, ``blocks``, ``norm``, ``head``): a pipeline cuts it between them, FSDP
-    and recomputation wrap single ``blocks``.
+    and recomputation wrap single ``blocks``. With a ``cache``, ``tokens`` are those that follow what the cache holds.
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -174,8 +182,10 @@ class GPT(nn.Module):
             nn.init.normal_(block.attention.output.weight, std=std)
             nn.init.normal_(block.mlp.down.weight, std=std)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        positions = None if cache is None else cache.extend(tokens)
+        x = self.embedding(tokens) if positions is None else self.embedding(tokens, positions)
+        options = layer_options(len(self.blocks), mask, None, cache)
+        for block, its_options in zip(self.blocks, options, strict=True):
+            x = block(x, **its_options)
         return self.head(self.norm(x))  # (batch, seq, vocab)

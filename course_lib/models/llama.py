@@ -3,16 +3,23 @@
 Pre-norm blocks as in GPT, with RMSNorm, rotary positions, SwiGLU and no biases; several query heads may share one head
 of keys and values (grouped-query attention, arXiv:2305.13245).
 
+Attention is causal, unless it gets a ``mask`` (``masks.py``). Generation gives it a ``cache`` (``kv_cache.py``).
+
 Shapes in comments: ``batch``, ``seq``, ``hidden``, ``heads``, ``kv_heads``, ``size`` (of one head).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from course_lib.models.kv_cache import Cache, check_length, layer_options
+from course_lib.models.positions import RotaryPositions
 
 
 @dataclass(frozen=True)
@@ -78,43 +85,21 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-class RotaryPositions(nn.Module):
-    """RoPE (arXiv:2104.09864): turn the pair (x_i, x_{i + size/2}) at position m by the angle m theta^(-2i/size).
-
-    The product of a turned query and a turned key depends on their distance and not on where they stand.
-    """
-
-    def __init__(self, head_size: int, theta: float) -> None:
-        super().__init__()
-        self.head_size, self.theta = head_size, theta
-
-    def forward(self, *heads: Tensor) -> tuple[Tensor, ...]:
-        """Each ``(batch, heads, seq, size)``, from position 0 on."""
-        seq, device = heads[0].shape[-2], heads[0].device
-        exponents = torch.arange(0, self.head_size, 2, device=device).float() / self.head_size
-        positions = torch.arange(seq, device=device).float()
-        angles = torch.outer(positions, 1.0 / self.theta**exponents).repeat(1, 2)  # (seq, size)
-        cos, sin = angles.cos(), angles.sin()
-        return tuple(x * cos.to(x.dtype) + _half_turned(x) * sin.to(x.dtype) for x in heads)
-
-
-def _half_turned(x: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((-second, first), dim=-1)
-
-
 class LlamaCore(nn.Module):
     """Attention without weights, a module of its own so that it can be recomputed or replaced by itself.
 
-    Query and result ``(batch, heads, seq, size)``, key and value ``(batch, kv_heads, seq, size)``.
+    Query and result ``(batch, heads, seq, size)``, key and value ``(batch, kv_heads, seq, size)``. Causal, or with
+    a mask that is true where a query may look at a key.
     """
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1]
+        )
 
 
 class LlamaAttention(nn.Module):
-    """Causal self-attention. It counts heads from the width of the query, so it works on a share of them."""
+    """Self-attention. It counts heads from the width of the query, so it works on a share of them."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -126,10 +111,18 @@ class LlamaAttention(nn.Module):
         self.rotary = RotaryPositions(self.head_size, config.rope_theta)
         self.core = LlamaCore()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        attend: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
+        """``positions`` and ``attend`` are a cache's: where the tokens stand, and what takes the core's place."""
         q, k, v = (self._split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = self.rotary(q, k)
-        return self.o_proj(self.core(q, k, v).transpose(1, 2).flatten(2))  # (batch, seq, hidden)
+        q, k = self.rotary(q, k, positions=positions)
+        attended = (attend or self.core)(q, k, v, *(() if mask is None else (mask,)))
+        return self.o_proj(attended.transpose(1, 2).flatten(2))  # (batch, seq, hidden)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (batch, heads, seq, size)
@@ -156,8 +149,8 @@ class LlamaLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:  # (batch, seq, hidden) in and out
-        x = x + self.self_attn(self.input_layernorm(x))
+    def forward(self, x: Tensor, **options: Any) -> Tensor:  # (batch, seq, hidden) in and out
+        x = x + self.self_attn(self.input_layernorm(x), **options)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -171,21 +164,21 @@ class LlamaModel(nn.Module):
         self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.shape[1] > self.max_length:
-            raise ValueError(
-                f"the sequence has {tokens.shape[1]} tokens; this model has {self.max_length} positions."
-            )
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        positions = None if cache is None else cache.extend(tokens)
+        check_length(tokens, positions, self.max_length)
         x = self.embed_tokens(tokens)
-        for layer in self.layers:
-            x = layer(x)
+        options = layer_options(len(self.layers), mask, positions, cache)
+        for layer, its_options in zip(self.layers, options, strict=True):
+            x = layer(x, **its_options)
         return self.norm(x)
 
 
 class Llama(nn.Module):
     """Tokens ``(batch, seq)`` to the logits of the token after each, ``(batch, seq, vocab)``.
 
-    Its ``state_dict`` has the names of Hugging Face's ``LlamaForCausalLM``.
+    Its ``state_dict`` has the names of Hugging Face's ``LlamaForCausalLM``. With a ``cache``, ``tokens`` are those
+    that follow what the cache holds.
     """
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -199,5 +192,5 @@ class Llama(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.lm_head(self.model(tokens))  # (batch, seq, vocab)
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        return self.lm_head(self.model(tokens, mask, cache))  # (batch, seq, vocab)

@@ -20,6 +20,7 @@ from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
+from simulator.ledgers.cache import CacheHistory
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.ledgers.traffic import TrafficRow
@@ -43,6 +44,7 @@ from simulator.predict import (
     memory,
     overlap,
     recomputation,
+    serving,
     step,
     traffic,
     unsharded,
@@ -54,6 +56,8 @@ A100, GPT2, LINK = GPUS["a100-80gb"], MODELS["gpt2"], Link(1e-6, 1e9)
 PLAN = Plan(dp=2, pp=2, microbatches=4)
 SCHEDULE = schedules.make_schedule("1f1b", 2, 4)
 RUN = simulate(SCHEDULE)
+ARRIVALS = [serving.Arrival(3, 2)]
+CACHE = serving.serve_in_blocks(ARRIVALS, 4, 2)
 LAYERS = {"forward": [1.0, 1.0], "backward": [2.0, 2.0], "ranks": 2, "latency": 0.1, "bandwidth": 10.0}
 SPEEDS = {"speeds": [1.0, 0.5], "update": 1.0}
 RING = {"elements": 10, "itemsize": 4, "ranks": 4, "rank": 1}
@@ -63,6 +67,20 @@ WHOLE_MODEL = {"shape": GPT2, "plan": PLAN, "rank": 1}
 # Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
 CALLS = {
     chunk_sizes: {"elements": 10, "parts": 3},
+    CacheHistory: {"slots": 8, "steps": (), "waiting": ()},
+    CACHE.use: {"steps": [0, 1]},
+    serving.Arrival: {"prompt": 3, "new_tokens": 2, "step": 1},
+    serving.blocks_for: {"tokens": 3, "block_size": 2},
+    serving.power_of_two: {"tokens": 3},
+    serving.serve_contiguous: {"arrivals": ARRIVALS, "slots": 8, "region": lambda arrival: 8, "every": 1},
+    serving.serve_in_blocks: {"arrivals": ARRIVALS, "blocks": 4, "block_size": 2, "every": 1},
+    serving.conversation_lengths: {
+        "count": 2,
+        "prompt": 3.0,
+        "answer": 3.0,
+        "longest": 40,
+        "seed": 1,
+    },
     Link: {"latency": 1e-6, "bandwidth": 1e9, "efficiency": 0.9},
     LINK.seconds: {"size": 10.0, "messages": 2},
     partial(replace, A100): {
@@ -285,6 +303,7 @@ ELSEWHERE = {
     "at_least, index, not_negative, positive, positive_or_infinite, finite, part, amounts": "the checks themselves",
     "speeds_of, yes_or_no, is_number, refuse": "the checks themselves",
     "grid_of, titles_for, ticks_in, label_capacity, unit_of, human": "for drawings: lengths, and sizes checked before",
+    "Piece, CacheUse": "parts of a CacheHistory, whole numbers of a run",
     "Chain, Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -34,22 +35,24 @@ def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q, k and v must be of one dtype and on one device, not {kinds}.")
 
 
-def padding_mask(mask: Tensor | None, k: Tensor) -> Tensor | None:
-    """The mask as ``(batch, keys)``: true where a key may be attended to.
+def broadcast_mask(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """The mask as ``(batch, heads, rows, keys)``, without a copy.
 
     Raises:
-        ValueError: it is not boolean, or neither ``(batch, keys)`` nor ``(batch, 1, 1, keys)``.
+        ValueError: it is not boolean, or its shape does not broadcast to this one.
     """
     if mask is None:
         return None
-    batch, keys = k.shape[0], k.shape[2]
-    if str(mask.dtype) != "torch.bool":
-        raise ValueError(f"mask must be boolean, true where a key may be attended to, not {mask.dtype}.")
-    if mask.shape not in ((batch, keys), (batch, 1, 1, keys)):
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean, true where a query may look at a key, not {mask.dtype}.")
+    shape = (*q.shape[:3], k.shape[2])
+    try:
+        return mask.expand(shape)
+    except RuntimeError:
         raise ValueError(
-            f"mask must hide keys: of shape {(batch, keys)} or {(batch, 1, 1, keys)}, not {tuple(mask.shape)}."
-        )
-    return mask.reshape(batch, keys)
+            f"mask must broadcast to (batch, heads, rows, keys) = {shape}, and its shape is {tuple(mask.shape)}; "
+            f"a mask of padding is (batch, 1, 1, keys)."
+        ) from None
 
 
 def check_probability(dropout_p: float) -> None:

@@ -17,10 +17,11 @@ CAUSAL = {CausalCore: True, LlamaCore: True, BertCore: False}  # a model's core:
 class FlashCore(nn.Module):
     """Attention without weights, as the models' own cores.
 
-    Query and result ``(batch, heads, seq, size)``, key and value ``(batch, kv_heads, seq, size)``.
+    Query and result ``(batch, heads, seq, size)``, key and value ``(batch, kv_heads, seq, size)``. A mask, true where a
+    query may look at a key, takes the place of ``causal``, as it does there.
 
     Args:
-        causal: hide later keys.
+        causal: hide later keys, where no mask is given.
         dropout: probability to drop a weight while training.
         attention: ``flash_attention``, or a function that is called in the same way.
     """
@@ -33,7 +34,8 @@ class FlashCore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         dropout_p = self.dropout if self.training else 0.0
-        return self.attention(q, k, v, mask, causal=self.causal, dropout_p=dropout_p)
+        causal = self.causal and mask is None
+        return self.attention(q, k, v, mask, causal=causal, dropout_p=dropout_p)
 
     def extra_repr(self) -> str:
         return f"causal={self.causal}, dropout={self.dropout}"

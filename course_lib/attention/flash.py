@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from course_lib.attention.checks import check_blocks, check_heads, check_probability, padding_mask
+from course_lib.attention.checks import broadcast_mask, check_blocks, check_heads, check_probability
 from course_lib.attention.online_softmax import attend, merge, no_keys
 
 
@@ -43,7 +43,8 @@ def flash_attention(
     Args:
         q: ``(batch, heads, rows, size)``.
         k, v: ``(batch, kv_heads, keys, size)``; ``kv_heads`` divides ``heads`` (grouped-query attention).
-        mask: boolean ``(batch, keys)`` or ``(batch, 1, 1, keys)``, true where a key is no padding.
+        mask: boolean, true where a query may look at a key; it broadcasts to ``(batch, heads, rows, keys)``, so one
+            of padding is ``(batch, 1, 1, keys)``.
         causal: a query sees no later key. The last query stands beside the last key, as with a cache of keys and as
             in FlashAttention-2; ``is_causal`` of ``scaled_dot_product_attention`` puts the first beside the first.
         dropout_p: the probability to drop a weight; backward drops the same ones.
@@ -62,7 +63,7 @@ def flash_attention(
     check_blocks(block_q, block_k)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     tiling = Tiling(q.shape[2], k.shape[2], block_q, block_k, causal)
-    O, L = FlashAttention.apply(q, k, v, padding_mask(mask, k), tiling, scale, dropout_p)
+    O, L = FlashAttention.apply(q, k, v, broadcast_mask(mask, q, k), tiling, scale, dropout_p)
     return (O, L) if return_logsumexp else O
 
 
@@ -90,7 +91,7 @@ class Tiling:
         """S of one tile, ``(batch, kv_heads, group, block_q, block_k)``; -inf where a key is hidden."""
         S = Q_i @ K_j.mT
         if mask is not None:
-            S = S.masked_fill(~mask[:, None, None, None, j], -torch.inf)
+            S = S.masked_fill(~mask[..., i, j], -torch.inf)
         shift = self.keys - self.rows
         if self.causal and j.stop - 1 > i.start + shift:  # this tile crosses the diagonal
             row = torch.arange(i.start, i.stop, device=S.device)[:, None]
@@ -119,17 +120,15 @@ class FlashAttention(torch.autograd.Function):
         # Stored as (batch, rows, heads, size): the caller puts the heads beside each other without a copy.
         O = q.new_empty(batch, rows, heads, size).transpose(1, 2)
         L = q.new_empty(batch, heads, rows, dtype=wide)
-        Q, K, V = (
-            by_group(q, k),
-            k.unsqueeze(2),
-            v.unsqueeze(2),
-        )  # (batch, kv_heads, group or 1, length, size)
+        # (batch, kv_heads, group or 1, length, size), and the mask (batch, kv_heads, group, rows, keys)
+        Q, K, V = by_group(q, k), k.unsqueeze(2), v.unsqueeze(2)
+        seen = None if mask is None else by_group(mask, k)
         with without_autocast(q.device):
             for i in tiling.query_blocks():
                 Q_i = Q[..., i, :].to(wide) * scale
                 part = no_keys(Q_i)
                 for j in tiling.key_blocks(i):
-                    S = tiling.scores(Q_i, K[..., j, :].to(wide), i, j, mask)
+                    S = tiling.scores(Q_i, K[..., j, :].to(wide), i, j, seen)
                     part = merge(part, attend(S, V[..., j, :], dropout_mask(S, dropout_p)))
                 by_group(O, k)[..., i, :] = part.output().to(q.dtype)
                 by_group(L, k)[..., i] = part.logsumexp()
@@ -146,12 +145,9 @@ class FlashAttention(torch.autograd.Function):
         # D_r = sum over the keys of P dP = the sum of dO O: what softmax's backward subtracts in row r. The gradient of
         # L, which is dL P for the scores, is added in the same place.
         D = (dO.to(L.dtype) * O.to(L.dtype)).sum(-1) - dL  # (batch, heads, rows)
-        Q, K, V, dO, L, D = (
-            by_group(q, k),
-            k.unsqueeze(2),
-            v.unsqueeze(2),
-            *(by_group(x, k) for x in (dO, L, D)),
-        )
+        Q, K, V = by_group(q, k), k.unsqueeze(2), v.unsqueeze(2)
+        dO, L, D = (by_group(x, k) for x in (dO, L, D))
+        seen = None if mask is None else by_group(mask, k)
         dQ = torch.empty_like(Q)
         dK, dV = K.new_zeros(K.shape, dtype=L.dtype), V.new_zeros(V.shape, dtype=L.dtype)
         with without_autocast(q.device):
@@ -160,12 +156,11 @@ class FlashAttention(torch.autograd.Function):
                 dQ_i = torch.zeros_like(Q_i)
                 for j in tiling.key_blocks(i):  # the order of forward, so that dropout draws the same numbers
                     K_j, V_j = K[..., j, :].to(L.dtype), V[..., j, :].to(L.dtype)
-                    P = torch.exp(tiling.scores(Q_i, K_j, i, j, mask) - L[..., i, None])
+                    P = torch.exp(tiling.scores(Q_i, K_j, i, j, seen) - L[..., i, None])
                     Z = dropout_mask(P, p, generator)
                     dropped = P if Z is None else P * Z
-                    dV[..., j, :] += (dropped.mT @ dO_i).sum(
-                        2, keepdim=True
-                    )  # every head of the group adds its share
+                    # Every query head of a group adds its share to the one head of keys and values.
+                    dV[..., j, :] += (dropped.mT @ dO_i).sum(2, keepdim=True)
                     dP = dO_i @ V_j.mT
                     dS = P * ((dP if Z is None else dP * Z) - D[..., i, None])
                     dQ_i += scale * (dS @ K_j)

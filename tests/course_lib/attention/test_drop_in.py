@@ -10,6 +10,7 @@ from course_lib.attention.drop_in import FlashCore, use_flash_attention
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.masks import causal_mask, padding_mask, prefix_mask
 from course_lib.observe.ledgers.saved import saved_tensors
 from course_lib.training.loop import train
 from course_lib.training.recompute import apply_recompute
@@ -55,6 +56,19 @@ def test_a_model_trains_to_the_same_losses(make):
     torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-10, atol=0)
     for (name, a), b in zip(model.named_parameters(), flash.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8, msg=name)
+
+
+def test_a_mask_takes_the_place_of_causality_as_in_the_models():
+    torch.manual_seed(0)
+    model = llama().eval()
+    flash = copy.deepcopy(model)
+    use_flash_attention(flash)
+    tokens = torch.randint(30, (2, 11))
+    for mask in (
+        prefix_mask(4, 11) & padding_mask(torch.arange(11) < torch.tensor([[11], [7]])),
+        causal_mask(11),
+    ):
+        torch.testing.assert_close(flash(tokens, mask=mask), model(tokens, mask=mask))
 
 
 def test_dropout_is_taken_from_the_core_and_only_in_training():

@@ -39,7 +39,7 @@ def inputs(case, dtype=torch.float64, size=8, batch=2):
     )
     mask = torch.ones(batch, keys, dtype=torch.bool)
     mask[0, keys - padding :] = False  # only the first sequence is shorter
-    return q, k, v, mask if padding else None
+    return q, k, v, mask[:, None, None, :] if padding else None
 
 
 def whole_mask(q, k, causal, mask):
@@ -48,7 +48,7 @@ def whole_mask(q, k, causal, mask):
     seen = torch.ones(rows, keys, dtype=torch.bool)
     if causal:
         seen = seen.tril(keys - rows)
-    return seen[None, None] if mask is None else seen & mask[:, None, None, :]
+    return seen[None, None] if mask is None else seen & mask
 
 
 def reference(q, k, v, causal=False, mask=None, dropout_mask=1.0):
@@ -93,6 +93,14 @@ def test_equals_attention_in_float64_and_sdpa(case):
 def test_a_tile_of_any_size_and_an_own_scale():
     q, k, v, _ = inputs((2, 2, 13, 13, True, 0, 0, 0))
     wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+    anything = torch.rand(2, 2, 13, 13) < 0.5  # a mask of its own for every head
+    anything[..., 0] = True
+    torch.testing.assert_close(
+        flash_attention(q, k, v, anything, block_q=4, block_k=5),
+        F.scaled_dot_product_attention(q, k, v, attn_mask=anything),
+        rtol=1e-10,
+        atol=1e-10,
+    )
     for block_q, block_k in ((1, 1), (3, 5), (13, 1), (1000, 4)):
         O = flash_attention(q, k, v, causal=True, scale=0.3, block_q=block_q, block_k=block_k)
         torch.testing.assert_close(O, wanted, rtol=1e-10, atol=1e-10)
@@ -210,8 +218,8 @@ def test_bad_input_gets_one_sentence():
         ({"q": q[..., :4]}, "q and k must agree in batch and head size, not have (2, 4, 6, 4) and (2, 4, 6, 8)."),
         ({"k": q[:, :3], "v": q[:, :3]}, "4 query heads cannot share 3 heads of keys and values; the second number"),
         ({"q": q.double()}, "q, k and v must be of one dtype and on one device, not torch.float64 on cpu, torch.float"),
-        ({"mask": torch.ones(2, 6)}, "mask must be boolean, true where a key may be attended to, not torch.float32."),
-        ({"mask": torch.ones(6, 6).bool()}, "mask must hide keys: of shape (2, 6) or (2, 1, 1, 6), not (6, 6)."),
+        ({"mask": torch.ones(6, 6)}, "mask must be boolean, true where a query may look at a key, not torch.float32."),
+        ({"mask": torch.ones(2, 6).bool()}, "mask must broadcast to (batch, heads, rows, keys) = (2, 4, 6, 6), and"),
         ({"dropout_p": 1.0}, "dropout_p is 1.0; it is a probability, from 0 to below 1."),
         ({"block_k": 0}, "block_k is 0; a tile needs a whole number of rows or keys, at least 1."),
     ):  # fmt: skip

@@ -39,7 +39,10 @@ KINDS = {
 IDLE = "#f0f0f0"
 INK = "#222222"
 NUMBER = 8.4  # points: 11.2 px in a notebook
+CLEAR = 0.22  # of a row's height, above and below its middle: where a frame's line stops for a number
 DENSE = 1500  # spans in one drawing beyond which boxes become pixels and lose their numbers
+
+Written = tuple[float, float, float]  # a number's left and right end and its middle, in the units of the axes
 
 
 def plot_timeline(
@@ -83,9 +86,10 @@ def plot_timeline(
     for axis, timeline, frames, lanes, title in zip(axes, timelines, framed, rows, titles, strict=True):
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlim(0, longest)
-        drawn |= _draw(axis, timeline, lanes, points=room / longest)
+        used, written = _draw(axis, timeline, lanes, points=room / longest)
+        drawn |= used
         if frames is not None:
-            _frame(axis, frames, lanes)
+            _frame(axis, frames, lanes, written)
         if not unit:
             axis.set_xticks([])
     axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right")
@@ -111,8 +115,10 @@ def _only_sends(timeline: Timeline, lane: str) -> bool:
     return all(span.name.startswith("send ") for span in timeline.spans if span.lane == lane)
 
 
-def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float) -> set[str]:
-    """Fill one set of axes, in which a time unit is that many ``points`` wide; returns what was drawn."""
+def _draw(
+    axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float
+) -> tuple[set[str], list[Written]]:
+    """Fill one set of axes, in which a time unit is that many ``points`` wide; returns the kinds and the numbers."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -147,29 +153,34 @@ def _draw(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], po
                 path, facecolor=colour, edgecolor="white", linewidth=edge, rasterized=dense, clip_on=dense
             )
         )
-    if not dense:
-        _write(axis, numbers)
+    written = [] if dense else _write(axis, numbers, points)
     axis.set_ylim(-top, 0)
     axis.set_yticks(*zip(*ticks, strict=True))
     axis.tick_params(length=0, labelsize=TEXT)
     axis.spines[:].set_visible(False)
-    return used
+    return used, written
 
 
-def _frame(axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]]) -> None:
-    """The computing of another timeline, as empty boxes over rows that are drawn already."""
+def _frame(
+    axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], written: list[Written]
+) -> None:
+    """The computing of another timeline, as empty boxes over rows that are drawn already; no line crosses a number."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    top, boxes = 0.0, []
+    top, lines = 0.0, []
     for rank, lane, height in rows:
         low, high = -top - height * 0.95, -top - height * 0.05
+        numbers = [(left, right) for left, right, y in written if low < y < high]
         for span in timeline.of(rank, lane) if lane == "compute" else ():
-            start, end = span.start - timeline.start, span.end - timeline.start
-            boxes.append([(start, low), (start, high), (end, high), (end, low), (start, low)])
+            sides = span.start - timeline.start, span.end - timeline.start
+            gaps = [CLEAR * any(left < x < right for left, right in numbers) for x in sides]
+            for outer, away in ((high, 1), (low, -1)):  # the upper half of the frame, and the lower half
+                ends = [(x, (low + high) / 2 + away * gap) for x, gap in zip(sides, gaps, strict=True)]
+                lines.append([ends[0], (sides[0], outer), (sides[1], outer), ends[1]])
         top += height
-    if boxes:
-        path = Path.make_compound_path(*[Path(box, closed=True) for box in boxes])
+    if lines:
+        path = Path.make_compound_path(*map(Path, lines))  # one path: the file stays small
         axis.add_patch(PathPatch(path, facecolor="none", edgecolor=INK, linewidth=0.9, clip_on=False))
 
 
@@ -183,12 +194,16 @@ def _row_name(rank: int, lane: str) -> str:
     return f"rank {rank}" if lane == "compute" else lane
 
 
-def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]]) -> None:
-    """The numbers of those boxes that have room for them."""
+def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]], points: float) -> list[Written]:
+    """The numbers of those boxes that have room for them; returns where they stand."""
+    written = []
     for x, y, text, room, colour in numbers:
         if text and room >= 0.65 * len(text) * NUMBER:
             ink = INK if lightness(colour) > 0.5 else "white"
             axis.text(x, y, text, ha="center", va="center_baseline", fontsize=NUMBER, color=ink)
+            half = (0.32 * len(text) * NUMBER + 1) / points
+            written.append((x - half, x + half, y))
+    return written
 
 
 def category(name: str) -> str:

@@ -1,5 +1,6 @@
 """Pictures of pipelines: a prediction framed over a measurement, and schedules by their bubble and memory."""
 
+import re
 from math import inf, nan
 from xml.etree import ElementTree
 
@@ -19,22 +20,36 @@ def texts(picture):
     return [node.text for node in ElementTree.fromstring(picture.svg).iter(f"{SVG}text")]
 
 
-def frames(picture):
-    """Empty boxes with a dark edge, the legend's included."""
-    paths = [node.get("d") for node in ElementTree.fromstring(picture.svg).iter(f"{SVG}path")]
-    styles = [node.get("style", "") for node in ElementTree.fromstring(picture.svg).iter(f"{SVG}path")]
-    return sum(
-        d.count("M") for d, style in zip(paths, styles, strict=True) if "fill: none; stroke: #222222" in style
-    )
+def dark_lines(picture):
+    """The lines of empty boxes with a dark edge, the legend's included: lists of points (x, y)."""
+    nodes = ElementTree.fromstring(picture.svg).iter(f"{SVG}path")
+    paths = [node.get("d") for node in nodes if "fill: none; stroke: #222222" in node.get("style", "")]
+    lines = [line for path in paths for line in path.split("M")[1:]]
+    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line)] for line in lines]
 
 
 def test_every_action_that_was_predicted_has_a_frame_and_messages_have_none():
     picture = plot_timeline(Timeline(RUN.spans), over=[RUN])
     assert "predicted" in texts(picture)
-    assert frames(picture) >= len(RUN.of(lane="compute"))
+    halves = 2 * len(RUN.of(lane="compute"))  # a frame has an upper and a lower half
+    assert len(dark_lines(picture)) >= halves
     plain = plot_timeline(Timeline(RUN.spans))
     assert "predicted" not in texts(plain)
-    assert frames(picture) - frames(plain) <= len(RUN.of(lane="compute")) + 1  # one in the legend
+    assert len(dark_lines(picture)) - len(dark_lines(plain)) <= halves + 1  # one in the legend
+
+
+def test_no_line_of_a_frame_crosses_a_number():
+    run = simulate(make_schedule("zb-h1", 2, 8))
+    late = Timeline([Span(s.rank, s.lane, s.name, 1.05 * s.start, 1.05 * s.end) for s in run.spans])
+    picture = plot_timeline(late, over=[run])
+    halves = [line for line in dark_lines(picture) if len(line) == 4]
+    sides = [(x, min(a, b), max(a, b)) for line in halves for (x, a), (_, b) in (line[:2], line[2:])]
+    words = [node for node in ElementTree.fromstring(picture.svg).iter(f"{SVG}text") if node.text.isdigit()]
+    assert len(words) == len(run.of(lane="compute"))
+    numbers = [(float(node.get("x")), float(node.get("y")) - 3) for node in words]  # their middles
+    beside = [(a, b, y) for x, a, b in sides for n, y in numbers if abs(x - n) < 3 and a - 15 < y < b + 15]
+    assert beside  # frames whose lines would cross a number, if they did not stop before it
+    assert not [(a, b, y) for a, b, y in beside if a - 2 < y < b + 2]
 
 
 def test_a_prediction_that_is_longer_is_not_cut_off():

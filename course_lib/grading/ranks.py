@@ -5,7 +5,8 @@
 checks rely on before it unpacks the function, and compares when it has run.
 
 Looking at every function of torch takes a tenth of a second of processor time. The server from which ranks are forked
-does it once, when it imports this module, and each rank begins with what the server has seen.
+does it once, when it imports this module, and each rank begins with what the server has seen. After the run a rank
+looks again only where the marks (``guard.marks``), which take milliseconds, are not what they were.
 
 Starting ranks takes longer than most checks need them, so whoever grades hundreds of answers keeps them (``kept``).
 """
@@ -109,12 +110,16 @@ def _set_back_after(*given: Any) -> Any:
 def _watched(*packed: Any) -> tuple[str | None, Any]:
     *mesh, call = packed
     before = {**_AT_START, **guard.definitions(without=_MODULES_AT_START)}
+    marks = guard.marks()
     fn, args = pickle.loads(call)
-    loaded = guard.definitions(without={place for place, _ in before})  # what the function needs
+    loaded = guard.definitions(without=marks)  # what the function needs
     before = {**loaded, **before}  # what was there before is as it was before the function was loaded
+    marks = {**guard.marks(), **marks}
     result = fn(*mesh, *args)
-    try:
-        guard.compare(before, guard.definitions())
-    except guard.Tampered as tampered:
-        return str(tampered), None
+    now = guard.marks()
+    if any(now.get(module) != mark for module, mark in marks.items()):
+        try:
+            guard.compare(before, guard.definitions())
+        except guard.Tampered as tampered:
+            return str(tampered), None
     return None, result

@@ -1,11 +1,14 @@
 """Answers on ranks are watched as they are in the notebook: what they patch there is found out."""
 
+import builtins
+import math
 import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.grading import guard
 from course_lib.grading.guard import Tampered
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.messages import record_messages
@@ -37,3 +40,37 @@ def test_results_come_in_rank_order():
 def test_what_an_answer_patches_on_a_rank_is_named(answer, name):
     with pytest.raises(Tampered, match=f"changes {name}"):
         launch(answer, 2, args=(record_messages,), backend="gloo", timeout=60)
+
+
+def another(*_, **__):
+    return True
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (torch, "equal", another),
+        (builtins, "len", another),
+        (math, "isclose", another),
+        (torch.Tensor, "add_", another),
+        (torch.nn.functional.softmax, "__defaults__", (0, 0, None)),
+        (torch.testing.assert_close, "__code__", another.__code__),
+        (torch.Tensor.backward, "__code__", another.__code__),
+    ],
+    ids=str,
+)
+def test_marks_differ_wherever_the_comparison_finds_a_change(owner, name, value, monkeypatch):
+    definitions, marks = guard.definitions(), guard.marks()
+    assert guard.marks() == marks
+    monkeypatch.setattr(owner, name, value)
+    with pytest.raises(Tampered):
+        guard.compare(definitions, guard.definitions())
+    changed = guard.marks() != marks
+    monkeypatch.undo()
+    assert changed
+
+
+def test_a_function_that_is_taken_away_changes_the_marks(monkeypatch):
+    marks = guard.marks()
+    monkeypatch.delattr(math, "isclose")
+    assert guard.marks() != marks

@@ -19,13 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed as dist
+
 from course_lib.grading import guard, settings
 from course_lib.runtime import launch as _launch
 from course_lib.runtime.launch import checked_ranks
 from course_lib.runtime.serialize import pickle_call
 from course_lib.runtime.world import World, preload
 
-USES = 25  # launches after which kept ranks are replaced: groups that they have made stay open
+USES = 100  # launches after which kept ranks are replaced, whatever has gathered in them
 
 preload(__name__)
 _AT_START = guard.definitions()
@@ -60,7 +62,7 @@ def kept() -> Iterator[None]:
     """Within it, launches of equally many ranks use the same processes, one after the other.
 
     Where a rank raises, hangs or changes what is watched, all its peers are ended with it, and the next launch has new
-    ones. Python's and torch's settings are set back after each launch.
+    ones. Python's and torch's settings are set back after each launch, and process groups are closed.
     """
     global _kept
     _kept = {}
@@ -100,11 +102,24 @@ def _on_kept(
 
 def _set_back_after(*given: Any) -> Any:
     *mesh, fn, call = given
+    # Every group has threads of Gloo that wake up 150 times a second. It is closed when all ranks have returned.
+    for group in _groups_left.intersection(_process_groups()):
+        dist.destroy_process_group(group)
     settings.remember()
     try:
         return fn(*mesh, call)
     finally:
         settings.restore()
+        _groups_left.clear()
+        _groups_left.update(_process_groups())
+
+
+_groups_left: set[dist.ProcessGroup] = set()  # on a kept rank: those of the launch before
+
+
+def _process_groups() -> set[dist.ProcessGroup]:
+    """All but that of all ranks."""
+    return set(dist.distributed_c10d._world.pg_map) - {dist.group.WORLD}
 
 
 def _watched(*packed: Any) -> tuple[str | None, Any]:

@@ -1,7 +1,7 @@
 """LLaMA (arXiv:2302.13971), with Hugging Face's module and parameter names, so that published weights load.
 
 Pre-norm blocks as in GPT, with RMSNorm, rotary positions, SwiGLU and no biases; several query heads may share one head
-of keys and values (grouped-query attention, arXiv:2305.13245).
+of keys and values (grouped-query attention, arXiv:2305.13245). Some options make it a ChatGLM (``published.py``).
 
 Attention is causal, unless it gets a ``mask`` (``masks.py``). Generation gives it a ``cache`` (``kv_cache.py``).
 
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.models.kv_cache import Cache, check_length, layer_options
+from course_lib.models.norms import RMSNorm
 from course_lib.models.positions import RotaryPositions
 
 
@@ -37,6 +37,12 @@ class LlamaConfig:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     tie_word_embeddings: bool = False
+    # ChatGLM's ways (arXiv:2406.12793)
+    qkv_bias: bool = False  # query, key and value have biases
+    partial_rotary_factor: float = 1.0  # the part of each head that RoPE turns; 0: no positions at all
+    rope_interleaved: bool = False  # RoPE turns neighbours, not entries half a head apart
+    fused_gate_up: bool = False  # one matrix for the MLP's gate and up
+    qk_norm: bool = False  # an RMSNorm for each head's query and key (arXiv:2010.04245; Qwen3)
 
     def __post_init__(self) -> None:
         if self.num_key_value_heads is None:
@@ -48,7 +54,7 @@ class LlamaConfig:
                     f"choose a multiple of {self.num_attention_heads}, or give a head_dim."
                 )
             object.__setattr__(self, "head_dim", self.hidden_size // self.num_attention_heads)
-        if self.head_dim % 2:
+        if int(self.head_dim * self.partial_rotary_factor) % 2:
             raise ValueError(f"head_dim is {self.head_dim}; rotary positions turn pairs, so it must be even.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
@@ -71,20 +77,6 @@ class LlamaConfig:
         return cls(**(defaults | changes))
 
 
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x²) + eps) · weight (arXiv:1910.07467), computed in at least fp32."""
-
-    def __init__(self, hidden_size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden_size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
-
-
 class LlamaCore(nn.Module):
     """Attention without weights, a module of its own so that it can be recomputed or replaced by itself.
 
@@ -104,11 +96,19 @@ class LlamaAttention(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         h, self.head_size = config.hidden_size, config.head_dim
-        self.q_proj = nn.Linear(h, config.num_attention_heads * self.head_size, bias=False)
-        self.k_proj = nn.Linear(h, config.num_key_value_heads * self.head_size, bias=False)
-        self.v_proj = nn.Linear(h, config.num_key_value_heads * self.head_size, bias=False)
-        self.o_proj = nn.Linear(config.num_attention_heads * self.head_size, h, bias=False)
-        self.rotary = RotaryPositions(self.head_size, config.rope_theta)
+        width, kv_width = (
+            n * self.head_size for n in (config.num_attention_heads, config.num_key_value_heads)
+        )
+        self.q_proj = nn.Linear(h, width, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(h, kv_width, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(h, kv_width, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(width, h, bias=False)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(self.head_size, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_size, config.rms_norm_eps)
+        self.rotary = RotaryPositions(
+            self.head_size, config.rope_theta, config.partial_rotary_factor, config.rope_interleaved
+        )
         self.core = LlamaCore()
 
     def forward(
@@ -120,6 +120,8 @@ class LlamaAttention(nn.Module):
     ) -> Tensor:
         """``positions`` and ``attend`` are a cache's: where the tokens stand, and what takes the core's place."""
         q, k, v = (self._split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        if hasattr(self, "q_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.rotary(q, k, positions=positions)
         attended = (attend or self.core)(q, k, v, *(() if mask is None else (mask,)))
         return self.o_proj(attended.transpose(1, 2).flatten(2))  # (batch, seq, hidden)
@@ -133,12 +135,30 @@ class LlamaMLP(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        if config.fused_gate_up:
+            self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        else:
+            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+            self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        if hasattr(self, "gate_up_proj"):
+            gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(F.silu(gate) * up)
+
+
+def swiglu_width(gelu_width: int, multiple_of: int = 1) -> int:
+    """The inner width at which SwiGLU's three matrices hold as much as two of ``gelu_width``: 2/3 of it, rounded up.
+
+    LLaMA-7B: 2/3 of 4 x 4096, rounded up to a multiple of 256, is 11008.
+    """
+    if gelu_width < 1 or multiple_of < 1:
+        raise ValueError(f"width {gelu_width} and multiple {multiple_of}: both must be at least 1.")
+    width = 2 * gelu_width // 3
+    return -(-width // multiple_of) * multiple_of
 
 
 class LlamaLayer(nn.Module):
@@ -191,6 +211,8 @@ class Llama(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         return self.lm_head(self.model(tokens, mask, cache))  # (batch, seq, vocab)

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from course_lib.models.falcon import Falcon, FalconConfig
 from course_lib.models.generate import choose, generate
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.kv_cache import KVCache
 from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.published import CHATGLM
 
 SMALL = {"vocab_size": 31, "hidden_size": 24}
 MODELS = {
@@ -14,14 +16,17 @@ MODELS = {
     "llama, multi-head": lambda: llama(4),
     "llama, grouped": lambda: llama(2),
     "llama, multi-query": lambda: llama(1),
+    "chatglm": lambda: llama(2, **CHATGLM, head_dim=8),
+    "falcon": lambda: Falcon(
+        FalconConfig(**SMALL, num_hidden_layers=2, num_attention_heads=6, max_position_embeddings=32)
+    ),
 }
 
 
-def llama(kv_heads):
-    sizes = {"intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return Llama(
-        LlamaConfig(**SMALL, **sizes, num_key_value_heads=kv_heads, head_dim=6, max_position_embeddings=32)
-    )
+def llama(kv_heads, **changes):
+    sizes = {"intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 6}
+    more = {"num_key_value_heads": kv_heads, "max_position_embeddings": 32}
+    return Llama(LlamaConfig(**(SMALL | sizes | more | changes)))
 
 
 @pytest.fixture(params=MODELS)

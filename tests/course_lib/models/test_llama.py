@@ -1,9 +1,10 @@
 import pytest
 import torch
+from transformers import GlmConfig, GlmForCausalLM, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers import LlamaConfig as TheirConfig
-from transformers import LlamaForCausalLM
 
-from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.llama import Llama, LlamaConfig, swiglu_width
+from course_lib.models.published import CHATGLM
 from simulator.inputs.shape import MODELS
 
 SIZES = {
@@ -30,11 +31,36 @@ def test_logits_and_gradients_equal_transformers(changes):
     torch.manual_seed(0)
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "rope_theta": 500.0}
     theirs = LlamaForCausalLM(TheirConfig(**SIZES, **changes, **rope, rms_norm_eps=1e-5))
+    assert_equal(theirs, LlamaConfig(**SIZES, **changes, rope_theta=500.0))
+
+
+@pytest.mark.parametrize(
+    "heads", [{"num_key_value_heads": 2}, {"num_key_value_heads": 1, "head_dim": 12}], ids=str
+)
+def test_the_options_of_chatglm_equal_transformers_glm(heads):
+    torch.manual_seed(0)
+    heads = {"head_dim": 8} | heads
+    rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    theirs = GlmForCausalLM(
+        GlmConfig(**SIZES, **heads, rope_parameters=rope, rms_norm_eps=1e-5, pad_token_id=None)
+    )
+    assert_equal(theirs, LlamaConfig(**SIZES, **heads, **CHATGLM, rope_theta=500.0))
+
+
+def test_the_norms_of_queries_and_keys_equal_transformers_qwen3():
+    torch.manual_seed(0)
+    heads = {"num_key_value_heads": 2, "head_dim": 8}
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    theirs = Qwen3ForCausalLM(Qwen3Config(**SIZES, **heads, rope_parameters=rope, rms_norm_eps=1e-5))
+    assert_equal(theirs, LlamaConfig(**SIZES, **heads, qk_norm=True, rope_theta=500.0))
+
+
+def assert_equal(theirs, config):
+    """Logits and gradients, after loading their weights by their names."""
     for p in theirs.parameters():  # norms start at 1: an error in them would not show
         torch.nn.init.normal_(p, std=0.2)
-    ours = Llama(LlamaConfig(**SIZES, **changes, rope_theta=500.0))
+    ours = Llama(config)
     ours.load_state_dict(theirs.state_dict())
-
     tokens = torch.randint(97, (2, 17))
     mine, other = ours(tokens), theirs(tokens).logits
     torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
@@ -59,6 +85,20 @@ def test_a_token_never_sees_the_ones_after_it():
     before, after = model(tokens), model(changed)
     torch.testing.assert_close(before[:, :7], after[:, :7])
     assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+def test_swiglu_holds_as_much_as_gelu():
+    assert swiglu_width(4 * 4096, 256) == LlamaConfig().intermediate_size == 11008
+    assert swiglu_width(4 * 5120, 256) == 13824  # LLaMA-13B
+    assert 3 * swiglu_width(4 * 96) == 2 * 4 * 96
+    with pytest.raises(ValueError, match="must be at least 1"):
+        swiglu_width(0)
+
+
+def test_without_positions_the_order_of_earlier_tokens_does_not_matter():
+    model = Llama(LlamaConfig.tiny(partial_rotary_factor=0.0, num_hidden_layers=1))
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    torch.testing.assert_close(model(tokens)[0, -1], model(tokens[:, [2, 0, 1, 3]])[0, -1])
 
 
 @pytest.mark.parametrize(

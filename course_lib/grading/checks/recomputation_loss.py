@@ -179,9 +179,7 @@ def _try(report: Report, case: _Case, loss: type[torch.autograd.Function]) -> No
         "when the gradients of the weights are computed without `gradient`": of_weights / SCALE,
     }
     same("the gradients of the weights", lambda outcome: _flat(outcome.weights), task, besides)
-    task = (
-        "Random numbers that are drawn after forward or after backward are the same as without your function."
-    )
+    task = "Random numbers drawn after forward or after backward are the same as without your function."
     same("the random numbers drawn afterwards", lambda outcome: outcome.drawn, task)
     task, fact = "`x` and `targets` stay as they are.", "x and targets are as they were"
     report.true(not got.changed, fact, f"after backward, {got.changed} has other values", task=task)

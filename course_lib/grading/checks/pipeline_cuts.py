@@ -84,6 +84,9 @@ MEMORY: dict[str, Fits] = {
     "when the capacity is not looked at": lambda case, cut: True,
     "when a rank may not be exactly full": _below,
     "when every rank holds `ranks` microbatches at once": partial(_within, at_once=lambda c, r: c.ranks),
+    "when every rank holds as many microbatches at once as the first one": partial(
+        _within, at_once=lambda c, r: alive(c, 0)
+    ),
     "when every rank holds all microbatches at once, as in GPipe": partial(
         _within, at_once=lambda c, r: c.microbatches
     ),
@@ -251,7 +254,7 @@ def _judge(report: Report, judged: list[Judged], case: Case, got: Any) -> None:
         report.true(
             not possible,
             "there is no cut that fits",
-            f"got None, but {len(possible)} of the cuts fit, {example}",
+            f"got None, but {len(possible)} of the cuts fit{'s' * (len(possible) == 1)}, {example}",
             **said,
             task=NONE,
         )

@@ -113,6 +113,9 @@ SPLIT: Mistakes = {
         lambda r, p: p - r, lambda r, p: 0
     ),
     "when all weight parts stand at the end": all_weights_last,
+    "when every rank runs `ranks` forwards ahead, and each W follows its B directly": split(
+        lambda r, p: p, lambda r, p: 0
+    ),
     "when every rank runs all forwards first, as in GPipe": split_forwards_first,
     "when rank r puts off p - 1 - r weight parts: the ranks are counted from the wrong end": split(
         lambda r, p: p - r, lambda r, p: p - 1 - r

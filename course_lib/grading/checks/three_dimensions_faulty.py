@@ -138,7 +138,7 @@ def on_each_rank(
     own = {place: parts_of(axes, batch, seed, place) for place in places}
     counts = [count_of(batch, j) for j in range(d)]
     results = []
-    for i, _, k in places:
+    for i, mine, k in places:
         after = {}
         for name in own[i, 0, k]:
             is_tied, is_sequence = name == "embedding", name == "norm"
@@ -149,7 +149,7 @@ def on_each_rank(
             of_data = [sum(own[s, j, r][name] for s in stages for r in tensors) for j in range(d)]
             if is_tied and fault == "tied over all" and p == 1:
                 of_data = [sum(own[0, j, r][name] for j in range(d) for r in range(t))] * d
-            total = _joined(of_data, counts, fault)
+            total = _joined(of_data, counts, fault, mine)
             if is_tied and fault == "tied mean" and p > 1:
                 total = total / 2
             if is_sequence and fault == "sequence mean":
@@ -159,11 +159,19 @@ def on_each_rank(
     return results
 
 
-def _joined(of_data: list[Tensor], counts: list[int], fault: str) -> Tensor:
-    """One gradient out of those of the data-parallel ranks, which are of sums over their targets."""
+def _joined(of_data: list[Tensor], counts: list[int], fault: str, mine: int) -> Tensor:
+    """One gradient out of those of the data-parallel ranks, which are of sums over their targets.
+
+    ``mine``: the data-parallel rank that would divide by its own number of targets. Faults that end in "or 1" divide
+    by 1 where a rank has no target.
+    """
     d = len(counts)
-    if fault == "mean of means":
+    if fault.endswith("or 1"):
+        counts = [max(count, 1) for count in counts]
+    if fault.startswith("mean of means"):
         return sum(g / c for g, c in zip(of_data, counts, strict=True)) / d
+    if fault.startswith("own number times the ranks"):
+        return sum(of_data) / counts[mine] / d
     divisor = {"not divided": 1, "by the ranks, too": d * sum(counts), "by the ranks": d}.get(
         fault, sum(counts)
     )
@@ -176,6 +184,11 @@ def completed(fault: str, kind: str) -> Callable[..., list[Tensor]]:
 
 MENDING = {
     MEAN: "mean of means",
+    f"{MEAN}, or by 1 where it has none": "mean of means, or 1",
+    "when the sum is divided by a rank's own number of targets times the ranks": "own number times the ranks",
+    "when the sum is divided by a rank's own number of targets, at least 1, times the ranks": (
+        "own number times the ranks, or 1"
+    ),
     NOT_SUMMED: "not summed",
     TIED_MEAN: "tied mean",
     "when nothing is divided by the number of targets": "not divided",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -84,6 +85,9 @@ GROUPS: dict[str, Callable[[Mapping[str, int], str, str], Groups]] = {
     "when only the last axis of `along` is used": lambda sizes, order, along: right_groups(
         sizes, order, along.split("-")[-1]
     ),
+    "when the groups along each axis of `along` stand one after the other": lambda sizes, order, along: [
+        group for axis in along.split("-") for group in right_groups(sizes, order, axis)
+    ],
     "when the ranks of a group stand as `along` names the axes, the first fastest, and not in ascending order": (
         _as_named
     ),
@@ -96,9 +100,55 @@ GROUPS: dict[str, Callable[[Mapping[str, int], str, str], Groups]] = {
 }
 
 
-def greedy(sizes: Mapping[str, int], sent: Mapping[str, int], slowest: bool = False) -> str:
-    """The axes by what they send, the largest first."""
-    return "-".join(sorted(sizes, key=lambda axis: sent[axis] if slowest else -sent[axis]))
+@dataclass(frozen=True)
+class Ordering:
+    """A question of 12.1: which order sends the fewest bytes off the nodes."""
+
+    sizes: Mapping[str, int]
+    sent: Mapping[str, int]
+    node: int
+
+    def orders(self) -> list[str]:
+        return ["-".join(axes) for axes in permutations(self.sizes)]
+
+    def leaving(self, order: str, way: str = "ring") -> int:
+        """Bytes that leave their node: each rank sends to the next of its group, and in a ring the last to the first.
+
+        ``way``: ``"chain"`` leaves out the message of the last rank, and ``"whole"`` counts all messages of a group
+        that is not on one node.
+        """
+        total = 0
+        for axis in self.sizes:
+            for group in right_groups(self.sizes, order, axis):
+                following = group[1:] if way == "chain" else group[1:] + group[:1]
+                crossing = sum(
+                    a // self.node != b // self.node for a, b in zip(group, following, strict=False)
+                )
+                total += self.sent[axis] * (len(group) * (crossing > 0) if way == "whole" else crossing)
+        return total
+
+    def least(self, way: str, order: str) -> bool:
+        """Whether the order is the best one, were the bytes counted that way."""
+        return self.leaving(order, way) == min(self.leaving(other, way) for other in self.orders())
+
+    def by_bytes(self, first: int, order: str) -> bool:
+        """Whether the axes stand by what they send: the largest first, or (-1) last."""
+        return order == "-".join(sorted(self.sizes, key=lambda axis: -first * self.sent[axis]))
+
+
+# Which orders a mistake may give; it explains an answer only if it explains the orders of all cases.
+ORDERS: dict[str, Callable[[Ordering, str], bool]] = {
+    "when the axis that sends the most varies fastest, whatever the sizes": lambda case, order: case.by_bytes(
+        1, order
+    ),
+    "when the axis that sends the most varies slowest": lambda case, order: case.by_bytes(-1, order),
+    "when the message from the last rank of a group to its first is not counted": lambda case, order: (
+        case.least("chain", order)
+    ),
+    "when all messages of a group count that is not on one node, also those inside a node": (
+        lambda case, order: case.least("whole", order)
+    ),
+}
 
 
 # ---- 12.3 one norm over three dimensions ------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from course_lib.grading.report import NOT_WRITTEN, Report, check
@@ -28,6 +28,12 @@ DEFAULTS = Plan()
 
 @check
 def check_12_2(report: Report, choose_plan: Callable[..., Plan]) -> None:
+    frugal: list[Callable[[], bool]] = []  # for each plan: whether it needs the least memory
+
+    def least_memory(percent: float) -> float | None:
+        """Asked at the end, of the plans for all models."""
+        return percent if all(needs_least() for needs_least in frugal) else None
+
     for model, device, gpus, sequences in CASES:
         shape, hardware = MODELS[model], find_device(device)
         with report.case(f"{model} on {gpus} {device}, {sequences} sequences"):
@@ -36,12 +42,19 @@ def check_12_2(report: Report, choose_plan: Callable[..., Plan]) -> None:
             _check_plan(report, plan, shape, hardware, gpus, sequences)
             seconds = step_cost(shape, plan, hardware).seconds
             best = fastest(model, device, gpus, sequences)
+            frugal.append(partial(_needs_least, plan, shape, hardware, gpus, sequences))
             percent = round(100 * seconds / step_cost(shape, best, hardware).seconds, 1)
             report.at_most(
                 "time of a step, in percent of the fastest plan's",
                 percent,
                 105,
-                mistakes=_slow_ways(percent, model, device, gpus, sequences),
+                mistakes={
+                    "when the plan that needs the least memory is chosen, and not the fastest that fits": partial(
+                        least_memory, percent
+                    ),
+                    **_slow_ways(percent, plan, model, device, gpus, sequences),
+                },
+                given=(),
                 task="at most 5 percent longer than that of the fastest such plan",
             )
 
@@ -139,8 +152,10 @@ def fastest(model: str, device: str, gpus: int, sequences: int) -> Plan:
     return fitting(model, device, gpus, sequences)[0][1]
 
 
-def _slow_ways(percent: float, model: str, device: str, gpus: int, sequences: int) -> dict[str, float]:
-    """Which one habit makes a plan as slow as the answer's, by its percent."""
+def _slow_ways(
+    percent: float, plan: Plan, model: str, device: str, gpus: int, sequences: int
+) -> dict[str, float]:
+    """Which one habit makes a plan as slow as the answer's, by its percent; or what the answer's plan shows of it."""
     shape, hardware = MODELS[model], find_device(device)
     found = fitting(model, device, gpus, sequences)
     best = found[0][0]
@@ -151,6 +166,10 @@ def _slow_ways(percent: float, model: str, device: str, gpus: int, sequences: in
         "when the tensor-parallel ranks are always 8": lambda plan: plan.tp == 8,
     }
     ways = {}
+    if plan.dp == gpus != found[0][1].dp:
+        ways["when all GPUs are data-parallel ranks"] = percent
+    if plan.dp == 1 != found[0][1].dp:
+        ways["when there is no data parallelism"] = percent
     for text, test in tests.items():
         first = next((seconds for seconds, plan in found if test(plan)), None)
         if first is not None and round(100 * first / best, 1) == percent:
@@ -159,6 +178,20 @@ def _slow_ways(percent: float, model: str, device: str, gpus: int, sequences: in
     if without and round(100 * step_cost(shape, without[0], hardware).seconds / best, 1) == percent:
         ways["when sequence parallelism is left out"] = percent
     return ways
+
+
+def _needs_least(plan: Plan, shape: ModelShape, hardware: Hardware, gpus: int, sequences: int) -> bool:
+    """Whether the fullest GPU has no less under any plan that trades all the time that it can for memory."""
+
+    def fullest(plan: Plan) -> float:
+        return max(rank.occupied for rank in plan_memory(shape, plan, hardware))
+
+    frugal = [
+        replace(other, zero=3)
+        for other in plans(gpus, sequences)
+        if other.micro_batch == 1 and other.recompute == "full" and not _refused(other.check, shape)
+    ]
+    return fullest(plan) <= min(map(fullest, frugal))
 
 
 def draw_plans(choose_plan: Callable[..., Plan]) -> Picture | None:

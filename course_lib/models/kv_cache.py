@@ -70,7 +70,7 @@ class KVCache:
             raise ValueError(f"length is {length}; a cache has room for at least 1 token.")
         self.length, self.padding = length, padding
         self.start = self.filled = 0  # the new tokens stand from start to filled
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.layers: dict[int, tuple[Tensor, ...]] = {}
 
     def extend(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -89,19 +89,27 @@ class KVCache:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         if k.requires_grad:
             raise ValueError("a cache keeps no graph for backward: call the model under torch.no_grad().")
-        if layer not in self.layers:
-            batch, kv_heads = k.shape[:2]
-            self.layers[layer] = tuple(x.new_zeros(batch, kv_heads, self.length, x.shape[-1]) for x in (k, v))
-        for kept, new in zip(self.layers[layer], (k, v), strict=True):
-            if len(kept) != len(new):
-                raise ValueError(f"the cache holds {len(kept)} sequences, and {len(new)} came.")
-            kept[:, :, self.start : self.filled] = new
-        keys, values = (x[:, :, : self.filled] for x in self.layers[layer])
+        keys, values = self.keep(layer, k, v)
         if mask is None:
             mask = self._mask(q)
         return F.scaled_dot_product_attention(
             q, keys, values, attn_mask=mask, enable_gqa=q.shape[1] != keys.shape[1]
         )
+
+    def keep(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the new tokens' keys and values, and return all: ``(batch, kv_heads, filled, size)``."""
+        keys, values = self._append(layer, k, v)
+        return keys, values
+
+    def _append(self, layer: int, *new: Tensor) -> list[Tensor]:
+        if layer not in self.layers:
+            shapes = [(*x.shape[:2], self.length, x.shape[3]) for x in new]
+            self.layers[layer] = tuple(x.new_zeros(shape) for x, shape in zip(new, shapes, strict=True))
+        for kept, x in zip(self.layers[layer], new, strict=True):
+            if len(kept) != len(x):
+                raise ValueError(f"the cache holds {len(kept)} sequences, and {len(x)} came.")
+            kept[:, :, self.start : self.filled] = x
+        return [kept[:, :, : self.filled] for kept in self.layers[layer]]
 
     def _mask(self, q: Tensor) -> Tensor | None:
         """Causal, and nobody sees padding. A single token sees all that the cache holds."""
@@ -114,4 +122,12 @@ class KVCache:
     @property
     def bytes(self) -> int:
         """Memory taken for keys and values, used or not."""
-        return sum(x.nbytes for pair in self.layers.values() for x in pair)
+        return sum(x.nbytes for tensors in self.layers.values() for x in tensors)
+
+
+class LatentCache(KVCache):
+    """For attention whose values are the first entries of its keys (``latent_attention.py``): keeps the keys alone."""
+
+    def keep(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        [keys] = self._append(layer, k)
+        return keys, keys[..., : v.shape[-1]]

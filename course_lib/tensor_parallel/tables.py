@@ -82,7 +82,8 @@ def table_of(model: nn.Module) -> dict[str, str]:
     What the module has besides is replicated.
 
     Raises:
-        ValueError: there is none of the course's models in it, or more than one.
+        ValueError: there is none of the course's models in it, or more than one, or one with options that no table
+            knows.
     """
     found = [(name, module) for name, module in model.named_modules() if type(module) in TABLES]
     if len(found) != 1:
@@ -91,6 +92,15 @@ def table_of(model: nn.Module) -> dict[str, str]:
             f"there is a table for {known}, and {type(model).__name__} holds {len(found)} of them: give one as table="
         )
     [(prefix, inner)] = found
+    config = getattr(inner, "config", None)
+    for option in (
+        "fused_gate_up",
+        "qk_norm",
+    ):  # of LlamaConfig: halves that belong together, weights without a cut
+        if getattr(config, option, False):
+            raise ValueError(
+                f"the table for {type(inner).__name__} does not fit one with {option}: give one as table="
+            )
     dot = f"{prefix}." if prefix else ""
     names = {name for name, _ in inner.named_parameters(prefix=prefix)}
     others = {n.rpartition(".")[0] for n, _ in model.named_parameters() if n not in names}

@@ -41,6 +41,7 @@ from simulator.predict import (
     collective_traffic,
     flops,
     kernel_time,
+    kv_cache,
     memory,
     overlap,
     recomputation,
@@ -188,6 +189,13 @@ CALLS = {
         for name in ("tree_broadcast", "tree_reduce", "scatter", "gather")
     },
     collective_traffic.tree_children: {"ranks": 4, "rank": 1},
+    kv_cache.kv_cache_bytes_per_token: {"layers": 2, "kv_heads": 3, "head_size": 4, "bytes_per_number": 2},
+    kv_cache.latent_cache_bytes_per_token: {
+        "layers": 2,
+        "latent": 3,
+        "rope_size": 4,
+        "bytes_per_number": 2,
+    },
     flops.forward_flops: {"shape": GPT2, "batch": 2},
     flops.model_flops: {"shape": GPT2, "batch": 2},
     flops.hardware_flops: {"shape": GPT2, "plan": PLAN, "batch": 2},

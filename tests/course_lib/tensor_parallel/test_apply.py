@@ -23,6 +23,7 @@ from course_lib.tensor_parallel.full_tensors import (
     shards_of,
 )
 from course_lib.tensor_parallel.gradient_norm import clip_grad_norm_
+from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.loop import cross_entropy
 
@@ -341,3 +342,10 @@ def beside_data_parallelism(mesh):
 def test_with_ddp_and_fsdp_the_gradients_are_those_of_one_device():
     for got in launch(beside_data_parallelism, mesh={"dp": 2, "tp": 2}):
         assert max(got["ddp"] + got["fsdp"]) < 1e-12
+
+
+def test_a_llama_with_options_that_its_table_does_not_cut_is_refused():
+    for option in ("fused_gate_up", "qk_norm"):
+        with pytest.raises(ValueError, match=f"the table for Llama does not fit one with {option}"):
+            table_of(Llama(LlamaConfig.tiny(**{option: True})))
+    assert "lm_head" in table_of(Llama(LlamaConfig.tiny(qkv_bias=True, rope_interleaved=True)))

@@ -26,6 +26,20 @@ def open_page(page: Page, lab: Lab, path: str = "") -> None:
     page.locator(f"{PANEL} .jp-Cell").first.wait_for()
 
 
+def open_without_kernel(page: Page, path: str) -> None:
+    """Open a notebook beside what is open, and start nothing; ``jupyterlab(…, commands=True)``."""
+    command(page, "docmanager:open", path=path, options={}, kernelPreference={"shouldStart": False})
+    page.locator(TAB_IN_FRONT, has_text=path.rpartition("/")[2]).wait_for()
+    page.locator(f"{PANEL} .jp-Cell").first.wait_for()
+
+
+def close(page: Page) -> None:
+    """Close what is in front, and lose its changes; ``jupyterlab(…, commands=True)``."""
+    page.evaluate(
+        "() => { const front = jupyterapp.shell.currentWidget; front.context.model.dirty = false; front.close(); }"
+    )
+
+
 def all_cells_shown(page: Page) -> None:
     """Wait until every cell of the notebook in front is in the page; ``jupyterlab(…, commands=True)``."""
     page.wait_for_function(

@@ -4,7 +4,7 @@
 """
 
 import pytest
-from notebook_page import all_cells_shown, open_page, unfold
+from notebook_page import all_cells_shown, close, open_page, open_without_kernel, unfold
 from pictures import picture_problems, summary, text_problems
 from server import ROOT
 
@@ -41,18 +41,28 @@ def test_the_measurement_finds_each_kind_of_problem(browser):
         blank.close()
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS)
-def test_the_text_in_pictures_can_be_read(browser, lab, path):
+@pytest.fixture(scope="module")
+def first_page(browser, lab):
+    """JupyterLab, opened once: loading it takes longer than to look at a notebook."""
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    open_page(page, lab)
+    yield page
+    page.close()
+    lab.end_kernels()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_the_text_in_pictures_can_be_read(first_page, path):
+    page = first_page
+    page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+    open_without_kernel(page, path)
+    all_cells_shown(page)
+    unfold(page)
     try:
-        open_page(page, lab, path)
-        all_cells_shown(page)
-        unfold(page)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             count, problems = picture_problems(page)
             assert count, f"{path}: no picture was found"
             assert not problems, "\n".join([f"{path}, {width} px:", *summary(problems)])
     finally:
-        page.close()
-        lab.end_kernels()
+        close(page)

@@ -21,6 +21,7 @@ from course_lib.grading import settings
 OUTPUT_LIMIT = 1_000_000  # characters a cell may print
 THREAD_LIMIT = 16  # threads an answer may leave behind: a library may keep a few, nobody keeps a hundred
 WATCHED = ("course_lib", "simulator")  # packages watched whole
+INSIDE_WATCHED = tuple(f"{name}." for name in WATCHED)
 TORCH = ("nn", "nn.functional", "distributed", "autograd", "linalg", "testing")
 ALSO_WATCHED = ("math", "numpy", "numpy.testing", "torch", *(f"torch.{name}" for name in TORCH))
 SHELL_NAMES = {"_", "__", "___", "In", "Out", "get_ipython", "exit", "quit", "open", "display"}
@@ -205,33 +206,39 @@ def definitions(more: Collection[str] = (), without: Collection[str] = ()) -> di
     return found
 
 
-def marks() -> dict[str, list]:
+def marks(without: Collection[str] = ()) -> dict[str, list]:
     """For each watched module, the names and the addresses of what ``definitions`` looks at.
 
     Takes milliseconds. While the objects of ``definitions`` are kept, equal marks mean that nothing was exchanged.
     """
-    return {module.__name__: _mark(module) for module in (builtins, *_modules(()))}
+    modules = (builtins, *_modules(()))
+    return {module.__name__: _mark(module) for module in modules if module.__name__ not in without}
 
 
 def _mark(module: types.ModuleType) -> list:
     named = {name: value for name, value in vars(module).items() if callable(value)}
-    mark = [*named, *map(id, named.values())]
+    mark = [*named, *map(id, named.values()), *_addresses_of_code(named.values())]
     for name, value in named.items():
         if isinstance(value, type) and _is_own(name, value, module):
             members = vars(value)
             mark += [*members, *map(id, members.values()), *_addresses_of_code(members.values())]
-    return mark + _addresses_of_code(named.values())
+    return mark
 
 
 def _addresses_of_code(values: Iterable[Any]) -> list[int]:
     functions = [value for value in values if type(value) is types.FunctionType]
-    return [*(id(f.__code__) for f in functions), *(id(f.__defaults__) for f in functions)]
+    return [address for f in functions for address in (id(f.__code__), id(f.__defaults__))]
 
 
 def _modules(names: Collection[str]) -> Iterator[types.ModuleType]:
-    for name, module in list(sys.modules.items()):
-        watched = name.partition(".")[0] in WATCHED or name in ALSO_WATCHED or name in names
-        if watched and name not in (__name__, "sys") and isinstance(module, types.ModuleType):
+    watched = [
+        name
+        for name in list(sys.modules)
+        if name.startswith(INSIDE_WATCHED) or name in WATCHED or name in ALSO_WATCHED or name in names
+    ]
+    for name in watched:
+        module = sys.modules.get(name)
+        if name not in (__name__, "sys") and isinstance(module, types.ModuleType):
             yield module
 
 

@@ -129,7 +129,7 @@ def _watched(*packed: Any) -> tuple[str | None, Any]:
     fn, args = pickle.loads(call)
     loaded = guard.definitions(without=marks)  # what the function needs
     before = {**loaded, **before}  # what was there before is as it was before the function was loaded
-    marks = {**guard.marks(), **marks}
+    marks.update(guard.marks(without=marks))
     result = fn(*mesh, *args)
     now = guard.marks()
     if any(now.get(module) != mark for module, mark in marks.items()):

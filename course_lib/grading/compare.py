@@ -126,7 +126,8 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
     if a.shape != b.shape:
         return f"has shape {a.shape}, expected {b.shape}"
     if not np.isfinite(a).all() and np.isfinite(b).all():
-        return f"holds {int((~np.isfinite(a)).sum())} values that are not finite"
+        many = int((~np.isfinite(a)).sum())
+        return f"holds {many} value{'s that are' if many > 1 else ' that is'} not finite"
     near = np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
     if near.all():
         return None

@@ -17,6 +17,7 @@ from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
 
 OF_NORM, OF_BIAS = "gradient of `norm_weight` and `norm_bias`", "gradient of `bias`"
+APART = "when the gradients of `norm_weight`, `norm_bias` and `bias` do not travel in one message"
 SUMMED_AGAIN = "when gradients that are added up over the ranks are added up again for every further call"
 
 
@@ -101,7 +102,10 @@ def _check_layer(report: Report, case: Passing, found: list[dict[str, Any]]) -> 
         task = "If `norm_weight`, `norm_bias` and `bias` are all frozen, it sends no all-reduce"
     if ranks > 1:
         limit = (4 if frozen else 5) * calls
-        report.at_most("collectives", max(rank["calls"] for rank in found), limit, task=task)
+        many = max(rank["calls"] for rank in found)
+        as_many_bytes = max(rank["sent"] for rank in found) <= calls * bytes + 0.5
+        apart = as_many_bytes and not frozen and many in (limit + calls, limit + 2 * calls)
+        report.at_most("collectives", many, limit, mistakes={APART: many} if apart else None, task=task)
     report.at_most(
         "bytes sent by a rank", round(max(rank["sent"] for rank in found)), round(calls * bytes), task=task
     )

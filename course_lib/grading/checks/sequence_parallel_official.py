@@ -27,6 +27,7 @@ CASES = {  # ranks, layers, heads, heads of keys and values
     "3 ranks, 1 layer": (3, 1, 6, 3),
 }
 BATCH, SEQ, VOCAB, HIDDEN = 2, 12, 60, 24
+OWN_WORDS = "each rank returns the logits of its own words as an ordinary tensor: `use_local_output` is True by default"
 NOT_SUMMED = (
     "the gradients of this norm are not added up over the ranks: each rank has that of its own tokens"
 )
@@ -85,6 +86,8 @@ def parallel_step(
     held = sum(local(p).numel() for p in model.parameters())
     with record_traffic() as log:
         logits = model(tokens)
+        if not isinstance(logits, DTensor) and logits.shape != (BATCH, SEQ, VOCAB):
+            return {"logits": tuple(logits.shape)}
         with loss_parallel() if isinstance(logits, DTensor) else nullcontext():
             loss = loss_of(logits, targets)
             loss.backward()
@@ -154,6 +157,13 @@ def check_10_4(report: Report, parallelise: Callable[..., Any]) -> None:
 def _check_step(report: Report, found: list[dict[str, Any]], sizes: tuple[int, int, int], seed: int) -> None:
     ranks = len(found)
     loss, gradients = on_one_device(sizes, seed)
+    odd = next((rank["logits"] for rank in found if "logits" in rank), None)
+    if odd is not None:
+        report.fail(
+            f"the logits are an ordinary tensor of the shape {odd}; whole they have {(BATCH, SEQ, VOCAB)}",
+            likely=OWN_WORDS if odd == (BATCH, SEQ, VOCAB // ranks) else None,
+            task="It returns the logits, either whole on every rank or as a `DTensor`",
+        )
     report.true(
         all(rank["same names"] for rank in found),
         "the names of the parameters are as before",

@@ -83,6 +83,9 @@ def _losses(logits: Tensor, targets: Tensor, sizes: Sequence[int], mistake: str)
     if mistake == "own sum":
         sums = [(part - largest[:, None]).exp().sum(1).log() for part in parts]
         return [(s - of_target + largest)[kept].sum() / count for s in sums]
+    if mistake == "own largest again":
+        total = sum((part - m[:, None]).exp().sum(1) for part, m in zip(parts, own, strict=True))
+        return [(total.log() + m - of_target)[kept].sum() / count for m in own]
     if mistake == "own largest":
         total = sum((part - m[:, None]).exp().sum(1) for part, m in zip(parts, own, strict=True))
         each = total.log() - (of_target - own.gather(0, owner[None])[0])
@@ -114,6 +117,9 @@ LOSSES: dict[str, Callable[..., list[Tensor]]] = {
     ),
     "when each rank subtracts the largest of its own logits, and not the largest of all": (
         partial(_losses, mistake="own largest")
+    ),
+    "when each rank subtracts the largest of its own logits in the sum, and adds it again": (
+        partial(_losses, mistake="own largest again")
     ),
     "when a rank that does not have the target adds another logit in its place": (
         partial(_losses, mistake="clamped")

@@ -129,7 +129,7 @@ def check_09_5(report: Report, plan_of: Callable[[Llama], Any]) -> None:
             report.true(
                 not fat,
                 "every matrix is cut",
-                f"a rank holds more than its share of {len(fat)} matrices, such as {', '.join(fat[:1])}",
+                f"a rank holds more than its share of {', '.join(fat[:3])}{' and others' * (len(fat) > 3)}",
                 task="Every matrix of the model is cut: a rank holds one p-th of each.",
             )
             report.true(

@@ -37,6 +37,7 @@ from simulator.plots.plans import plot_plans
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import plot_timeline
 from simulator.predict import (
+    attention_io,
     collective_time,
     collective_traffic,
     flops,
@@ -166,6 +167,27 @@ CALLS = {
     },
     schedules.interleaved_rounds: {"p": 2, "m": 4},
     schedules.make_schedule: {"name": "interleaved-1f1b", "ranks": 2, "microbatches": 4, "chunks": 2},
+    **{
+        function: {"length": 8, "size": 4, "heads": 2, "itemsize": 2, "dropout": True}
+        for function in (attention_io.standard_forward, attention_io.standard_backward)
+    },
+    **{
+        function: {
+            "length": 8,
+            "size": 4,
+            "block_q": 4,
+            "block_k": 2,
+            "heads": 2,
+            "itemsize": 2,
+            "causal": True,
+            "version": 2,
+        }
+        for function in (attention_io.flash_forward, attention_io.flash_backward)
+    },
+    attention_io.flash_fast_bytes: {"block_q": 4, "block_k": 2, "size": 4, "itemsize": 2},
+    attention_io.best_blocks: {"length": 32, "size": 4, "fast_bytes": 10**5, "itemsize": 2, "multiple": 16},
+    attention_io.paper_blocks: {"size": 4, "fast_elements": 64},
+    attention_io.attention_flops: {"length": 8, "size": 4, "heads": 2, "causal": True},
     collective_time.all_reduce_rounds: {"algorithm": "tree", "ranks": 4},
     collective_time.all_reduce_seconds: {"algorithm": "ring", "payload": 8.0, "ranks": 4, "link": LINK},
     collective_time.tree_ring_crossover: {"ranks": 4, "link": LINK},
@@ -318,6 +340,7 @@ ELSEWHERE = {
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_parts": "bytes by name, tried in test_plots.py",
+    "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

@@ -122,6 +122,10 @@ def _mistake(
             for g, r in zip(found, results, strict=True)
         ):
             return sentence(faults), results
+    if case.drop:
+        unscaled = layer_results(case, [(1 - case.drop) * k for k in kept])
+        if not rank_differences([_everything(g) for g in found], [_everything(r) for r in unscaled], 1e-5):
+            return "when the elements that stay are not divided by 1 - `drop`", unscaled
     return None
 
 
@@ -138,10 +142,12 @@ def _joined(gradients: Iterable[Tensor | None]) -> Tensor | None:
 def _check_masks(report: Report, found: list[dict[str, Any]], drop: float) -> None:
     ranks, first = len(found), [rank["dropped"][0] for rank in found]
     share = torch.stack(first).double().mean().item()
+    zeros = torch.stack([(rank["outs"][0] == 0).double().mean() for rank in found]).mean().item()
     report.true(
         abs(share - drop) < 0.12,
         "about as many elements are dropped as `drop` says",
         f"{share:.0%} of the elements are dropped, and `drop` is {drop:.0%}",
+        likely="dropout is applied to the sum with `x`, not before it" if abs(zeros - drop) < 0.12 else None,
         task="`drop` is the probability that an element is set to zero",
     )
     differ = all(not torch.equal(first[0], other) for other in first[1:])

@@ -339,7 +339,7 @@ ELSEWHERE = {
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
-    "plot_parts": "bytes by name, tried in test_plots.py",
+    "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }

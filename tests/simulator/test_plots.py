@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from simulator.inputs.known_devices import GPUS
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.pipeline.engine import simulate
@@ -23,8 +24,10 @@ from simulator.plots import (
 )
 from simulator.plots.curves import STROKES
 from simulator.plots.parts import plot_parts
+from simulator.plots.roofline import plot_roofline
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import COLOURS, IDLE, category, lightness
+from simulator.plots.two_times import plot_two_times
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
 
@@ -298,6 +301,30 @@ def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
     assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
     with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
         plot_step_over_batch([2, 1], float, float, float, 1)
+
+
+def test_a_roofline_says_where_it_bends_and_refuses_nonsense():
+    picture = plot_roofline([GPUS["v100"], GPUS["h100"]], {"standard": 31.0, "tiles of 128": 124.0})
+    assert picture.alt == "Rooflines that bend, in FLOPs for each byte: v100 at 139, h100 at 295."
+    assert {"standard", "tiles of 128", "v100", "h100", "FLOPs for each byte moved"} <= set(texts(picture))
+    for devices, work in (
+        ([], {"a": 1.0}),
+        ([GPUS["v100"]], {"a": 0.0}),
+        ([GPUS["v100"]], {"a": float("nan")}),
+    ):
+        with pytest.raises(ValueError, match="nothing to draw|flops_per_byte"):
+            plot_roofline(devices, work)
+
+
+def test_two_times_say_both_of_each_step_and_refuse_nonsense():
+    picture = plot_two_times({"scores": (3e-4, 1.1e-3), "softmax": (0.0, 2e-3)})
+    assert picture.alt == (
+        "Bars in pairs. scores: arithmetic 0.3, memory 1.1 ms; softmax: arithmetic 0, memory 2 ms."
+    )
+    assert {"scores", "softmax", "arithmetic", "memory", "time, ms", " 1.1"} <= set(texts(picture))
+    for steps in ({}, {"scores": (1.0, float("nan"))}, {"scores": (-1.0, 1.0)}):
+        with pytest.raises(ValueError, match="nothing to draw|seconds"):
+            plot_two_times(steps)
 
 
 def test_stacked_parts_say_their_totals_and_refuse_nonsense():

@@ -126,7 +126,7 @@ class FalconModel(nn.Module):
         positions = None if cache is None else cache.extend(tokens)
         check_length(tokens, positions, self.max_length)
         x = self.word_embeddings(tokens)
-        options = layer_options(len(self.h), mask, positions, cache)
+        options = layer_options(len(self.h), tokens, mask, positions, cache)
         for layer, its_options in zip(self.h, options, strict=True):
             x = layer(x, **its_options)
         return self.ln_f(x)

@@ -185,7 +185,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         positions = None if cache is None else cache.extend(tokens)
         x = self.embedding(tokens) if positions is None else self.embedding(tokens, positions)
-        options = layer_options(len(self.blocks), mask, None, cache)
+        options = layer_options(len(self.blocks), tokens, mask, None, cache)
         for block, its_options in zip(self.blocks, options, strict=True):
             x = block(x, **its_options)
         return self.head(self.norm(x))  # (batch, seq, vocab)

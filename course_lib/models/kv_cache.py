@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.models.masks import causal_mask, see_itself
+from course_lib.models.masks import causal_mask, check_mask, see_itself
 
 
 class Cache(Protocol):
@@ -38,9 +38,11 @@ class Cache(Protocol):
 
 
 def layer_options(
-    layers: int, mask: Tensor | None, positions: Tensor | None, cache: Cache | None
+    layers: int, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None
 ) -> Iterator[dict[str, Any]]:
     """For each layer, what its attention gets beside its input. Without mask and cache that is nothing."""
+    if mask is not None and cache is None:
+        check_mask(mask, tokens.shape[1], tokens.shape[1])
     for layer in range(layers):
         attend = None if cache is None else partial(cache.attend, layer)
         options = {"mask": mask, "positions": positions, "attend": attend}
@@ -92,6 +94,8 @@ class KVCache:
         keys, values = self.keep(layer, k, v)
         if mask is None:
             mask = self._mask(q)
+        else:
+            check_mask(mask, q.shape[2], self.filled)
         return F.scaled_dot_product_attention(
             q, keys, values, attn_mask=mask, enable_gqa=q.shape[1] != keys.shape[1]
         )

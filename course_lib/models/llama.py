@@ -151,9 +151,9 @@ class LlamaMLP(nn.Module):
 
 
 def swiglu_width(gelu_width: int, multiple_of: int = 1) -> int:
-    """The inner width at which SwiGLU's three matrices hold as much as two of ``gelu_width``: 2/3 of it, rounded up.
+    """The inner width at which SwiGLU's three matrices hold as much as two of ``gelu_width``: 2/3 of it.
 
-    LLaMA-7B: 2/3 of 4 x 4096, rounded up to a multiple of 256, is 11008.
+    LLaMA rounds it up to a multiple of 256, because kernels are fast there: 2/3 of 4 x 4096 becomes 11008.
     """
     if gelu_width < 1 or multiple_of < 1:
         raise ValueError(f"width {gelu_width} and multiple {multiple_of}: both must be at least 1.")
@@ -188,7 +188,7 @@ class LlamaModel(nn.Module):
         positions = None if cache is None else cache.extend(tokens)
         check_length(tokens, positions, self.max_length)
         x = self.embed_tokens(tokens)
-        options = layer_options(len(self.layers), mask, positions, cache)
+        options = layer_options(len(self.layers), tokens, mask, positions, cache)
         for layer, its_options in zip(self.layers, options, strict=True):
             x = layer(x, **its_options)
         return self.norm(x)

@@ -28,17 +28,34 @@ def padding_mask(real: Tensor) -> Tensor:
     return real[:, None, None, :].bool()
 
 
-def prefix_mask(prefix: Tensor | int, queries: int, keys: int | None = None) -> Tensor:
+def prefix_mask(
+    prefix: Tensor | int, queries: int, keys: int | None = None, device: torch.device | str | None = None
+) -> Tensor:
     """All tokens of the prefix see each other, the tokens after it are causal (GLM, arXiv:2103.10360).
 
     ``prefix``: its length, one number or one per sequence ``(batch,)``. Result: ``(batch or 1, 1, queries, keys)``.
     """
     keys = queries if keys is None else keys
-    prefix = torch.as_tensor(prefix)
+    prefix = torch.as_tensor(prefix, device=device)
     if prefix.dim() > 1 or prefix.is_floating_point() or (prefix < 0).any() or (prefix > keys).any():
         raise ValueError(f"prefix is {prefix.tolist()}; give one or several lengths from 0 to {keys}.")
     inside = torch.arange(keys, device=prefix.device) < prefix.reshape(-1, 1, 1, 1)
     return inside | causal_mask(queries, keys, prefix.device)
+
+
+def check_mask(mask: Tensor, queries: int, keys: int) -> None:
+    """Refuse a mask that attention could not use, or would broadcast in another way than its author meant."""
+    shape = (1, *mask.shape) if mask.dim() == 3 else mask.shape  # heads come first where there is no batch
+    fits = (
+        len(shape) in (2, 4)
+        and shape[-1] == keys
+        and shape[-2] in ((queries,) if len(shape) == 2 else (1, queries))
+    )
+    if not fits or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ValueError(
+            f"the mask has the shape {tuple(mask.shape)} and the dtype {mask.dtype}; it must be boolean (or floats, "
+            f"added to the scores) and ({queries}, {keys}), or with batch and heads before that."
+        )
 
 
 def see_itself(mask: Tensor) -> Tensor:

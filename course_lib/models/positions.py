@@ -75,13 +75,17 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(slopes + between[: heads - lower])
 
 
-def alibi_bias(heads: int, queries: int, keys: int | None = None) -> Tensor:
+def alibi_bias(
+    heads: int, queries: int, keys: int | None = None, device: torch.device | str | None = None
+) -> Tensor:
     """-slope · distance: ``(heads, queries, keys)``, minus infinity for keys after the query. Nothing is learned."""
-    distance = _distances(queries, keys)
-    return (-alibi_slopes(heads)[:, None, None] * distance).masked_fill(distance < 0, -math.inf)
+    distance = _distances(queries, keys, device)
+    return (-alibi_slopes(heads).to(distance.device)[:, None, None] * distance).masked_fill(
+        distance < 0, -math.inf
+    )
 
 
-def _distances(queries: int, keys: int | None, device: torch.device | None = None) -> Tensor:
+def _distances(queries: int, keys: int | None, device: torch.device | str | None) -> Tensor:
     """How far each key stands before each query ``(queries, keys)``; the queries are the last of the keys."""
     keys = queries if keys is None else keys
     causal_mask(queries, keys)  # refuses lengths that do not fit

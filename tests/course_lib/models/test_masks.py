@@ -7,6 +7,8 @@ import torch
 from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.kv_cache import KVCache
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, padding_mask, prefix_mask, see_itself
 
@@ -50,6 +52,34 @@ def test_a_padded_sequence_gives_what_it_gives_alone_and_what_transformers_gives
         alone = ours(tokens[1:, kept], prefix_mask(2, 6))[0]
         torch.testing.assert_close(ours(tokens, both)[1, kept], alone, msg=name)
         assert not torch.allclose(alone[0], logits[1, kept][0])  # the prefix's first token saw its second
+
+
+@torch.no_grad()
+def test_a_prompt_that_sees_itself_in_both_directions_is_cached_like_any_other():
+    torch.manual_seed(0)
+    model, tokens = Llama(LlamaConfig.tiny(num_hidden_layers=2)), torch.randint(256, (2, 9))
+    cache = KVCache(9)
+    logits = [model(tokens[:, :5], prefix_mask(5, 5), cache), model(tokens[:, 5:], cache=cache)]
+    torch.testing.assert_close(torch.cat(logits, 1), model(tokens, prefix_mask(5, 9)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Llama(LlamaConfig.tiny()), lambda: GPT(GPTConfig.tiny())], ids=["llama", "gpt"]
+)
+def test_a_mask_of_the_wrong_shape_is_refused_in_one_sentence(make):
+    model, tokens = make(), torch.ones(2, 6, dtype=torch.long)
+    for mask in (
+        torch.ones(2, 6).bool(),
+        causal_mask(6).long(),
+        causal_mask(6)[:, :5],
+        torch.ones(2, 1, 5, 6).bool(),
+    ):
+        with pytest.raises(ValueError, match=r"it must be boolean .* and \(6, 6\), or with batch and heads"):
+            model(tokens, mask)
+    with torch.no_grad(), pytest.raises(ValueError, match=r"and \(6, 6\), or with"):
+        model(tokens, causal_mask(6, 7), KVCache(9))
+    for mask in (causal_mask(6), causal_mask(6).expand(4, 6, 6), padding_mask(tokens), torch.zeros(6, 6)):
+        model(tokens, mask)
 
 
 def test_see_itself_adds_the_diagonal_alone():

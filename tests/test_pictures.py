@@ -29,7 +29,6 @@ from simulator.plots import (
     plot_timeline,
 )
 from simulator.plots.all_reduce_times import plot_all_reduce_times
-from simulator.plots.attention_roofline import plot_attention_roofline
 from simulator.plots.checkpoints import Chain, plot_checkpoints
 from simulator.plots.cut_matrices import plot_cut_mlp
 from simulator.plots.parts import plot_parts
@@ -99,7 +98,6 @@ def drawn() -> Iterator[tuple[str, Picture]]:
         "checkpoints",
         plot_checkpoints(Chain("36 layers", peaks, {1: 3.7e8, 6: 1.2e8}), Chain("a GPT's blocks", peaks)),
     )
-    yield "rooflines", plot_attention_roofline({"standard": 62, "flash": 124, "flash, one read of K": 2040})
     yield "all-reduce times", plot_all_reduce_times(Link(1e-5, 1e9), 16, measured={"ring": [(1e5, 1e-3)]})
     values = torch.randn(4000, generator=torch.Generator().manual_seed(0)) * 1e-5
     yield (

@@ -28,7 +28,6 @@ from simulator.pipeline import placement, schedules, v_schedules
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.engine import simulate
 from simulator.plots.all_reduce_times import plot_all_reduce_times
-from simulator.plots.attention_roofline import reached
 from simulator.plots.bytes_over_time import plot_bytes_over_time
 from simulator.plots.curves import plot_curves
 from simulator.plots.groups import plot_groups
@@ -316,7 +315,6 @@ CALLS = {
     traffic.data_parallel_traffic: {"shape": GPT2, "plan": PLAN, "stage": 1},
     traffic.padded: {"sizes": [5, 6], "ranks": 2},
     unsharded.unsharded_history: {"unit_bytes": [4.0, 4.0], "ranks": 2, "root_bytes": 1.0, "prefetch": 1},
-    partial(reached, A100): {"intensity": 10.0},
     plot_all_reduce_times: {"link": LINK, "ranks": 4, "smallest": 1e2, "largest": 1e4},
     partial(plot_bytes_over_time, replay(RUN, 1.0)): {"capacity": 8.0},
     partial(plot_curves, {"a": [1.0, 2.0]}): {"bottom": 0.5},
@@ -339,7 +337,6 @@ ELSEWHERE = {
     "Chain, Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
-    "plot_attention_roofline": "numbers by name; tests/simulator/predict/test_attention_io.py tries wrong ones",
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",

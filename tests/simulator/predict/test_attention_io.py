@@ -4,8 +4,6 @@ from itertools import product
 
 import pytest
 
-from simulator.inputs.known_devices import GPUS
-from simulator.plots.attention_roofline import plot_attention_roofline, reached
 from simulator.predict.attention_io import (
     attention_flops,
     best_blocks,
@@ -77,24 +75,3 @@ def test_too_little_fast_memory_is_refused_in_one_sentence():
         best_blocks(512, 64, least - 1)
     with pytest.raises(ValueError, match=r"^version must be one of 1, 2, not 3$"):
         flash_forward(16, 8, 4, 4, version=3)
-
-
-def test_the_roofline_says_what_each_device_can_reach():
-    """Below the ridge the memory's rate times the operations for a byte, above it the peak."""
-    h100 = GPUS["h100"]
-    assert reached(h100, 100.0) == 100 * h100.memory_bandwidth
-    assert reached(h100, 1000.0) == h100.peak_flops
-    picture = plot_attention_roofline({"standard": 62.0, "flash": 1000.0})
-    assert picture.alt == (
-        "TFLOP/s that attention can reach: standard (62 FLOP per byte) 56 on V100, 126 on A100-80GB, 208 on H100, "
-        "298 on H200, 496 on B200; flash (1,000 FLOP per byte) 125 on V100, 312 on A100-80GB, 989 on H100, "
-        "989 on H200, 2,250 on B200."
-    )
-    for given, words in (
-        (({},), "there is nothing to draw"),
-        (({"a": 1.0}, []), "between 1 and 5 devices"),
-        (({"a": 0.0},), "each intensity must be"),
-        (({"a": 1.0}, ["tpu"]), "gpu must be one of"),
-    ):
-        with pytest.raises(ValueError, match=f"^{words}"):
-            plot_attention_roofline(*given)

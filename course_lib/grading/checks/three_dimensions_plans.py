@@ -113,8 +113,11 @@ def _refused(function: Callable[..., Any], *arguments: Any) -> str:
     return ""
 
 
-def plans(gpus: int, sequences: int) -> Iterator[Plan]:
-    """Every plan that uses all GPUs, of those that the task names; tensor parallelism within 8 GPUs."""
+def plans(gpus: int, sequences: int, zero: int = 1, cut: bool = True) -> Iterator[Plan]:
+    """Every plan that uses all GPUs, of those that the task names; tensor parallelism within 8 GPUs.
+
+    ``cut``: with sequence parallelism wherever there is tensor parallelism.
+    """
     for tp in (1, 2, 4, 8):
         for pp in range(1, gpus // tp + 1):
             dp, left = divmod(gpus, tp * pp)
@@ -132,17 +135,19 @@ def plans(gpus: int, sequences: int) -> Iterator[Plan]:
                         micro_batch=micro_batch,
                         microbatches=microbatches,
                         recompute=recompute,
-                        sequence_parallel=tp > 1,
-                        zero=1,
+                        sequence_parallel=cut and tp > 1,
+                        zero=zero,
                     )
 
 
 @cache
-def fitting(model: str, device: str, gpus: int, sequences: int) -> list[tuple[float, Plan]]:
+def fitting(
+    model: str, device: str, gpus: int, sequences: int, zero: int = 1, cut: bool = True
+) -> list[tuple[float, Plan]]:
     """The plans that fit, with the seconds of a step, the fastest first."""
     shape, hardware = MODELS[model], find_device(device)
     found = []
-    for plan in plans(gpus, sequences):
+    for plan in plans(gpus, sequences, zero, cut):
         if not (_refused(plan.check, shape) or _refused(check_fits, shape, plan, hardware)):
             found.append((step_cost(shape, plan, hardware).seconds, plan))
     return sorted(found, key=lambda pair: pair[0])
@@ -170,8 +175,16 @@ def _slow_ways(
         ways["when all GPUs are data-parallel ranks"] = percent
     if plan.dp == 1 != found[0][1].dp:
         ways["when there is no data parallelism"] = percent
+    # A habit is looked for among plans that shard as the answer's plan does.
+    cut = plan.sequence_parallel or plan.tp == 1
+    alike = fitting(model, device, gpus, sequences, plan.zero, cut) if percent > 105 else found
+    if percent > 105 and alike and round(100 * alike[0][0] / best, 1) == percent:
+        # The fastest of those: what makes it slow is how it shards.
+        return ways | {
+            f"when every plan has zero={plan.zero}" + ", and no sequence parallelism" * (not cut): percent
+        }
     for text, test in tests.items():
-        first = next((seconds for seconds, plan in found if test(plan)), None)
+        first = next((seconds for seconds, plan in alike if test(plan)), None)
         if first is not None and round(100 * first / best, 1) == percent:
             ways[text] = percent
     without = [replace(plan, sequence_parallel=False) for _, plan in found[:1]]

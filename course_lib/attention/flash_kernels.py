@@ -19,7 +19,8 @@ try:
 except ImportError:  # ``flash_triton`` says so when it is called
     triton = None
 
-INTERPRETED = triton is not None and triton.knobs.runtime.interpret
+# Triton decides when it is imported: then its own functions are for its interpreter, or they are to be compiled.
+INTERPRETED = triton is not None and not isinstance(tl.sum, triton.JITFunction)
 
 
 def kernel(function: Any) -> Any:

@@ -113,8 +113,8 @@ def check_kernels(q: Tensor, mask: Tensor | None, dropout_p: float) -> None:
         )
     if not (q.is_cuda or (INTERPRETED and q.device.type == "cpu")):
         raise ValueError(
-            f"the kernels cannot run on {q.device}: they need an NVIDIA GPU, or the CPU with TRITON_INTERPRET=1 set "
-            f"before triton is imported."
+            f"the kernels cannot run on {q.device}: they need an NVIDIA GPU, or the CPU and Triton's interpreter, for "
+            f"which TRITON_INTERPRET=1 must be set before anything imports Triton (`import course_lib` sets it)."
         )
 
 

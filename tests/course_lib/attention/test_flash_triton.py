@@ -107,7 +107,7 @@ def test_what_the_kernels_cannot_do_is_said_in_one_sentence(monkeypatch):
         (q, {"mask": torch.ones(2, 1, 1, 6).bool()}, "the kernels do not take a mask; flash_attention of"),
         (q, {"dropout_p": 0.1}, "the kernels do not take dropout; flash_attention of"),
         (q[:, :, :0], {}, "q must have at least one of each, but its shape is (2, 4, 0, 64)."),
-        (q.to("meta"), {}, "the kernels cannot run on meta: they need an NVIDIA GPU, or the CPU with TRITON"),
+        (q.to("meta"), {}, "the kernels cannot run on meta: they need an NVIDIA GPU, or the CPU and Triton's"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as error:
             flash_attention_triton(given, given, given, **options)

@@ -26,6 +26,9 @@ def plot_curves(
     y: str = "loss",
     bottom: float | None = None,
     stairs: bool = False,
+    log: bool = False,
+    own_scales: bool = False,
+    mark: tuple[float, str] | None = None,
     alt: str | None = None,
 ) -> Picture:
     """Several curves in one set of axes; panels stand two in a row, drawn to one scale.
@@ -36,6 +39,9 @@ def plot_curves(
         x, y: what the axes say.
         bottom: where the vertical axis begins; by default a little below the lowest curve.
         stairs: keep each value until the next one, for what changes all at once; by default points are joined.
+        log: a logarithmic vertical axis, for values above 0.
+        own_scales: each panel has a vertical scale of its own, for curves that measure different things.
+        mark: where on the horizontal axis a dotted line stands, and what it says.
         alt: the sentence that says what is seen; by default what is drawn.
     """
     from matplotlib.figure import Figure
@@ -47,12 +53,14 @@ def plot_curves(
         raise ValueError(f"{len(crowded)} curves cannot be told apart; give at most {len(STROKES)}")
     if bottom is not None:
         finite(bottom=bottom)
+    if mark is not None:
+        finite(mark=mark[0])
     titles = [""] * len(panels) if titles is None else titles
     if len(titles) != len(panels):
         raise ValueError(f"{len(panels)} panels need as many titles, not {len(titles)}")
     rows, columns = grid_of(len(panels))
     figure = Figure(figsize=(WIDTH, 3.0 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    axes = list(figure.subplots(rows, columns, sharex=True, sharey=not own_scales, squeeze=False).flat)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     for axis, curves, title in zip(axes, panels, titles, strict=False):
@@ -68,6 +76,12 @@ def plot_curves(
                 label=name,
                 drawstyle="steps-post" if stairs else "default",
             )
+        if log:
+            axis.set_yscale("log")
+        if mark is not None:
+            axis.axvline(mark[0], color="#8a8a8a", linewidth=1, linestyle=":")
+            where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 2)}
+            axis.annotate(mark[1], (mark[0], 0), fontsize=TEXT, va="bottom", **where)
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlabel(x, fontsize=TEXT, loc="right")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -75,7 +89,9 @@ def plot_curves(
         axis.legend(fontsize=TEXT, frameon=False)
     for axis in axes[::columns]:
         axis.set_ylabel(y, fontsize=TEXT)
-    axes[0].set_ylim(bottom=bottom)
+    if bottom is not None:
+        for axis in axes:
+            axis.set_ylim(bottom=bottom)
     return render(figure, alt or "; ".join(map(_sentence, panels, titles, [(x, y)] * len(panels))) + ".")
 
 

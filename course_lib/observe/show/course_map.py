@@ -32,7 +32,7 @@ class Chapter:
 CHAPTERS = {
     "00": Chapter("start_here", (), 15),
     "01": Chapter("seeing_networks", ("00",), 30),
-    "02": Chapter("anatomy_of_llms", ("01",)),
+    "02": Chapter("anatomy_of_llms", ("01",), 40),
     "03": Chapter("where_memory_goes", ("00",), 35),
     "04": Chapter("collectives", ("00",), 35),
     "05": Chapter("ddp", ("04",), 40),

@@ -50,7 +50,9 @@ def layer_options(
 
 
 def check_length(tokens: Tensor, positions: Tensor | None, most: int) -> None:
-    """Refuse tokens beyond the model's last position."""
+    """Refuse tokens beyond the model's last position; positions on the meta device have no values to look at."""
+    if positions is not None and positions.is_meta:
+        return
     length = tokens.shape[1] if positions is None else int(positions.max()) + 1
     if length > most:
         raise ValueError(f"the sequence has {length} tokens; this model has {most} positions.")

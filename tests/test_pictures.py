@@ -31,6 +31,7 @@ from simulator.plots import (
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.checkpoints import Chain, plot_checkpoints
 from simulator.plots.cut_matrices import plot_cut_mlp
+from simulator.plots.masks import plot_masks
 from simulator.plots.parts import plot_parts
 from simulator.plots.picture import smallest_text
 from simulator.predict.memory_over_time import replay
@@ -91,6 +92,13 @@ def drawn() -> Iterator[tuple[str, Picture]]:
     curve = [3.2 * 0.9**i for i in range(40)]
     yield "curves", plot_curves({"one device": curve, "4 ranks": curve[:30]}, titles=["plain"])
     yield "three panels of curves", plot_curves(*[{"a": curve, "b": curve[::-1]}] * 3, titles=["x", "y", "z"])
+    far = {"a": [1e-3 * 1.1**i for i in range(100)]}
+    yield (
+        "marked, logarithmic curves",
+        plot_curves(far, {"b": curve}, log=True, own_scales=True, mark=(30, "end")),
+    )
+    triangle = [[key <= query for key in range(8)] for query in range(8)]
+    yield "masks", plot_masks({"causal": triangle, "prefix of 3": triangle, "padding": triangle})
     pairs = [[2 * i, 2 * i + 1] for i in range(8)]
     yield "groups", plot_groups({"tp": pairs, "dp": [list(range(8)), list(range(8, 16))]})
     peaks = {k: 1e7 * (k + 36 / k) for k in range(1, 37)}

@@ -78,6 +78,9 @@ def plot_curves(
             )
         if log:
             axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(
+                lambda value, _: f"{value:g}"
+            )  # exponents would be too small to read
         if mark is not None:
             axis.axvline(mark[0], color="#8a8a8a", linewidth=1, linestyle=":")
             where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 2)}

@@ -23,6 +23,7 @@ from simulator.plots import (
     plot_timeline,
 )
 from simulator.plots.curves import STROKES
+from simulator.plots.masks import plot_masks
 from simulator.plots.parts import plot_parts
 from simulator.plots.roofline import plot_roofline
 from simulator.plots.step_over_batch import plot_step_over_batch
@@ -264,6 +265,31 @@ def test_curves_that_lie_on_each_other_are_all_seen():
 def test_curves_refuse_what_cannot_be_drawn(panels, words):
     with pytest.raises(ValueError, match=words):
         plot_curves(*panels)
+
+
+def test_a_mark_stands_at_its_place_and_logarithmic_axes_write_plain_numbers():
+    picture = plot_curves({"a": [0.01, 1.0, 100.0]}, log=True, mark=(1, "here"))
+    axis = picture._figure.axes[0]
+    assert list(axis.lines[1].get_xdata()) == [1, 1]
+    assert {"here", "0.01", "100"} <= set(texts(picture))
+    with pytest.raises(ValueError, match="mark must"):
+        plot_curves({"a": [1.0]}, mark=(float("nan"), "here"))
+
+
+def test_masks_are_drawn_square_by_square():
+    picture = plot_masks({"causal": [[True, False], [True, True]]})
+    fills = [patch.get_facecolor() for patch in picture._figure.axes[0].patches]
+    assert len(fills) == 4
+    assert fills[0] == fills[2] == fills[3] != fills[1]
+    assert picture.alt == "Masks: causal, 3 of 4 pairs of a query and a key are allowed."
+
+
+@pytest.mark.parametrize(
+    ("masks", "words"), [({}, "nothing to draw"), ({"a": [[True], [True, True]]}, "'a'")]
+)
+def test_masks_refuse_what_cannot_be_drawn(masks, words):
+    with pytest.raises(ValueError, match=words):
+        plot_masks(masks)
 
 
 def test_a_picture_can_say_what_is_seen_in_other_words():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 
 from course_lib.observe.networks.draw import picture_of
 from course_lib.observe.networks.render import Box, Frame, Graph
@@ -82,7 +83,10 @@ def course_map(points: Mapping[str, tuple[int, int]] | None = None) -> Picture |
             lines.append(f"{earned} of {possible} points")
             if earned:
                 colours = {"colours": (COMPLETE if earned == possible else BEGUN,)}
-        boxes.append(Box(number, f"{number} {chapter.name.replace('_', ' ')}", tuple(lines), **colours))
+        title, *more = wrap(
+            f"{number} {chapter.name.replace('_', ' ')}", 14
+        )  # narrow boxes: many stand in a row
+        boxes.append(Box(number, title, (*more, *lines), **colours))
     edges = [(before, number) for number, chapter in written.items() for before in chapter.builds_on]
     graph = Graph(Frame(inside=boxes), [(tail, head) for tail, head in edges if tail in written])
     needs = [f"{n} builds on {', '.join(c.builds_on)}" for n, c in written.items() if c.builds_on]

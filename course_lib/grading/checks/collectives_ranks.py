@@ -21,7 +21,7 @@ from course_lib.runtime.collectives import receive, send
 from simulator.predict.message_rounds import Event
 
 # Ranks that wait for each other are found out long before the limit, in seconds.
-ON_CPU: dict[str, Any] = {"timeout": 20.0, "backend": "gloo"}
+ON_CPU: dict[str, Any] = {"timeout": 60.0, "backend": "gloo"}
 FINISHED = (
     "broadcast",
     "scatter",

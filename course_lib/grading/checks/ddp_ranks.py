@@ -17,7 +17,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
 
-def on_ranks(fn: Callable, ranks: int, args: tuple, timeout: float = 30.0) -> list[Any]:
+def on_ranks(fn: Callable, ranks: int, args: tuple, timeout: float = 60.0) -> list[Any]:
     """On the CPU, wherever the course runs; the time limit ends what hangs."""
     return launch(fn, ranks, args=args, backend="gloo", timeout=timeout)
 

@@ -20,7 +20,7 @@ from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
 
-ON_CPU: dict[str, Any] = {"timeout": 40.0, "quiet": True, "backend": "gloo"}  # seconds for one case
+ON_CPU: dict[str, Any] = {"timeout": 60.0, "quiet": True, "backend": "gloo"}  # seconds for one case
 
 # ranks, sizes of the parameters, dtype, and the name of the case
 UNITS = [

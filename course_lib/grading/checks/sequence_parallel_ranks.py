@@ -18,7 +18,7 @@ from course_lib.grading.checks.recomputation_counted import Alive
 from course_lib.grading.checks.sequence_parallel_layer import Layer
 from course_lib.observe.ledgers.traffic import record_traffic
 
-ON_CPU: dict[str, Any] = {"timeout": 30.0, "backend": "gloo"}  # a run takes two seconds; this ends what hangs
+ON_CPU: dict[str, Any] = {"timeout": 60.0, "backend": "gloo"}  # a run takes two seconds; this ends what hangs
 PATIENCE = 1.0  # seconds in which gloo's threads let go of what they sent
 
 

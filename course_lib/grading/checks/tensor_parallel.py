@@ -27,7 +27,7 @@ GAIN_BY_ITSELF = (
     "when `gain` enters through an `f` of its own, which sends its gradient in a message of its own"
 )
 KV_REPEATED = "when a rank has the same head of keys and values once for each query head that uses it"
-ON_CPU: dict[str, Any] = {"timeout": 20.0, "backend": "gloo"}
+ON_CPU: dict[str, Any] = {"timeout": 60.0, "backend": "gloo"}
 
 
 def _normal(report: Report, *shape: int) -> Tensor:

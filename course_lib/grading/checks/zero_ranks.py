@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.observe.ledgers.traffic import record_traffic
 
-ON_CPU: dict[str, Any] = {"timeout": 20.0, "backend": "gloo"}  # a run takes two seconds; this ends what hangs
+ON_CPU: dict[str, Any] = {"timeout": 60.0, "backend": "gloo"}  # a run takes two seconds; this ends what hangs
 
 
 # ---- 06.2: gradients that go as soon as they are reduced ------------------------------------------------------

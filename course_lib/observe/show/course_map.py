@@ -47,7 +47,7 @@ CHAPTERS = {
     "13": Chapter("galaxy", ("10", "11")),
     "14": Chapter("context_parallel", ("04", "15")),
     "15": Chapter("flash_attention", ("02", "08")),
-    "16": Chapter("paged_attention", ("02",)),
+    "16": Chapter("paged_attention", ("02", "15"), 35),
     "17": Chapter("lora_and_adapters", ("02", "03")),
     "18": Chapter("prompt_tuning", ("17",)),
     "19": Chapter("gradient_compression", ("05",)),

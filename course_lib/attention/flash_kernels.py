@@ -5,7 +5,7 @@ one head. It loads its block once, loops over the blocks on the other side, and 
 write to the same place. S, P, dP and dS exist as tiles of one program and never reach the GPU's memory.
 
 Tensors are ``(batch, length, heads, SIZE)`` in memory, so the rows of one head are ``heads * SIZE`` elements apart.
-Exponentials are powers of 2, which a GPU computes faster: scores are multiplied by log2(e). The letters are those of
+Exponentials are powers of 2, which a GPU computes faster: scores are scaled by log2(e), too. The letters are those of
 ``flash.py``. ``flash_triton`` starts the kernels; on the CPU they run under Triton's interpreter, right and slowly.
 """
 
@@ -71,10 +71,9 @@ def key_limits(i, rows, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK
     """Keys before the first limit need no mask for queries ``i``; those from the second on are not visited."""
     unmasked, end = keys, keys
     if CAUSAL:
-        unmasked = tl.minimum(
-            keys, tl.maximum(i * BLOCK_Q + 1 + keys - rows, 0)
-        )  # what the block's first row sees
-        end = tl.minimum(keys, (i + 1) * BLOCK_Q + keys - rows)  # what its last row sees
+        seen_by_first_row = i * BLOCK_Q + 1 + keys - rows
+        unmasked = tl.minimum(keys, tl.maximum(seen_by_first_row, 0))
+        end = tl.minimum(keys, seen_by_first_row + BLOCK_Q - 1)  # what the last row sees
     return unmasked // BLOCK_K * BLOCK_K, end
 
 
@@ -104,12 +103,12 @@ def forward_kernel(q, k, v, o, L, scale_log2, heads, group, rows, keys, size_cla
             key = start + tl.arange(0, BLOCK_K)
             K = load(k, key, keys, kv_heads, SIZE, WIDE)
             V = load(v, key, keys, kv_heads, SIZE, WIDE)
-            S = tl.dot(Q, tl.trans(K), input_precision="ieee") * scale_log2
+            S = tl.dot(Q, tl.trans(K), input_precision="ieee")
             if MASKED:
                 S = tl.where(visible(row[:, None], key[None, :], rows, keys, CAUSAL), S, -float("inf"))
-            larger = tl.maximum(m, tl.max(S, 1))
+            larger = tl.maximum(m, tl.max(S, 1) * scale_log2)  # m is that of the scaled scores
             finite = tl.where(larger == -float("inf"), 0.0, larger)
-            P = tl.exp2(S - finite[:, None])
+            P = tl.exp2(S * scale_log2 - finite[:, None])
             a = tl.exp2(m - finite)
             l = a * l + tl.sum(P, 1)
             acc = tl.dot(P.to(V.dtype), V, acc * a[:, None], input_precision="ieee")

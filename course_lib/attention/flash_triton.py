@@ -90,13 +90,13 @@ def flash_attention_triton(
             they cannot run; shapes that do not belong together.
     """
     check_heads(q, k, v)
-    check_kernels(q, mask, dropout_p)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    check_kernels(q, mask, dropout_p, scale)
     O, L = FlashAttentionTriton.apply(q, k, v, causal, scale)
     return (O, L) if return_logsumexp else O
 
 
-def check_kernels(q: Tensor, mask: Tensor | None, dropout_p: float) -> None:
+def check_kernels(q: Tensor, mask: Tensor | None, dropout_p: float, scale: float) -> None:
     """One sentence for what the kernels cannot do."""
     if triton is None:
         raise ValueError(
@@ -111,6 +111,8 @@ def check_kernels(q: Tensor, mask: Tensor | None, dropout_p: float) -> None:
         raise ValueError(
             f"the kernels do not take {what}; flash_attention of course_lib.attention.flash does."
         )
+    if not scale > 0:
+        raise ValueError(f"scale is {scale}; the kernels take a number above 0.")
     if not (q.is_cuda or (INTERPRETED and q.device.type == "cpu")):
         raise ValueError(
             f"the kernels cannot run on {q.device}: they need an NVIDIA GPU, or the CPU and Triton's interpreter, for "

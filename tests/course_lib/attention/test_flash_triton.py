@@ -74,11 +74,13 @@ def test_autotuned_on_a_gpu_equals_sdpa(size, causal):
         assert (a.float() - b).norm() <= 2e-2 * b.norm()
 
 
-def test_drops_into_a_core():
+def test_drops_into_a_core_and_takes_an_own_scale():
     q, k, v = inputs(torch.float32, 1, 2, 2, 20, 20, 64)
     core = FlashCore(causal=True, attention=flash_attention_triton)
     wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(core(q, k, v), wanted, rtol=1e-4, atol=1e-5)
+    wanted = F.scaled_dot_product_attention(q, k, v, scale=0.3)
+    torch.testing.assert_close(flash_attention_triton(q, k, v, scale=0.3), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
@@ -106,6 +108,7 @@ def test_what_the_kernels_cannot_do_is_said_in_one_sentence(monkeypatch):
         (q.double(), {}, "the kernels take float32, float16 or bfloat16, not torch.float64."),
         (q, {"mask": torch.ones(2, 1, 1, 6).bool()}, "the kernels do not take a mask; flash_attention of"),
         (q, {"dropout_p": 0.1}, "the kernels do not take dropout; flash_attention of"),
+        (q, {"scale": -1.0}, "scale is -1.0; the kernels take a number above 0."),
         (q[:, :, :0], {}, "q must have at least one of each, but its shape is (2, 4, 0, 64)."),
         (q.to("meta"), {}, "the kernels cannot run on meta: they need an NVIDIA GPU, or the CPU and Triton's"),
     ):  # fmt: skip

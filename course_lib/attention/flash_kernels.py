@@ -78,7 +78,7 @@ def key_limits(i, rows, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK
 
 
 # fmt: off
-@tuned((128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3), (128, 128, 8, 2), (128, 32, 4, 4), (64, 64, 4, 3))
+@tuned((128, 64, 8, 3), (128, 128, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (128, 32, 4, 4))
 @kernel
 def forward_kernel(q, k, v, o, L, scale_log2, heads, group, rows, keys, size_class,
                    CAUSAL: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,
@@ -129,7 +129,7 @@ def row_sums_kernel(o, do, D, heads, rows, SIZE: tl.constexpr, BLOCK_Q: tl.const
     tl.store(D + tl.program_id(1).to(tl.int64) * rows + row, tl.sum(O * dO, 1), mask=row < rows)
 
 
-@tuned((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 3), (32, 128, 4, 3), (32, 64, 4, 4), (128, 128, 8, 2))
+@tuned((64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 8, 3), (64, 64, 8, 2), (32, 64, 8, 3), (32, 64, 4, 4))
 @kernel
 def keys_backward_kernel(q, k, v, do, L, D, dk, dv, scale, scale_log2, heads, group, rows, keys, size_class,
                          CAUSAL: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,
@@ -171,7 +171,7 @@ def keys_backward_kernel(q, k, v, do, L, D, dk, dv, scale, scale_log2, heads, gr
     store(dv + start_of_keys, dV, key, keys, kv_heads, SIZE)
 
 
-@tuned((128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 128, 8, 2))
+@tuned((128, 64, 8, 2), (128, 64, 8, 3), (64, 128, 8, 2), (64, 64, 4, 3), (64, 64, 4, 2), (128, 32, 8, 3))
 @kernel
 def queries_backward_kernel(q, k, v, do, L, D, dq, scale, scale_log2, heads, group, rows, keys, size_class,
                             CAUSAL: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,

@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from course_lib.attention import flash_kernels as kernels
 from course_lib.attention.drop_in import FlashCore
 from course_lib.attention.flash import flash_attention
 from course_lib.attention.flash_triton import flash_attention_triton
@@ -30,6 +32,14 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def untuned(monkeypatch):
+    """One configuration of each kernel, that of the smallest tiles: on a GPU, to tune takes a minute."""
+    for kernel in (kernels.forward_kernel, kernels.keys_backward_kernel, kernels.queries_backward_kernel):
+        small = min(kernel.configs, key=lambda one: prod(one.kwargs.values()))
+        monkeypatch.setattr(kernel, "configs", [small])
+
+
 def inputs(dtype, batch, heads, kv_heads, rows, keys, size):
     torch.manual_seed(rows)
     shapes = (batch, rows, heads, size), (batch, keys, kv_heads, size), (batch, kv_heads, keys, size)
@@ -37,6 +47,7 @@ def inputs(dtype, batch, heads, kv_heads, rows, keys, size):
     return [x.requires_grad_() for x in (q.transpose(1, 2), k.transpose(1, 2), v)]  # both layouts in memory
 
 
+@pytest.mark.usefixtures("untuned")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_the_pytorch_version(case):
     *shape, causal = case
@@ -74,6 +85,7 @@ def test_autotuned_on_a_gpu_equals_sdpa(size, causal):
         assert (a.float() - b).norm() <= 2e-2 * b.norm()
 
 
+@pytest.mark.usefixtures("untuned")
 def test_drops_into_a_core_and_takes_an_own_scale():
     q, k, v = inputs(torch.float32, 1, 2, 2, 20, 20, 64)
     core = FlashCore(causal=True, attention=flash_attention_triton)

@@ -54,6 +54,8 @@ def _highlighted(source: str) -> str:
 
 
 def _unwrapped(obj: Any) -> Any:
+    while type(obj).__module__.startswith("triton."):  # a kernel holds its function in ``fn``
+        obj = obj.fn
     return inspect.unwrap(obj.fget if isinstance(obj, property) and obj.fget else obj)
 
 

@@ -48,6 +48,8 @@ CHAPTERS = {
     "14": Chapter("context_parallel", ("04", "15")),
     "15": Chapter("flash_attention", ("02", "08")),
     "16": Chapter("paged_attention", ("02", "15"), 35),
+    "15": Chapter("flash_attention", ("02", "08"), 40),
+    "16": Chapter("paged_attention", ("02",)),
     "17": Chapter("lora_and_adapters", ("02", "03")),
     "18": Chapter("prompt_tuning", ("17",)),
     "19": Chapter("gradient_compression", ("05",)),

@@ -55,6 +55,14 @@ def test_a_listing_of_the_course_links_to_its_file():
     assert "<a " not in show_source(re.sub).html
 
 
+def test_a_triton_kernel_shows_the_function_that_it_was_made_of():
+    flash_kernels = pytest.importorskip("course_lib.attention.flash_kernels")
+    shown = str(show_source(flash_kernels.forward_kernel, flash_kernels.visible))
+    assert "# course_lib.attention.flash_kernels.forward_kernel" in shown
+    assert "def forward_kernel(q, k, v" in shown
+    assert "def visible(row, key" in shown
+
+
 def test_html_and_text_are_the_same_words():
     shown = show_source(Shelf)
     source = shown.text.split("\n", 1)[1]

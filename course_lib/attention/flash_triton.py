@@ -88,11 +88,19 @@ def flash_attention_triton(
     Raises:
         ValueError: what the kernels do not have (another head size, a mask, dropout, float64), or a device on which
             they cannot run; shapes that do not belong together.
+        RuntimeError: an old Triton's interpreter beside a NumPy that it does not know.
     """
     check_heads(q, k, v)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     check_kernels(q, mask, dropout_p, scale)
-    O, L = FlashAttentionTriton.apply(q, k, v, causal, scale)
+    try:
+        O, L = FlashAttentionTriton.apply(q, k, v, causal, scale)
+    except Exception as error:
+        if INTERPRETED and "0-dimensional arrays" in str(error):
+            raise RuntimeError(
+                f"the interpreter of Triton {triton.__version__} needs an older NumPy: pip install 'numpy<2.4'"
+            ) from error
+        raise
     return (O, L) if return_logsumexp else O
 
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from math import prod
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from course_lib.attention import flash_kernels as kernels
+from course_lib.attention import flash_triton
 from course_lib.attention.drop_in import FlashCore
 from course_lib.attention.flash import flash_attention
 from course_lib.attention.flash_triton import flash_attention_triton
@@ -128,6 +130,15 @@ def test_what_the_kernels_cannot_do_is_said_in_one_sentence(monkeypatch):
             flash_attention_triton(given, given, given, **options)
         assert str(error.value).startswith(words)
         assert "\n" not in str(error.value)
+    # Triton 3.6 and its interpreter, beside a newer NumPy
+    if DEVICE == "cpu":
+        broken = TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        with monkeypatch.context() as patch:
+            patch.setattr(flash_triton, "by_token", Mock(side_effect=broken))
+            with pytest.raises(
+                RuntimeError, match=r"^the interpreter of Triton \S+ needs an older NumPy: pip inst"
+            ):
+                flash_attention_triton(q, q, q)
     # Where Triton is not installed, both files can be imported, and the call says what is missing.
     names = ("course_lib.attention.flash_kernels", "course_lib.attention.flash_triton")
     monkeypatch.setitem(sys.modules, "triton", None)

@@ -57,7 +57,7 @@ def another(*_, **__):
         (torch.testing.assert_close, "__code__", another.__code__),
         (torch.Tensor.backward, "__code__", another.__code__),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value)[:20],
 )
 def test_marks_differ_wherever_the_comparison_finds_a_change(owner, name, value, monkeypatch):
     definitions, marks = guard.definitions(), guard.marks()

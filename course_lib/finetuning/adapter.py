@@ -1,0 +1,154 @@
+"""Adapters: small trained networks inside a frozen model.
+
+- Houlsby et al., arXiv:1902.00751: two bottlenecks per layer, after attention and after the MLP.
+- Pfeiffer et al., arXiv:2005.00247: one bottleneck per layer, after the MLP.
+- LLaMA-Adapter, Zhang et al., arXiv:2303.16199: trained tokens that attention sees through a gate that starts at zero.
+
+A bottleneck of width m adds to a vector h of width d
+
+    f(h W_down + b_down) W_up + b_up        d x m, m, m x d and d parameters: 2md + d + m
+
+Shapes in comments: ``batch``, ``seq``, ``d`` (hidden), ``m``; ``heads``, ``size`` (of one head), ``K`` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.finetuning.sites import add_once, at, root_of, train_only
+from course_lib.models.llama import LlamaModel
+
+
+class Adapter(nn.Module):
+    """The bottleneck: what is added to h, ``(…, d)`` to ``(…, d)``. Almost nothing at first (weights of 0.01)."""
+
+    def __init__(self, d: int, m: int, f: Callable[[Tensor], Tensor] = F.gelu) -> None:
+        super().__init__()
+        if m < 1:
+            raise ValueError(f"the bottleneck is {m} wide; at least 1 is needed.")
+        self.down, self.up, self.f = nn.Linear(d, m), nn.Linear(m, d), f
+        for linear in (self.down, self.up):
+            nn.init.trunc_normal_(linear.weight, std=0.01, a=-0.02, b=0.02)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.up(self.f(self.down(h)))
+
+    def after_sublayer(self, module: nn.Module, args: tuple, h: Tensor) -> Tensor:
+        """Houlsby's place: h is a sub-layer's output, and the residual is not added yet."""
+        return h + self(h)
+
+    def around_norm(self, norm: nn.LayerNorm, args: tuple[Tensor], z: Tensor) -> Tensor:
+        """Pfeiffer's place: LN(s + A(LN(s))), where s is the MLP's output plus the residual, and z = LN(s)."""
+        return norm.forward(args[0] + self(z))
+
+
+def add_adapters(
+    model: nn.Module,
+    m: int = 64,
+    kind: Literal["houlsby", "pfeiffer"] = "houlsby",
+    *,
+    also: Iterable[str] | None = None,
+) -> list[Adapter]:
+    """Adapters of width m in every layer, in place. All else is frozen, but Houlsby trains the layers' norms, too.
+
+    Pfeiffer's stands where Houlsby's second does in a pre-norm model (GPT, Llama).
+
+    Args:
+        model: a Bert, BertClassifier, GPT or Llama.
+        also: modules that are trained besides; None: a BertClassifier's classifier.
+
+    Raises:
+        ValueError: m is below 1, an unknown kind, a model of no known family, or one that has adapters.
+    """
+    root, sites = root_of(model)
+    d = at(root, sites.tokens)[0].embedding_dim
+    if kind == "houlsby":
+        places, f, name = [at(root, pattern) for pattern in sites.sublayers], F.gelu, "after_sublayer"
+    elif kind == "pfeiffer" and sites.post_norm:
+        places, f, name = [at(root, sites.norms[1])], F.relu, "around_norm"
+    elif kind == "pfeiffer":
+        places, f, name = [at(root, sites.sublayers[1])], F.relu, "after_sublayer"
+    else:
+        raise ValueError(f"the kind of adapter is {kind!r}; choose 'houlsby' or 'pfeiffer'.")
+    modules = [module for layer in zip(*places, strict=True) for module in layer]  # in the order of computing
+    adapters = nn.ModuleList(Adapter(d, m, f) for _ in modules)
+    add_once(root, "adapters", adapters)
+    for module, adapter in zip(modules, adapters, strict=True):
+        module.register_forward_hook(getattr(adapter, name))
+    norms = [norm for pattern in sites.norms for norm in at(root, pattern)] if kind == "houlsby" else []
+    train_only(model, [adapters, *norms], also)
+    return list(adapters)
+
+
+class LlamaAdapter(nn.Module):
+    """K trained tokens P for one layer. Its attention gains what it sees there, times a gate g:
+
+    attention(Q, K, V) + g softmax(Q (P W_K)^T / sqrt(size)) P W_V
+
+    Two softmaxes, because one over all keys would change the model at once; with g = 0 it starts as it was.
+    """
+
+    def __init__(self, K: int, d: int) -> None:
+        super().__init__()
+        self.P = nn.Parameter(torch.randn(K, d))
+        self.g = nn.Parameter(torch.zeros(1))
+
+    def before_attention(
+        self, attention: nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict]:
+        """Stand in for the layer's core, or for the cache that stands in for it."""
+        inner = kwargs.get("attend") or attention.core
+        return args, kwargs | {"attend": partial(self.attend, attention, inner)}
+
+    def attend(
+        self,
+        attention: nn.Module,
+        inner: Callable[..., Tensor],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *mask: Tensor,
+    ) -> Tensor:
+        P_K, P_V = (
+            project(self.P).unflatten(-1, (-1, attention.head_size)).transpose(0, 1)  # (kv_heads, K, size)
+            for project in (attention.k_proj, attention.v_proj)
+        )
+        if hasattr(attention, "k_norm"):
+            P_K = attention.k_norm(P_K)
+        P_K, P_V = (
+            P.expand(len(q), -1, -1, -1) for P in (P_K, P_V)
+        )  # (batch, kv_heads, K, size), not rotated
+        seen = F.scaled_dot_product_attention(q, P_K, P_V, enable_gqa=q.shape[1] != P_K.shape[1])
+        return inner(q, k, v, *mask) + self.g * seen  # (batch, heads, seq, size)
+
+
+def add_llama_adapter(
+    model: nn.Module, K: int = 10, layers: int | None = None, *, also: Iterable[str] | None = None
+) -> list[LlamaAdapter]:
+    """LLaMA-Adapter in the last ``layers`` layers (None: all), in place; all else is frozen.
+
+    Raises:
+        ValueError: no Llama; K is below 1; more layers than the model has; it has adapters already.
+    """
+    root, sites = root_of(model)
+    if not isinstance(root, LlamaModel):
+        raise ValueError(f"a LLaMA-Adapter needs a Llama; this is a {type(root).__name__}.")
+    attentions = at(root, sites.attention)
+    layers = len(attentions) if layers is None else layers
+    if K < 1 or not 1 <= layers <= len(attentions):
+        raise ValueError(
+            f"{K} tokens in {layers} layers: choose at least 1 token, and 1 to {len(attentions)} layers."
+        )
+    adapters = nn.ModuleList(LlamaAdapter(K, root.embed_tokens.embedding_dim) for _ in range(layers))
+    add_once(root, "adapters", adapters)
+    for attention, adapter in zip(attentions[-layers:], adapters, strict=True):
+        attention.register_forward_pre_hook(adapter.before_attention, with_kwargs=True)
+    train_only(model, [adapters], also)
+    return list(adapters)

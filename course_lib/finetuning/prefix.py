@@ -1,0 +1,161 @@
+"""Prefix tuning (Li and Liang, arXiv:2101.00190) and P-tuning v2 (Liu et al., arXiv:2110.07602).
+
+In every layer, n trained keys and values stand before those of the text; the model is frozen:
+
+    attention(Q, [P_K; K], [P_V; V])        P_K, P_V (heads, n, size) for each layer
+
+Prefix tuning computes them from a smaller matrix with an MLP, which made training more stable, and which is folded
+away afterwards. P-tuning v2 (deep prompts) trains the keys and values themselves.
+
+Shapes in comments: ``batch``, ``seq`` (of the text), ``n`` virtual tokens, ``heads`` (of keys), ``size`` (of one head).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.finetuning.sites import (
+    Sites,
+    add_once,
+    arguments_of,
+    at,
+    check_positions,
+    root_of,
+    train_only,
+)
+from course_lib.models.masks import causal_mask
+
+
+class Prefix(nn.Module):
+    """Keys and values of n virtual tokens in each of ``layers`` layers.
+
+    Args:
+        hidden_size: the width of the MLP that computes them from E, ``(n, heads size)``. None: they are trained
+            themselves.
+    """
+
+    def __init__(self, n: int, layers: int, heads: int, size: int, hidden_size: int | None = None) -> None:
+        super().__init__()
+        self.n, self.heads, self.size = n, heads, size
+        width = 2 * heads * size  # a key and a value of each virtual token
+        if hidden_size is None:
+            self.P = nn.ParameterList(torch.randn(n, width) for _ in range(layers))
+            self.E = self.mlp = self.out = None
+        else:
+            self.P = None
+            self.E = nn.Parameter(torch.randn(n, heads * size))
+            self.mlp = nn.Sequential(nn.Linear(heads * size, hidden_size), nn.Tanh())
+            self.out = nn.ModuleList(nn.Linear(hidden_size, width) for _ in range(layers))
+
+    def forward(self, layer: int) -> tuple[Tensor, Tensor]:
+        """One layer's P_K and P_V, each ``(heads, n, size)``."""
+        P = self.P[layer] if self.P is not None else self.out[layer](self.mlp(self.E))  # (n, 2 heads size)
+        P_K, P_V = P.view(self.n, 2, self.heads, self.size).permute(1, 2, 0, 3)
+        return P_K, P_V
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """After training: compute the keys and values once, and throw the MLP away. Outputs stay the same."""
+        if self.P is None:
+            h = self.mlp(self.E)
+            self.P = nn.ParameterList(out(h) for out in self.out)
+            self.E = self.mlp = self.out = None
+
+    def attach(self, root: nn.Module, sites: Sites) -> None:
+        """Become part of the module that takes tokens. Hooks lengthen keys and values, and move positions by n."""
+        add_once(root, "prefix", self)
+        root.register_forward_pre_hook(self._check, with_kwargs=True)
+        for module in at(root, sites.positions):
+            learned = isinstance(module, nn.Embedding)
+            module.register_forward_pre_hook(self._shift if learned else self._turn_further, with_kwargs=True)
+        for layer, attention in enumerate(at(root, sites.attention)):
+            attention.core.register_forward_pre_hook(partial(self._prepend, layer, sites.causal))
+
+    def _check(self, root: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        arguments_of(root, args, kwargs, self.n)
+
+    def _shift(self, embedding: nn.Module, args: tuple[Tensor], kwargs: dict) -> tuple[tuple, dict]:
+        return (args[0] + self.n,), kwargs  # the prefix has the positions 0 … n - 1
+
+    def _turn_further(self, rotary: nn.Module, heads: tuple[Tensor, ...], kwargs: dict) -> tuple[tuple, dict]:
+        seq = heads[0].shape[-2]
+        return heads, {"positions": torch.arange(self.n, self.n + seq, device=heads[0].device)}
+
+    def _prepend(self, layer: int, causal: bool, core: nn.Module, args: tuple) -> tuple:
+        q, k, v, mask = (*args, None)[:4]  # (batch, heads, seq, size), the last maybe left out
+        P_K, P_V = (P.to(k.dtype).expand(len(k), -1, -1, -1) for P in self(layer))  # (batch, heads, n, size)
+        if mask is not None:  # all see the prefix
+            mask = F.pad(mask, (self.n, 0), value=True if mask.dtype == torch.bool else 0.0)
+        elif causal:
+            mask = causal_mask(q.shape[2], self.n + k.shape[2], q.device)
+        return q, torch.cat((P_K, k), dim=2), torch.cat((P_V, v), dim=2), mask
+
+
+def add_prefix(
+    model: nn.Module,
+    n: int,
+    hidden_size: int | None = 512,
+    start: Sequence[int] | None = None,
+    *,
+    also: Iterable[str] | None = None,
+) -> Prefix:
+    """Prefix tuning, in place: the model is frozen, and n keys and values in every layer are trained.
+
+    Args:
+        model: a Bert, BertClassifier, GPT or Llama. It is called as before; the text's positions begin at n.
+        hidden_size: the width of the MLP (reparametrisation); ``fold()`` the prefix after training. None: no MLP.
+        start: token ids; the prefix starts as the keys and values that these n tokens have in the model. Without an
+            MLP only, which cannot start from given values.
+        also: modules that are trained besides; None: a BertClassifier's classifier.
+
+    Raises:
+        ValueError: n is below 1 or leaves no position for text; a start that does not fit; no known family.
+    """
+    root, sites = root_of(model)
+    check_positions(root, n, 1)
+    if start is not None and (hidden_size is not None or len(start) != n):
+        raise ValueError(f"start has {len(start)} tokens: give {n}, one for each, and hidden_size=None.")
+    attentions = at(root, sites.attention)
+    heads = getattr(attentions[0], sites.key).out_features // attentions[0].head_size
+    prefix = Prefix(n, len(attentions), heads, attentions[0].head_size, hidden_size)
+    if start is not None:
+        for P, kv in zip(prefix.P, keys_and_values(root, torch.tensor([list(start)])), strict=True):
+            P.data = kv
+    prefix.attach(root, sites)
+    train_only(model, [prefix], also)
+    return prefix
+
+
+def add_deep_prompts(
+    model: nn.Module, n: int, start: Sequence[int] | None = None, *, also: Iterable[str] | None = None
+) -> Prefix:
+    """P-tuning v2, in place: prompts in every layer without an MLP, and a trained classification head."""
+    return add_prefix(model, n, hidden_size=None, start=start, also=also)
+
+
+@torch.no_grad()
+def keys_and_values(root: nn.Module, tokens: Tensor) -> list[Tensor]:
+    """What each layer's attention computes for ``tokens`` ``(1, n)``: ``(n, 2 heads size)``, keys first."""
+    _, sites = root_of(root)
+    found: list[Tensor] = []
+
+    def keep(core: nn.Module, args: tuple) -> None:
+        k, v = args[1], args[2]  # (1, heads, n, size)
+        found.append(torch.stack((k[0], v[0])).permute(2, 0, 1, 3).flatten(1))
+
+    handles = [a.core.register_forward_pre_hook(keep) for a in at(root, sites.attention)]
+    modes = [(module, module.training) for module in root.modules()]
+    try:
+        root.eval()(tokens.to(next(root.parameters()).device))
+    finally:
+        for module, training in modes:
+            module.training = training
+        for handle in handles:
+            handle.remove()
+    return found

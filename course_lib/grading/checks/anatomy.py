@@ -53,7 +53,7 @@ def check_02_1(report: Report, merge_once: Callable[..., Any], encode: Callable[
                 pair,
                 mistakes={s: bpe.pair_of(program) for s, program in likely.items()},
                 given=(words, new),
-                task="where several stand equally often, the smallest pair, as Python compares tuples",
+                task="Choose the pair that stands most often; where several stand equally often, the smallest pair",
             )
             report.equal(
                 "the words after the merge",
@@ -136,7 +136,9 @@ def check_02_2(report: Report, rotate: Callable[..., Tensor], shift: Callable[..
                 tolerance=tolerance,
                 mistakes={s: _float(program) for s, program in rope.ROTATING.items()},
                 given=given,
-                task="is turned by the angle $m\\,b^{-2i/t}$",
+                task="is turned by the angle $m\\,b^{-2i/t}$"
+                if dtype == torch.float32
+                else "so compute angles in fp32",
             )
             report.true(x.equal(kept), "the input is as it was", "`x` has been changed in place")
             report.true(
@@ -244,7 +246,9 @@ def check_02_3(report: Report, pool: Callable[..., Tensor], attend: Callable[...
                 tolerance=1e-4,
                 mistakes=heads_of.ATTENDING,
                 given=given,
-                task="The last query stands at the place of the last key",
+                task="Query head i uses the KV head `i // (heads // kv_heads)`. The last query stands at the place "
+                "of the last key, and each query sees the keys up to its own place. Scores are divided by the "
+                "root of `size`.",
             )
             unchanged = all(a.equal(b) for a, b in zip((q, k, v), given, strict=True))
             report.true(unchanged, "the inputs are as they were", "`q`, `k` or `v` has been changed in place")

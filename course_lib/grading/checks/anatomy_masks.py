@@ -35,6 +35,8 @@ def masked(prefixes: Tensor, lengths: Tensor, seq: int, mistake: str = "") -> Te
                 in_text = 0 <= i < length and 0 <= j < length
                 if mistake == "padded queries":
                     in_text = 0 <= j < length
+                elif mistake == "padding in front":
+                    in_text = 0 <= i < length
                 alone = mistake != "nothing" and query == key
                 mask[b, query, key] = (in_text and sees) or alone
     return ~mask if mistake == "inverted" else mask
@@ -49,6 +51,7 @@ MASKS: dict[str, Callable[..., Tensor]] = {
     "when the tokens of the prefix see only what is before them": partial(masked, mistake="causal"),
     "when each token sees those after it, and not those before it": partial(masked, mistake="transposed"),
     "when padding can be seen": partial(masked, mistake="padded keys"),
+    "when tokens see the padding in front of their text": partial(masked, mistake="padding in front"),
     "when padding sees other tokens": partial(masked, mistake="padded queries"),
     "when padding does not see itself": partial(masked, mistake="nothing"),
     "when true stands where a key is hidden": partial(masked, mistake="inverted"),

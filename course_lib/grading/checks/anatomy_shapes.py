@@ -43,7 +43,8 @@ def check_02_4(report: Report, mask_of: Callable[..., Tensor]) -> None:
                 masks.masked(*given),
                 mistakes=masks.MASKS,
                 given=given,
-                task="It is true where the query of the row may look at the key of the column.",
+                task="A token sees the tokens of its text up to its own place, and a token of the prefix also sees "
+                "the whole prefix. No token sees padding. A place of padding sees itself and nothing else",
             )
     with report.case("1 and 40 sequences"):
         counts = []
@@ -117,7 +118,8 @@ def check_02_5(
                     sizes.longest(given, memory, 2),
                     mistakes=sizes.LONGEST,
                     given=(given, memory, 2),
-                    task="how many tokens' keys and values fit into `memory` bytes beside the weights",
+                    task="how many tokens' keys and values fit into `memory` bytes beside the weights, which also "
+                    "have `itemsize` bytes for a number. It is 0 where the weights alone do not fit.",
                 )
             report.true(
                 config == given, "the configuration is as it was", "`config` has been changed in place"

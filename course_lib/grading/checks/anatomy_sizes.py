@@ -41,10 +41,12 @@ def counted(c: Settings, mistake: str = "") -> int:
     h, q, kv = c["hidden"], c["heads"] * c["head_size"], c["kv_heads"] * c["head_size"]
     if mistake == "kv heads":
         kv = q
-    if mistake == "head size":
+    if mistake in ("head size", "query width"):
         q = h
+    if mistake == "head size":
         kv = c["kv_heads"] * (h // c["heads"])
-    attention = h * (q + 2 * kv) + q * h + (q + 2 * kv) * (c["qkv_bias"] and mistake != "bias")
+    biases = {"bias": 0, "wide bias": 3 * q, "output bias": q + 2 * kv + h}.get(mistake, q + 2 * kv)
+    attention = h * (q + 2 * kv) + q * h + biases * c["qkv_bias"]
     mlp = (3 if c["gated"] or mistake == "three" else 2) * h * c["inner"]
     if mistake == "two":
         mlp = 2 * h * c["inner"]
@@ -58,7 +60,10 @@ def counted(c: Settings, mistake: str = "") -> int:
 PARAMETERS: dict[str, Callable[..., int]] = {
     "when keys and values have as many heads as the queries": partial(counted, mistake="kv heads"),
     "when the size of a head is taken to be hidden / heads": partial(counted, mistake="head size"),
+    "when the queries of a token are taken to be as wide as hidden": partial(counted, mistake="query width"),
     "when the biases of queries, keys and values are left out": partial(counted, mistake="bias"),
+    "when keys and values have a bias as wide as that of the queries": partial(counted, mistake="wide bias"),
+    "when the output of attention has a bias, too": partial(counted, mistake="output bias"),
     "when every MLP has two matrices": partial(counted, mistake="two"),
     "when every MLP has three matrices": partial(counted, mistake="three"),
     "when the bias of LayerNorm is left out": partial(counted, mistake="norm bias"),

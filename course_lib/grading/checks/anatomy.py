@@ -159,6 +159,7 @@ def check_02_2(report: Report, rotate: Callable[..., Tensor], shift: Callable[..
                 given=given,
                 task="as if each token stood `by` places earlier",
             )
+            report.true(late.equal(given[0]), "the keys are as they were", "`keys` has been changed in place")
     with report.case("gradients, and products at other places"):
         q, k = (_normal(report, 1, 2, 5, 8) for _ in range(2))
         positions = torch.arange(5)

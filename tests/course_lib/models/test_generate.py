@@ -76,6 +76,17 @@ def test_the_cache_takes_what_its_shape_says(model):
     assert cache.filled == 9  # the last token is never fed
 
 
+def test_a_cache_on_the_meta_device_says_what_a_real_one_takes():
+    config = LlamaConfig.tiny(num_key_value_heads=2)
+    with torch.device("meta"):
+        model = Llama(config).bfloat16()
+    cache = KVCache(5)
+    with torch.no_grad():
+        model(torch.zeros(1, 3, dtype=torch.long, device="meta"), cache=cache)
+        model(torch.zeros(1, 1, dtype=torch.long, device="meta"), cache=cache)
+    assert cache.bytes == 5 * 2 * config.num_hidden_layers * 2 * config.head_dim * 2
+
+
 def test_dropout_is_off_and_the_mode_comes_back():
     model = GPT(GPTConfig.tiny(dropout=0.5))
     assert generate(model, [[1, 2]], 5) == generate(model, [[1, 2]], 5)

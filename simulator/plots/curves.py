@@ -89,7 +89,8 @@ def plot_curves(
         axis.set_xlabel(x, fontsize=TEXT, loc="right")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         plain_axes(axis)
-        axis.legend(fontsize=TEXT, frameon=False)
+        if axis is axes[0] or list(curves) != list(panels[0]):  # the same names need no second legend
+            axis.legend(fontsize=TEXT, frameon=False)
     for axis in axes[::columns]:
         axis.set_ylabel(y, fontsize=TEXT)
     if bottom is not None:

@@ -62,6 +62,9 @@ class LoRAConfig:
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
+SIZES = ("in_features", "out_features", "num_embeddings", "embedding_dim", "padding_idx")  # models read them
+
+
 class LoRALinear(nn.Module):
     """h = W0 x + (alpha / r) B A x: ``(…, in)`` to ``(…, out)``.
 
@@ -149,6 +152,9 @@ class LoRALinear(nn.Module):
         if not mode and self.config.merge_on_eval and not self.is_sharded():
             self.merge()
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base_layer, name) if name in SIZES else super().__getattr__(name)
 
     def extra_repr(self) -> str:
         return (

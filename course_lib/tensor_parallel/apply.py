@@ -38,6 +38,7 @@ STYLES = {
     "column": "cut by columns",
     "heads": "cut by columns, whole heads",
     "kv heads": "cut by columns, whole heads, which several ranks hold where there are fewer heads than ranks",
+    "copied": "whole on every rank, which computes a part of its gradient (A of LoRA, before a B cut by columns)",
     "core": "attention on this rank's heads: dropout differs by rank",
     "row": "cut by rows; the output leaves through g (g-bar)",
     "vocabulary": "an embedding cut by words; the output leaves through g (g-bar)",
@@ -48,7 +49,7 @@ STYLES = {
     "positions": "an embedding looked up for each position: for this rank's tokens",
     "whole": "the output is gathered for what follows",
 }
-COLUMNS = ("column", "heads", "kv heads")
+COLUMNS = ("column", "heads", "kv heads", "copied")
 
 
 def apply_tensor_parallel(
@@ -140,9 +141,10 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
         raise ValueError(
             f"{name} is a {type(module).__name__}; the style {style!r} is for an nn.{kind.__name__}"
         )
-    size = getattr(model.get_submodule(name.rpartition(".")[0]), "head_size", None)
+    around = [model.get_submodule(name[:i]) for i, letter in enumerate(name) if letter == "."]
+    size = next((outer.head_size for outer in reversed(around) if hasattr(outer, "head_size")), None)
     if "heads" in style and size is None:
-        raise ValueError(f"{name} cannot be cut by heads: the module that holds it has no head_size")
+        raise ValueError(f"{name} cannot be cut by heads: no module around it has a head_size")
     try:
         match style:
             case "column":
@@ -151,6 +153,8 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
                 return equal_shard(module.out_features, mesh, unit=size, what="heads")
             case "kv heads":
                 return kv_shard(module.out_features, mesh, unit=size)
+            case "copied":
+                return Shard(0, 0, module.out_features, module.out_features, copies=mesh.size())
             case "row":
                 return equal_shard(module.in_features, mesh, dim=1, what="rows")
             case "vocabulary":
@@ -204,7 +208,7 @@ def _apply_style(
     match style:
         case "enter":
             module.register_forward_pre_hook(enter)
-        case "column" | "heads" | "kv heads":
+        case "column" | "heads" | "kv heads" | "copied":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             _replace(model, name, part)
         case "row":

@@ -54,6 +54,8 @@ class LoRAConfig:
             raise ValueError(f"alpha must be a positive number, not {self.alpha}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.parts is not None:  # a list, if it comes from a file
+            object.__setattr__(self, "parts", tuple(self.parts))
         if self.parts is not None and not any(self.parts):
             raise ValueError(f"parts must have at least one True, not {self.parts}: else nothing is adapted")
 

@@ -59,7 +59,9 @@ class Replicated:
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        return optimizer_class([{"params": trained}], **settings)  # PyTorch refuses an empty list, but no empty group
+        return optimizer_class(
+            [{"params": trained}], **settings
+        )  # PyTorch refuses an empty list, but no empty group
 
     def microbatch(self, last: bool) -> AbstractContextManager[Any]:
         return self.called.no_sync() if isinstance(self.called, DDP) and not last else nullcontext()

@@ -153,14 +153,14 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
             "choose a divisor of 100",
             "vocabulary": "embedding.tokens: a vocabulary of 2 cannot be dealt to 3 ranks: choose at most 2 ranks",
             "no table": "there is a table for GPT, Bert, Llama, and Net holds 0 of them: give one as table=",
-            "unknown style": "net.a has the style 'diagonal'; the styles are enter, column, heads, kv heads, core, "
-            "row, vocabulary, vocabulary head, replicated, sequence, positions, whole",
+            "unknown style": "net.a has the style 'diagonal'; the styles are enter, column, heads, kv heads, copied, "
+            "core, row, vocabulary, vocabulary head, replicated, sequence, positions, whole",
             "unknown name": "ModuleDict has no module net.c; it has net, net.a, net.b",
             "not entered": "net.a is cut by columns, but no module around it has the style 'enter': its input would "
             "get a part of its gradient",
             "not a linear layer": "net.a is cut by columns, but no module around it has the style 'enter': its input "
             "would get a part of its gradient",
-            "no head size": "net.a cannot be cut by heads: the module that holds it has no head_size",
+            "no head size": "net.a cannot be cut by heads: no module around it has a head_size",
             "tied": "e.weight and l.weight are one tensor: the table must cut them alike",
             "not named": "with sequence parallelism the table must name every module that has parameters, and s.1 is "
             "not in it: is it 'sequence' (works on this rank's tokens) or 'replicated' (works on all)?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from simulator.inputs.checks import positive
@@ -9,12 +10,14 @@ from simulator.inputs.hardware import Hardware
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
+ROOM = 280.0  # points that the axes have from left to right, about: the rest is the legend's
 COLOURS = ("#a9a9a9", "#4a86ba", "#143f70", "#e0a030", "#cc6a24", "#7d5ba6")
 
 
 def plot_roofline(devices: Sequence[Hardware], work: Mapping[str, float], alt: str | None = None) -> Picture:
     """One line a device: it rises while work waits for memory, and is flat where arithmetic is the limit.
 
+    Where devices are equally fast, the line of an earlier one is drawn wider, so that a later one does not hide it.
     Both limits are those that the makers print, of 16-bit matrix products and of the memory (Williams, Waterman and
     Patterson, 2009, https://doi.org/10.1145/1498765.1498785).
 
@@ -44,19 +47,21 @@ def plot_roofline(devices: Sequence[Hardware], work: Mapping[str, float], alt: s
             [low, bend, high],
             [low * device.memory_bandwidth / 1e12, top, top],
             color=colour,
-            linewidth=1.8,
+            linewidth=1.8 + 2.4 * sum(_covers(device, later) for later in devices[i + 1 :]),
             label=device.name,
         )
+    raised = _raised(work, math.log(high / low))
     for name, intensity in work.items():
         axis.axvline(intensity, color="#222222", linewidth=1, linestyle="--")
         axis.annotate(
             name,
             (intensity, 0.02),
             xycoords=("data", "axes fraction"),
-            xytext=(4, 0),
+            xytext=(4, raised[name] * 1.3 * TEXT),
             textcoords="offset points",
             va="bottom",
             fontsize=TEXT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},  # over the line of the next name
         )
     axis.set(xscale="log", yscale="log", xlim=(low, high))
     axis.set_xlabel("FLOPs for each byte moved", fontsize=TEXT)
@@ -67,3 +72,23 @@ def plot_roofline(devices: Sequence[Hardware], work: Mapping[str, float], alt: s
     figure.legend(loc="outside right upper", fontsize=TEXT, frameon=False, handlelength=1.2, reverse=True)
     said = ", ".join(f"{name} at {bend:.0f}" for name, bend in bends.items())
     return render(figure, alt or f"Rooflines that bend, in FLOPs for each byte: {said}.")
+
+
+def _covers(device: Hardware, later: Hardware) -> bool:
+    """Whether the later line would hide a part of the device's line: equal peaks, or equal bandwidths."""
+    flat, rising = (
+        later.peak_flops / device.peak_flops,
+        later.memory_bandwidth / device.memory_bandwidth,
+    )
+    return min(abs(math.log(flat)), abs(math.log(rising))) < 0.05
+
+
+def _raised(work: Mapping[str, float], span: float) -> dict[str, int]:
+    """How many lines of text each name stands above the axis, so that it ends below the name of the next line."""
+    raised: dict[str, int] = {}
+    taken: list[tuple[float, int]] = []  # names to the left: where each ends, in points, and its upper edge
+    for name, intensity in sorted(work.items(), key=lambda item: item[1]):
+        begins, lines = ROOM * math.log(intensity) / span, name.split("\n")
+        raised[name] = max((top for ends, top in taken if ends > begins), default=0)
+        taken.append((begins + 4 + 0.6 * TEXT * max(map(len, lines)), raised[name] + len(lines)))
+    return raised

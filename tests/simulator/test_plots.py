@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import math
 import re
 from html import escape
 from xml.etree import ElementTree
@@ -25,7 +26,7 @@ from simulator.plots import (
 from simulator.plots.curves import STROKES
 from simulator.plots.masks import plot_masks
 from simulator.plots.parts import plot_parts
-from simulator.plots.roofline import plot_roofline
+from simulator.plots.roofline import _covers, _raised, plot_roofline
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import COLOURS, IDLE, category, lightness
 from simulator.plots.two_times import plot_two_times
@@ -333,6 +334,12 @@ def test_a_roofline_says_where_it_bends_and_refuses_nonsense():
     picture = plot_roofline([GPUS["v100"], GPUS["h100"]], {"standard": 31.0, "tiles of 128": 124.0})
     assert picture.alt == "Rooflines that bend, in FLOPs for each byte: v100 at 139, h100 at 295."
     assert {"standard", "tiles of 128", "v100", "h100", "FLOPs for each byte moved"} <= set(texts(picture))
+    names = _raised(
+        {"far": 1000.0, "tiles of\n128": 124.0, "tiles of 256": 180.0, "standard": 31.0}, math.log(1e3)
+    )
+    assert names == {"standard": 0, "tiles of\n128": 0, "tiles of 256": 2, "far": 0}, "no two names overlap"
+    assert _covers(GPUS["h100"], GPUS["h200"]), "both are flat at the same height"
+    assert not _covers(GPUS["v100"], GPUS["h100"])
     for devices, work in (
         ([], {"a": 1.0}),
         ([GPUS["v100"]], {"a": 0.0}),

@@ -117,6 +117,9 @@ def _try_merge(report: Report, merge: Merge, parts: list[Part]) -> None:
             mistakes={s: lambda p, program=program, i=i: program(p)[i] for s, program in MERGED.items()},
             given=(parts,),
             task="Return the output and the logsumexp over the keys of all parts",
+            likely="outputs in bf16 are weighted or added up in bf16"
+            if parts[0][0].dtype == torch.bfloat16
+            else None,
         )
 
 
@@ -181,7 +184,8 @@ def check_15_2(report: Report, attention: Attention) -> None:
     with report.case("bf16, 300 keys one by one"):
         tiles = Tiles(4, 300, 4, 1)
         q, k, v = (t.bfloat16() for t in tiles.draw())
-        _try_attention(report, attention, tiles, q / 8, k, v, tolerance=2e-2, explain=False)
+        # Values of one sign: their sum grows until one more value is less than the last bit of a sum in bf16.
+        _try_attention(report, attention, tiles, q / 8, k, v.abs(), tolerance=4e-3, explain=False)
     with report.case(str(LARGE)):
         q, k, v = LARGE.draw()
         with Alive(q, k, v) as alive:
@@ -227,6 +231,8 @@ def _compare_attention(
     q, k, v = given
     output, logsumexp = pair(report, result, "Return two tensors")
     want = exact(q, k, v)
+    narrow = "something that is added up over the tiles, or a tile of scores, is in bf16"
+    likely = narrow if q.dtype == torch.bfloat16 else None
     arguments = (q, k, v, tiles.tile_rows, tiles.tile_keys)
     report.close(
         "the output",
@@ -236,6 +242,7 @@ def _compare_attention(
         mistakes=TILED_OUTPUTS if explain else None,
         given=arguments,
         task="the output, softmax($qk^T/\\sqrt{d}$)$\\,v$",
+        likely=likely,
     )
     report.true(
         output.dtype == q.dtype,
@@ -251,4 +258,5 @@ def _compare_attention(
         mistakes=TILED_LOGSUMEXPS if explain else None,
         given=arguments,
         task="the logsumexp of each row of scores",
+        likely=likely,
     )

@@ -69,6 +69,7 @@ def _compare(report: Report, got: object, want: list[Tensor], given: tuple, expl
             f"the result is {type(got).__name__}, not three tensors", task="Return the three gradients"
         )
     for i, name in enumerate(NAMES):
+        finite = not isinstance(got[i], Tensor) or bool(got[i].isfinite().all())
         report.close(
             name,
             got[i],
@@ -77,6 +78,7 @@ def _compare(report: Report, got: object, want: list[Tensor], given: tuple, expl
             mistakes=MISTAKES[name] if explain else None,
             given=given,
             task="Return the three gradients of the loss, by `q`, by `k` and by `v`",
+            likely=None if explain or finite else "exp is taken of scores before the logsumexp is subtracted",
         )
 
 
@@ -119,6 +121,7 @@ def _backward(
     tile: int,
     *,
     scale: bool = True,
+    scale_of_k: bool = True,
     both_scales: bool = True,
     delta: str = "whole",
     again: bool = False,
@@ -139,13 +142,14 @@ def _backward(
         row_sums = (p * dp).sum(-1, keepdim=True) if delta == "tile" else sums[delta]
         ds = p * (dp - row_sums) * (factor if scale else 1.0)
         by_q = ds @ k[:, part] if last else by_q + ds @ k[:, part]
-        by_k[:, part] = ds.transpose(-1, -2) @ q
+        by_k[:, part] = ds.transpose(-1, -2) @ q / (1.0 if scale_of_k else factor)
         by_v[:, part] = p.transpose(-1, -2) @ (gradient if v_of == "gradient" else output)
     return by_q, by_k, by_v
 
 
 WRONG: dict[str, dict] = {
     "when the gradients of q and k are not divided by the root of the size": {"scale": False},
+    "when the gradient of k is not divided by the root of the size, and that of q is": {"scale_of_k": False},
     "when the scores that are computed again are not divided by the root of the size": {"both_scales": False},
     "when no row sum is subtracted": {"delta": "none"},
     "when the row sum is taken over the keys of a tile alone": {"delta": "tile"},

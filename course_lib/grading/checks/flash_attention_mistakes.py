@@ -20,6 +20,7 @@ def _merged(
     rescale: bool = True,
     swapped: bool = False,
     guarded: bool = True,
+    weighted: bool = True,
     returned: str = "logsumexp",
 ) -> Part:
     """Parts merged one after the other, wrong in one thing."""
@@ -42,16 +43,33 @@ def _merged(
             )
         if not rescale:
             w_before = torch.ones_like(total)
+        if not weighted:
+            w_new = torch.ones_like(total)
         output = w_before[..., None] * output + w_new[..., None] * other
         total, count = safe + both.log(), count + 1
     every = torch.stack([part[1] for part in parts])
     return output, {"logsumexp": total, "maximum": every.amax(0), "sum": every.sum(0)}[returned]
 
 
+def _as_if_undivided(parts: list[Part]) -> Part:
+    """The parts' outputs are taken for sums: brought to the largest logsumexp so far, added, and divided at the end."""
+    largest = torch.full_like(parts[0][1], -math.inf)
+    output, total = torch.zeros_like(parts[0][0], dtype=torch.float32), torch.zeros_like(largest)
+    for other, its in parts:
+        now = torch.maximum(largest, its)
+        safe = now.masked_fill(now == -math.inf, 0.0)
+        factor = (largest - safe).exp()
+        output = factor[..., None] * output + other
+        total, largest = factor * total + (its - safe).exp(), now
+    return output / total.masked_fill(total == 0, 1.0)[..., None], largest + total.log()
+
+
 MERGED: dict[str, Callable[[list[Part]], Part]] = {
     "when every part has the same weight": partial(_merged, equal=True),
     "when the weights of the parts are not divided by their sum": partial(_merged, divide=False),
     "when the running output is not weighted again as a part is added": partial(_merged, rescale=False),
+    "when the output of a new part is added without its weight": partial(_merged, weighted=False),
+    "when the outputs of the parts are added as if they were not divided yet": _as_if_undivided,
     "when the weights of two parts are exchanged": partial(_merged, swapped=True),
     "when minus infinity is subtracted from minus infinity": partial(_merged, guarded=False),
     "when the largest logsumexp is returned": partial(_merged, returned="maximum"),

@@ -86,6 +86,7 @@ TOO_MUCH = {
     "when the tile of scores is not counted": {"scores": 0},
     "when the tile of the output is not counted": {"output": 0},
     "when the tile of v is not counted": {"values": 0},
+    "when neither the tile of the output nor the tile of v is counted": {"output": 0, "values": 0},
 }
 MORE: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     "when the tile of queries is as large as possible": _largest,

@@ -32,7 +32,7 @@ class BlockAllocator:
         if count < 1:
             raise ValueError(f"count is {count}; at least 1 block is needed.")
         self.references = [0] * count
-        self._free = list(reversed(range(count)))  # the last of the list is handed out first
+        self._free = list(reversed(range(count)))  # the last one goes first
 
     @property
     def free_blocks(self) -> int:
@@ -60,7 +60,7 @@ class BlockAllocator:
 
     def _must_be_in_use(self, block: int) -> None:
         if not (0 <= block < len(self.references) and self.references[block]):
-            raise ValueError(f"block {block} is not in use; only a block in use can be shared or released.")
+            raise ValueError(f"block {block} is not in use: it cannot be shared or released.")
 
 
 @dataclass(eq=False)
@@ -187,23 +187,19 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, len
         tables: ``(batch, most)``, the block tables; a row with fewer blocks ends with any numbers of blocks.
         lengths: ``(batch,)``, the tokens of each sequence, those of ``q`` included.
     """
-    seq, block_size, kv_heads = q.shape[2], keys.shape[1], keys.shape[2]
+    seq, (block_size, kv_heads) = q.shape[2], keys.shape[1:3]
     wide = torch.promote_types(q.dtype, torch.float32)
-    q = q.unflatten(1, (kv_heads, -1)).to(wide) * q.shape[-1] ** -0.5  # (batch, kv_heads, group, seq, size)
-    last = (
-        lengths[:, None] - seq + torch.arange(seq, device=q.device)
-    )  # (batch, seq), what each query may see
-    found = no_keys(q)
+    scaled = q.unflatten(1, (kv_heads, -1)).to(wide) / q.shape[-1] ** 0.5
+    # scaled: (batch, kv_heads, group, seq, size), where a group of query heads shares a head of keys and values
+    last = lengths[:, None] - seq + torch.arange(seq, device=q.device)  # (batch, seq): seen up to here
+    found = no_keys(scaled)
     for i in range(tables.shape[1]):
-        k, v = (
-            x[tables[:, i]].to(wide).transpose(1, 2) for x in (keys, values)
-        )  # (batch, kv_heads, block_size, size)
-        positions = torch.arange(i * block_size, (i + 1) * block_size, device=q.device)
-        hidden = positions > last[..., None]  # (batch, seq, block_size)
-        unused = (
-            positions >= lengths[:, None]
-        )  # (batch, block_size): another sequence may have left anything here
-        scores = (q @ k[:, :, None].mT).masked_fill(hidden[:, None, None], -torch.inf)
+        k, v = (x[tables[:, i]].to(wide).transpose(1, 2) for x in (keys, values))
+        # k, v: (batch, kv_heads, block_size, size)
+        place = torch.arange(i * block_size, (i + 1) * block_size, device=q.device)
+        hidden = place > last[..., None]  # (batch, seq, block_size)
+        unused = place >= lengths[:, None]  # (batch, block_size)
+        scores = (scaled @ k[:, :, None].mT).masked_fill(hidden[:, None, None], -torch.inf)
         v = v.masked_fill(unused[:, None, :, None], 0)[:, :, None]
         found = merge(found, attend(scores, v))
-    return found.output().flatten(1, 2).to(values.dtype)  # (batch, heads, seq, size)
+    return found.output().flatten(1, 2).to(q.dtype)  # (batch, heads, seq, size)

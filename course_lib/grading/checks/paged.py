@@ -117,7 +117,7 @@ def check_16_1(report: Report, append: Append) -> None:
                 got=[(r, tokens) for r, tokens, _ in got],
                 mistakes=MISTAKES,
                 given=(case,),
-                task=_task_of(got[step], want[step]) if step is not None else None,
+                task=None if step is None else _task_of(case, step, got[step], want[step]),
             )
             report.at_most(
                 "blocks in use beyond those needed",
@@ -133,12 +133,19 @@ def _most(trace: Trace) -> int:
     return max((len(uses) for _, _, uses in trace), default=0)
 
 
-def _task_of(got: tuple, want: tuple) -> str:
+def _task_of(case: Case, step: int, got: tuple, want: tuple) -> str:
     if got[0] != want[0] and want[0] is False:
         return "If a block is needed and none is free, return False, and change nothing."
     if got[0] != want[0]:
         return "Return True when the token has been appended."
-    return "A token is never written into a block that another sequence lists, too."
+    if any(got[1].get(name) != tokens for name, tokens in want[1].items() if name != _name(case, step)):
+        return "A token is never written into a block that another sequence lists, too."
+    return "it puts `token` behind the last token of the sequence `name`."
+
+
+def _name(case: Case, step: int) -> str:
+    """The sequence of append number ``step``."""
+    return [operation[1] for operation in case.operations if operation[0] == "append"][step]
 
 
 def _alike(got: tuple, want: tuple) -> bool:
@@ -146,12 +153,12 @@ def _alike(got: tuple, want: tuple) -> bool:
 
 
 def _story(case: Case, step: int, got: tuple, want: tuple) -> str:
-    done = [operation for operation in case.operations if operation[0] == "append"][step]
-    head = f"append number {step + 1}, to sequence {done[1]!r} (blocks of {case.size}, {case.blocks} in all)"
+    head = f"append number {step + 1}, to sequence {_name(case, step)!r} (blocks of {case.size}, {case.blocks} in all)"
     if got[0] != want[0]:
         return f"{head} returns {got[0]!r:.40}, expected {want[0]}"
     name = next(name for name in want[1] if got[1].get(name) != want[1][name])
-    return f"{head}: sequence {name!r} is then {got[1].get(name)!r:.80}, expected {want[1][name]!r:.80}"
+    found, expected = got[1].get(name) or [], want[1][name]
+    return f"{head}: sequence {name!r} then ends with {found[-6:]!r:.80}, expected {expected[-6:]!r:.80}"
 
 
 def _run(append: Append, case: Case) -> tuple[Trace, str | None]:
@@ -228,6 +235,11 @@ def _append(memory: Memory, name: str, token: Any, mistake: str = "") -> bool:
             if mistake != "empty copy":
                 memory.blocks[free][:] = memory.blocks[old]
         table.append(free)
+        if mistake == "table not told" and shared:
+            table[-1] = old
+            memory.blocks[free][place] = token
+            memory.lengths[name] += 1
+            return True
         if mistake == "copies a full block" and shared and place == 0:
             return _append(memory, name, token)
         if mistake == "length first":
@@ -263,6 +275,7 @@ MISTAKES: dict[str, Callable[[Case], Sequence[Any]]] = {
     ),
     "when the last block is copied although no other sequence lists it": _by("always copies"),
     "when the copy is a fresh block without the tokens of the old one": _by("empty copy"),
+    "when the copy gets the token, and the sequence's table still lists the old block": _by("table not told"),
     "when the length is raised before it is known that a block is free": _by("length first"),
 }
 SLOW: dict[str, Callable[[Case], int]] = {

@@ -37,6 +37,7 @@ def _cases(seed: int) -> list[Case]:
         Case("one request that fills the cache", [Arrival(3, 6)], 2, 4),
         Case("two requests that fit together exactly", [Arrival(4, 5), Arrival(4, 5)], 4, 4),
         Case("two requests that would run out later", [Arrival(4, 5), Arrival(4, 5)], 3, 4),
+        Case("two requests begin a block at their last step", [Arrival(4, 2), Arrival(4, 2)], 3, 4),
         Case("the first ends before the second grows", [Arrival(7, 2), Arrival(3, 7, 1)], 4, 4),
         Case(
             "a block becomes free only after the last step",
@@ -44,7 +45,7 @@ def _cases(seed: int) -> list[Case]:
             3,
             4,
         ),
-        Case("many short requests in blocks of 16", [Arrival(1, 2) for _ in range(6)], 3, 16),
+        Case("many short requests in blocks of 16", [Arrival(1, 2) for _ in range(12)], 8, 16),
         Case(
             "a long request is first, short ones wait",
             [Arrival(12, 8), Arrival(14, 5), *[Arrival(2, 2)] * 4],
@@ -149,6 +150,14 @@ def _newcomer_in_full(running: Pairs, waiting: Pairs, blocks: int, size: int) ->
     return count
 
 
+def _passing_over(running: Pairs, waiting: Pairs, blocks: int, size: int) -> int:
+    fitting = list(running)
+    for pair in waiting:
+        if _most([*fitting, pair], blocks, size) <= blocks:
+            fitting.append(pair)
+    return len(fitting) - len(running)
+
+
 MISTAKES: dict[str, Admit] = {
     "when only the blocks of the present step are counted": _rule(
         lambda a, blocks, size: _most(a, blocks, size, 1) <= blocks
@@ -160,6 +169,15 @@ MISTAKES: dict[str, Admit] = {
     "when newcomers count with all their blocks, and those in the cache with their present ones": _newcomer_in_full,
     "when the blocks of a request count as free at its last step already": _rule(
         lambda a, blocks, size: _most(a, blocks, size, early=True) <= blocks
+    ),
+    "when the last step is not looked at": _rule(
+        lambda a, blocks, size: _most(a, blocks, size, max(1, *(last - n for n, last in a))) <= blocks
+    ),
+    "when the blocks that are needed must be fewer than there are, and not at most as many": _rule(
+        lambda a, blocks, size: _most(a, blocks, size) < blocks
+    ),
+    "when somebody who does not fit is passed over, and a later one is counted in their place": (
+        lambda running, waiting, blocks, size: _passing_over(running, waiting, blocks, size)
     ),
     "when all who wait are admitted": lambda running, waiting, blocks, size: len(waiting),
     "when nobody is ever admitted": lambda running, waiting, blocks, size: 0,

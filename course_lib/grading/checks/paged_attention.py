@@ -39,6 +39,11 @@ CASES = (
     Case("numbers of 16 bits", 40, 8, 4, 2, dtype=torch.bfloat16),
 )
 SIZE = 16
+TASKS = {
+    "unused slots hold NaN": "Slots that the sequence does not use may hold anything, NaN too.",
+    "large scores": "Scores may be large, several hundreds.",
+    "numbers of 16 bits": "With numbers of 16 bits, compute in 32 bits.",
+}
 
 
 class Inputs(NamedTuple):
@@ -101,9 +106,7 @@ def check_16_2(report: Report, attend_blocks: Attend) -> None:
                 tolerance=1e-4 if case.dtype == torch.float32 else 2e-2,
                 mistakes=MISTAKES,
                 given=tuple(inputs),
-                task="Slots that the sequence does not use may hold anything, NaN too."
-                if case.unused == "NaN"
-                else None,
+                task=TASKS.get(case.name),
             )
             report.true(
                 got.dtype == case.dtype,
@@ -182,6 +185,11 @@ def _full_blocks_only(*given: Any) -> Tensor:
     return _right(*inputs[:3], inputs.table[:full], full * inputs.keys.shape[1])
 
 
+def _without_the_last(*given: Any) -> Tensor:
+    inputs = Inputs(*given)
+    return _right(*inputs[:4], max(1, inputs.length - 1))
+
+
 def _unscaled(*given: Any) -> Tensor:
     inputs = Inputs(*given)
     return _attention(inputs.q, *_gathered(inputs), scale=1.0)
@@ -201,6 +209,7 @@ MISTAKES: dict[str, Callable[..., Tensor]] = {
     "when blocks are taken in the order of memory, and not by the table": _in_order_of_memory,
     "when slots behind the end of the sequence count, too": _unused_slots_too,
     "when the last block counts only if it is full": _full_blocks_only,
+    "when the last token is left out": _without_the_last,
     "when scores are not divided by the root of the head's size": _unscaled,
     "when query head h uses the head h % kv_heads of keys and values": _dealt_heads,
 }

@@ -4,6 +4,8 @@
 - Pfeiffer et al., arXiv:2005.00247: one bottleneck per layer, after the MLP.
 - LLaMA-Adapter, Zhang et al., arXiv:2303.16199: trained tokens that attention sees through a gate that starts at zero.
 
+The first two are ``DoubleSeqBnConfig(non_linearity="gelu")`` and ``SeqBnConfig()`` of the package ``adapters``.
+
 A bottleneck of width m adds to a vector h of width d
 
     f(h W_down + b_down) W_up + b_up        d x m, m, m x d and d parameters: 2md + d + m

@@ -122,8 +122,9 @@ def add_prefix(
     if start is not None and (hidden_size is not None or len(start) != n):
         raise ValueError(f"start has {len(start)} tokens: give {n}, one for each, and hidden_size=None.")
     attentions = at(root, sites.attention)
-    heads = getattr(attentions[0], sites.key).out_features // attentions[0].head_size
-    prefix = Prefix(n, len(attentions), heads, attentions[0].head_size, hidden_size)
+    size, key = attentions[0].head_size, getattr(attentions[0], sites.key)
+    linear = next(m for m in key.modules() if isinstance(m, nn.Linear))  # itself, or what LoRA has wrapped
+    prefix = Prefix(n, len(attentions), linear.out_features // size, size, hidden_size)
     if start is not None:
         for P, kv in zip(prefix.P, keys_and_values(root, torch.tensor([list(start)])), strict=True):
             P.data = kv

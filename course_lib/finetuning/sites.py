@@ -75,9 +75,11 @@ def root_of(model: nn.Module) -> tuple[nn.Module, Sites]:
         ValueError: the model belongs to no family of the table.
     """
     for module in model.modules():
-        if type(module) in FAMILIES:
-            return module, FAMILIES[type(module)]
-    raise ValueError(f"{type(model).__name__} holds no {', '.join(cls.__name__ for cls in FAMILIES)}.")
+        for family, sites in FAMILIES.items():
+            if isinstance(module, family):
+                return module, sites
+    known = ", ".join(family.__name__ for family in FAMILIES)
+    raise ValueError(f"this {type(model).__name__} holds none of {known}, which can be adapted.")
 
 
 def at(root: nn.Module, pattern: str) -> list[nn.Module]:
@@ -112,7 +114,9 @@ def train_only(
 
 def arguments_of(root: nn.Module, args: tuple, kwargs: dict[str, Any], n: int) -> dict[str, Any]:
     """A call's arguments by name, after a check that ``n`` virtual tokens and the text have positions."""
-    call = dict(inspect.signature(root.forward).bind(*args, **kwargs).arguments)
+    signature = inspect.signature(type(root).forward)  # the class's: recomputation replaces the instance's
+    call = dict(signature.bind(root, *args, **kwargs).arguments)
+    del call["self"]
     if call.get("cache") is not None:
         raise ValueError(
             f"this model has {n} virtual tokens, which no cache holds; generate with use_cache=False."
@@ -125,7 +129,7 @@ def check_positions(root: nn.Module, n: int, seq: int) -> None:
     """Refuse a number of virtual tokens that is not positive, or needs more positions than the model has."""
     if n < 1:
         raise ValueError(f"{n} virtual tokens; at least 1 is needed.")
-    most = FAMILIES[type(root)].most(root)
+    most = root_of(root)[1].most(root)
     if n + seq > most:
         raise ValueError(
             f"{n} virtual tokens and {seq} of text are {n + seq}; this model has {most} positions."

@@ -137,27 +137,34 @@ def test_side_tuning_blends_and_keeps_no_activation_within_the_backbone():
     assert {t.made_in.split(".encoder")[0] for t in within["prompt"]} == {"bert"}
 
 
-def large() -> BertClassifier:
-    return BertClassifier(Bert(BERT_LARGE, pooler=True), num_classes=2)
-
-
 def test_counts_equal_the_papers():
-    """From shapes on the meta device. d = 1024 and 24 layers in BERT-large, d = 4096 in LLaMA-7B and T5-XXL."""
+    """From shapes on the meta device. d = 1024 and 24 layers in BERT-large, d = 4096 in LLaMA-7B and T5-XXL.
+
+    Houlsby et al. print 2md + d + m for an adapter, and 3.6 % of BERT-large for a task on GLUE. That is a mean over
+    tasks, each with the best of m = 8, 64 and 256; the widths chosen are not printed, so it is only bracketed here.
+    """
+    percent = {}
     with torch.device("meta"):
         for m in (8, 64, 256):
-            adapters = add_adapters(large(), m)
+            model = BertClassifier(Bert(BERT_LARGE, pooler=True), num_classes=2)
+            plain = count_parameters(model).total
+            adapters = add_adapters(model, m)
             assert {count_parameters(a).total for a in adapters} == {2 * m * 1024 + 1024 + m}
-            assert len(adapters) == 48
-        adapters = add_adapters(large(), 64, "pfeiffer")
-        assert len(adapters) == 24
-        # GPT of T5's widths: a prompt's parameters depend on nothing else (length x d)
+            norms, head = 24 * 2 * 2 * 1024, 2 * 1024 + 2
+            trained = count_parameters(model).trainable
+            assert trained == 2 * 24 * (2 * m * 1024 + 1024 + m) + norms + head
+            percent[m] = 100 * trained / plain
+        # A prompt has length x d parameters, whatever else the model is: GPTs as wide as the T5s are enough.
         for d in (512, 768, 1024, 4096):
             gpt = GPT(GPTConfig.tiny(num_layers=1, hidden_size=d))
             add_prompt(gpt, 5)
-            assert count_parameters(gpt).trainable == 5 * d  # T5-XXL: 20,480
+            assert count_parameters(gpt).trainable == 5 * d
+        assert 5 * d == 20_480  # printed for T5-XXL
         llama = Llama(LlamaConfig())
         adapters = add_llama_adapter(llama, K=10, layers=30)
         prompts = sum(a.P.numel() for a in adapters)
+    assert percent[64] < 3.6 < percent[256]
+    assert {m: round(p, 1) for m, p in percent.items()} == {8: 0.3, 64: 1.9, 256: 7.6}
     assert prompts == 1_228_800  # printed: 1.2 M
     assert count_parameters(llama).trainable == prompts + 30  # and a gate for each layer
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from course_lib.finetuning.lora_apply import apply_lora
 from course_lib.finetuning.prefix import add_deep_prompts, add_prefix
 from course_lib.finetuning.prompt import add_p_tuning, add_prompt
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
@@ -14,6 +15,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask
 from course_lib.models.resnet import ResNet18
+from course_lib.training.recompute import apply_recompute
 
 FRONT = [5, 17, 3]
 N = len(FRONT)
@@ -92,11 +94,15 @@ METHODS = {
 @pytest.fixture(params=METHODS)
 def tuned(request):
     """A classifier that is adapted, and what was added."""
-    torch.manual_seed(1)
+    return adapted(request.param)
+
+
+def adapted(method: str, seed: int = 1) -> tuple[BertClassifier, nn.Module]:
+    torch.manual_seed(seed)
     classifier = BertClassifier(Bert(BertConfig.tiny(vocab_size=256), pooler=True), num_classes=3)
     for parameter in classifier.parameters():
         nn.init.normal_(parameter, std=0.3)
-    return classifier, METHODS[request.param](classifier)
+    return classifier, METHODS[method](classifier)
 
 
 def test_padding_folding_copies_and_what_is_trained(tuned):
@@ -125,6 +131,29 @@ def test_padding_folding_copies_and_what_is_trained(tuned):
     folded.fold()  # a second time changes nothing
     close(other(tokens, mask), logits)
     assert not any(isinstance(m, nn.Linear | nn.LSTM) for m in folded.modules())
+
+
+@pytest.mark.parametrize("method", ["LSTM", "prefix", "deep prompts"])
+def test_state_recomputation_autocast_and_lora_beside(method):
+    classifier, _ = adapted(method)
+    expected = gradients(classifier)
+    again, _ = adapted(method, seed=2)
+    again.load_state_dict(classifier.state_dict())
+    apply_recompute(again, "full")
+    torch.testing.assert_close(gradients(again), expected, rtol=1e-4, atol=1e-6)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(classifier(text()).float(), again(text()).float(), rtol=0.1, atol=0.3)
+
+    both = BertClassifier(Bert(BertConfig.tiny(vocab_size=256), pooler=True), num_classes=3)
+    apply_lora(both, ["query", "key", "value"], rank=2)
+    METHODS[method](both)
+    assert both(text()).isfinite().all()
+
+
+def gradients(classifier: nn.Module) -> dict[str, torch.Tensor]:
+    classifier(text()).square().mean().backward()
+    return {name: p.grad for name, p in classifier.named_parameters() if p.grad is not None}
 
 
 def test_starts():
@@ -156,7 +185,7 @@ def test_bad_input_gets_one_sentence():
         ValueError, match="64 virtual tokens and 1 of text are 65; this model has 64 positions"
     ):
         add_prompt(bert, 64)
-    with pytest.raises(ValueError, match="holds no Bert, GPT, LlamaModel"):
+    with pytest.raises(ValueError, match="this ResNet18 holds none of Bert, GPT, LlamaModel"):
         add_prompt(ResNet18(10), 4)
     for start in ("text", [], [1000], [1.5]):
         with pytest.raises(ValueError, match="token ids from 0 to 999"):

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from course_lib.finetuning.lora_styles import lora_styles
+
 
 @dataclass(frozen=True)
 class LoRAConfig:
@@ -155,6 +157,10 @@ class LoRALinear(nn.Module):
             self.merge()
         return self
 
+    def tensor_parallel_styles(self, style: str) -> dict[str, str]:
+        """For a table in which the plain module has ``style``, the styles of this layer's parts."""
+        return lora_styles(style)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base_layer, name) if name in SIZES else super().__getattr__(name)
 
@@ -214,3 +220,8 @@ class LoRAMergedLinear(LoRALinear):
             (b.weight @ h for b, h in zip(self.lora_B, a, strict=True)), dim=0
         )
         return change.T if self.config.fan_in_fan_out else change
+
+    def tensor_parallel_styles(self, style: str) -> dict[str, str]:
+        raise ValueError(
+            f"several matrices in one cannot be cut with the style {style!r}: adapt separate ones"
+        )

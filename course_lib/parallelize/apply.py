@@ -25,7 +25,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_state
-from course_lib.finetuning.lora_table import lora_table
 from course_lib.parallelize.checks import AXES, check_fits
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
@@ -93,7 +92,7 @@ def parallelize(
     broadcast_state(model)
     if plan.tp > 1:
         loss_fn = loss_fn or vocabulary_parallel_loss(model, mesh["tp"])
-        table = lora_table(model, pipelined_table(model) if plan.pp > 1 else table_of(model))
+        table = pipelined_table(model) if plan.pp > 1 else None
         apply_tensor_parallel(model, mesh["tp"], table, sequence_parallel=plan.sequence_parallel)
     loss_fn = loss_fn or cross_entropy_in_fp32
     if plan.recompute != "none":
@@ -153,7 +152,7 @@ def tied_copies(stages: Mapping[int, Stage], schedule: Schedule, whole: Whole) -
 
 def vocabulary_parallel_loss(model: nn.Module, mesh: DeviceMesh) -> LossFunction | None:
     """For logits that are cut by words; None where the table cuts none."""
-    for name, style in lora_table(model, table_of(model)).items():
+    for name, style in table_of(model).items():
         if style == "vocabulary head":
             words = model.get_submodule(name).out_features
             return VocabParallelCrossEntropy(words, mesh, reduction="sum")

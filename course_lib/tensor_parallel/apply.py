@@ -104,7 +104,8 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
         matches = [name for name in modules if fullmatch(expression, name)]
         if not matches and table is not None:
             raise ValueError(f"{type(model).__name__} has no module {pattern}; it has {', '.join(modules)}")
-        styles |= dict.fromkeys(matches, style)
+        for name in matches:
+            styles |= _styles_inside(model, name, style)
     for name, style in styles.items():
         around = [name[:i] for i, letter in enumerate(name) if letter == "."]
         if style in COLUMNS and not any(styles.get(outer) == "enter" for outer in around):
@@ -113,6 +114,17 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
                 "a part of its gradient"
             )
     return styles
+
+
+def _styles_inside(model: nn.Module, name: str, style: str) -> dict[str, str]:
+    """The module's style, or those of its parts, where it is a layer around a plain one (LoRA) and knows them."""
+    module = model.get_submodule(name)
+    if not hasattr(module, "tensor_parallel_styles"):
+        return {name: style}
+    try:
+        return {f"{name}.{part}": inner for part, inner in module.tensor_parallel_styles(style).items()}
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _check_sequence_parallel(model: nn.Module, styles: Mapping[str, str]) -> None:

@@ -46,7 +46,18 @@ class PagedBatch:
             raise ValueError("a paged cache attends causally; leave the mask out.")
         if k.requires_grad:
             raise ValueError("a cache keeps no graph for backward: call the model under torch.no_grad().")
+        self._must_fit(layer, k)
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys[self.blocks, self.places] = k.transpose(1, 2)  # (batch, seq, kv_heads, size)
         values[self.blocks, self.places] = v.transpose(1, 2)
         return paged_attention(q, keys, values, self.block_tables, self.lengths)
+
+    def _must_fit(self, layer: int, k: Tensor) -> None:
+        layers, _, _, kv_heads, size = self.cache.keys.shape
+        if layer >= layers:
+            raise ValueError(f"the cache has {layers} layers; the model has more.")
+        if (k.shape[1], k.shape[3], k.dtype) != (kv_heads, size, self.cache.keys.dtype):
+            raise ValueError(
+                f"the cache was made for {kv_heads} heads of {size} numbers, {self.cache.keys.dtype}; "
+                f"the model gives {k.shape[1]} heads of {k.shape[3]}, {k.dtype}."
+            )

@@ -79,6 +79,12 @@ def test_a_forked_sequence_and_its_parent_go_different_ways():
         (lambda batch, x: batch.extend(torch.zeros(2, 1)), "the batch has 2 rows; there are 1 block tables"),
         (lambda batch, x: batch.attend(0, x, x, x, mask=x > 0), "leave the mask out"),
         (lambda batch, x: batch.attend(0, x, x.requires_grad_(), x), "under torch.no_grad"),
+        (lambda batch, x: batch.attend(1, x, x, x), "the cache has 1 layers; the model has more"),
+        (
+            lambda batch, x: batch.attend(0, x, x.double(), x),
+            r"made for 1 heads of 8 numbers, torch.float32; .* torch.float64",
+        ),
+        (lambda batch, x: batch.attend(0, x, x[..., :4], x), "made for 1 heads of 8 .* gives 1 heads of 4"),
     ],
 )
 def test_bad_input_is_one_sentence(call, message):

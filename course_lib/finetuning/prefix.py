@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.finetuning.sites import (
-    Sites,
     add_once,
     arguments_of,
     at,
@@ -67,8 +66,9 @@ class Prefix(nn.Module):
             self.P = nn.ParameterList(out(h) for out in self.out)
             self.E = self.mlp = self.out = None
 
-    def attach(self, root: nn.Module, sites: Sites) -> None:
+    def attach(self, root: nn.Module) -> None:
         """Become part of the module that takes tokens. Hooks lengthen keys and values, and move positions by n."""
+        _, sites = root_of(root)
         add_once(root, "prefix", self)
         root.register_forward_pre_hook(self._check, with_kwargs=True)
         for module in at(root, sites.positions):
@@ -128,7 +128,7 @@ def add_prefix(
     if start is not None:
         for P, kv in zip(prefix.P, keys_and_values(root, torch.tensor([list(start)])), strict=True):
             P.data = kv
-    prefix.attach(root, sites)
+    prefix.attach(root)
     train_only(model, [prefix], also)
     return prefix
 

@@ -152,12 +152,18 @@ def check_02_2(report: Report, rotate: Callable[..., Tensor], shift: Callable[..
             given = (late.clone(), by, turned, base)
             report.close(
                 f"keys that are moved by {by}",
-                _wide(shift(late, by, turned, base)),
+                _wide(moved := shift(late, by, turned, base)),
                 rope.shifted(*given).float(),
                 tolerance=tolerance,
                 mistakes={s: _float(program) for s, program in rope.SHIFTING.items()},
                 given=given,
                 task="as if each token stood `by` places earlier",
+            )
+            report.true(
+                moved.dtype == dtype,
+                f"keys of {str(dtype)[6:]}",
+                f"`shift` returns {str(moved.dtype)[6:]}, and the keys are {str(dtype)[6:]}",
+                task="The result has their shape and their dtype.",
             )
             report.true(late.equal(given[0]), "the keys are as they were", "`keys` has been changed in place")
     with report.case("gradients, and products at other places"):

@@ -39,6 +39,9 @@ def merged_once(
         while i + 1 < len(word):
             counts[word[i : i + 2]] += 1 if mistake == "words once" else count
             i += 2 if mistake == "apart" and word[i : i + 2] == word[i + 1 : i + 3] else 1
+    if mistake == "across":
+        text = [i for word, count in words.items() for i in word * count]
+        counts = Counter(itertools.pairwise(text))
     if not counts:
         return None, dict(words)
     if mistake == "first":
@@ -54,6 +57,9 @@ def merged_once(
 MERGING: dict[str, Callable[..., Any]] = {
     "when each word counts once, however often it stands in the text": partial(
         merged_once, mistake="words once"
+    ),
+    "when the last id of a word and the first of the next are counted as a pair": (
+        partial(merged_once, mistake="across")
     ),
     "when of several pairs with the same count the one that was seen first is taken": (
         partial(merged_once, mistake="first")

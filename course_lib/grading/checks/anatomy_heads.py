@@ -53,7 +53,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor, mistake: str = "") -> Tensor:
     offset = 0 if mistake == "from 0" else n - m
     if mistake != "all":
         ahead = torch.arange(n) > torch.arange(m)[:, None] + offset - int(mistake == "not itself")
-        scores = scores.masked_fill(ahead, float("-inf"))
+        scores = scores.masked_fill(ahead, 0 if mistake == "zero" else float("-inf"))
     return scores.softmax(-1) @ spread(v)
 
 
@@ -62,6 +62,7 @@ ATTENDING: dict[str, Callable[..., Tensor]] = {
     "when the scores are not divided by the root of the size of a head": partial(attended, mistake="scale"),
     "when the scores are divided by the root of the whole width": partial(attended, mistake="hidden"),
     "when the first query stands at the first key": partial(attended, mistake="from 0"),
+    "when the scores of later keys are set to 0, and not to -inf": partial(attended, mistake="zero"),
     "when later keys are not masked": partial(attended, mistake="all"),
     "when a query does not see the key at its own place": partial(attended, mistake="not itself"),
 }

@@ -30,7 +30,8 @@ def check_02_4(report: Report, mask_of: Callable[..., Tensor]) -> None:
     for name, (prefixes, lengths, seq) in cases.items():
         with report.case(name):
             given = (torch.tensor(prefixes), torch.tensor(lengths), seq)
-            found = mask_of(given[0].clone(), given[1].clone(), seq)
+            mine = given[0].clone(), given[1].clone()
+            found = mask_of(*mine, seq)
             report.true(
                 isinstance(found, Tensor) and found.dtype == torch.bool,
                 "a tensor of booleans",
@@ -45,6 +46,10 @@ def check_02_4(report: Report, mask_of: Callable[..., Tensor]) -> None:
                 given=given,
                 task="A token sees the tokens of its text up to its own place, and a token of the prefix also sees "
                 "the whole prefix. No token sees padding. A place of padding sees itself and nothing else",
+            )
+            unchanged = all(a.equal(b) for a, b in zip(mine, given, strict=False))
+            report.true(
+                unchanged, "the inputs are as they were", "`prefixes` or `lengths` has been changed in place"
             )
     with report.case("1 and 40 sequences"):
         counts = []

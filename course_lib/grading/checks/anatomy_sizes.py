@@ -91,10 +91,12 @@ CACHE: dict[str, Callable[..., int]] = {
 }
 
 
-def longest(c: Settings, memory: int, itemsize: int, mistake: str = "") -> int:
+def longest(c: Settings, memory: int, itemsize: int, mistake: str = "") -> float:
     """How many tokens' keys and values have room beside the weights."""
-    free = memory - (0 if mistake == "no weights" else counted(c) * itemsize)
-    each = cached(c, itemsize)
+    weights = counted(c) * {"no weights": 0, "numbers": 1}.get(mistake, itemsize)
+    free, each = memory - weights, cached(c, itemsize)
+    if mistake == "parts":
+        return max(0, free / each)
     if mistake == "up":
         return max(0, -(-free // each))
     if mistake == "below":
@@ -102,8 +104,10 @@ def longest(c: Settings, memory: int, itemsize: int, mistake: str = "") -> int:
     return free // each if mistake == "negative" else max(0, free // each)
 
 
-LONGEST: dict[str, Callable[..., int]] = {
+LONGEST: dict[str, Callable[..., float]] = {
     "when the weights take no memory": partial(longest, mistake="no weights"),
+    "when the weights' numbers are subtracted, and not their bytes": partial(longest, mistake="numbers"),
+    "when the division leaves a fraction of a token": partial(longest, mistake="parts"),
     "when the last token is only partly in memory": partial(longest, mistake="up"),
     "when memory may not be exactly full": partial(longest, mistake="below"),
     "when weights that do not fit leave a number below zero": partial(longest, mistake="negative"),

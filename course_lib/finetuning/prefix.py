@@ -41,6 +41,8 @@ class Prefix(nn.Module):
 
     def __init__(self, n: int, layers: int, heads: int, size: int, hidden_size: int | None = None) -> None:
         super().__init__()
+        if hidden_size is not None and hidden_size < 1:
+            raise ValueError(f"hidden_size is {hidden_size}; an MLP needs at least 1, and None means no MLP.")
         self.n, self.heads, self.size = n, heads, size
         width = 2 * heads * size  # a key and a value of each virtual token
         if hidden_size is None:

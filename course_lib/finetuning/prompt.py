@@ -157,7 +157,7 @@ def add_p_tuning(
     check_positions(root, n, 1)
     E = at(root, sites.tokens)[0].weight
     d = E.shape[1]
-    network = PromptEncoder(d, hidden_size or d, encoder)
+    network = PromptEncoder(d, d if hidden_size is None else hidden_size, encoder)
     return _attach(model, SoftPrompt(torch.randn(n, d, device=E.device), network, pooler_reads), also)
 
 
@@ -170,6 +170,8 @@ class PromptEncoder(nn.Module):
     def __init__(self, d: int, hidden_size: int, kind: str = "lstm", layers: int = 2) -> None:
         super().__init__()
         h = hidden_size
+        if h < 1:
+            raise ValueError(f"hidden_size is {h}; an encoder needs at least 1.")
         if kind not in ("lstm", "mlp"):
             raise ValueError(f"the encoder is {kind!r}; choose 'lstm' or 'mlp'.")
         self.lstm = nn.LSTM(d, h, layers, bidirectional=True, batch_first=True) if kind == "lstm" else None

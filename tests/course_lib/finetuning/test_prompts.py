@@ -196,6 +196,9 @@ def test_bad_input_gets_one_sentence():
         add_prompt(bert, 4, pooler_reads="cls")
     with pytest.raises(ValueError, match="give 4, one for each"):
         add_prefix(bert, 4, None, start=[1, 2])
+    for add in (add_prefix, add_p_tuning):
+        with pytest.raises(ValueError, match="hidden_size is 0"):
+            add(bert, 4, hidden_size=0)
     add_prompt(bert, 8)
     with pytest.raises(ValueError, match="already has the module 'prompt'"):
         add_prompt(bert, 8)

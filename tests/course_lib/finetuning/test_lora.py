@@ -19,6 +19,7 @@ from course_lib.finetuning.lora_apply import (
 )
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.pretrained import load_minilm
 
 TOKENS = torch.randint(1, 100, (3, 7), generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([0, 4, 2])
@@ -255,8 +256,13 @@ def peft_twin(model, targets, settings):
         target_modules=targets,
         modules_to_save=["classifier"],
     )
-    twin = copy.deepcopy(model)
-    return peft.inject_adapter_in_model(config, twin), config
+    return peft_model(model, config)
+
+
+def peft_model(model, config):
+    import peft
+
+    return peft.inject_adapter_in_model(config, copy.deepcopy(model))
 
 
 def copy_into(theirs, ours):
@@ -283,7 +289,7 @@ def their_matrices(layer, what):
 def test_outputs_gradients_and_merged_weights_equal_pefts(case):
     targets, settings = CASES[case]
     ours = adapted(targets, **settings)
-    theirs, _ = peft_twin(classifier(), targets, settings)
+    theirs = peft_twin(classifier(), targets, settings)
     copy_into(theirs.train(), ours)
     outputs = []
     for model in (ours, theirs):
@@ -306,6 +312,30 @@ def test_outputs_gradients_and_merged_weights_equal_pefts(case):
         their = theirs.get_submodule(name)
         their.merge()
         torch.testing.assert_close(layer.merged_weight, their.base_layer.weight)
+
+
+def test_equals_peft_on_a_pretrained_bert():
+    bert, _ = load_minilm()
+    ours = copy.deepcopy(bert)
+    apply_lora(ours, QV)
+    mark_only_lora_as_trainable(ours)
+    started(ours)
+    config = pytest.importorskip("peft").LoraConfig(r=8, lora_alpha=16, target_modules=QV)
+    theirs = peft_model(bert, config)
+    copy_into(theirs, ours)
+    tokens = torch.randint(1000, 20000, (2, 9), generator=torch.Generator().manual_seed(0))
+    hidden = [model(tokens)[0] for model in (ours, theirs)]
+    torch.testing.assert_close(*hidden)
+    assert not torch.allclose(hidden[0], bert(tokens)[0], atol=1e-2), "B is not zero"
+    for h in hidden:
+        h.square().mean().backward()
+    for name, layer in lora_layers(ours).items():
+        for mine, their in zip(
+            (layer.lora_A, layer.lora_B),
+            their_matrices(theirs.get_submodule(name), lambda p: p.grad),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine.weight.grad, their, rtol=1e-3, atol=1e-6)
 
 
 def test_equals_peft_where_a_layer_keeps_its_weight_transposed():

@@ -13,13 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.data.sharding import batches
 from course_lib.data_parallel.ddp import DDP
 from course_lib.data_parallel.fsdp import FSDP
-from course_lib.finetuning.lora import LoRAConfig
+from course_lib.finetuning.lora import LoRAConfig, LoRAMergedLinear
 from course_lib.finetuning.lora_apply import (
     apply_lora,
     lora_layers,
     mark_only_lora_as_trainable,
     merge,
 )
+from course_lib.finetuning.lora_styles import lora_styles
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
@@ -28,6 +29,8 @@ from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.runtime.world import preload
+from course_lib.tensor_parallel.apply import apply_tensor_parallel
+from course_lib.tensor_parallel.full_tensors import full_gradients
 from simulator.inputs.plan import Plan
 
 preload("course_lib.parallelize")
@@ -244,6 +247,49 @@ def distance(results, state, expected):
 def furthest(ours, theirs):
     assert ours.keys() == theirs.keys()
     return max(float((ours[n] - t.cpu()).abs().max()) for n, t in theirs.items())
+
+
+def cut(tp, **settings):
+    torch.manual_seed(tp.get_local_rank())
+    model = apply_tensor_parallel(bert(also=(), **settings).double(), tp)
+    for layer in lora_layers(model).values():
+        for p in layer.lora_B.parameters():
+            nn.init.normal_(p, std=0.1)  # the same on both ranks where both have it: so is their random state
+    return model
+
+
+def merged_and_dropped():
+    """What each rank merges alone is its part of the whole merged model; dropout differs only where inputs do."""
+    tp = make_mesh({"tp": 2})
+    model = cut(tp)
+    tokens = data("bert")[0][:BATCH]
+    with torch.no_grad():
+        apart = model(tokens)
+        merge(model.eval())
+        far = float((model(tokens) - apart).abs().max())
+    assert all(layer.merged_weight is not None for layer in lora_layers(model).values())
+    model = cut(tp, dropout=0.5)
+    outputs = model(tokens)
+    outputs.square().sum().backward()
+    row = model.bert.encoder.layer[0].output.dense
+    return far, outputs.tolist(), row.lora_B.weight.grad.tolist(), full_gradients(model, tp)
+
+
+def test_each_rank_merges_its_part_and_dropout_keeps_the_ranks_equal():
+    (far, *first), (_, *second) = launch(merged_and_dropped, 2)
+    assert far < 1e-12
+    assert first[:2] == second[:2]
+    assert furthest(first[2], second[2]) == 0
+
+
+def test_what_cannot_be_cut_is_refused_in_a_sentence():
+    layer = LoRAMergedLinear(nn.Linear(4, 6), LoRAConfig(2, parts=(True, False, True)))
+    with pytest.raises(ValueError, match="several matrices in one cannot be cut with the style 'column'"):
+        layer.tensor_parallel_styles("column")
+    with pytest.raises(
+        ValueError, match="a layer with LoRA cannot have the style 'enter': choose one of column, "
+    ):
+        lora_styles("enter")
 
 
 @pytest.mark.parametrize("ranks", PLANS)

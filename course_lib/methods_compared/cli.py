@@ -1,0 +1,138 @@
+"""The command line. Two files lie in ``--out``: ``runs.jsonl``, a line for each finished run, and ``TASK.md``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:  # torch takes seconds to import: help does without
+    from course_lib.data.finetuning_tasks import Task
+    from course_lib.methods_compared.run import Setting
+    from course_lib.models.bert import Bert
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--task",
+    type=click.Choice(["word-order", "docstring-package"]),
+    default="word-order",
+    show_default=True,
+    help="What is learned.",
+)
+@click.option("--methods", default="all", show_default=True, metavar="NAME,…", help="Which are compared.")
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of each method.")
+@click.option("--steps", type=click.IntRange(1), default=250, show_default=True, help="Steps of each run.")
+@click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Samples in a step.")
+@click.option(
+    "--lrs", metavar="X,…", help="Learning rates to try; each method has its own five if not given."
+)
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="At most N samples of each part.")
+@click.option(
+    "--model",
+    type=click.Choice(["minilm", "tiny"]),
+    default="minilm",
+    show_default=True,
+    help="The pretrained MiniLM, or two narrow layers with random weights, to try the command.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Where to train: cpu, cuda…")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("methods_compared"),
+    show_default=True,
+    help="Folder of the results.",
+)
+def main(out: Path, methods: str, seeds: int, lrs: str | None, **values: object) -> None:
+    """Compare ways of fine-tuning a pretrained BERT, each at its own best learning rate.
+
+    Each method is trained under seed 0 at several learning rates, and from several
+    starts where it has them. What is best on the validation part is trained under the
+    other seeds. The table shows their accuracy on the test part, which decides nothing.
+
+    A finished run is kept and is not computed again, so the command can be stopped at
+    any time and given again. With 3 seeds a method takes 7 runs or more.
+
+    \b
+    python -m course_lib.methods_compared --methods probe,full,lora-all-r8 --out results
+    """
+    try:
+        _compare(out, methods, range(seeds), lrs, values)
+    except ValueError as error:
+        _end(f"Error: {error}", 2)
+    except KeyboardInterrupt:
+        _end("stopped; the runs that were finished are kept, and the same command goes on from there", 130)
+
+
+def _compare(out: Path, methods: str, seeds: range, lrs: str | None, values: dict) -> None:
+    rates = None if lrs is None else _rates(lrs)
+    from course_lib.methods_compared.compare import Comparison
+    from course_lib.methods_compared.methods import checked_names
+    from course_lib.methods_compared.results import Runs, markdown
+    from course_lib.methods_compared.run import Setting
+
+    names = checked_names(methods)
+    like = Setting(method="", start="", lr=0, seed=0, **values)
+    _check_device(like.device)
+    comparison = Comparison(like, lambda: load(like), Runs(out / "runs.jsonl"), names, seeds, rates)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("reading the texts", total=None)
+        found = comparison.run(
+            lambda text, done, total: progress.update(bar, description=text, completed=done, total=total)
+        )
+    table = markdown(found)
+    (out / f"{like.task}.md").write_text(table + "\n", encoding="utf-8")
+    click.echo(table)
+
+
+def load(setting: Setting) -> tuple[Bert, Task]:
+    """The model and the task that a setting names; the task's split does not depend on the run's seed.
+
+    Raises:
+        ValueError: the batch is larger than the training part.
+    """
+    import torch
+
+    from course_lib.data.finetuning_tasks import TASKS
+    from course_lib.models.bert import Bert, BertConfig
+    from course_lib.models.pretrained import load_minilm
+
+    task = TASKS[setting.task](seed=0).first(setting.samples)
+    if setting.batch > len(task.train.labels):
+        raise ValueError(f"batch is {setting.batch}; the training part has {len(task.train.labels)} samples.")
+    if setting.model == "minilm":
+        return load_minilm()[0], task
+    torch.manual_seed(0)
+    return Bert(BertConfig.tiny(vocab_size=30522, max_position_embeddings=128), pooler=True), task
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(rate) for rate in text.split(","))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise ValueError(
+            f"lrs is {text!r}; give positive numbers with commas between them, such as 1e-4,1e-3."
+        )
+    return rates
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device is {name!r}, which torch cannot use here; choose cpu.") from error
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    click.echo(sentence, err=True)
+    sys.exit(code)

@@ -1,0 +1,130 @@
+"""The ways of fine-tuning a classifier that are compared, and for each what is tried: starts and learning rates.
+
+The linear probe is not here: it trains no model, and ``probe.py`` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from torch import nn
+
+from course_lib.finetuning.adapter import add_adapters
+from course_lib.finetuning.freeze import mark_only_as_trainable, mark_only_biases_as_trainable
+from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
+from course_lib.finetuning.prefix import add_deep_prompts, add_prefix
+from course_lib.finetuning.prompt import add_p_tuning, add_prompt
+from course_lib.finetuning.side import add_side
+from course_lib.models.bert import BertClassifier
+
+HEAD = ("classifier",)  # new, and trained by every method
+VIRTUAL_TOKENS = 10
+ALL_MATRICES = (
+    "query",
+    "key",
+    "value",
+    "attention.output.dense",
+    "intermediate.dense",
+    "layer.*.output.dense",
+)
+PROBE = "probe"
+
+Adapt = Callable[[BertClassifier], object]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table.
+
+    Attributes:
+        title: as the table calls it.
+        starts: initialisations that are tried; each adapts a ``BertClassifier`` in place and freezes the rest.
+        lrs: learning rates that are tried with each of them.
+    """
+
+    title: str
+    starts: dict[str, Adapt]
+    lrs: tuple[float, ...] = field(default=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2))
+
+
+def _full(model: BertClassifier) -> None:
+    """All parameters; this is how a model comes."""
+    model.requires_grad_(True)
+
+
+def _lora(rank: int, targets: tuple[str, ...], model: BertClassifier) -> None:
+    """Alpha is twice the rank, so ΔW has the scale 2 at every rank."""
+    apply_lora(model.bert, targets, rank=rank, alpha=2 * rank)
+    mark_only_lora_as_trainable(model, also=HEAD)
+
+
+def _lora_methods() -> dict[str, Method]:
+    places = {"qv": (("query", "value"), "query and value"), "all": (ALL_MATRICES, "all six matrices")}
+    return {
+        f"lora-{place}-r{rank}": Method(f"LoRA, rank {rank}, {what}", {"": partial(_lora, rank, targets)})
+        for place, (targets, what) in places.items()
+        for rank in (1, 2, 4, 8, 16)
+    }
+
+
+def _adapters(kind: str, model: BertClassifier) -> None:
+    add_adapters(model, m=16, kind=kind)
+
+
+def _added(add: Callable[..., nn.Module], *args: object, **settings: object) -> Adapt:
+    return lambda model: add(model, *args, **settings)
+
+
+# A text to start from, as ids of MiniLM's vocabulary: "is the order of the words in this sentence right"
+TEXT = (2003, 1996, 2344, 1997, 1996, 2616, 1999, 2023, 6251, 2157)
+
+METHODS: dict[str, Method] = {
+    "full": Method("Full fine-tuning", {"": _full}, (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)),
+    "head": Method("Head only", {"": partial(mark_only_as_trainable, trained=HEAD)}),
+    "bias": Method("Biases only (BitFit)", {"": partial(mark_only_biases_as_trainable, also=HEAD)}),
+    **_lora_methods(),
+    "houlsby": Method("Adapters (Houlsby)", {"": partial(_adapters, "houlsby")}),
+    "pfeiffer": Method("Adapters (Pfeiffer)", {"": partial(_adapters, "pfeiffer")}),
+    "side": Method("Side tuning", {"": _added(add_side)}),
+    "prompt": Method(
+        "Prompt tuning",
+        {
+            "random": _added(add_prompt, VIRTUAL_TOKENS, "random"),
+            "vocabulary": _added(add_prompt, VIRTUAL_TOKENS, "vocabulary"),
+            "text": _added(add_prompt, VIRTUAL_TOKENS, TEXT),
+        },
+        (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+    ),
+    "p-tuning": Method(
+        "P-tuning",
+        {
+            "lstm": _added(add_p_tuning, VIRTUAL_TOKENS, "lstm"),
+            "mlp": _added(add_p_tuning, VIRTUAL_TOKENS, "mlp"),
+        },
+    ),
+    "prefix": Method("Prefix tuning", {"": _added(add_prefix, VIRTUAL_TOKENS)}),
+    "p-tuning-v2": Method(
+        "P-tuning v2",
+        {
+            "random": _added(add_deep_prompts, VIRTUAL_TOKENS),
+            "text": _added(add_deep_prompts, VIRTUAL_TOKENS, TEXT),
+        },
+        (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+    ),
+}
+NAMES = (PROBE, *METHODS)
+
+
+def checked_names(text: str) -> tuple[str, ...]:
+    """Names from a list with commas; ``"all"``: every method, in the table's order.
+
+    Raises:
+        ValueError: a name that no method has.
+    """
+    asked = NAMES if text == "all" else tuple(name.strip() for name in text.split(","))
+    for name in asked:
+        if name not in NAMES:
+            raise ValueError(f"methods has {name!r}; choose 'all', or from {', '.join(NAMES)}.")
+    return tuple(dict.fromkeys(asked))

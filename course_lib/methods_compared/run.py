@@ -1,0 +1,145 @@
+"""One run: a method, a start, a learning rate and a seed, trained and measured."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from course_lib.data.finetuning_tasks import Part, Task
+from course_lib.data.sharding import batches
+from course_lib.finetuning.freeze import ParameterCount, count_parameters
+from course_lib.methods_compared.methods import METHODS
+from course_lib.models.bert import Bert, BertClassifier
+from course_lib.observe.ledgers.memory import record_memory
+from course_lib.training.loop import cross_entropy
+from simulator.inputs.plan import Plan
+from simulator.predict.memory import model_states
+
+CATEGORIES = ("parameters", "gradients", "optimizer_states", "activations", "buffers")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that decides a run's result; a finished run is known by it, and is not computed again.
+
+    Attributes:
+        lr: the learning rate; the probe has C there, the inverse of its regularisation.
+        samples: at most so many of each part; None: all.
+    """
+
+    task: str
+    model: str
+    method: str
+    start: str
+    lr: float
+    seed: int
+    steps: int
+    batch: int = 32
+    samples: int | None = None
+    device: str = "cpu"
+
+
+def train_one(setting: Setting, bert: Bert, task: Task, on_step: Callable[[], None] = lambda: None) -> dict:
+    """Train a copy of ``bert`` as the setting says: accuracies, parameters, memory, seconds a step.
+
+    AdamW without weight decay; the learning rate rises over the first tenth of the steps, then falls to zero.
+    The validation and the test accuracy are those after the last step.
+    """
+    torch.manual_seed(setting.seed)
+    model = BertClassifier(copy.deepcopy(bert), len(task.classes))
+    METHODS[setting.method].starts[setting.start](model)
+    model.to(setting.device).train()
+    optimizer = AdamW((p for p in model.parameters() if p.requires_grad), lr=setting.lr, weight_decay=0)
+    schedule = LambdaLR(optimizer, lambda done: warmed_up(done, setting.steps))
+    seconds, losses = [], []
+    for batch in islice(batches(task.train, setting.batch, seed=setting.seed), setting.steps):
+        begun = time.perf_counter()
+        losses.append(
+            step(model, optimizer, trimmed(batch, setting.device)).item()
+        )  # .item() waits for a GPU
+        seconds.append(time.perf_counter() - begun)
+        schedule.step()
+        on_step()
+    return {
+        **asdict(setting),
+        "validation": evaluate(model, task.validation, setting.device),
+        "test": evaluate(model, task.test, setting.device),
+        "last_loss": statistics.mean(losses[-10:]),
+        **measured(count_parameters(model)),
+        "memory": peak_memory(model, optimizer, task.train.first(setting.batch), setting.device),
+        "seconds_per_step": statistics.median(
+            seconds[1:] or seconds
+        ),  # the first makes the optimizer's states
+    }
+
+
+def step(model: BertClassifier, optimizer: Optimizer, batch: tuple[Tensor, ...]) -> Tensor:
+    """One update; returns the loss, as it was before."""
+    *inputs, labels = batch
+    optimizer.zero_grad()
+    loss = cross_entropy(model(*inputs), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def warmed_up(done: int, steps: int) -> float:
+    """The part of the learning rate that the step after ``done`` steps has."""
+    rising = max(1, steps // 10)
+    return min((done + 1) / rising, (steps - done) / max(1, steps - rising))
+
+
+def trimmed(batch: tuple[Tensor, ...], device: str = "cpu") -> tuple[Tensor, ...]:
+    """A batch on the device, without the positions that are padding in all of its samples."""
+    tokens, mask, labels = batch
+    longest = int(mask.sum(1).max())
+    return tokens[:, :longest].to(device), mask[:, :longest].to(device), labels.to(device)
+
+
+@torch.no_grad()
+def evaluate(model: BertClassifier, part: Part, device: str = "cpu", batch_size: int = 128) -> float:
+    """The share of the samples, from 0 to 1, whose largest logit is the label. Short texts go together."""
+    model.eval()
+    right = 0
+    for chosen in part.mask.sum(1).argsort().split(batch_size):
+        *inputs, labels = trimmed(tuple(tensor[chosen] for tensor in part), device)
+        right += (model(*inputs).argmax(-1) == labels).sum().item()
+    model.train()
+    return right / len(part.labels)
+
+
+def measured(count: ParameterCount) -> dict[str, Any]:
+    """The count, and the memory that follows from it: in fp32 4 bytes of parameters, 4 of gradients, 8 of Adam.
+
+    The simulator's formulas take one number of parameters, so they are asked for all and for the trained ones.
+    What the activations take depends on the method, and the simulator does not know methods.
+    """
+    plan = Plan(precision="fp32")
+    held, trained = model_states(count.total, plan), model_states(count.trainable, plan)
+    predicted = {
+        "parameters": held.parameters,
+        "gradients": trained.gradients,
+        "optimizer_states": trained.optimizer_states,
+    }
+    return {"trainable": count.trainable, "total": count.total, "predicted_memory": predicted}
+
+
+def peak_memory(
+    model: BertClassifier, optimizer: Optimizer, part: Part, device: str = "cpu"
+) -> dict[str, float]:
+    """One more step under the ledger: the most bytes of each category, and of all together at one moment."""
+    batch = trimmed(tuple(part), device)
+    with record_memory(model, optimizer) as log:
+        step(model, optimizer, batch)
+    largest = {name: max(getattr(held, name) for held in log.held) for name in CATEGORIES}
+    return {**largest, "peak": log.peak.total}

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from course_lib.grading.checks.paged_run import (
+    COPY,
+    NOT_SHARED,
+    Append,
+    Case,
+    Memory,
+    Operation,
+    Step,
+    Trace,
+    run,
+)
 from course_lib.grading.report import Report, check
 
-
-@dataclass
-class Memory:
-    """What the answer works on: the task of 16.1 explains each of these."""
-
-    size: int
-    blocks: list[list[Any]]
-    uses: list[int]
-    tables: dict[str, list[int]] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
-
-
-USES = "Afterwards `uses[b]` is again the number of tables that list block `b`."
-Append = Callable[[Memory, str, Any], bool]
-Operation = tuple[str, ...]  # ("new", name), ("append", name), ("fork", name, of), ("free", name)
-# For each append: what was returned, sequence -> its tokens, and how many tables list the blocks (sorted).
-Trace = list[tuple[Any, dict[str, list[Any]], list[int]]]
-
-
-@dataclass
-class Case:
-    name: str
-    blocks: int
-    size: int
-    operations: list[Operation]
+APPENDED = "Return True when the token has been appended."
+PLACE = "it puts `token` behind the last token of the sequence `name`."
+NO_BLOCK = "If a block is needed and none is free, return False, and change nothing."
 
 
 def appends(name: str, count: int) -> list[Operation]:
@@ -87,12 +75,12 @@ def _cases(seed: int) -> list[Case]:
 
 
 def _many(draw: random.Random, count: int) -> list[Operation]:
-    names, operations = ["s0"], [("new", "s0")]
+    names, operations = ["s0-"], [("new", "s0-")]  # tokens s1-12 and s11-2 are not alike
     for i in range(1, count):
         kind, name = draw.choice(["append"] * 6 + ["fork", "free"]), draw.choice(names)
         if kind == "fork" and len(names) < 5:
-            operations.append(("fork", f"s{i}", name))
-            names.append(f"s{i}")
+            operations.append(("fork", f"s{i}-", name))
+            names.append(f"s{i}-")
         elif kind == "free" and len(names) > 1:
             operations.append(("free", name))
             names.remove(name)
@@ -105,19 +93,19 @@ def _many(draw: random.Random, count: int) -> list[Operation]:
 def check_16_1(report: Report, append: Append) -> None:
     for case in _cases(report.seed()):
         with report.case(case.name):
-            got, problem = _run(append, case)
-            want, _ = _run(_reference, case)
+            got, problem = run(append, case)
+            want, _ = run(_reference, case)
             step = next((i for i, pair in enumerate(zip(got, want, strict=False)) if not _alike(*pair)), None)
-            if step is None and problem:
-                report.fail(problem, task=USES if "uses[" in problem else None)
+            if problem and (step is None or (problem.task == NOT_SHARED and step == len(got) - 1)):
+                report.fail(f"{_head(case, len(got) - 1)}: {problem.fact}", task=problem.task)
             report.true(
                 step is None,
                 "what was returned, and the tokens of every sequence, after each append",
                 "" if step is None else _story(case, step, got[step], want[step]),
-                got=[(r, tokens) for r, tokens, _ in got],
+                got=[each[:2] for each in got],
                 mistakes=MISTAKES,
                 given=(case,),
-                task=None if step is None else _task_of(case, step, got[step], want[step]),
+                task=_task_of(got[step], want[step], case.appends[step][1]) if step is not None else None,
             )
             report.at_most(
                 "blocks in use beyond those needed",
@@ -130,82 +118,44 @@ def check_16_1(report: Report, append: Append) -> None:
 
 
 def _most(trace: Trace) -> int:
-    return max((len(uses) for _, _, uses in trace), default=0)
+    return max((step.in_use for step in trace), default=0)
 
 
-def _task_of(case: Case, step: int, got: tuple, want: tuple) -> str:
-    if got[0] != want[0] and want[0] is False:
-        return "If a block is needed and none is free, return False, and change nothing."
-    if got[0] != want[0]:
-        return "Return True when the token has been appended."
-    if any(got[1].get(name) != tokens for name, tokens in want[1].items() if name != _name(case, step)):
-        return "A token is never written into a block that another sequence lists, too."
-    return "it puts `token` behind the last token of the sequence `name`."
+def _task_of(got: Step, want: Step, name: str) -> str | None:
+    """The sentence of the task that an append to this sequence violates."""
+    if want.returned is False:
+        return NO_BLOCK
+    if got.returned != want.returned:
+        return APPENDED
+    if any(got.tokens.get(other) != tokens for other, tokens in want.tokens.items() if other != name):
+        return NOT_SHARED
+    return COPY if want.shared else PLACE
 
 
-def _name(case: Case, step: int) -> str:
-    """The sequence of append number ``step``."""
-    return [operation[1] for operation in case.operations if operation[0] == "append"][step]
+def _alike(got: Step, want: Step) -> bool:
+    return got[:2] == want[:2]
 
 
-def _alike(got: tuple, want: tuple) -> bool:
-    return got[0] == want[0] and got[1] == want[1]
+def _head(case: Case, step: int) -> str:
+    name = case.appends[step][1]
+    return f"append number {step + 1}, to sequence {name!r} (blocks of {case.size}, {case.blocks} in all)"
 
 
-def _story(case: Case, step: int, got: tuple, want: tuple) -> str:
-    head = f"append number {step + 1}, to sequence {_name(case, step)!r} (blocks of {case.size}, {case.blocks} in all)"
-    if got[0] != want[0]:
-        return f"{head} returns {got[0]!r:.40}, expected {want[0]}"
-    name = next(name for name in want[1] if got[1].get(name) != want[1][name])
-    found, expected = got[1].get(name) or [], want[1][name]
-    return f"{head}: sequence {name!r} then ends with {found[-6:]!r:.80}, expected {expected[-6:]!r:.80}"
+def _story(case: Case, step: int, got: Step, want: Step) -> str:
+    if got.returned != want.returned:
+        return f"{_head(case, step)} returns {got.returned!r:.40}, expected {want.returned}"
+    name = next(name for name in want.tokens if got.tokens.get(name) != want.tokens[name])
+    found, expected = _around(got.tokens.get(name), want.tokens[name])
+    return f"{_head(case, step)}: sequence {name!r} is then {found}, expected {expected}"
 
 
-def _run(append: Append, case: Case) -> tuple[Trace, str | None]:
-    """The trace of a case, up to the first damage that can be told at once, and that damage."""
-    memory = Memory(case.size, [[None] * case.size for _ in range(case.blocks)], [0] * case.blocks)
-    trace: Trace = []
-    for kind, name, *of in case.operations:
-        if kind == "new":
-            memory.tables[name], memory.lengths[name] = [], 0
-        elif kind == "fork":
-            memory.tables[name], memory.lengths[name] = list(memory.tables[of[0]]), memory.lengths[of[0]]
-            for block in memory.tables[name]:
-                memory.uses[block] += 1
-        elif kind == "free":
-            for block in memory.tables.pop(name):
-                memory.uses[block] -= 1
-            del memory.lengths[name]
-        else:
-            token = f"{name}{len(trace)}"
-            returned = append(memory, name, token)
-            trace.append((returned, _contents(memory), sorted(use for use in memory.uses if use)))
-            if problem := _damage(memory, case):
-                return trace, f"append number {len(trace)}, to sequence {name!r}: {problem}"
-    return trace, None
-
-
-def _contents(memory: Memory) -> dict[str, list[Any]]:
-    found = {}
-    for name, table in memory.tables.items():
-        slots = [slot for block in table for slot in memory.blocks[block]]
-        found[name] = slots[: memory.lengths[name]]
-    return found
-
-
-def _damage(memory: Memory, case: Case) -> str | None:
-    listed = [block for table in memory.tables.values() for block in table]
-    if len(memory.blocks) != case.blocks or any(len(block) != case.size for block in memory.blocks):
-        return f"there must be {case.blocks} blocks of {case.size} slots, as before"
-    for block, uses in enumerate(memory.uses):
-        if uses != listed.count(block):
-            return f"uses[{block}] is {uses}, and {listed.count(block)} tables list block {block}"
-    for name, table in memory.tables.items():
-        if memory.lengths[name] > len(table) * case.size:
-            return (
-                f"sequence {name!r} has {memory.lengths[name]} tokens and {len(table)} blocks of {case.size}"
-            )
-    return None
+def _around(got: Any, want: list[Any]) -> tuple[str, str]:
+    """Both as text; of long ones only what follows the part that they have in common."""
+    same = next(
+        (i for i, pair in enumerate(zip(got or [], want, strict=False)) if pair[0] != pair[1]), len(want)
+    )
+    start = max(0, same - 2) if len(want) > 9 else 0
+    return tuple(f"{'… ' if start else ''}{(each or [])[start:]!r:.80}" for each in (got, want))
 
 
 # ---- the reference, and likely mistakes as variations of it -----------------------------------------------------
@@ -215,23 +165,23 @@ def _append(memory: Memory, name: str, token: Any, mistake: str = "") -> bool:
     table, length, size = memory.tables[name], memory.lengths[name], memory.size
     place = length % size
     shared = place > 0 and memory.uses[table[-1]] > 1
-    if mistake == "never copies":
-        shared = False
     if mistake == "always copies":
         shared = place > 0
     if mistake == "copies a full block":
         shared = bool(table) and memory.uses[table[-1]] > 1
     if place == 0 or shared:
-        free = next((block for block, uses in enumerate(memory.uses) if uses == 0), None)
+        usable = [block for block, uses in enumerate(memory.uses) if uses == 0]
+        if mistake == "free only if empty":
+            usable = [block for block in usable if memory.blocks[block] == [None] * size]
+        free = usable[0] if usable else None
         if mistake == "length first":
             memory.lengths[name] += 1
-        if free is None:
+        if free is None or (mistake == "block 0 is none" and free == 0):
             return False
         memory.uses[free] = 1
         if shared:
-            old = table.pop()
-            if mistake != "old use stays":
-                memory.uses[old] -= 1
+            old = table[-1] if mistake == "copy behind" else table.pop()
+            memory.uses[old] -= 1
             if mistake != "empty copy":
                 memory.blocks[free][:] = memory.blocks[old]
         table.append(free)
@@ -255,25 +205,25 @@ def _reference(memory: Memory, name: str, token: Any) -> bool:
 
 def _by(mistake: str) -> Callable[[Case], list[tuple[Any, dict[str, list[Any]]]]]:
     def program(case: Case) -> list[tuple[Any, dict[str, list[Any]]]]:
-        trace, _ = _run(lambda memory, name, token: _append(memory, name, token, mistake), case)
-        return [(returned, tokens) for returned, tokens, _ in trace]
+        trace, _ = run(lambda memory, name, token: _append(memory, name, token, mistake), case)
+        return [step[:2] for step in trace]
 
     return program
 
 
 def _beyond(mistake: str) -> Callable[[Case], int]:
     def program(case: Case) -> int:
-        trace, _ = _run(lambda memory, name, token: _append(memory, name, token, mistake), case)
-        return _most(trace) - _most(_run(_reference, case)[0])
+        trace, _ = run(lambda memory, name, token: _append(memory, name, token, mistake), case)
+        return _most(trace) - _most(run(_reference, case)[0])
 
     return program
 
 
 MISTAKES: dict[str, Callable[[Case], Sequence[Any]]] = {
-    "when a token is written into a shared block without a copy, so that other sequences see it": _by(
-        "never copies"
-    ),
     "when the last block is copied although no other sequence lists it": _by("always copies"),
+    "when the copy is put behind the shared block, and not in its place": _by("copy behind"),
+    "when a free block is not taken because old tokens stand in it": _by("free only if empty"),
+    "when block 0 is taken for no block": _by("block 0 is none"),
     "when the copy is a fresh block without the tokens of the old one": _by("empty copy"),
     "when the copy gets the token, and the sequence's table still lists the old block": _by("table not told"),
     "when the length is raised before it is known that a block is free": _by("length first"),

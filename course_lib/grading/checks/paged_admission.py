@@ -65,6 +65,7 @@ def check_16_3(report: Report, admit: Admit) -> None:
     for case in cases:  # first all runs: what a rule did in every case is evidence for the likely mistake
         with report.case(case.name):
             served[case.name] = serve_by(admit, *case[1:])
+    did = [run.admitted for run in served.values()]
     for case in cases:
         if case.name not in served:
             continue
@@ -79,7 +80,7 @@ def check_16_3(report: Report, admit: Admit) -> None:
                 not found.problem,
                 "every request is served, and blocks never run out",
                 found.problem,
-                got=[run.admitted for run in served.values()],
+                got=did,
                 mistakes={sentence: partial(_admitted, rule) for sentence, rule in MISTAKES.items()},
                 given=(cases,),
                 task=PROGRESS if "none is admitted" in found.problem else TASK,
@@ -89,8 +90,10 @@ def check_16_3(report: Report, admit: Admit) -> None:
                 "steps more than the fewest",
                 len(found.history.steps) - fewest,
                 0,
-                mistakes={sentence: partial(_steps_more, rule, fewest) for sentence, rule in SLOW.items()},
-                given=given,
+                mistakes={
+                    sentence: partial(_steps_more, rule, fewest, did) for sentence, rule in SLOW.items()
+                },
+                given=(case, cases),
                 task="At each step as many are admitted as can be without running out later.",
             )
 
@@ -99,8 +102,9 @@ def _admitted(rule: Admit, cases: list[Case]) -> list[list[int]]:
     return [serve_by(rule, *case[1:]).admitted for case in cases]
 
 
-def _steps_more(rule: Admit, fewest: int, arrivals: list[Arrival], blocks: int, size: int) -> int:
-    return len(serve_by(rule, arrivals, blocks, size).history.steps) - fewest
+def _steps_more(rule: Admit, fewest: int, did: list[list[int]], case: Case, cases: list[Case]) -> int | None:
+    """None where the rule does not admit as the answer did in every case: a number of steps is little evidence."""
+    return len(serve_by(rule, *case[1:]).history.steps) - fewest if _admitted(rule, cases) == did else None
 
 
 # ---- the reference, and likely mistakes -----------------------------------------------------------------------------
@@ -140,6 +144,50 @@ def _tokens_only(all_: Pairs, blocks: int, size: int) -> bool:
     return max(totals) <= blocks * size
 
 
+def _rounded(count: Callable[[int, int], int]) -> Admit:
+    def fits(all_: Pairs, blocks: int, size: int) -> bool:
+        horizon = max(last - tokens for tokens, last in all_) + 1
+        return blocks >= max(
+            sum(count(n + t, size) for n, last in all_ if n + t <= last) for t in range(horizon)
+        )
+
+    return _rule(fits)
+
+
+def _until_these_end(running: Pairs, waiting: Pairs, blocks: int, size: int) -> int:
+    steps = max((last - tokens for tokens, last in running), default=0) + 1
+    return _greedy(
+        lambda a, blocks, size: _most(a, blocks, size, steps) <= blocks, running, waiting, blocks, size
+    )
+
+
+def _last_step_of_newcomer(running: Pairs, waiting: Pairs, blocks: int, size: int) -> int:
+    def fits(all_: Pairs, blocks: int, size: int) -> bool:
+        t = all_[-1][1] - all_[-1][0]
+        return sum(blocks_for(n + t, size) for n, last in all_ if n + t <= last) <= blocks
+
+    return _greedy(fits, running, waiting, blocks, size)
+
+
+def _held_too_long(all_: Pairs, blocks: int, size: int) -> bool:
+    horizon = max(last - tokens for tokens, last in all_) + 2
+    held = (
+        sum(blocks_for(min(n + t, last), size) for n, last in all_ if n + t <= last + 1)
+        for t in range(horizon)
+    )
+    return max(held) <= blocks
+
+
+def _newcomer_as_now(running: Pairs, waiting: Pairs, blocks: int, size: int) -> int:
+    free, count = blocks - sum(blocks_for(last, size) for _, last in running), 0
+    for tokens, _ in waiting:
+        free -= blocks_for(tokens, size)
+        if free < 0:
+            break
+        count += 1
+    return count
+
+
 def _newcomer_in_full(running: Pairs, waiting: Pairs, blocks: int, size: int) -> int:
     used, count = sum(blocks_for(tokens, size) for tokens, _ in running), 0
     for _, last in waiting:
@@ -176,8 +224,16 @@ MISTAKES: dict[str, Admit] = {
     "when the blocks that are needed must be fewer than there are, and not at most as many": _rule(
         lambda a, blocks, size: _most(a, blocks, size) < blocks
     ),
-    "when somebody who does not fit is passed over, and a later one is counted in their place": (
-        lambda running, waiting, blocks, size: _passing_over(running, waiting, blocks, size)
+    "when somebody who does not fit is passed over, and a later one is counted in their place": _passing_over,
+    "when the blocks of a request are rounded down": _rounded(lambda n, size: n // size),
+    "when a request whose last block is full counts with one block more": _rounded(
+        lambda n, size: n // size + 1
+    ),
+    "when the steps after the end of those in the cache are not looked at": _until_these_end,
+    "when only the last step of each newcomer is looked at": _last_step_of_newcomer,
+    "when newcomers count with their present blocks, and those in the cache with all of theirs": _newcomer_as_now,
+    "when at least one is always admitted, whether or not it fits": lambda running, waiting, blocks, size: (
+        max(min(1, len(waiting)), _furthest(running, waiting, blocks, size))
     ),
     "when all who wait are admitted": lambda running, waiting, blocks, size: len(waiting),
     "when nobody is ever admitted": lambda running, waiting, blocks, size: 0,
@@ -189,6 +245,10 @@ SLOW: dict[str, Admit] = {
     "when only one request at a time is in the cache": lambda running, waiting, blocks, size: int(
         not running and bool(waiting)
     ),
+    "when nobody comes in before all in the cache have ended": lambda running, waiting, blocks, size: (
+        0 if running else _furthest(running, waiting, blocks, size)
+    ),
+    "when the blocks of a request count as used for one step after its last one": _rule(_held_too_long),
     "when at most one request comes in at a step": lambda running, waiting, blocks, size: min(
         1, _furthest(running, waiting, blocks, size)
     ),

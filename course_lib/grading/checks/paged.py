@@ -102,7 +102,7 @@ def check_16_1(report: Report, append: Append) -> None:
                 step is None,
                 "what was returned, and the tokens of every sequence, after each append",
                 "" if step is None else _story(case, step, got[step], want[step]),
-                got=[each[:2] for each in got],
+                got=[each[:3] for each in got],
                 mistakes=MISTAKES,
                 given=(case,),
                 task=_task_of(got[step], want[step], case.appends[step][1]) if step is not None else None,
@@ -203,10 +203,10 @@ def _reference(memory: Memory, name: str, token: Any) -> bool:
     return _append(memory, name, token)
 
 
-def _by(mistake: str) -> Callable[[Case], list[tuple[Any, dict[str, list[Any]]]]]:
-    def program(case: Case) -> list[tuple[Any, dict[str, list[Any]]]]:
+def _by(mistake: str) -> Callable[[Case], list[tuple[Any, dict[str, list[Any]], int]]]:
+    def program(case: Case) -> list[tuple[Any, dict[str, list[Any]], int]]:
         trace, _ = run(lambda memory, name, token: _append(memory, name, token, mistake), case)
-        return [step[:2] for step in trace]
+        return [step[:3] for step in trace]
 
     return program
 

@@ -43,12 +43,14 @@ class Step(NamedTuple):
 
     Args:
         tokens: sequence -> its tokens, afterwards.
+        listed: how many blocks all tables list together, afterwards.
         in_use: how many blocks are in use, afterwards.
         shared: whether another sequence listed the block in which the place of the new token was.
     """
 
     returned: Any
     tokens: dict[str, list[Any]]
+    listed: int
     in_use: int
     shared: bool
 
@@ -81,7 +83,8 @@ def run(append: Append, case: Case) -> tuple[Trace, Damage | None]:
             shared = memory.lengths[name] % case.size > 0 and memory.uses[memory.tables[name][-1]] > 1
             returned = append(memory, name, token)
             in_use = sum(uses > 0 for uses in memory.uses)
-            trace.append(Step(returned, _contents(memory), in_use, shared))
+            listed = sum(map(len, memory.tables.values()))
+            trace.append(Step(returned, _contents(memory), listed, in_use, shared))
             if problem := _damage(memory, case, token):
                 return trace, problem
     return trace, None

@@ -122,6 +122,7 @@ def _backward(
     *,
     scale: bool = True,
     scale_of_k: bool = True,
+    weighted: str = "difference",
     both_scales: bool = True,
     delta: str = "whole",
     again: bool = False,
@@ -140,7 +141,8 @@ def _backward(
         p = scores.softmax(-1) if again else (scores if plain else scores - logsumexp[..., None]).exp()
         dp = gradient @ v[:, part].transpose(-1, -2)
         row_sums = (p * dp).sum(-1, keepdim=True) if delta == "tile" else sums[delta]
-        ds = p * (dp - row_sums) * (factor if scale else 1.0)
+        by_s = {"difference": p * (dp - row_sums), "nothing": dp - row_sums, "first": p * dp - row_sums}
+        ds = by_s[weighted] * (factor if scale else 1.0)
         by_q = ds @ k[:, part] if last else by_q + ds @ k[:, part]
         by_k[:, part] = ds.transpose(-1, -2) @ q / (1.0 if scale_of_k else factor)
         by_v[:, part] = p.transpose(-1, -2) @ (gradient if v_of == "gradient" else output)
@@ -151,6 +153,8 @@ WRONG: dict[str, dict] = {
     "when the gradients of q and k are not divided by the root of the size": {"scale": False},
     "when the gradient of k is not divided by the root of the size, and that of q is": {"scale_of_k": False},
     "when the scores that are computed again are not divided by the root of the size": {"both_scales": False},
+    "when the gradient of the scores is not multiplied by the softmax": {"weighted": "nothing"},
+    "when the softmax multiplies the gradient, and the row sum is subtracted after it": {"weighted": "first"},
     "when no row sum is subtracted": {"delta": "none"},
     "when the row sum is taken over the keys of a tile alone": {"delta": "tile"},
     "when each tile has a softmax of its own": {"again": True},

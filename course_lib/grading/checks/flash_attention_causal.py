@@ -98,6 +98,7 @@ def _try(report: Report, attention: Attention, case: Causal) -> None:
     )
     one, seen = 4 * heads * size, ~hidden
     causal = ~_hidden(*before[:2], case.keys)
+    longer = ~_hidden(*before[:2], case.window, more=1)
     report.at_most(
         "FLOPs of matrix products",
         flops.get_total_flops(),
@@ -105,6 +106,8 @@ def _try(report: Report, attention: Attention, case: Causal) -> None:
         mistakes={
             "when no tile is skipped": one * _tiles(seen, case, visible=False),
             "when tiles before the window are not skipped": one * _tiles(causal, case),
+            "when a tile is computed whose last key is the last one before the window": one
+            * _tiles(longer, case),
             "when each product is computed twice": 2 * one * _tiles(seen, case),
         },
         task="Two matrix products for each tile in which some query of the tile sees some key of the tile, and none "

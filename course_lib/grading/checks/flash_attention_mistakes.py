@@ -91,6 +91,7 @@ def _tiled(
     each: bool = False,
     whole_keys: bool = False,
     no_maximum: bool = False,
+    begin: float = -math.inf,
     result: Callable[[Tensor, Tensor], Tensor] = lambda largest, total: largest + total.log(),
 ) -> tuple[Tensor, Tensor]:
     """Attention tile by tile, wrong in one thing."""
@@ -98,7 +99,7 @@ def _tiled(
     q, k, v = q.float(), k.float(), v.float()
     outputs, sums = [], []
     for rows in q.split(tile_rows, -2):
-        largest = rows.new_full(rows.shape[:-1], -math.inf)
+        largest = rows.new_full(rows.shape[:-1], begin)
         total, output, tiles = torch.zeros_like(largest), torch.zeros_like(rows), 0
         for start in range(0, keys - keys % tile_keys if whole_keys else keys, tile_keys):
             scores = rows @ k[..., start : start + tile_keys, :].transpose(-1, -2)
@@ -129,6 +130,7 @@ WRONG_TILES: dict[str, dict] = {
     "when each tile has a softmax of its own, and the tiles are averaged": {"each": True},
     "when a smaller tile of keys at the end is left out": {"whole_keys": True},
     "when no maximum is subtracted": {"no_maximum": True},
+    "when the running maximum begins with 0": {"begin": 0.0},
 }
 TILED_OUTPUTS = {s: lambda *given, o=o: _tiled(*given, **o)[0] for s, o in WRONG_TILES.items()}
 TILED_LOGSUMEXPS = {

@@ -49,6 +49,13 @@ def _square(n: int, d: int, memory: int) -> tuple[int, int]:
     return side, side
 
 
+def _largest_area(n: int, d: int, memory: int) -> tuple[int, int]:
+    sizes = range(STEP, n + 1, STEP)
+    return max(
+        ((r, c) for r in sizes for c in sizes if _held(r, c, d) <= memory), key=lambda tile: tile[0] * tile[1]
+    )
+
+
 @check
 def check_15_5(report: Report, choose: Choose) -> None:
     for n, d, memory in CASES:
@@ -77,7 +84,7 @@ def _try(report: Report, choose: Choose, n: int, d: int, memory: int) -> None:
         "numbers moved",
         _moved(n, d, r, c),
         _moved(n, d, *_best(n, d, memory)),
-        mistakes={s: _moved(n, d, *program(n, d, memory)) for s, program in MORE.items()},
+        mistakes={s: lambda p=program: _moved(n, d, *p(n, d, memory)) for s, program in MORE.items()},
         task="No other tiles that fit move fewer numbers.",
     )
 
@@ -91,4 +98,7 @@ TOO_MUCH = {
 MORE: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     "when the tile of queries is as large as possible": _largest,
     "when the tiles are square, and as large as possible": _square,
+    "when the tile of scores is as large as possible": _largest_area,
+    "when tiles that fill the fast memory exactly are refused": lambda n, d, memory: _best(n, d, memory - 1),
+    "when each number is counted as two bytes": lambda n, d, memory: _best(n, d, memory // 2),
 }

@@ -142,7 +142,8 @@ class LoRALinear(nn.Module):
         return any(p.requires_grad for p in self.parameters())
 
     def versions(self) -> list[int]:
-        """PyTorch counts the changes of a tensor in place."""
+        """PyTorch counts the changes of a tensor in place, but not those that ZeRO makes through its flat buffer: after
+        training with ZeRO in eval mode, call ``model.eval()`` once more."""
         return [p._version for p in self.parameters()]
 
     def is_sharded(self) -> bool:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("methods_compared"),
+    default=Path("runs/methods_compared"),
     show_default=True,
     help="Folder of the results.",
 )

@@ -49,8 +49,9 @@ def main(out: Path, methods: str, seeds: int, lrs: str | None, **values: object)
     """Compare ways of fine-tuning a pretrained BERT, each at its own best learning rate.
 
     Each method is trained under seed 0 at several learning rates, and from several
-    starts where it has them. What is best on the validation part is trained under the
-    other seeds. The table shows their accuracy on the test part, which decides nothing.
+    starts where it has them. The one that is best on the validation part is trained
+    under the other seeds, too. The table shows the accuracy of all seeds on the test
+    part, on which nothing is chosen.
 
     A finished run is kept and is not computed again, so the command can be stopped at
     any time and given again. With 3 seeds a method takes 7 runs or more.

@@ -54,13 +54,12 @@ def merged_once(
     return pair, {joined(word, pair, new, **how): count for word, count in words.items()}
 
 
+ACROSS = "when the last id of a word and the first of the next are counted as a pair"
 MERGING: dict[str, Callable[..., Any]] = {
     "when each word counts once, however often it stands in the text": partial(
         merged_once, mistake="words once"
     ),
-    "when the last id of a word and the first of the next are counted as a pair": (
-        partial(merged_once, mistake="across")
-    ),
+    ACROSS: partial(merged_once, mistake="across"),
     "when of several pairs with the same count the one that was seen first is taken": (
         partial(merged_once, mistake="first")
     ),

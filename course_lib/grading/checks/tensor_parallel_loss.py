@@ -80,8 +80,9 @@ def _losses(logits: Tensor, targets: Tensor, sizes: Sequence[int], mistake: str)
     owner = torch.arange(p).repeat_interleave(torch.tensor(list(sizes)))[targets.where(kept, 0)]
     of_target = x.gather(1, targets.where(kept, 0)[:, None])[:, 0]
     count = kept.sum()
+    shifted = [(part - largest[:, None]).float() for part in parts]  # exp(-200) is 0 in 32 bits alone
     if mistake == "own sum":
-        sums = [(part - largest[:, None]).exp().sum(1).log() for part in parts]
+        sums = [part.exp().sum(1).log() for part in shifted]
         return [(s - of_target + largest)[kept].sum() / count for s in sums]
     if mistake == "own largest again":
         total = sum((part - m[:, None]).exp().sum(1) for part, m in zip(parts, own, strict=True))
@@ -90,7 +91,7 @@ def _losses(logits: Tensor, targets: Tensor, sizes: Sequence[int], mistake: str)
         total = sum((part - m[:, None]).exp().sum(1) for part, m in zip(parts, own, strict=True))
         each = total.log() - (of_target - own.gather(0, owner[None])[0])
     elif mistake == "no sums":
-        sums = [(part - largest[:, None]).exp().sum(1).log() for part in parts]
+        sums = [part.exp().sum(1).log() for part in shifted]
         each = [s - (of_target - largest) * (owner == rank) for rank, s in enumerate(sums)]
         return [one[kept].sum() / count for one in each]
     elif mistake in REACHED:

@@ -259,7 +259,7 @@ def check_02_3(report: Report, pool: Callable[..., Tensor], attend: Callable[...
                 given=given,
                 task="Query head i uses the KV head `i // (heads // kv_heads)`. The last query stands at the place "
                 "of the last key, and each query sees the keys up to its own place. Scores are divided by the "
-                "root of `size`.",
+                "root of `size`",
             )
             unchanged = all(a.equal(b) for a, b in zip((q, k, v), given, strict=True))
             report.true(unchanged, "the inputs are as they were", "`q`, `k` or `v` has been changed in place")

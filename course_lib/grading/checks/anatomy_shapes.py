@@ -124,7 +124,7 @@ def check_02_5(
                     mistakes=sizes.LONGEST,
                     given=(given, memory, 2),
                     task="how many tokens' keys and values fit into `memory` bytes beside the weights, which also "
-                    "have `itemsize` bytes for a number. It is 0 where the weights alone do not fit.",
+                    "have `itemsize` bytes for a number. It is 0 where the weights alone do not fit",
                 )
             report.true(
                 config == given, "the configuration is as it was", "`config` has been changed in place"

@@ -78,7 +78,7 @@ def _try(report: Report, choose: Choose, n: int, d: int, memory: int) -> None:
         mistakes={s: lambda o=o: _best(n, d, memory, **o) for s, o in TOO_MUCH.items()},
         given=(),
         task="At once there are in it a tile of q and one of the output, of r × d numbers each, a tile of k and one of "
-        "v, of c × d numbers each, and a tile of scores, of r × c numbers.",
+        "v, of c × d numbers each, and a tile of scores, of r × c numbers",
     )
     report.at_most(
         "numbers moved",

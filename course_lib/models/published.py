@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -9,6 +11,15 @@ from course_lib.models.falcon import Falcon, FalconConfig
 from course_lib.models.llama import Llama, LlamaConfig
 
 CHATGLM = {"qkv_bias": True, "partial_rotary_factor": 0.5, "rope_interleaved": True, "fused_gate_up": True}
+
+CHATGLM2 = LlamaConfig(
+    vocab_size=65024,
+    intermediate_size=13696,
+    num_hidden_layers=28,
+    num_key_value_heads=2,
+    max_position_embeddings=32768,
+    **CHATGLM,
+)
 
 CONFIGURATIONS: dict[str, LlamaConfig | FalconConfig] = {
     "LLaMA-7B": LlamaConfig(max_position_embeddings=2048, rms_norm_eps=1e-6),
@@ -19,22 +30,8 @@ CONFIGURATIONS: dict[str, LlamaConfig | FalconConfig] = {
         num_attention_heads=64,
         num_key_value_heads=8,
     ),
-    "ChatGLM2-6B": LlamaConfig(
-        vocab_size=65024,
-        intermediate_size=13696,
-        num_hidden_layers=28,
-        num_key_value_heads=2,
-        max_position_embeddings=32768,
-        **CHATGLM,
-    ),
-    "ChatGLM3-6B": LlamaConfig(
-        vocab_size=65024,
-        intermediate_size=13696,
-        num_hidden_layers=28,
-        num_key_value_heads=2,
-        max_position_embeddings=8192,
-        **CHATGLM,
-    ),
+    "ChatGLM2-6B": CHATGLM2,
+    "ChatGLM3-6B": replace(CHATGLM2, max_position_embeddings=8192),
     "Falcon-7B": FalconConfig(),
     "Falcon-40B": FalconConfig(
         hidden_size=8192,

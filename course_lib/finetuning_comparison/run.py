@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.data.sharding import batches
 from course_lib.finetuning.freeze import ParameterCount, count_parameters
-from course_lib.methods_compared.methods import METHODS
+from course_lib.finetuning_comparison.methods import METHODS
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.training.loop import cross_entropy

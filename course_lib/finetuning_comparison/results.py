@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from course_lib.methods_compared.methods import METHODS, NAMES, PROBE
-from course_lib.methods_compared.run import CATEGORIES, Setting
+from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE
+from course_lib.finetuning_comparison.run import CATEGORIES, Setting
 
 Run = dict[str, Any]
 

@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:  # torch takes seconds to import: help does without
     from course_lib.data.finetuning_tasks import Task
-    from course_lib.methods_compared.run import Setting
+    from course_lib.finetuning_comparison.run import Setting
     from course_lib.models.bert import Bert
 
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/methods_compared"),
+    default=Path("runs/finetuning_comparison"),
     show_default=True,
     help="Folder of the results.",
 )
@@ -57,7 +57,7 @@ def main(out: Path, methods: str, seeds: int, lrs: str | None, **values: object)
     any time and given again. With 3 seeds a method takes 7 runs or more.
 
     \b
-    python -m course_lib.methods_compared --methods probe,full,lora-all-r8 --out results
+    python -m course_lib.finetuning_comparison --methods probe,full,lora-all-r8 --out results
     """
     try:
         _compare(out, methods, range(seeds), lrs, values)
@@ -69,10 +69,10 @@ def main(out: Path, methods: str, seeds: int, lrs: str | None, **values: object)
 
 def _compare(out: Path, methods: str, seeds: range, lrs: str | None, values: dict) -> None:
     rates = None if lrs is None else _rates(lrs)
-    from course_lib.methods_compared.compare import Comparison
-    from course_lib.methods_compared.methods import checked_names
-    from course_lib.methods_compared.results import Runs, markdown
-    from course_lib.methods_compared.run import Setting
+    from course_lib.finetuning_comparison.compare import Comparison
+    from course_lib.finetuning_comparison.methods import checked_names
+    from course_lib.finetuning_comparison.results import Runs, markdown
+    from course_lib.finetuning_comparison.run import Setting
 
     names = checked_names(methods)
     like = Setting(method="", start="", lr=0, seed=0, **values)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from course_lib.data.finetuning_tasks import Task
-from course_lib.methods_compared.methods import METHODS, PROBE
-from course_lib.methods_compared.probe import STRENGTHS, Probe
-from course_lib.methods_compared.results import Line, Run, Runs, best, lines
-from course_lib.methods_compared.run import Setting, train_one
+from course_lib.finetuning_comparison.methods import METHODS, PROBE
+from course_lib.finetuning_comparison.probe import STRENGTHS, Probe
+from course_lib.finetuning_comparison.results import Line, Run, Runs, best, lines
+from course_lib.finetuning_comparison.run import Setting, train_one
 from course_lib.models.bert import Bert
 
 Told = Callable[[str, int, int], None]  # what is being done, steps done, steps in all

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.finetuning.freeze import ParameterCount
-from course_lib.methods_compared.run import Setting, measured, trimmed
+from course_lib.finetuning_comparison.run import Setting, measured, trimmed
 from course_lib.models.bert import Bert
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # C, chosen on the validation part as the learning rates are

@@ -5,12 +5,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import course_lib.methods_compared.cli as command
+import course_lib.finetuning_comparison.cli as command
 from course_lib.data.finetuning_tasks import Part, Task
-from course_lib.methods_compared.compare import Comparison
-from course_lib.methods_compared.methods import METHODS, NAMES, PROBE, TEXT, checked_names
-from course_lib.methods_compared.results import Runs, best, lines, markdown
-from course_lib.methods_compared.run import Setting, evaluate, train_one, trimmed, warmed_up
+from course_lib.finetuning_comparison.compare import Comparison
+from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE, TEXT, checked_names
+from course_lib.finetuning_comparison.results import Runs, best, lines, markdown
+from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer
 from course_lib.training.loop import accuracy

@@ -10,3 +10,9 @@ import course_lib  # noqa: F401  before any test imports Triton, for which it ch
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--draw", default="0", help="other inputs for the answers in tests/wrong_answers: 1, 2, …"
+    )

@@ -28,6 +28,9 @@ full (``source``)::
         ...
     '''
 
+Learners are graded on other inputs each time (``Report.seed``). Here the inputs follow from the test's name, so that
+a test gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
+
 The check cells run here in this process, on the answer alone, and their ranks stay from one answer to the next. That
 the grader, which starts new ones, sees the same through a kernel is tested once per chapter: the solution earns every
 point.
@@ -35,18 +38,20 @@ point.
 
 import functools
 import linecache
+import random
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from course_lib.grading import ranks
 from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
-from course_lib.grading.report import TARGET
+from course_lib.grading.report import TARGET, Report
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -58,6 +63,15 @@ def ranks_that_stay():
     """Hundreds of answers on ranks: to start new ones for each case would take most of the time."""
     with ranks.kept():
         yield
+
+
+@pytest.fixture(autouse=True)
+def inputs_that_follow_from_the_name(request, monkeypatch):
+    name = f"{request.config.getoption('--draw')} {request.node.name}"
+    draws = random.Random(name)
+    monkeypatch.setattr(Report, "seed", lambda report: draws.randrange(2**31))
+    random.seed(name)
+    torch.manual_seed(draws.randrange(2**31))  # for answers that draw on their own
 
 
 @functools.cache

@@ -33,6 +33,7 @@ def _drawn(seed: int, count: int, blocks: int, size: int, longest: int) -> list[
 
 
 def _cases(seed: int) -> list[Case]:
+    """All but the last are fixed, and any two mistakes below differ in one of these: hints do not hang on the draw."""
     return [
         Case("one request that fills the cache", [Arrival(3, 6)], 2, 4),
         Case("two requests that fit together exactly", [Arrival(4, 5), Arrival(4, 5)], 4, 4),
@@ -53,7 +54,7 @@ def _cases(seed: int) -> list[Case]:
             4,
         ),
         Case("nobody waits for a while", [Arrival(3, 2), Arrival(3, 2, 9)], 2, 4),
-        Case("blocks of 1", _drawn(7, 8, 12, 1, 10), 12, 1),
+        Case("blocks of 1", _drawn(0, 8, 12, 1, 10), 12, 1),
         Case("20 requests", _drawn(seed, 20, 14, 4, 40), 14, 4),
     ]
 

@@ -1,8 +1,7 @@
 """Pipeline parallelism by hand: each rank holds some stages of the model, and microbatches pass through all of them.
 
-First the naive way: a microbatch goes through all stages and back before the next one enters, so one rank computes
-while all others wait. Then ``Pipeline``, which executes any ``Schedule`` of the simulator: several microbatches are
-under way at once, and the schedule says in which order each rank works on them.
+``Pipeline`` executes any ``Schedule`` of the simulator: several microbatches are under way at once, and the schedule
+says in which order each rank works on them. The naive way, one microbatch at a time, is in ``naive.py``.
 """
 
 from __future__ import annotations
@@ -16,13 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.pipeline.messages import (
-    Messages,
-    input_of,
-    receive_tensors,
-    send_tensors,
-    telling,
-)
+from course_lib.pipeline.messages import Messages, input_of, telling
 from course_lib.pipeline.microbatches import (
     Batch,
     LossFunction,
@@ -32,61 +25,11 @@ from course_lib.pipeline.microbatches import (
 )
 from course_lib.pipeline.split_backward import SplitBackward
 from course_lib.pipeline.stage_modules import StageModules, check_stages
-from course_lib.pipeline.stages import as_tuple, one_or_all
+from course_lib.pipeline.stages import as_tuple, gradients_of, one_or_all
 from course_lib.pipeline.tied import TiedGradients
 from course_lib.runtime import trace
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.validate import validate_schedule
-
-
-class NaivePipeline(StageModules):
-    """One microbatch at a time, and every message is waited for. Each rank holds one stage.
-
-    Args:
-        stages: this rank's stage, by its number.
-        mesh: the ranks, one axis.
-        loss_fn: ``(output, targets)`` to the sum of the losses.
-    """
-
-    def __init__(
-        self, stages: Mapping[int, nn.Module], mesh: DeviceMesh, loss_fn: LossFunction = sum_cross_entropy
-    ) -> None:
-        super().__init__(stages)
-        self.rank, self.last, self.group = mesh.get_local_rank(), mesh.size() - 1, mesh.get_group()
-        self.loss_fn, self.mesh = checked_loss(loss_fn), mesh
-        self.tied = TiedGradients(self.modules, mesh, rank_of=lambda stage: stage)
-        if list(stages) != [self.rank]:
-            raise ValueError(f"rank {self.rank} must hold the stage {self.rank} alone, not {list(stages)}")
-
-    def step(self, microbatches: Sequence[Batch], tokens: float | None = None) -> Tensor | None:
-        """Forward and backward of all microbatches; see ``Pipeline.step``."""
-        if tokens is None and self.rank == self.last:
-            tokens = count_tokens(microbatches)
-        self.loss = None
-        with self.tied.of_step():
-            for i, microbatch in enumerate(microbatches):
-                self.forward_and_backward(i, microbatch, tokens)
-        return self.loss
-
-    def forward_and_backward(self, i: int, microbatch: Batch, tokens: float | None) -> None:
-        *inputs, targets = microbatch
-        if self.rank > 0:
-            inputs = receive_tensors(self.rank - 1, self.group)
-        with trace.span("compute", f"F{i}"):
-            outputs = as_tuple(self.modules[self.rank](*inputs))
-        if self.rank < self.last:
-            send_tensors(outputs, self.rank + 1, self.group)
-            outputs = [t for t in outputs if t.requires_grad]
-            gradients = receive_tensors(self.rank + 1, self.group)
-        else:
-            outputs = [self.loss_fn(one_or_all(outputs), targets) / tokens]
-            gradients = [torch.ones_like(outputs[0])]
-            self.loss = outputs[0].detach() + (0 if self.loss is None else self.loss)
-        with trace.span("compute", f"B{i}"):
-            if outputs:
-                torch.autograd.backward(outputs, gradients)
-        if self.rank > 0:
-            send_tensors(gradients_of(inputs), self.rank - 1, self.group)
 
 
 class Pipeline(StageModules):
@@ -229,8 +172,3 @@ class Pipeline(StageModules):
     def backward_weight(self, stage: int, i: int, _: Sequence[Tensor]) -> Sequence[Tensor]:
         self.split.pop((stage, i)).weights()
         return ()
-
-
-def gradients_of(inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Zeros where a stage did not use its input."""
-    return [torch.zeros_like(t) if t.grad is None else t.grad for t in inputs if t.requires_grad]

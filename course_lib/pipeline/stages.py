@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -229,3 +230,8 @@ CHAINS: dict[type[nn.Module], Chain] = {
     },
     nn.Sequential: ("*",),
 }
+
+
+def gradients_of(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Zeros where a stage did not use its input."""
+    return [torch.zeros_like(t) if t.grad is None else t.grad for t in inputs if t.requires_grad]

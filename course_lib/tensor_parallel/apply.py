@@ -37,7 +37,7 @@ STYLES = {
     "enter": "the input enters through f (g)",
     "column": "cut by columns",
     "heads": "cut by columns, whole heads",
-    "kv heads": "cut by columns, whole heads, which several ranks hold where there are fewer heads than ranks",
+    "kv heads": "cut by columns, whole heads; where heads are fewer than ranks, several ranks have the same head",
     "copied": "whole on every rank, which computes a part of its gradient (A of LoRA, before a B cut by columns)",
     "core": "attention on this rank's heads: dropout differs by rank",
     "row": "cut by rows; the output leaves through g (g-bar)",

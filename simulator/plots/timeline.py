@@ -25,7 +25,7 @@ COLOURS = {
     "send": ("#8a8a8a", "#8a8a8a"),
     "all-gather": ("#e8c547", "#e8c547"),
     "reduce-scatter": ("#6b4c9a", "#6b4c9a"),
-    "all-reduce": ("#6b4c9a", "#6b4c9a"),
+    "all-reduce": ("#1f7a6d", "#1f7a6d"),
     "update": ("#4d4d4d", "#4d4d4d"),
     "other": ("#b9b9b9", "#b9b9b9"),
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from course_lib.models.bart import Bart, attention_masks
 from course_lib.models.kv_cache import Cache, KVCache
 
 
@@ -84,3 +85,28 @@ def choose(logits: Tensor, temperature: float = 0.0, generator: torch.Generator 
         return int(logits.argmax())
     probabilities = torch.softmax(logits.cpu().double() / temperature, dim=-1)
     return int(torch.multinomial(probabilities, 1, generator=generator))
+
+
+class BartWriter(nn.Module):
+    """A BART that has read its sources. From here on it is called as a GPT is, so ``generate`` takes it.
+
+    >>> start = [bart.config.decoder_start_token_id]                                  # doctest: +SKIP
+    >>> generate(BartWriter(bart, tokens, mask), [start] * len(tokens), 20)           # doctest: +SKIP
+
+    Args:
+        tokens, mask: the sources ``(batch, source)``, and where they are no padding. Dropout is turned off.
+    """
+
+    @torch.no_grad()
+    def __init__(self, bart: Bart, tokens: Tensor, mask: Tensor | None = None) -> None:
+        super().__init__()
+        self.bart = bart.eval()
+        self.keys, _ = attention_masks(mask, None)
+        self.memory = bart.model.encoder(tokens, self.keys)
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        if len(tokens) != len(self.memory):
+            raise ValueError(
+                f"{len(self.memory)} sources were read, and {len(tokens)} prompts came: give one each."
+            )
+        return self.bart.logits(self.bart.model.decoder(tokens, self.memory, self.keys, cache=cache))

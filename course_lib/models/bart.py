@@ -107,7 +107,8 @@ class BartAttention(nn.Module):
         """``mask``: true where a query may look at a key. ``attend`` is a cache's and takes the core's place."""
         read = x if memory is None else memory
         q, k, v = self.q_proj(x), self.k_proj(read), self.v_proj(read)
-        q, k, v = (y.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for y in (q, k, v))
+        heads = q.shape[-1] // self.head_size  # a rank may have a part of them
+        q, k, v = (y.unflatten(-1, (heads, self.head_size)).transpose(1, 2) for y in (q, k, v))
         attended = (attend or self.core)(q, k, v, mask)  # (batch, heads, target, size)
         return self.out_proj(attended.transpose(1, 2).flatten(2))  # (batch, target, hidden)
 

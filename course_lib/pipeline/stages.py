@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
+from course_lib.models.masked_words import BertMaskedWords
+from course_lib.pipeline.bart_stages import bart_chain
 from simulator.inputs.chunks import chunk_sizes
 from simulator.pipeline.actions import Schedule
 
@@ -140,6 +143,8 @@ def parts_of(
             raise ValueError(
                 f"there is a chain for {known}, and none for {type(model).__name__}: give one as chain="
             )
+    if callable(chain):
+        chain = chain(model)
     calls = chain if isinstance(chain, Mapping) else dict.fromkeys(chain, call)
     parts: dict[str, tuple[nn.Module | None, Call]] = {}
     first, count = 0, 0
@@ -152,21 +157,23 @@ def parts_of(
         except AttributeError:
             raise ValueError(f"{type(model).__name__} has no module {pattern.removesuffix('.*')}") from None
         if star:
-            first, count = len(parts), len(names)
+            first, count = (first if count else len(parts)), count + len(names)  # two lists follow each other
         parts |= found
     check_complete(model, parts)
     return parts, first, count or len(parts)
 
 
-def check_complete(model: nn.Module, parts: Mapping[str, object]) -> None:
+def check_complete(model: nn.Module, parts: Mapping[str, tuple[nn.Module | None, Call]]) -> None:
     """Refuse a chain under which a parameter would be lost, or a hook would no longer run."""
 
     def inside(name: str) -> bool:
         return any(name == part or name.startswith(f"{part}.") for part in parts)
 
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    # A module may have several names, of which one is enough.
+    held = {inner for module, _ in parts.values() if module is not None for inner in module.modules()}
     for name, _ in tensors:
-        if not inside(name):
+        if model.get_submodule(name.rpartition(".")[0]) not in held:
             raise ValueError(f"{name} is in no part of the chain {', '.join(parts)}")
     for name, module in model.named_modules():
         if not inside(name) and (
@@ -209,6 +216,10 @@ def bert_layer(layer: nn.Module, x: Tensor, *mask: Tensor) -> tuple[Tensor, ...]
     return layer(x, *mask), *mask
 
 
+def bert_words(predictions: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
+    return predictions(x)
+
+
 def bert_pooler(pooler: nn.Module | None, x: Tensor, *mask: Tensor) -> Any:
     return x if pooler is None else (x, pooler(x))
 
@@ -217,7 +228,7 @@ def bert_pooled(pooler: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
     return pooler(x)
 
 
-CHAINS: dict[type[nn.Module], Chain] = {
+CHAINS: dict[type[nn.Module], Chain | Callable[[Any], Chain]] = {
     GPT: ("embedding", "blocks.*", "norm", "head"),
     Llama: ("model.embed_tokens", "model.layers.*", "model.norm", "lm_head"),
     Bert: {"embeddings": bert_embeddings, "encoder.layer.*": bert_layer, "pooler": bert_pooler},
@@ -228,6 +239,12 @@ CHAINS: dict[type[nn.Module], Chain] = {
         "dropout": call,
         "classifier": call,
     },
+    BertMaskedWords: {
+        "bert.embeddings": bert_embeddings,
+        "bert.encoder.layer.*": bert_layer,
+        "cls.predictions": bert_words,
+    },
+    Bart: bart_chain,
     nn.Sequential: ("*",),
 }
 

@@ -35,6 +35,8 @@ from course_lib.tensor_parallel.vocab import VocabParallelEmbedding, embedding_s
 
 STYLES = {
     "enter": "the input enters through f (g)",
+    "enter both": "the first two inputs enter through f (g): what attends, and what is attended to",
+    "enter column": "the input enters through f (g); cut by columns",
     "column": "cut by columns",
     "heads": "cut by columns, whole heads",
     "kv heads": "cut by columns, whole heads; where heads are fewer than ranks, several ranks have the same head",
@@ -69,7 +71,7 @@ def apply_tensor_parallel(
     Args:
         mesh: one axis.
         table: for each name of a module (``*`` stands for one part of it) a style of ``STYLES``; None: the table of
-            the course's GPT, BERT or LLaMA.
+            the course's GPT, BERT, LLaMA or BART.
         sequence_parallel: norms, dropout and residual sums work on a p-th of the tokens on each rank.
 
     Raises:
@@ -108,7 +110,7 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
             styles |= _styles_inside(model, name, style)
     for name, style in styles.items():
         around = [name[:i] for i, letter in enumerate(name) if letter == "."]
-        if style in COLUMNS and not any(styles.get(outer) == "enter" for outer in around):
+        if style in COLUMNS and not any(styles.get(outer) in ("enter", "enter both") for outer in around):
             raise ValueError(
                 f"{name} is cut by columns, but no module around it has the style 'enter': its input would get "
                 "a part of its gradient"
@@ -147,9 +149,14 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
     """This rank's part of a module's weight."""
     module = model.get_submodule(name)
     kind = {"vocabulary": nn.Embedding, "positions": nn.Embedding}.get(style, nn.Linear)
-    if style in (*COLUMNS, "row", "vocabulary", "vocabulary head", "positions") and not isinstance(
-        module, kind
-    ):
+    if style in (
+        *COLUMNS,
+        "enter column",
+        "row",
+        "vocabulary",
+        "vocabulary head",
+        "positions",
+    ) and not isinstance(module, kind):
         raise ValueError(
             f"{name} is a {type(module).__name__}; the style {style!r} is for an nn.{kind.__name__}"
         )
@@ -159,7 +166,7 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
         raise ValueError(f"{name} cannot be cut by heads: no module around it has a head_size")
     try:
         match style:
-            case "column":
+            case "column" | "enter column":
                 return equal_shard(module.out_features, mesh)
             case "heads":
                 return equal_shard(module.out_features, mesh, unit=size, what="heads")
@@ -216,10 +223,12 @@ def _apply_style(
     else:
         operator, multiply = f, F.linear
         row_linear, embedding = RowParallelLinear, VocabParallelEmbedding
-    enter = partial(_on_first_input, operator, mesh)
+    enter = partial(_on_inputs, operator, mesh, 1)
     match style:
         case "enter":
             module.register_forward_pre_hook(enter)
+        case "enter both":
+            module.register_forward_pre_hook(partial(_on_inputs, operator, mesh, 2))
         case "column" | "heads" | "kv heads" | "copied":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             _replace(model, name, part)
@@ -227,7 +236,7 @@ def _apply_style(
             _replace(model, name, row_linear(module, mesh, shard))
         case "vocabulary":
             _replace(model, name, embedding(module, mesh))
-        case "vocabulary head":
+        case "vocabulary head" | "enter column":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             part.register_forward_pre_hook(enter)
             _replace(model, name, part)
@@ -239,7 +248,7 @@ def _apply_style(
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 use_own_random_state(module, mesh)
             if style == "positions":
-                module.register_forward_pre_hook(partial(_on_first_input, own_positions, mesh))
+                module.register_forward_pre_hook(partial(_on_inputs, own_positions, mesh, 1))
         case "whole" if sequence_parallel:
             module.register_forward_hook(lambda _module, _inputs, x: whole_sequence(x, mesh.get_group()))
 
@@ -253,14 +262,17 @@ def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
                 setattr(parent, child, new)
 
 
-def _on_first_input(
+def _on_inputs(
     operator: Callable[[Tensor, ProcessGroup], Tensor],
     mesh: DeviceMesh,
+    number: int,
     module: nn.Module,
     inputs: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    if not inputs:
-        raise ValueError(
-            f"{type(module).__name__} must get the tensor that it works on as its first argument, without a name"
+    """The operator on the first ``number`` inputs."""
+    if len(inputs) < number:
+        which = (
+            "the tensor that it works on as its first argument" if number == 1 else "its two tensors first"
         )
-    return operator(inputs[0], mesh.get_group()), *inputs[1:]
+        raise ValueError(f"{type(module).__name__} must get {which}, without a name")
+    return *(operator(x, mesh.get_group()) for x in inputs[:number]), *inputs[number:]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
+from course_lib.models.masked_words import BertMaskedWords
 
 GPT_TABLE = {
     "embedding.tokens": "vocabulary",
@@ -73,7 +75,45 @@ LLAMA_TABLE = {
     "lm_head": "vocabulary head",
 }
 
-TABLES = {GPT: GPT_TABLE, Bert: BERT_TABLE, Llama: LLAMA_TABLE}
+# No pooler. The head goes on with each rank's own tokens, so the encoder's output is not made whole.
+MASKED_WORDS_TABLE = {
+    **{f"bert.{name}": BERT_TABLE[name] for name in BERT_TABLE if name not in ("encoder", "pooler.dense")},
+    "cls.predictions.transform.dense": "sequence",
+    "cls.predictions.transform.LayerNorm": "sequence",
+    "cls.predictions.decoder": "vocabulary head",
+}
+
+BART_TABLE = {
+    "model.shared": "vocabulary",
+    "model.*.embed_positions": "positions",
+    "model.*.layernorm_embedding": "sequence",
+    "model.*.dropout": "sequence",
+    "model.*.layers.*.self_attn": "enter",
+    "model.*.layers.*.self_attn_dropout": "sequence",
+    "model.*.layers.*.self_attn_layer_norm": "sequence",
+    "model.*.layers.*.encoder_attn": "enter both",  # the target's tokens and the memory
+    "model.*.layers.*.encoder_attn_dropout": "sequence",
+    "model.*.layers.*.encoder_attn_layer_norm": "sequence",
+    "model.*.layers.*.*.q_proj": "heads",
+    "model.*.layers.*.*.k_proj": "kv heads",
+    "model.*.layers.*.*.v_proj": "kv heads",
+    "model.*.layers.*.*.core": "core",
+    "model.*.layers.*.*.out_proj": "row",
+    "model.*.layers.*.fc1": "enter column",
+    "model.*.layers.*.activation_dropout": "core",
+    "model.*.layers.*.fc2": "row",
+    "model.*.layers.*.final_dropout": "sequence",
+    "model.*.layers.*.final_layer_norm": "sequence",
+    "lm_head": "vocabulary head",
+}
+
+TABLES = {
+    GPT: GPT_TABLE,
+    Bert: BERT_TABLE,
+    BertMaskedWords: MASKED_WORDS_TABLE,
+    Llama: LLAMA_TABLE,
+    Bart: BART_TABLE,
+}
 
 
 def table_of(model: nn.Module) -> dict[str, str]:
@@ -86,6 +126,11 @@ def table_of(model: nn.Module) -> dict[str, str]:
             knows.
     """
     found = [(name, module) for name, module in model.named_modules() if type(module) in TABLES]
+    found = [  # a model around another one has a table of its own
+        (name, module)
+        for name, module in found
+        if not any(module in outer.modules() for _, outer in found if outer is not module)
+    ]
     if len(found) != 1:
         known = ", ".join(kind.__name__ for kind in TABLES)
         raise ValueError(
@@ -96,7 +141,8 @@ def table_of(model: nn.Module) -> dict[str, str]:
     for option in (
         "fused_gate_up",
         "qk_norm",
-    ):  # of LlamaConfig: halves that belong together, weights without a cut
+        "final_logits_bias",
+    ):  # of LlamaConfig: halves that belong together, weights without a cut; of BartConfig: a row of all words
         if getattr(config, option, False):
             raise ValueError(
                 f"the table for {type(inner).__name__} does not fit one with {option}: give one as table="

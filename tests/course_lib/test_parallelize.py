@@ -9,9 +9,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data.sharding import batches
+from course_lib.models.bart import Bart, BartConfig, shift_right
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.masked_words import BertMaskedWords
 from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
@@ -42,7 +44,31 @@ def bert():
     return BertClassifier(Bert(config, pooler=True), CLASSES)
 
 
-MODELS = {"gpt": gpt, "five layers": partial(gpt, num_layers=5), "llama": llama, "bert": bert}
+def masked_words():
+    config = BertConfig.tiny(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=3, intermediate_size=32)
+    return BertMaskedWords(Bert(config))
+
+
+def bart():
+    sizes = {
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 32,
+    }
+    flags = {"scale_embedding": True, "final_logits_bias": False}
+    return Bart(BartConfig.tiny(vocab_size=VOCAB, **sizes, **flags))
+
+
+MODELS = {
+    "gpt": gpt,
+    "bart": bart,
+    "masked words": masked_words,
+    "five layers": partial(gpt, num_layers=5),
+    "llama": llama,
+    "bert": bert,
+}
 
 
 def make(name, seed=0):
@@ -61,6 +87,9 @@ def data(name):
         lengths = torch.randint(3, SEQ + 1, (len(tokens), 1), generator=g)
         return tokens, (torch.arange(SEQ) < lengths).long(), targets[:, 0] % CLASSES
     rows = torch.arange(len(tokens))[:, None] % BATCH
+    if name == "bart":  # sources and targets differ in length, and both have padding
+        targets = targets[:, : SEQ - 4].masked_fill(torch.arange(SEQ - 4) > rows + 1, -100)
+        return tokens, shift_right(targets, 2, 1), (torch.arange(SEQ) < rows + 3).long(), targets
     return tokens, targets.masked_fill(torch.arange(SEQ) > 2 * rows + 1, -100)
 
 
@@ -178,6 +207,14 @@ CASES = {  # ranks -> (model, plan)
     ],
 }
 
+ENCODER_DECODER = [  # on 4 ranks, and in the same launch BERT with the head for masked words
+    ("bart", {"dp": 2, "tp": 2, "zero": 1, **SP}),
+    ("bart", {"dp": 2, "tp": 2, "zero": 3, "recompute": "full"}),
+    ("bart", {"tp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, **SP}),
+    ("bart", {"dp": 2, "pp": 2, "chunks": 2, "microbatches": 2, "recompute": "selective"}),
+    ("masked words", {"tp": 2, "pp": 2, **SP}),
+]
+
 
 def everything(cases, expected):
     if dist.get_world_size() == 8:
@@ -199,9 +236,12 @@ def check_groups():
         assert mesh[axis].get_local_rank() == coordinates(dist.get_rank(), sizes)[axis]
 
 
-@pytest.mark.parametrize("ranks", CASES)
-def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
-    cases = CASES[ranks]
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [*CASES.items(), (4, ENCODER_DECODER)],
+    ids=[*map(str, CASES), "4, encoder and decoder"],
+)
+def test_losses_norms_gradients_and_parameters_equal_one_device(ranks, cases):
     expected = {name: one_device(name) for name, _ in cases}
     for results in launch(everything, ranks, args=(cases, expected)):
         for (name, settings), far in zip(cases, results, strict=True):

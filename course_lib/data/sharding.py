@@ -89,3 +89,37 @@ def batches(
     return (
         generate()
     )  # a generator of its own, so that wrong arguments are told at the call, not at the first batch
+
+
+def batches_of_like_length(
+    data: Sequence[Tensor], lengths: Tensor, batch_size: int, *, seed: int = 0, pool: int = 8
+) -> Iterator[tuple[Tensor, ...]]:
+    """Batches without end in which samples of like length stand together, so that little of them is padding.
+
+    Each epoch is shuffled and cut into pools of ``pool`` batches. A pool is sorted by length and cut into batches,
+    and the epoch's batches are shuffled, so short and long ones take turns. The rest of an epoch, too few samples
+    for a batch, is left out.
+
+    Args:
+        data: tensors with one length ``n``, such as ``(tokens, mask, labels)``.
+        lengths: of each sample, ``(n,)``.
+    """
+    n = len(lengths)
+    if any(len(tensor) != n for tensor in data):
+        raise ValueError(
+            f"the tensors have lengths {[len(t) for t in data]}; they must be {n}, as many as lengths."
+        )
+    if not 1 <= batch_size <= n:
+        raise ValueError(f"batch_size is {batch_size}; it must lie between 1 and {n} samples.")
+    if pool < 1:
+        raise ValueError(f"pool is {pool}; at least 1 batch is needed.")
+
+    def generate() -> Iterator[tuple[Tensor, ...]]:
+        for epoch in count():
+            order = shuffled(n, seed, epoch)[: n - n % batch_size]
+            pools = [chosen[lengths[chosen].argsort()] for chosen in order.split(pool * batch_size)]
+            cut = [chosen for sorted_ in pools for chosen in sorted_.split(batch_size)]
+            for i in np.random.default_rng([seed, epoch, 1]).permutation(len(cut)):
+                yield tuple(tensor[cut[i]] for tensor in data)
+
+    return generate()

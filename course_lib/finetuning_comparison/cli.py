@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 @click.option(
     "--lrs", metavar="X,…", help="Learning rates to try; each method has its own five if not given."
 )
+@click.option("--every-rate", is_flag=True, help="Try each start with each learning rate, without a walk.")
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="At most N samples of each part.")
 @click.option(
     "--model",
@@ -39,35 +40,44 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 )
 @click.option("--device", default="cpu", show_default=True, help="Where to train: cpu, cuda…")
 @click.option(
+    "--matmul",
+    type=click.Choice(["highest", "high", "medium"]),
+    default="highest",
+    show_default=True,
+    help="How exact matrix products are; medium rounds their inputs to bf16, and may be much faster.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("runs/finetuning_comparison"),
     show_default=True,
     help="Folder of the results.",
 )
-def main(out: Path, methods: str, seeds: int, lrs: str | None, **values: object) -> None:
+def main(out: Path, methods: str, seeds: int, lrs: str | None, every_rate: bool, **values: object) -> None:
     """Compare ways of fine-tuning a pretrained BERT, each at its own best learning rate.
 
-    Each method is trained under seed 0 at several learning rates, and from several
-    starts where it has them. The one that is best on the validation part is trained
-    under the other seeds, too. The table shows the accuracy of all seeds on the test
-    part, on which nothing is chosen.
+    Under seed 0 each method is trained from each of its starts at its middle learning
+    rate. With the best start, higher and lower rates are tried until the accuracy has
+    fallen on both sides. The start and the rate that are best on the validation part
+    are trained under the other seeds, too. The table shows the accuracy of all seeds
+    on the test part, on which nothing is chosen.
 
     A finished run is kept and is not computed again, so the command can be stopped at
-    any time and given again. With 3 seeds a method takes 7 runs or more.
+    any time and given again. With 3 seeds a method takes 5 runs or more. All methods
+    are run under seed 0 first, and those first that say most.
 
     \b
     python -m course_lib.finetuning_comparison --methods probe,full,lora-all-r8 --out results
     """
     try:
-        _compare(out, methods, range(seeds), lrs, values)
+        _compare(out, methods, range(seeds), lrs, every_rate, values)
     except ValueError as error:
         _end(f"Error: {error}", 2)
     except KeyboardInterrupt:
         _end("stopped; the runs that were finished are kept, and the same command goes on from there", 130)
 
 
-def _compare(out: Path, methods: str, seeds: range, lrs: str | None, values: dict) -> None:
+def _compare(out: Path, methods: str, seeds: range, lrs: str | None, every: bool, values: dict) -> None:
     rates = None if lrs is None else _rates(lrs)
     from course_lib.finetuning_comparison.compare import Comparison
     from course_lib.finetuning_comparison.methods import checked_names
@@ -77,7 +87,8 @@ def _compare(out: Path, methods: str, seeds: range, lrs: str | None, values: dic
     names = checked_names(methods)
     like = Setting(method="", start="", lr=0, seed=0, **values)
     _check_device(like.device)
-    comparison = Comparison(like, lambda: load(like), Runs(out / "runs.jsonl"), names, seeds, rates)
+    runs = Runs(out / "runs.jsonl")
+    comparison = Comparison(like, lambda: load(like), runs, names, seeds, rates, every)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -87,7 +98,7 @@ def _compare(out: Path, methods: str, seeds: range, lrs: str | None, values: dic
         found = comparison.run(
             lambda text, done, total: progress.update(bar, description=text, completed=done, total=total)
         )
-    table = markdown(found)
+    table = markdown(found, names)
     (out / f"{like.task}.md").write_text(table + "\n", encoding="utf-8")
     click.echo(table)
 

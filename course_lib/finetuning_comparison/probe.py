@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.finetuning.freeze import ParameterCount
-from course_lib.finetuning_comparison.run import Setting, measured, trimmed
+from course_lib.finetuning_comparison.run import Setting, matmul_precision, measured, trimmed
 from course_lib.models.bert import Bert
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # C, chosen on the validation part as the learning rates are
@@ -36,10 +36,11 @@ def mean_pooled(bert: Bert, part: Part, device: str = "cpu", batch_size: int = 1
 class Probe:
     """Features of a task's three parts, and a regression on them for each C."""
 
-    def __init__(self, bert: Bert, task: Task, device: str = "cpu") -> None:
+    def __init__(self, bert: Bert, task: Task, device: str = "cpu", matmul: str = "highest") -> None:
         self.task, self.total = task, sum(p.numel() for p in bert.parameters())
         parts = (task.train, task.validation, task.test)
-        train, *others = [mean_pooled(bert, part, device) for part in parts]
+        with matmul_precision(matmul):
+            train, *others = [mean_pooled(bert, part, device) for part in parts]
         self.scale = train.mean(0), train.std(0).clamp_min(1e-6)
         self.train, self.validation, self.test = (self._scaled(x) for x in (train, *others))
 

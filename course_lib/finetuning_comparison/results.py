@@ -12,6 +12,7 @@ from typing import Any
 
 from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE
 from course_lib.finetuning_comparison.run import CATEGORIES, Setting
+from course_lib.finetuning_comparison.sweep import best, next_try, rates_of, starts_of
 
 Run = dict[str, Any]
 
@@ -40,6 +41,11 @@ class Runs:
                     f"line {number} of {path} is no finished run; remove it, or name another --out."
                 ) from error
 
+    def like(self, setting: Setting) -> list[Run]:
+        """The runs that differ from ``setting`` in method, start, learning rate and seed alone."""
+        shared = [f.name for f in fields(Setting) if f.name not in ("method", "start", "lr", "seed")]
+        return [row for row in self.rows.values() if all(row[k] == getattr(setting, k) for k in shared)]
+
     def add(self, row: Run) -> Run:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -53,11 +59,6 @@ def setting_of(row: Run) -> Setting:
     return Setting(**{field.name: row[field.name] for field in fields(Setting)})
 
 
-def best(rows: Iterable[Run]) -> Run:
-    """The run with the highest accuracy on the validation part, the first of equal ones. The test is not read."""
-    return max(rows, key=lambda row: row["validation"])
-
-
 @dataclass(frozen=True)
 class Line:
     """One line of the table: a method at the start and the learning rate that were chosen for it.
@@ -66,6 +67,8 @@ class Line:
         tests: the test accuracy of each seed.
         measured: bytes by category, each at its own largest, and ``peak``, all together at one moment; None: no steps.
         predicted: bytes of the categories that the simulator can predict.
+        sweep: start, learning rate and validation accuracy of each run of the sweep.
+        complete: whether the sweep has ended; before, a better start or rate may still be found.
     """
 
     method: str
@@ -79,6 +82,8 @@ class Line:
     measured: dict[str, float] | None
     predicted: dict[str, float] | None
     seconds_per_step: float | None
+    sweep: tuple[tuple[str, float, float], ...] = ()
+    complete: bool = True
 
     @property
     def test(self) -> float:
@@ -94,51 +99,75 @@ class Line:
         return 100 * self.trainable / self.total
 
 
-def lines(rows: Iterable[Run], seeds: Sequence[int]) -> list[Line]:
-    """A line for each method whose sweep (under the first seed) and whose further seeds are done.
+def lines(rows: Iterable[Run], seeds: Sequence[int], lrs: Sequence[float] | None = None) -> list[Line]:
+    """A line for each method of which anything was run, in the table's order; its seeds may be fewer than ``seeds``.
 
-    ``rows`` belong together: one task, one number of steps, one device.
+    Args:
+        rows: runs that belong together (``Runs.like``): one task, one number of steps, one device.
+        seeds: the first is the one under which the sweep was run.
+        lrs: learning rates that were tried in place of each method's own.
     """
     rows, found = list(rows), []
     for name in NAMES:
-        swept = [row for row in rows if row["method"] == name and row["seed"] == seeds[0]]
+        rates = rates_of(name, lrs)
+        own = [row for row in rows if row["method"] == name and row["lr"] in rates]
+        swept = [row for row in own if row["seed"] == seeds[0]]
         if not swept:
             continue
         chosen = best(swept)
-        same = {
-            row["seed"]: row
-            for row in rows
-            if all(row[key] == chosen[key] for key in ("method", "start", "lr")) and row["seed"] in seeds
-        }
-        if not all(seed in same for seed in seeds):
-            continue
-        times = [row["seconds_per_step"] for row in same.values() if row["seconds_per_step"] is not None]
+        same = {row["seed"]: row for row in own if all(row[key] == chosen[key] for key in ("start", "lr"))}
+        same = [same[seed] for seed in seeds if seed in same]
+        times = [row["seconds_per_step"] for row in same if row["seconds_per_step"] is not None]
         found.append(
             Line(
                 name,
-                "Linear probe" if name == PROBE else METHODS[name].title,
+                title_of(name),
                 chosen["start"],
                 chosen["lr"],
                 chosen["validation"],
-                tuple(same[seed]["test"] for seed in seeds),
+                tuple(row["test"] for row in same),
                 chosen["trainable"],
                 chosen["total"],
                 chosen["memory"],
                 chosen["predicted_memory"],
                 statistics.median(times) if times else None,
+                tuple(sorted((row["start"], row["lr"], row["validation"]) for row in swept)),
+                next_try(starts_of(name), rates, swept) is None,
             )
         )
     return found
 
 
-def markdown(found: Sequence[Line]) -> str:
-    """The table, memory in MB; where the simulator predicts a category, its figure follows the measured one."""
-    heads = ["method", "start", "learning rate", "validation", "test", "± over seeds", "trained", "%"]
+def title_of(method: str) -> str:
+    return "Linear probe" if method == PROBE else METHODS[method].title
+
+
+def markdown(found: Sequence[Line], methods: Iterable[str] = ()) -> str:
+    """The table, memory in MB; where a category is predicted, that figure follows the measured one in brackets.
+
+    ``methods`` are those that should be there: one without a line is shown as not run yet.
+    """
+    heads = [
+        "method",
+        "start",
+        "learning rate",
+        "validation",
+        "test",
+        "± over seeds",
+        "seeds",
+        "trained",
+        "%",
+    ]
     heads += [name.replace("_", " ") + ", MB" for name in CATEGORIES] + ["peak, MB", "ms a step"]
     table = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
-    for line in found:
+    by_name, asked = {line.method: line for line in found}, set(methods)
+    for name in NAMES:
+        if (line := by_name.get(name)) is None:
+            if name in asked:
+                table.append([title_of(name), "not run yet", *[""] * (len(heads) - 2)])
+            continue
         cells = [line.title, line.start or "–", _rate(line), f"{line.validation:.3f}", f"{line.test:.3f}"]
-        cells += ["–" if line.spread is None else f"{line.spread:.3f}"]
+        cells += ["–" if line.spread is None else f"{line.spread:.3f}", str(len(line.tests))]
         cells += [f"{line.trainable:,}", f"{line.percent:.2f}"]
         cells += [_megabytes(line, name) for name in (*CATEGORIES, "peak")]
         cells += ["–" if line.seconds_per_step is None else f"{1e3 * line.seconds_per_step:.0f}"]
@@ -147,7 +176,8 @@ def markdown(found: Sequence[Line]) -> str:
 
 
 def _rate(line: Line) -> str:
-    return f"C = {line.lr:g}" if line.method == PROBE else f"{line.lr:g}"
+    rate = f"C = {line.lr:g}" if line.method == PROBE else f"{line.lr:g}"
+    return rate if line.complete else rate + " so far"
 
 
 def _megabytes(line: Line, name: str) -> str:

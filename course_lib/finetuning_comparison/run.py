@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -16,7 +17,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from course_lib.data.finetuning_tasks import Part, Task
-from course_lib.data.sharding import batches
+from course_lib.data.sharding import batches_of_like_length
 from course_lib.finetuning.freeze import ParameterCount, count_parameters
 from course_lib.finetuning_comparison.methods import METHODS
 from course_lib.models.bert import Bert, BertClassifier
@@ -35,6 +36,8 @@ class Setting:
     Attributes:
         lr: the learning rate; the probe has C there, the inverse of its regularisation.
         samples: at most so many of each part; None: all.
+        matmul: how exact matrix products are, as ``torch.set_float32_matmul_precision`` names it. ``"medium"``
+            rounds their inputs to bf16 and adds up in fp32; all that is kept stays in fp32.
     """
 
     task: str
@@ -47,22 +50,42 @@ class Setting:
     batch: int = 32
     samples: int | None = None
     device: str = "cpu"
+    matmul: str = "highest"
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """``torch.set_float32_matmul_precision`` for a while."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def train_one(setting: Setting, bert: Bert, task: Task, on_step: Callable[[], None] = lambda: None) -> dict:
     """Train a copy of ``bert`` as the setting says: accuracies, parameters, memory, seconds a step.
 
     AdamW without weight decay; the learning rate rises over the first tenth of the steps, then falls to zero.
-    The validation and the test accuracy are those after the last step.
+    Batches hold sentences of like length. The validation and the test accuracy are those after the last step.
     """
+    with matmul_precision(setting.matmul):
+        return _train_one(setting, bert, task, on_step)
+
+
+def _train_one(setting: Setting, bert: Bert, task: Task, on_step: Callable[[], None]) -> dict:
     torch.manual_seed(setting.seed)
     model = BertClassifier(copy.deepcopy(bert), len(task.classes))
     METHODS[setting.method].starts[setting.start](model)
     model.to(setting.device).train()
-    optimizer = AdamW((p for p in model.parameters() if p.requires_grad), lr=setting.lr, weight_decay=0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = AdamW(trained, lr=setting.lr, weight_decay=0, fused=True)  # one pass over each tensor
     schedule = LambdaLR(optimizer, lambda done: warmed_up(done, setting.steps))
     seconds, losses = [], []
-    for batch in islice(batches(task.train, setting.batch, seed=setting.seed), setting.steps):
+    lengths = task.train.mask.sum(1)
+    drawn = batches_of_like_length(task.train, lengths, setting.batch, seed=setting.seed)
+    for batch in islice(drawn, setting.steps):
         begun = time.perf_counter()
         losses.append(
             step(model, optimizer, trimmed(batch, setting.device)).item()

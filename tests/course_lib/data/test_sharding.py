@@ -1,9 +1,10 @@
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
-from course_lib.data.sharding import batches, shard_indices, shuffled, split_range
+from course_lib.data.sharding import batches, batches_of_like_length, shard_indices, shuffled, split_range
 
 SIZES = [(12, 4), (13, 4), (10, 3), (5, 8), (1, 1), (0, 2)]
 
@@ -57,6 +58,26 @@ def test_the_ranks_batches_together_are_the_batch_of_one_device(batch_size, rank
         assert torch.equal(data[0][targets], inputs)
     sizes = [len(part[0][0]) for part in parts]
     assert sizes == [len(split_range(batch_size, rank, ranks)) for rank in range(ranks)]
+
+
+def test_batches_of_like_length_meet_each_sample_once_an_epoch_and_hold_little_padding():
+    lengths = torch.from_numpy(np.random.default_rng(0).integers(4, 64, 101))
+    data = torch.arange(101), lengths
+    drawn = list(itertools.islice(batches_of_like_length(data, lengths, 4, seed=3, pool=5), 75))
+    epochs = [torch.cat([samples for samples, _ in drawn[i : i + 25]]).tolist() for i in (0, 25, 50)]
+    assert all(len(set(epoch)) == 100 for epoch in epochs)  # the one left over differs
+    assert epochs[0] != epochs[1]
+    again = list(itertools.islice(batches_of_like_length(data, lengths, 4, seed=3, pool=5), 75))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(drawn, again, strict=True))
+    assert all(torch.equal(lengths[samples], own) for samples, own in drawn)
+
+    def padded(found):
+        return sum(4 * own.max().item() for _, own in found)
+
+    plain = list(itertools.islice(batches(data, 4, seed=3), 75))
+    assert padded(drawn) < 1.25 * sum(own.sum().item() for _, own in drawn) < 0.9 * padded(plain)
+    longest = [own.max() for _, own in drawn[:25]]
+    assert longest != sorted(longest), "short and long batches take turns"
 
 
 def test_an_epoch_meets_each_sample_once_and_the_next_one_in_another_order():

@@ -9,8 +9,9 @@ import course_lib.finetuning_comparison.cli as command
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.finetuning_comparison.compare import Comparison
 from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE, TEXT, checked_names
-from course_lib.finetuning_comparison.results import Runs, best, lines, markdown
+from course_lib.finetuning_comparison.results import Runs, lines, markdown
 from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
+from course_lib.finetuning_comparison.sweep import best, next_try
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer
 from course_lib.training.loop import accuracy
@@ -75,6 +76,8 @@ def test_a_run_depends_on_its_setting_alone():
     assert one["last_loss"] == two["last_loss"]
     assert one["last_loss"] != train_one(replace(setting, seed=1), bert, task)["last_loss"]
     assert one["last_loss"] < 0.4  # chance is 0.69: it learns its 24 samples
+    train_one(replace(setting, matmul="medium", steps=1), bert, task)
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -119,11 +122,15 @@ def test_a_finished_run_is_not_computed_again_and_an_interrupted_one_leaves_noth
     seen = []
     table, runs = compare(["head", PROBE], told=lambda text, done, total: seen.append((text, done, total)))
     assert [row["lr"] for row in runs.rows.values() if row["method"] == "head"][:2] == [1e-3, 1e-2]
-    assert seen[0] == ("head at 0.01, seed 0", 3, 18)  # the first run was there
-    assert seen[-1] == ("done", 18, 18)
+    assert seen[0] == ("head at 0.01, seed 0", 3, 18)  # the first run was there; at most nine are needed
+    assert seen[-1][0] == "done"
+    assert seen[-1][1] == seen[-1][2] == 2 * len(runs.rows)
+    order = [(row["method"], row["seed"]) for row in runs.rows.values()]
+    assert order == sorted(order, key=lambda pair: pair[1]), "every method under seed 0 first"
     assert [line.title for line in table] == ["Linear probe", "Head only"]
     assert len(table[1].tests) == 2
     assert table[0].spread == 0
+    assert all(line.complete for line in table)
 
     def not_needed(setting):
         raise AssertionError("everything is done, so nothing is loaded")
@@ -131,6 +138,7 @@ def test_a_finished_run_is_not_computed_again_and_an_interrupted_one_leaves_noth
     again, _ = compare(["head", PROBE], load=not_needed)
     assert again == table
     assert len(markdown(table).splitlines()) == 4
+    assert "| Biases only (BitFit) | not run yet |" in markdown(table, NAMES)
 
 
 def test_the_test_part_chooses_nothing():
@@ -143,7 +151,43 @@ def test_the_test_part_chooses_nothing():
     (line,) = lines([low, high, other], (0, 1))
     assert (line.lr, line.tests, line.test) == (1e-2, (0.5, 0.7), pytest.approx(0.6))
     assert line.spread == pytest.approx(0.1414, abs=1e-4)
-    assert lines([low, high], (0, 1)) == []  # seed 1 is not there yet
+    assert not line.complete  # 0.003 lies between them
+
+
+def test_an_unfinished_comparison_is_shown_as_it_is():
+    row = dict(method="head", start="", seed=0, trainable=1, total=2, memory=None, predicted_memory=None)
+    row |= dict(seconds_per_step=0.5, lr=1e-3, validation=0.6, test=0.9)
+    (line,) = lines([row], (0, 1, 2))
+    assert (line.tests, line.spread, line.complete) == ((0.9,), None, False)
+    assert line.sweep == (("", 1e-3, 0.6),)
+    assert "0.001 so far | 0.600 | 0.900 | – | 1 |" in markdown([line])
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "tried"),
+    [
+        ([0.1, 0.2, 0.9, 0.3, 0.8], [3, 4, 2]),  # fallen on both sides
+        ([0.1, 0.7, 0.6, 0.5, 0.4], [3, 4, 2, 1]),
+        ([0.9, 0.7, 0.6, 0.5, 0.4], [3, 4, 2, 1]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], [3, 4, 5]),  # to the end of the grid
+        ([0.5, 0.5, 0.5, 0.5, 0.5], [3, 4, 2, 1]),  # of equal ones the smallest
+    ],
+)
+def test_the_sweep_walks_from_the_middle_until_the_accuracy_has_fallen_on_both_sides(accuracies, tried):
+    lrs, runs = (1, 2, 3, 4, 5), []
+    while (pair := next_try([""], lrs, runs)) is not None:
+        runs.append(dict(start="", lr=pair[1], validation=accuracies[pair[1] - 1]))
+    assert [run["lr"] for run in runs] == tried
+    shuffled = [runs[i] for i in torch.randperm(len(runs)).tolist()]
+    assert next_try([""], lrs, shuffled) is None
+
+
+def test_the_sweep_tries_each_start_at_the_middle_rate_and_walks_with_the_best():
+    runs = []
+    while (pair := next_try(["a", "b"], (1, 2, 3), runs)) is not None:
+        runs.append(dict(start=pair[0], lr=pair[1], validation={"a": 0.4, "b": 0.5}[pair[0]] - 0.1 * pair[1]))
+    assert [(run["start"], run["lr"]) for run in runs] == [("a", 2), ("b", 2), ("b", 3), ("b", 1)]
+    assert next_try(["a", "b"], (1, 2, 3), runs, every=True) == ("a", 1)
 
 
 def test_the_command_writes_the_table(tmp_path, monkeypatch):
@@ -165,7 +209,7 @@ def test_the_command_writes_the_table(tmp_path, monkeypatch):
     assert "LoRA, rank 1, query and value" in done.stdout
     assert (tmp_path / "word-order.md").read_text() in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
-    assert [row["method"] for row in rows] == [PROBE] * 5 + ["lora-qv-r1"]
+    assert [row["method"] for row in rows if row["method"] != PROBE] == ["lora-qv-r1"]
 
 
 @pytest.mark.parametrize(
@@ -190,5 +234,5 @@ def test_a_file_of_other_lines_is_refused(tmp_path):
 
 
 def test_all_names_every_method():
-    assert checked_names("all") == NAMES
+    assert sorted(checked_names("all")) == sorted(NAMES)
     assert checked_names("head, full,head") == ("head", "full")

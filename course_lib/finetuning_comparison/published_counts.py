@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -80,13 +81,11 @@ def published_counts(*methods: str) -> list[Count]:
     Raises:
         ValueError: a method of which no figure is kept here.
     """
-    with torch.device("meta"):
-        counts = [*_lora(), *_adapters(), _llama_adapter(), _bitfit(), _prompt()]
-    known = list(dict.fromkeys(count.method for count in counts))
     for method in methods:
-        if method not in known:
-            raise ValueError(f"no figure of {method!r} is kept; choose from {', '.join(known)}.")
-    return [count for count in counts if not methods or count.method in methods]
+        if method not in _COUNTS:
+            raise ValueError(f"no figure of {method!r} is kept; choose from {', '.join(_COUNTS)}.")
+    with torch.device("meta"):
+        return [count for method in methods or _COUNTS for count in _COUNTS[method]()]
 
 
 def counts_table(*methods: str) -> Shown:
@@ -98,6 +97,7 @@ def counts_table(*methods: str) -> Shown:
     return table(["method", "model", "trained", "computed", "printed", "source", "equal"], rows)
 
 
+@cache
 def _lora() -> list[Count]:
     paper = "arXiv:2106.09685, table "
     rows = (  # model, its class and configuration, matrices, rank, printed, source, note
@@ -125,6 +125,7 @@ def _only_lora(model: nn.Module, targets: Sequence[str], rank: int) -> None:
     mark_only_lora_as_trainable(model)
 
 
+@cache
 def _adapters() -> list[Count]:
     paper, d = "arXiv:1902.00751", BERT_LARGE.hidden_size
     m = 64
@@ -139,22 +140,34 @@ def _adapters() -> list[Count]:
     ]
 
 
-def _llama_adapter() -> Count:
+@cache
+def _llama_adapter() -> list[Count]:
     """The printed figure counts the prompts, and leaves out a gate for each layer."""
     prompts = sum(a.P.numel() for a in add_llama_adapter(Llama(LlamaConfig()), K=10, layers=30))
     formula = "30 layers × 10 tokens × 4,096"
-    return Count("LLaMA-Adapter", "LLaMA-7B", formula, prompts, "1.2 M", "arXiv:2303.16199")
+    return [Count("LLaMA-Adapter", "LLaMA-7B", formula, prompts, "1.2 M", "arXiv:2303.16199")]
 
 
-def _bitfit() -> Count:
+@cache
+def _bitfit() -> list[Count]:
     count = _count(Bert(BERT_LARGE, pooler=True), mark_only_biases_as_trainable)
     formula = f"{count.trainable:,} of {count.total:,}"
-    return Count("BitFit", "BERT large", formula, count.percent, "0.08 %", "arXiv:2106.10199, table 1")
+    return [Count("BitFit", "BERT large", formula, count.percent, "0.08 %", "arXiv:2106.10199, table 1")]
 
 
-def _prompt() -> Count:
-    count = _count(GPT(AS_WIDE_AS_T5_XXL), lambda model: add_prompt(model, 5))
-    return Count("prompt tuning", "T5-XXL", "5 tokens × 4,096", count.trainable, "20,480", "arXiv:2104.08691")
+@cache
+def _prompt() -> list[Count]:
+    trained = _count(GPT(AS_WIDE_AS_T5_XXL), lambda model: add_prompt(model, 5)).trainable
+    return [Count("prompt tuning", "T5-XXL", "5 tokens × 4,096", trained, "20,480", "arXiv:2104.08691")]
+
+
+_COUNTS: dict[str, Callable[[], list[Count]]] = {
+    "LoRA": _lora,
+    "adapters": _adapters,
+    "LLaMA-Adapter": _llama_adapter,
+    "BitFit": _bitfit,
+    "prompt tuning": _prompt,
+}
 
 
 def _count(model: nn.Module, adapt: Callable[[nn.Module], object]) -> ParameterCount:

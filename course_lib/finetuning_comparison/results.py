@@ -166,7 +166,7 @@ def markdown(found: Sequence[Line], methods: Iterable[str] = ()) -> str:
             if name in asked:
                 table.append([title_of(name), "not run yet", *[""] * (len(heads) - 2)])
             continue
-        cells = [line.title, line.start or "–", _rate(line), f"{line.validation:.3f}", f"{line.test:.3f}"]
+        cells = [line.title, line.start or "–", rate_of(line), f"{line.validation:.3f}", f"{line.test:.3f}"]
         cells += ["–" if line.spread is None else f"{line.spread:.3f}", str(len(line.tests))]
         cells += [f"{line.trainable:,}", f"{line.percent:.2f}"]
         cells += [_megabytes(line, name) for name in (*CATEGORIES, "peak")]
@@ -175,7 +175,7 @@ def markdown(found: Sequence[Line], methods: Iterable[str] = ()) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in table)
 
 
-def _rate(line: Line) -> str:
+def rate_of(line: Line) -> str:
     rate = f"C = {line.lr:g}" if line.method == PROBE else f"{line.lr:g}"
     return rate if line.complete else rate + " so far"
 

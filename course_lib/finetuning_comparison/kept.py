@@ -1,0 +1,35 @@
+"""The results that the course keeps, so that a chapter shows the whole comparison without hours of training.
+
+``kept/runs.jsonl`` beside this file has a line for each finished run. ``COMMAND``, given in the project's folder, runs
+what is missing there and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from course_lib.finetuning_comparison.results import Line, Run, Runs, lines
+from course_lib.finetuning_comparison.run import Setting
+
+FOLDER = Path(__file__).parent / "kept"
+SEEDS = range(3)
+STEPS, MATMUL = 250, "medium"
+COMMAND = f"python -m course_lib.finetuning_comparison --matmul {MATMUL} --out course_lib/finetuning_comparison/kept"
+
+
+def kept_runs(task: str = "word-order") -> list[Run]:
+    """Every finished run of this task.
+
+    Raises:
+        ValueError: there is none.
+    """
+    like = Setting(task, "minilm", method="", start="", lr=0, seed=0, steps=STEPS, matmul=MATMUL)
+    found = Runs(FOLDER / "runs.jsonl").like(like)
+    if not found:
+        raise ValueError(f"no run of the task {task!r} is kept; this makes them: {COMMAND} --task {task}")
+    return found
+
+
+def kept_lines(task: str = "word-order") -> list[Line]:
+    """A line for each method that was run; a method that was not has none, and fewer seeds are said in the line."""
+    return lines(kept_runs(task), SEEDS)

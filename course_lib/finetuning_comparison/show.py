@@ -1,0 +1,190 @@
+"""The comparison as a chapter shows it: tables and pictures of the lines that ``kept.kept_lines`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_lib.finetuning_comparison.labels import place_labels
+from course_lib.finetuning_comparison.methods import NAMES, PROBE
+from course_lib.finetuning_comparison.results import Line, rate_of, title_of
+from course_lib.finetuning_comparison.run import CATEGORIES
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
+
+NOT_RUN = "not run yet"
+WITHIN = 0.015  # of full fine-tuning's accuracy: the bar that LoRA is held to
+
+# Told apart by the marker, too.
+FAMILIES = {  # name in the legend: colour, marker, what its methods' names begin with
+    "all parameters": ("#222222", "s", ("full",)),
+    "nothing below the classifier": ("#8a8a8a", "D", (PROBE, "head")),
+    "biases": ("#7d5ba6", "v", ("bias",)),
+    "LoRA, all six matrices": ("#143f70", "o", ("lora-all",)),
+    "LoRA, query and value": ("#4a86ba", "o", ("lora-qv",)),
+    "adapters": ("#23614a", "^", ("houlsby", "pfeiffer")),
+    "side network": ("#e0a030", "P", ("side",)),
+    "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix")),
+}
+
+
+def family_of(method: str) -> str:
+    return next(name for name, (_, _, begins) in FAMILIES.items() if method.startswith(begins))
+
+
+def short_title(method: str) -> str:
+    """``"r 8"`` for LoRA, whose family stands in the legend; else the table's title."""
+    return f"r {method.rpartition('-r')[2]}" if method.startswith("lora") else title_of(method)
+
+
+def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Shown:
+    """What was chosen for each method, and its accuracy on the test part; a spread needs two seeds."""
+    heads = [
+        "method",
+        "start",
+        "learning rate",
+        "test accuracy",
+        "± over seeds",
+        "seeds",
+        "trained",
+        "per cent",
+    ]
+    rows = []
+    for name, line in _in_order(lines, methods):
+        if line is None:
+            rows.append([title_of(name), *[None] * 2, NOT_RUN, *[None] * 4])
+            continue
+        spread = None if line.spread is None else f"{100 * line.spread:.1f}"
+        figures = [
+            f"{100 * line.test:.1f} %",
+            spread,
+            len(line.tests),
+            line.trainable,
+            f"{line.percent:.2f} %",
+        ]
+        rows.append([line.title, line.start or None, rate_of(line), *figures])
+    return table(heads, rows)
+
+
+def memory_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Shown:
+    """MB of each category at its largest in one step, the predicted figure before the measured one; and the peak."""
+    heads = ["method", *[name.replace("_", " ") for name in CATEGORIES], "peak of all"]
+    rows = []
+    for name, line in _in_order(lines, methods):
+        if line is None or line.measured is None:
+            rows.append([title_of(name), NOT_RUN if line is None else "no steps", *[None] * len(CATEGORIES)])
+            continue
+        cells = [_both((line.predicted or {}).get(key), line.measured[key]) for key in CATEGORIES]
+        rows.append([line.title, *cells, f"{line.measured['peak'] / 1e6:.1f}"])
+    return table(heads, rows, "MB, predicted / measured")
+
+
+def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
+    """Test accuracy over trained parameters, a mark for each method; a bar is the spread over seeds.
+
+    The dashed line lies 1.5 points below full fine-tuning.
+
+    Raises:
+        ValueError: there is no line.
+    """
+    from matplotlib.figure import Figure
+
+    if not lines:
+        raise ValueError("there is nothing to draw: give at least one line")
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    axis = figure.subplots()
+    for name, (colour, marker, _) in FAMILIES.items():
+        own = sorted(
+            (line for line in lines if family_of(line.method) == name), key=lambda line: line.trainable
+        )
+        if not own:
+            continue
+        x, y = [line.trainable for line in own], [100 * line.test for line in own]
+        spread = [100 * (line.spread or 0) for line in own]
+        joined = "-" if name.startswith("LoRA") else ""
+        axis.errorbar(
+            x, y, spread, color=colour, marker=marker, markersize=7, linestyle=joined, linewidth=1, label=name
+        )
+    axis.set_xscale("log")
+    low, high = min(line.trainable for line in lines), max(line.trainable for line in lines)
+    axis.set_xlim(low / 2, high * 4)
+    axis.margins(y=0.12)
+    axis.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    axis.set_xlabel("trained parameters", fontsize=TEXT)
+    axis.set_ylabel("accuracy on the test part", fontsize=TEXT)
+    plain_axes(axis)
+    if full := next((line for line in lines if line.method == "full"), None):
+        axis.axhline(100 * (full.test - WITHIN), color="#222222", linewidth=1, linestyle="--", zorder=0)
+        axis.annotate(
+            "1.5 points below full fine-tuning",
+            (0, 100 * (full.test - WITHIN)),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=TEXT,
+        )
+    figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
+    place_labels(axis, [(short_title(line.method), line.trainable, 100 * line.test) for line in lines])
+    return render(figure, alt or "Accuracy on the test part over trained parameters: " + _said(lines))
+
+
+def sweep_picture(
+    lines: Sequence[Line], methods: Sequence[str] = ("full", "lora-all-r8"), alt: str | None = None
+) -> Picture:
+    """Validation accuracy over the learning rate, a curve for each method and start; the chosen run has a ring.
+
+    Raises:
+        ValueError: none of the methods was run.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    drawn = [line for _, line in _in_order(lines, methods) if line is not None]
+    if not drawn:
+        raise ValueError(f"there is nothing to draw: none of {', '.join(methods)} was run")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for i, line in enumerate(drawn):
+        colour, marker, _ = FAMILIES[family_of(line.method)]
+        for start in dict.fromkeys(start for start, _, _ in line.sweep):
+            points = [(lr, 100 * accuracy) for s, lr, accuracy in line.sweep if s == start]
+            name = f"{line.title}, from {start}" if start else line.title
+            dashes = ("-", "--", ":", "-.")[i % 4]
+            axis.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dashes, label=name)
+        axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color=colour)
+    axis.set_xscale("log")
+    rates = sorted({lr for line in drawn for _, lr, _ in line.sweep})
+    axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.margins(x=0.08, y=0.12)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    axis.set_xlabel("learning rate (a ring: the best one)", fontsize=TEXT)
+    axis.set_ylabel("accuracy on the validation part", fontsize=TEXT)
+    plain_axes(axis)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
+    said = "; ".join(f"{line.title} is best at {line.lr:g}, {100 * line.validation:.1f} %" for line in drawn)
+    return render(figure, alt or f"Accuracy on the validation part over the learning rate: {said}.")
+
+
+def _in_order(lines: Sequence[Line], methods: Sequence[str]) -> list[tuple[str, Line | None]]:
+    by_name = {line.method: line for line in lines}
+    return [(name, by_name.get(name)) for name in methods]
+
+
+def _said(lines: Sequence[Line]) -> str:
+    by_accuracy = sorted(lines, key=lambda line: -line.test)
+    return ", ".join(f"{x.title} {100 * x.test:.1f} % with {x.trainable:,}" for x in by_accuracy) + "."
+
+
+def _both(predicted: float | None, measured: float) -> str:
+    return (
+        f"– / {measured / 1e6:.1f}" if predicted is None else f"{predicted / 1e6:.1f} / {measured / 1e6:.1f}"
+    )
+
+
+def _short(value: float) -> str:
+    """``"100"``, ``"10k"``, ``"1M"``."""
+    size, letter = next((s, n) for s, n in ((1e6, "M"), (1e3, "k"), (1, "")) if value >= s or s == 1)
+    return f"{value / size:g}{letter}"

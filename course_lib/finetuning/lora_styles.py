@@ -21,7 +21,6 @@ STYLES: dict[str, tuple[str, str, str | None]] = {
     "vocabulary": ("vocabulary", "sequence", None),
     "positions": ("positions", "sequence", None),
     "vocabulary head": ("sequence", "vocabulary head", "sequence"),
-    "enter column": ("sequence", "enter column", "sequence"),
     "replicated": ("replicated", "replicated", None),
 }
 

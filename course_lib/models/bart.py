@@ -120,6 +120,9 @@ class BartEncoderLayer(nn.Module):
         self.self_attn = BartAttention(config, heads, causal)
         self.self_attn_dropout = nn.Dropout(config.dropout)
         self.self_attn_layer_norm = nn.LayerNorm(h)
+        self.mlp_input = (
+            nn.Identity()
+        )  # a name for the place where the MLP begins: it has no module of its own
         self.fc1 = nn.Linear(h, ffn)
         self.activation_dropout = nn.Dropout(config.activation_dropout)
         self.fc2 = nn.Linear(ffn, h)
@@ -134,7 +137,8 @@ class BartEncoderLayer(nn.Module):
         return self.self_attn_layer_norm(x + y)
 
     def mlp(self, x: Tensor) -> Tensor:
-        y = self.fc2(self.activation_dropout(F.gelu(self.fc1(x))))
+        y = F.gelu(self.fc1(self.mlp_input(x)))
+        y = self.fc2(self.activation_dropout(y))
         return self.final_layer_norm(x + self.final_dropout(y))
 
 
@@ -143,6 +147,7 @@ class BartDecoderLayer(BartEncoderLayer):
 
     def __init__(self, config: BartConfig, heads: int, ffn: int) -> None:
         super().__init__(config, heads, ffn, causal=True)
+        self.memory_input = nn.Identity()  # a name for the place where the memory comes in
         self.encoder_attn = BartAttention(config, heads)
         self.encoder_attn_dropout = nn.Dropout(config.dropout)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
@@ -156,7 +161,8 @@ class BartDecoderLayer(BartEncoderLayer):
         **options: Any,
     ) -> Tensor:
         x = self.see(x, mask, **options)
-        y = self.encoder_attn_dropout(self.encoder_attn(x, memory, memory_mask))
+        y = self.encoder_attn(x, self.memory_input(memory), memory_mask)
+        y = self.encoder_attn_dropout(y)
         return self.mlp(self.encoder_attn_layer_norm(x + y))
 
 

@@ -35,8 +35,6 @@ from course_lib.tensor_parallel.vocab import VocabParallelEmbedding, embedding_s
 
 STYLES = {
     "enter": "the input enters through f (g)",
-    "enter both": "the first two inputs enter through f (g): what attends, and what is attended to",
-    "enter column": "the input enters through f (g); cut by columns",
     "column": "cut by columns",
     "heads": "cut by columns, whole heads",
     "kv heads": "cut by columns, whole heads; where heads are fewer than ranks, several ranks have the same head",
@@ -108,9 +106,12 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
             raise ValueError(f"{type(model).__name__} has no module {pattern}; it has {', '.join(modules)}")
         for name in matches:
             styles |= _styles_inside(model, name, style)
+    # An Identity that enters does so for the modules beside it (BART's MLP has no module of its own).
+    entered = {name for name, style in styles.items() if style == "enter"}
+    entered |= {name.rpartition(".")[0] for name in entered if type(model.get_submodule(name)) is nn.Identity}
     for name, style in styles.items():
         around = [name[:i] for i, letter in enumerate(name) if letter == "."]
-        if style in COLUMNS and not any(styles.get(outer) in ("enter", "enter both") for outer in around):
+        if style in COLUMNS and not any(outer in entered for outer in around):
             raise ValueError(
                 f"{name} is cut by columns, but no module around it has the style 'enter': its input would get "
                 "a part of its gradient"
@@ -149,14 +150,9 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
     """This rank's part of a module's weight."""
     module = model.get_submodule(name)
     kind = {"vocabulary": nn.Embedding, "positions": nn.Embedding}.get(style, nn.Linear)
-    if style in (
-        *COLUMNS,
-        "enter column",
-        "row",
-        "vocabulary",
-        "vocabulary head",
-        "positions",
-    ) and not isinstance(module, kind):
+    if style in (*COLUMNS, "row", "vocabulary", "vocabulary head", "positions") and not isinstance(
+        module, kind
+    ):
         raise ValueError(
             f"{name} is a {type(module).__name__}; the style {style!r} is for an nn.{kind.__name__}"
         )
@@ -166,7 +162,7 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
         raise ValueError(f"{name} cannot be cut by heads: no module around it has a head_size")
     try:
         match style:
-            case "column" | "enter column":
+            case "column":
                 return equal_shard(module.out_features, mesh)
             case "heads":
                 return equal_shard(module.out_features, mesh, unit=size, what="heads")
@@ -223,12 +219,10 @@ def _apply_style(
     else:
         operator, multiply = f, F.linear
         row_linear, embedding = RowParallelLinear, VocabParallelEmbedding
-    enter = partial(_on_inputs, operator, mesh, 1)
+    enter = partial(_on_first_input, operator, mesh)
     match style:
         case "enter":
             module.register_forward_pre_hook(enter)
-        case "enter both":
-            module.register_forward_pre_hook(partial(_on_inputs, operator, mesh, 2))
         case "column" | "heads" | "kv heads" | "copied":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             _replace(model, name, part)
@@ -236,7 +230,7 @@ def _apply_style(
             _replace(model, name, row_linear(module, mesh, shard))
         case "vocabulary":
             _replace(model, name, embedding(module, mesh))
-        case "vocabulary head" | "enter column":
+        case "vocabulary head":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             part.register_forward_pre_hook(enter)
             _replace(model, name, part)
@@ -248,7 +242,7 @@ def _apply_style(
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 use_own_random_state(module, mesh)
             if style == "positions":
-                module.register_forward_pre_hook(partial(_on_inputs, own_positions, mesh, 1))
+                module.register_forward_pre_hook(partial(_on_first_input, own_positions, mesh))
         case "whole" if sequence_parallel:
             module.register_forward_hook(lambda _module, _inputs, x: whole_sequence(x, mesh.get_group()))
 
@@ -262,17 +256,14 @@ def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
                 setattr(parent, child, new)
 
 
-def _on_inputs(
+def _on_first_input(
     operator: Callable[[Tensor, ProcessGroup], Tensor],
     mesh: DeviceMesh,
-    number: int,
     module: nn.Module,
     inputs: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    """The operator on the first ``number`` inputs."""
-    if len(inputs) < number:
-        which = (
-            "the tensor that it works on as its first argument" if number == 1 else "its two tensors first"
+    if not inputs:
+        raise ValueError(
+            f"{type(module).__name__} must get the tensor that it works on as its first argument, without a name"
         )
-        raise ValueError(f"{type(module).__name__} must get {which}, without a name")
-    return *(operator(x, mesh.get_group()) for x in inputs[:number]), *inputs[number:]
+    return operator(inputs[0], mesh.get_group()), *inputs[1:]

@@ -109,7 +109,8 @@ class BertSelfAttention(nn.Module):
         return y.transpose(1, 2).flatten(2)  # (batch, seq, heads * size)
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (batch, heads, seq, size)
+        heads = x.shape[-1] // self.head_size  # a rank may have none
+        return x.unflatten(-1, (heads, self.head_size)).transpose(1, 2)  # (batch, heads, seq, size)
 
 
 class BertOutput(nn.Module):

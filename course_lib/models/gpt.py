@@ -121,7 +121,8 @@ class Attention(nn.Module):
         return self.dropout(self.output(y))  # (batch, seq, hidden)
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (batch, heads, seq, size)
+        heads = x.shape[-1] // self.head_size  # a rank may have none
+        return x.unflatten(-1, (heads, self.head_size)).transpose(1, 2)  # (batch, heads, seq, size)
 
 
 class MLP(nn.Module):

@@ -163,7 +163,7 @@ def work_on_own_tokens(module: nn.Module, mesh: DeviceMesh) -> None:
 def attend_to_all_keys(core: nn.Module, moves: Moves, mesh: DeviceMesh) -> None:
     """Let a core of attention gather the ranks' keys and values, for the queries of this rank's tokens."""
     use_own_random_state(core, mesh)
-    causal = CAUSAL[type(core)] if type(core) in CAUSAL else core.causal
+    causal = core.causal if hasattr(core, "causal") else CAUSAL[type(core)]
     core.forward = partial(_forward_with_all_keys, core.forward, moves, causal)
 
 

@@ -62,11 +62,16 @@ def place_layer(
     layer, placed = model.get_submodule(name), moves.placed
     for inner, module in list(layer.named_modules()):
         block, full = family.block_of(inner), f"{name}.{inner}"
-        if placed.get(block) in CUT:
+        if block is None:
+            continue
+        cut = placed[block] in CUT
+        own_tokens = moves.transitions[block].readers == ("part",) if cut else placed[block] == "sequence"
+        if own_tokens:
+            work_behind_hooks(module, mesh)
+        if cut:
             dealt = shares.heads if block == "attention" else shares.columns
-            own_tokens = moves.transitions[block].readers == ("part",)
             cut_module(model, full, styles.get(full), dealt, mesh, partial(moves, block), own_tokens)
-        elif placed.get(block) == "sequence":
+        elif own_tokens:
             work_on_own_tokens(module, mesh)
             if inner.endswith(".core"):
                 attend_to_all_keys(module, moves, mesh)
@@ -158,6 +163,14 @@ def work_on_own_tokens(module: nn.Module, mesh: DeviceMesh) -> None:
         work_on_shard(module, mesh)
     if isinstance(module, nn.modules.dropout._DropoutNd):
         use_own_random_state(module, mesh)
+
+
+def work_behind_hooks(module: nn.Module, mesh: DeviceMesh) -> None:
+    """An adapter stands elsewhere in the model and changes this module's result in a hook: it gets the same tokens."""
+    for hook in module._forward_hooks.values():
+        adapter = getattr(hook, "__self__", None)
+        for inner in adapter.modules() if isinstance(adapter, nn.Module) else ():
+            work_on_own_tokens(inner, mesh)
 
 
 def attend_to_all_keys(core: nn.Module, moves: Moves, mesh: DeviceMesh) -> None:

@@ -15,7 +15,8 @@ from math import inf, nan
 import pytest
 
 import simulator
-from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.chunks import chunk_sizes, proportional_chunks
+from simulator.inputs.galaxy import Shares, deal_shares
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
@@ -41,6 +42,7 @@ from simulator.predict import (
     collective_time,
     collective_traffic,
     flops,
+    galaxy_traffic,
     kernel_time,
     kv_cache,
     memory,
@@ -69,6 +71,19 @@ WHOLE_MODEL = {"shape": GPT2, "plan": PLAN, "rank": 1}
 # Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
 CALLS = {
     chunk_sizes: {"elements": 10, "parts": 3},
+    proportional_chunks: {"elements": 10, "shares": [7.0, 1.0]},
+    Shares((1, 1), (2, 2), (1, 1)).tokens: {"length": 4},
+    deal_shares: {
+        "ranks": 2,
+        "heads": 8,
+        "columns": 32,
+        "group": 1,
+    },
+    partial(lambda ranks, **given: deal_shares(ranks, 8, 32, given), 2): {
+        "heads": [5, 3],
+        "columns": [16, 16],
+        "sequence": [7, 1],
+    },
     CacheHistory: {"slots": 8, "steps": (), "waiting": ()},
     CACHE.use: {"steps": [0, 1]},
     serving.Arrival: {"prompt": 3, "new_tokens": 2, "step": 1},
@@ -308,6 +323,20 @@ CALLS = {
         "layers": 2,
         "itemsize": 2,
     },
+    galaxy_traffic.galaxy_traffic: {
+        "shape": GPT2,
+        "placement": "galaxy",
+        "ranks": 2,
+        "rank": 1,
+        "heads": [7, 5],
+        "columns": [2048, 1024],
+        "sequence": [7, 5],
+        "batch": 2,
+        "itemsize": 4,
+        "post_norm": True,
+        "backward": True,
+    },
+    galaxy_traffic.step_traffic: {"step": "all-gather", "lengths": [5, 3], "bytes_of_token": 4, "rank": 1},
     vocabulary_traffic.embedding_traffic: {"tokens": 6, "hidden": 4, "ranks": 2, "itemsize": 2},
     vocabulary_traffic.head_traffic: {"tokens": 6, "hidden": 4, "ranks": 2, "itemsize": 2},
     vocabulary_traffic.loss_traffic: {"tokens": 6, "ranks": 2, "itemsize": 4},
@@ -340,6 +369,7 @@ ELSEWHERE = {
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
+    "Shares": "an answer of deal_shares, which checks the numbers",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }

@@ -1,0 +1,207 @@
+"""Hybrid layers on several ranks against one device, and what they send against the simulator, to the byte."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.finetuning.adapter import add_adapters
+from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
+from course_lib.models.bert import Bert, BertClassifier, BertConfig
+from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.masks import causal_mask, padding_mask, see_itself
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.parallelize.shape import model_shape
+from course_lib.runtime import current_device, launch
+from course_lib.runtime.world import preload
+from course_lib.tensor_parallel.full_tensors import full_gradients, full_state_dict
+from course_lib.tensor_parallel.galaxy import apply_galaxy
+from course_lib.tensor_parallel.gradient_norm import grad_norm
+from course_lib.training.loop import cross_entropy
+from simulator.inputs.galaxy import BLOCKS, WAYS
+from simulator.predict.galaxy_traffic import galaxy_traffic
+
+preload("course_lib.tensor_parallel.galaxy")
+STEPS, BATCH, SEQ, VOCAB, CLASSES = 5, 3, 12, 61, 5
+
+
+def bert(layers=2, **changes):
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 8, "intermediate_size": 24}
+    config = BertConfig.tiny(
+        **sizes | {"num_hidden_layers": layers, "max_position_embeddings": SEQ} | changes
+    )
+    return BertClassifier(Bert(config, pooler=True), CLASSES)
+
+
+def llama():
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2}
+    return Llama(LlamaConfig.tiny(**sizes, num_attention_heads=8, num_key_value_heads=4))
+
+
+def bert_with_lora():
+    model = bert()
+    apply_lora(model, ("query", "value", "dense"), rank=3)
+    mark_only_lora_as_trainable(model, bias="lora_only", also=("classifier",))
+    return model
+
+
+def bert_with_adapters():
+    model = bert()
+    add_adapters(model, 4)
+    return model
+
+
+MODELS = {"bert": bert, "llama": llama, "lora": bert_with_lora, "adapters": bert_with_adapters}
+
+
+def make(name, seed=0, **changes):
+    torch.manual_seed(seed)
+    model = MODELS[name](**changes)
+    for p in model.parameters():  # norms and biases start trivial: an error in them would not show
+        nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+    return model.to(current_device(), torch.float64)
+
+
+def batch(step, name):
+    """Sequences with padding at the end, and at the beginning for the causal model."""
+    g = torch.Generator().manual_seed(step)
+    tokens, targets = torch.randint(VOCAB, (2, BATCH, SEQ), generator=g)
+    real = torch.arange(SEQ) < torch.tensor([[SEQ], [4], [9]])
+    if name == "llama":
+        mask = see_itself(causal_mask(SEQ) & padding_mask(real.flip(1)))
+        # every second step without a mask: then the core itself is causal
+        inputs = (tokens, mask) if step % 2 else (tokens,)
+    else:
+        inputs, targets = (tokens, real.long()), targets[:, 0] % CLASSES
+    return [t.to(current_device()) for t in inputs], targets.to(current_device())
+
+
+def train(model, name, gradients, norm, steps=STEPS):
+    """Losses and gradient norms of all steps, and the first step's gradients."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    losses, norms, first = [], [], None
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs, targets = batch(step, name)
+        loss = cross_entropy(model(*inputs), targets)
+        loss.backward()
+        first = gradients(model) if first is None else first
+        norms.append(float(norm(model)))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, norms, first
+
+
+def one_device(name, steps=STEPS):
+    model = make(name)
+    results = train(
+        model,
+        name,
+        lambda m: {n: p.grad.cpu().clone() for n, p in m.named_parameters() if p.grad is not None},
+        lambda m: torch.nn.utils.get_total_norm([p.grad for p in m.parameters() if p.grad is not None]),
+        steps,
+    )
+    return *results, model.state_dict()
+
+
+def furthest(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[n] - theirs[n].cpu()).abs().max()) for n in theirs)
+
+
+def parity(mesh, name, expected, placement, shares, steps=STEPS):
+    """How far losses, gradient norms, gradients and parameters are from one device's."""
+    model = apply_galaxy(make(name, seed=mesh.get_local_rank()), mesh, placement, **shares)
+    losses, norms, first = train(
+        model, name, lambda m: full_gradients(m, mesh), lambda m: grad_norm(m, mesh), steps
+    )
+    return {
+        "loss": max(abs(a - b) for a, b in zip(losses, expected[0], strict=True)),
+        "norm": max(abs(a - b) / b for a, b in zip(norms, expected[1], strict=True)),
+        "gradients": furthest(first, expected[2]),
+        "parameters": furthest(full_state_dict(model, mesh), expected[3]),
+    }
+
+
+def sent(mesh, name, placement, shares):
+    """Measured and predicted traffic of one step."""
+    model = make(name).float()
+    shape = model_shape(model, SEQ)
+    apply_galaxy(model, mesh, placement, **shares)
+    with record_traffic() as log:
+        out = model(torch.zeros(BATCH, SEQ, dtype=torch.long, device=current_device()))
+        out.sum().backward()
+    predicted = galaxy_traffic(
+        shape, placement, mesh.size(), mesh.get_local_rank(), **shares, batch=BATCH, post_norm=name == "bert"
+    )
+    return to_the_byte(log.traffic), to_the_byte(predicted)
+
+
+def to_the_byte(traffic):
+    """Its rows, with the bytes sent (for a collective a mean over the ranks) without the last digits of a float."""
+    return [(r.collective, r.group_size, r.calls, r.payload, round(r.sent, 6)) for r in traffic.rows]
+
+
+EVEN = {}
+UNEVEN = {"heads": [5, 3], "columns": [15, 9], "sequence": [5, 3]}
+SEVEN_TO_ONE = {"heads": [7, 1], "columns": [21, 3], "sequence": [7, 1]}
+NONE_ON_ONE = {"heads": [0, 8], "columns": [24, 0], "sequence": [1, 0]}
+GROUPS = {"heads": [6, 2], "columns": [17, 7], "sequence": [3, 1]}
+THREE = {"heads": [2, 3, 3], "columns": [6, 9, 9], "sequence": [2, 3, 3]}
+THREE_GROUPS = {"heads": [2, 2, 4], "columns": [1, 0, 23], "sequence": [2, 3, 3]}
+HOLES = {"heads": [0, 8, 0], "columns": [10, 0, 14], "sequence": [3, 0, 1]}
+SHARES = {  # for each number of ranks and each model, the shares with which all four ways are tried
+    1: {"bert": [EVEN]},
+    2: {
+        "bert": [UNEVEN, SEVEN_TO_ONE, NONE_ON_ONE],
+        "llama": [GROUPS],
+        "lora": [UNEVEN],
+        "adapters": [UNEVEN],
+    },
+    3: {"bert": [EVEN, THREE, HOLES], "llama": [THREE_GROUPS]},
+}
+
+
+def everything(mesh):
+    results, traffic = {}, {}
+    for name, several in SHARES[mesh.size()].items():
+        expected = one_device(name)
+        for way, shares in product(WAYS, several):
+            results[name, way, str(shares)] = parity(mesh, name, expected, way, shares)
+            if name in ("bert", "llama"):
+                traffic[name, way, str(shares)] = sent(mesh, name, way, shares)
+    return results, traffic
+
+
+@pytest.mark.parametrize("ranks", SHARES)
+def test_four_ways_with_unequal_shares_equal_one_device_and_send_what_was_predicted(ranks):
+    cases = sum(len(WAYS) * len(several) for several in SHARES[ranks].values())
+    for results, traffic in launch(everything, mesh={"tp": ranks}):
+        assert len(results) == cases
+        for case, differences in results.items():
+            for what, difference in differences.items():
+                assert difference < 1e-9, (ranks, case, what)
+        for case, (measured, predicted) in traffic.items():
+            assert measured == predicted, (ranks, case)
+            assert measured or ranks == 1
+
+
+def every_mix(mesh):
+    expected = {name: one_device(name, steps=1) for name in ("bert", "llama")}
+    shares = {"heads": [6, 2], "columns": [20, 4], "sequence": [5, 3]}
+    results = {}
+    for i, mix in enumerate(product(*BLOCKS.values())):
+        name = ("bert", "llama")[i.bit_count() % 2]  # each placement of a block meets both
+        placement = dict(zip(BLOCKS, mix, strict=True))
+        differences = parity(mesh, name, expected[name], placement, shares, steps=1)
+        results[name, mix] = differences, *sent(mesh, name, placement, shares)
+    return results
+
+
+def test_every_mix_of_placements_equals_one_device():
+    for results in launch(every_mix, mesh={"tp": 2}):
+        assert len(results) == 36
+        for case, (differences, measured, predicted) in results.items():
+            assert max(differences.values()) < 1e-9, case
+            assert measured == predicted, case

@@ -14,7 +14,7 @@ LEFT, BOX, TALL, GAP, LOW = (
     58,
     70,
     46,
-    92,
+    96,
     10,
 )  # pixels: the ranks' names, one activation, and what is between
 

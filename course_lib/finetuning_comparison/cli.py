@@ -1,4 +1,8 @@
-"""The command line. Two files lie in ``--out``: ``runs.jsonl``, a line for each finished run, and ``TASK.md``."""
+"""The command line.
+
+Files in ``--out``: ``runs.jsonl``, a line for each finished run, ``TASK.md``, the table, and with ``--time``
+``times.json``.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +51,21 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
     help="How exact matrix products are; medium rounds their inputs to bf16, and may be much faster.",
 )
 @click.option(
+    "--time",
+    "timing",
+    is_flag=True,
+    help="Train nothing; take steps of all the methods in turns, and keep their times in --out.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("runs/finetuning_comparison"),
     show_default=True,
     help="Folder of the results.",
 )
-def main(out: Path, methods: str, seeds: int, lrs: str | None, every_rate: bool, **values: object) -> None:
+def main(
+    out: Path, methods: str, seeds: int, lrs: str | None, every_rate: bool, timing: bool, **values: object
+) -> None:
     """Compare ways of fine-tuning a pretrained BERT, each at its own best learning rate.
 
     Under seed 0 each method is trained from each of its starts at its middle learning
@@ -70,7 +82,10 @@ def main(out: Path, methods: str, seeds: int, lrs: str | None, every_rate: bool,
     python -m course_lib.finetuning_comparison --methods probe,full,lora-all-r8 --out results
     """
     try:
-        _compare(out, methods, range(seeds), lrs, every_rate, values)
+        if timing:
+            _time(out, methods, values)
+        else:
+            _compare(out, methods, range(seeds), lrs, every_rate, values)
     except ValueError as error:
         _end(f"Error: {error}", 2)
     except KeyboardInterrupt:
@@ -101,6 +116,21 @@ def _compare(out: Path, methods: str, seeds: range, lrs: str | None, every: bool
     table = markdown(found, names)
     (out / f"{like.task}.md").write_text(table + "\n", encoding="utf-8")
     click.echo(table)
+
+
+def _time(out: Path, methods: str, values: dict) -> None:
+    from course_lib.finetuning_comparison.methods import checked_names
+    from course_lib.finetuning_comparison.run import Setting
+    from course_lib.finetuning_comparison.timing import keep_times, read_times, time_steps
+
+    names = checked_names(methods)
+    like = Setting(method="", start="", lr=0, seed=0, **values)
+    _check_device(like.device)
+    keep_times(out / "times.json", time_steps(like, *load(like), names))
+    times = read_times(out / "times.json")
+    click.echo(f"a step of full fine-tuning takes {1e3 * times['full_seconds']:.0f} ms; in relation to it:")
+    for name, ratio in times["ratios"].items():
+        click.echo(f"{name:14} {ratio:.2f}")
 
 
 def load(setting: Setting) -> tuple[Bert, Task]:

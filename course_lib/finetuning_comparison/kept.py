@@ -10,6 +10,7 @@ from pathlib import Path
 
 from course_lib.finetuning_comparison.results import Line, Run, Runs, lines
 from course_lib.finetuning_comparison.run import Setting
+from course_lib.finetuning_comparison.timing import read_times
 
 FOLDER = Path(__file__).parent / "kept"
 SEEDS = range(3)
@@ -28,6 +29,11 @@ def kept_runs(task: str = "word-order") -> list[Run]:
     if not found:
         raise ValueError(f"no run of the task {task!r} is kept; this makes them: {COMMAND} --task {task}")
     return found
+
+
+def kept_times() -> dict | None:
+    """A step's time of each method in relation to full fine-tuning; see ``timing.time_steps``."""
+    return read_times(FOLDER / "times.json")
 
 
 def kept_lines(task: str = "word-order") -> list[Line]:

@@ -6,7 +6,7 @@ The linear probe is not here: it trains no model, and ``probe.py`` has it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from torch import nn
@@ -18,6 +18,7 @@ from course_lib.finetuning.prefix import add_deep_prompts, add_prefix
 from course_lib.finetuning.prompt import add_p_tuning, add_prompt
 from course_lib.finetuning.side import add_side
 from course_lib.models.bert import BertClassifier
+from simulator.predict.finetuning import MATRICES
 
 HEAD = ("classifier",)  # new, and trained by every method
 VIRTUAL_TOKENS = 10
@@ -30,8 +31,25 @@ ALL_MATRICES = (
     "layer.*.output.dense",
 )
 PROBE = "probe"
+HIGH = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates where little is trained
 
 Adapt = Callable[[BertClassifier], object]
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """What decides the activations that are kept for backward; see ``simulator.predict.finetuning``.
+
+    Attributes:
+        matrices: that are trained, or have LoRA of this rank beside them; the others keep no input.
+        embeddings: something in the embeddings is trained, so that every layer passes a gradient on.
+        virtual_tokens: before each text.
+    """
+
+    matrices: tuple[str, ...] = ()
+    rank: int = 0
+    embeddings: bool = False
+    virtual_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,11 +60,13 @@ class Method:
         title: as the table calls it.
         starts: initialisations that are tried; each adapts a ``BertClassifier`` in place and freezes the rest.
         lrs: learning rates that are tried with each of them.
+        keeps: None where no formula says what is kept.
     """
 
     title: str
     starts: dict[str, Adapt]
-    lrs: tuple[float, ...] = field(default=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2))
+    lrs: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    keeps: Keeps | None = None
 
 
 def _full(model: BertClassifier) -> None:
@@ -61,10 +81,15 @@ def _lora(rank: int, targets: tuple[str, ...], model: BertClassifier) -> None:
 
 
 def _lora_methods() -> dict[str, Method]:
-    places = {"qv": (("query", "value"), "query and value"), "all": (ALL_MATRICES, "all six matrices")}
+    places = {
+        "qv": (("query", "value"), ("query", "value"), "query and value"),
+        "all": (ALL_MATRICES, MATRICES, "all six matrices"),
+    }
     return {
-        f"lora-{place}-r{rank}": Method(f"LoRA, rank {rank}, {what}", {"": partial(_lora, rank, targets)})
-        for place, (targets, what) in places.items()
+        f"lora-{place}-r{rank}": Method(
+            f"LoRA, rank {rank}, {what}", {"": partial(_lora, rank, targets)}, keeps=Keeps(matrices, rank)
+        )
+        for place, (targets, matrices, what) in places.items()
         for rank in (1, 2, 4, 8, 16)
     }
 
@@ -81,9 +106,15 @@ def _added(add: Callable[..., nn.Module], *args: object, **settings: object) -> 
 TEXT = (2003, 1996, 2344, 1997, 1996, 2616, 1999, 2023, 6251, 2157)
 
 METHODS: dict[str, Method] = {
-    "full": Method("Full fine-tuning", {"": _full}, (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)),
-    "head": Method("Head only", {"": partial(mark_only_as_trainable, trained=HEAD)}),
-    "bias": Method("Biases only (BitFit)", {"": partial(mark_only_biases_as_trainable, also=HEAD)}),
+    "full": Method(
+        "Full fine-tuning", {"": _full}, (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), Keeps(MATRICES, embeddings=True)
+    ),
+    "head": Method("Head only", {"": partial(mark_only_as_trainable, trained=HEAD)}, HIGH, Keeps()),
+    "bias": Method(
+        "Biases only (BitFit)",
+        {"": partial(mark_only_biases_as_trainable, also=HEAD)},
+        keeps=Keeps(embeddings=True),
+    ),
     **_lora_methods(),
     "houlsby": Method("Adapters (Houlsby)", {"": partial(_adapters, "houlsby")}),
     "pfeiffer": Method("Adapters (Pfeiffer)", {"": partial(_adapters, "pfeiffer")}),
@@ -95,7 +126,8 @@ METHODS: dict[str, Method] = {
             "vocabulary": _added(add_prompt, VIRTUAL_TOKENS, "vocabulary"),
             "text": _added(add_prompt, VIRTUAL_TOKENS, TEXT),
         },
-        (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+        HIGH,
+        Keeps(embeddings=True, virtual_tokens=VIRTUAL_TOKENS),
     ),
     "p-tuning": Method(
         "P-tuning",
@@ -103,6 +135,7 @@ METHODS: dict[str, Method] = {
             "lstm": _added(add_p_tuning, VIRTUAL_TOKENS, "lstm"),
             "mlp": _added(add_p_tuning, VIRTUAL_TOKENS, "mlp"),
         },
+        keeps=Keeps(embeddings=True, virtual_tokens=VIRTUAL_TOKENS),
     ),
     "prefix": Method("Prefix tuning", {"": _added(add_prefix, VIRTUAL_TOKENS)}),
     "p-tuning-v2": Method(
@@ -111,7 +144,7 @@ METHODS: dict[str, Method] = {
             "random": _added(add_deep_prompts, VIRTUAL_TOKENS),
             "text": _added(add_deep_prompts, VIRTUAL_TOKENS, TEXT),
         },
-        (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+        HIGH,
     ),
 }
 NAMES = (PROBE, *METHODS)  # the table's order

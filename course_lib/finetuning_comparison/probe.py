@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from course_lib.data.finetuning_tasks import Part, Task
-from course_lib.finetuning.freeze import ParameterCount
-from course_lib.finetuning_comparison.run import Setting, matmul_precision, measured, trimmed
+from course_lib.finetuning_comparison.run import Setting, matmul_precision, trimmed
 from course_lib.models.bert import Bert
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # C, chosen on the validation part as the learning rates are
@@ -63,7 +62,8 @@ class Probe:
             ),
             "test": float(regression.score(self.test.numpy(), self.task.test.labels.numpy())),
             "last_loss": None,
-            **measured(ParameterCount(head, self.total + head)),
+            "trainable": head,
+            "total": self.total + head,
             "memory": None,
             "predicted_memory": None,
             "seconds_per_step": None,

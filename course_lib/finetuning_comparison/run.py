@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +17,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.data.sharding import batches_of_like_length
-from course_lib.finetuning.freeze import ParameterCount, count_parameters
+from course_lib.finetuning.freeze import count_parameters
 from course_lib.finetuning_comparison.methods import METHODS
+from course_lib.finetuning_comparison.predicted import predicted_memory
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.training.loop import cross_entropy
-from simulator.inputs.plan import Plan
-from simulator.predict.memory import model_states
 
 CATEGORIES = ("parameters", "gradients", "optimizer_states", "activations", "buffers")
 
@@ -75,12 +73,7 @@ def train_one(setting: Setting, bert: Bert, task: Task, on_step: Callable[[], No
 
 
 def _train_one(setting: Setting, bert: Bert, task: Task, on_step: Callable[[], None]) -> dict:
-    torch.manual_seed(setting.seed)
-    model = BertClassifier(copy.deepcopy(bert), len(task.classes))
-    METHODS[setting.method].starts[setting.start](model)
-    model.to(setting.device).train()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = AdamW(trained, lr=setting.lr, weight_decay=0, fused=True)  # one pass over each tensor
+    model, optimizer = prepared(setting, bert, len(task.classes))
     schedule = LambdaLR(optimizer, lambda done: warmed_up(done, setting.steps))
     seconds, losses = [], []
     lengths = task.train.mask.sum(1)
@@ -93,17 +86,34 @@ def _train_one(setting: Setting, bert: Bert, task: Task, on_step: Callable[[], N
         seconds.append(time.perf_counter() - begun)
         schedule.step()
         on_step()
+    count, measured_on = count_parameters(model), trimmed(task.train.first(setting.batch))[0].shape
     return {
         **asdict(setting),
         "validation": evaluate(model, task.validation, setting.device),
         "test": evaluate(model, task.test, setting.device),
         "last_loss": statistics.mean(losses[-10:]),
-        **measured(count_parameters(model)),
+        "trainable": count.trainable,
+        "total": count.total,
+        "predicted_memory": predicted_memory(
+            setting.method, count, bert.config, *measured_on, setting.device
+        ),
         "memory": peak_memory(model, optimizer, task.train.first(setting.batch), setting.device),
         "seconds_per_step": statistics.median(
             seconds[1:] or seconds
         ),  # the first makes the optimizer's states
     }
+
+
+def prepared(setting: Setting, bert: Bert, num_classes: int) -> tuple[BertClassifier, Optimizer]:
+    """An adapted copy of ``bert`` on the setting's device, and the optimizer of what is trained in it."""
+    torch.manual_seed(setting.seed)
+    model = BertClassifier(copy.deepcopy(bert), num_classes)
+    METHODS[setting.method].starts[setting.start](model)
+    model.to(setting.device).train()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return model, AdamW(
+        trained, lr=setting.lr, weight_decay=0, fused=True
+    )  # fused: one pass over each tensor
 
 
 def step(model: BertClassifier, optimizer: Optimizer, batch: tuple[Tensor, ...]) -> Tensor:
@@ -139,22 +149,6 @@ def evaluate(model: BertClassifier, part: Part, device: str = "cpu", batch_size:
         right += (model(*inputs).argmax(-1) == labels).sum().item()
     model.train()
     return right / len(part.labels)
-
-
-def measured(count: ParameterCount) -> dict[str, Any]:
-    """The count, and the memory that follows from it: in fp32 4 bytes of parameters, 4 of gradients, 8 of Adam.
-
-    The simulator's formulas take one number of parameters, so they are asked for all and for the trained ones.
-    What the activations take depends on the method, and the simulator does not know methods.
-    """
-    plan = Plan(precision="fp32")
-    held, trained = model_states(count.total, plan), model_states(count.trainable, plan)
-    predicted = {
-        "parameters": held.parameters,
-        "gradients": trained.gradients,
-        "optimizer_states": trained.optimizer_states,
-    }
-    return {"trainable": count.trainable, "total": count.total, "predicted_memory": predicted}
 
 
 def peak_memory(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from course_lib.finetuning_comparison.labels import place_labels
 from course_lib.finetuning_comparison.methods import NAMES, PROBE
@@ -67,16 +68,30 @@ def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Sho
     return table(heads, rows)
 
 
-def memory_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Shown:
-    """MB of each category at its largest in one step, the predicted figure before the measured one; and the peak."""
+def memory_table(
+    lines: Sequence[Line], methods: Sequence[str] = NAMES, times: Mapping[str, Any] | None = None
+) -> Shown:
+    """MB of each category in one step, the predicted figure before the measured one; the peak; and a step's time.
+
+    Measured is the most at any moment. Predicted activations are those that are kept for backward; what an operator
+    holds for a moment comes on top in the measured ones.
+
+    Args:
+        times: what ``kept.kept_times`` returns; without it there is no column of times.
+    """
     heads = ["method", *[name.replace("_", " ") for name in CATEGORIES], "peak of all"]
+    heads += [] if times is None else ["step, full = 1"]
     rows = []
     for name, line in _in_order(lines, methods):
         if line is None or line.measured is None:
-            rows.append([title_of(name), NOT_RUN if line is None else "no steps", *[None] * len(CATEGORIES)])
+            rows.append([title_of(name), NOT_RUN if line is None else "no steps", *[None] * (len(heads) - 2)])
             continue
         cells = [_both((line.predicted or {}).get(key), line.measured[key]) for key in CATEGORIES]
-        rows.append([line.title, *cells, f"{line.measured['peak'] / 1e6:.1f}"])
+        cells.append(f"{line.measured['peak'] / 1e6:.1f}")
+        if times is not None:
+            ratio = times["ratios"].get(name)
+            cells.append(None if ratio is None else f"{ratio:.2f}")
+        rows.append([line.title, *cells])
     return table(heads, rows, "MB, predicted / measured")
 
 

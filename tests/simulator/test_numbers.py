@@ -41,6 +41,7 @@ from simulator.predict import (
     attention_io,
     collective_time,
     collective_traffic,
+    finetuning,
     flops,
     galaxy_traffic,
     kernel_time,
@@ -265,6 +266,8 @@ CALLS = {
     overlap.fsdp_timeline: LAYERS
     | SPEEDS
     | {"unit_bytes": [4.0, 4.0], "prefetch": 1, "reshard": True, "gradient_bytes": [4.0, 4.0]},
+    finetuning.kept_terms: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
+    finetuning.kept_activations: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
     recomputation.Segment: {"kept": 1.0, "again": 1.0, "forward": 1.0, "repeated": 0.5},
     recomputation.equal_layers: {"layers": 4, "segments": 2, "saved": 4.0, "kept": 1.0},
     recomputation.best_segments: {"layers": 4, "saved": 4.0, "kept": 1.0},

@@ -12,6 +12,7 @@ from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE, TEXT
 from course_lib.finetuning_comparison.results import Runs, lines, markdown
 from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
 from course_lib.finetuning_comparison.sweep import best, next_try
+from course_lib.finetuning_comparison.timing import read_times
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer
 from course_lib.training.loop import accuracy
@@ -63,6 +64,7 @@ def test_every_method_trains_what_it_should_and_the_ledger_agrees_with_the_simul
                 row["predicted_memory"][category], abs=steps_of_adam
             )
         assert row["memory"]["peak"] > row["memory"]["parameters"]
+        assert row["predicted_memory"].get("activations", 0) <= row["memory"]["activations"]
         assert row["seconds_per_step"] > 0
     assert all(torch.equal(before[name], p) for name, p in bert.named_parameters()), (
         "a run changed the backbone"
@@ -210,6 +212,21 @@ def test_the_command_writes_the_table(tmp_path, monkeypatch):
     assert (tmp_path / "word-order.md").read_text() in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert [row["method"] for row in rows if row["method"] != PROBE] == ["lora-qv-r1"]
+
+
+def test_the_times_of_methods_are_kept_beside_those_of_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "load", toy)
+    for method in ("head", "side"):
+        words = ["--model", "tiny", "--methods", method, "--batch", "4", "--time", "--out", str(tmp_path)]
+        done = CliRunner().invoke(command.main, words)
+        assert done.exit_code == 0, done.output
+    assert "in relation to it:" in done.stdout
+    times = read_times(tmp_path / "times.json")
+    assert set(times["ratios"]) == {"full", "head", "side"}
+    assert times["ratios"]["full"] == 1
+    assert all(0 < ratio < 100 for ratio in times["ratios"].values())
+    assert times["tokens"][0] == 4
+    assert not (tmp_path / "runs.jsonl").exists()
 
 
 @pytest.mark.parametrize(

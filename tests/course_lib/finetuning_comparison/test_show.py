@@ -34,6 +34,9 @@ def test_a_table_says_what_is_not_there():
     assert row["head"].split()[3:8] == ["0.001", "so", "far", "60.0", "%"]
     assert sum("not run yet" in r for r in text) == len(NAMES) - 3
     memory = str(memory_table(found, ("full", "probe", "side")))
+    assert "step, full" not in memory
+    timed = str(memory_table(found, ("full", "head", "side"), {"ratios": {"full": 1.0, "head": 0.25}}))
+    assert [row.split()[-1] for row in timed.splitlines()[3:5]] == ["1.00", "0.25"]
     assert "1.0 / 2.0" in memory
     assert "– / 2.0" in memory
     assert "no steps" in memory

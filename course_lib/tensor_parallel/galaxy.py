@@ -22,7 +22,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.tensor_parallel.apply import _start_equal
-from course_lib.tensor_parallel.galaxy_layers import Forward, stack_of
+from course_lib.tensor_parallel.galaxy_layers import Forward, stacks_of
 from course_lib.tensor_parallel.galaxy_modules import place_layer, styles_of
 from course_lib.tensor_parallel.layers import sum_over_ranks
 from course_lib.tensor_parallel.unequal_parts import gather_parts, own_part, sum_to_parts
@@ -30,7 +30,7 @@ from simulator.inputs.galaxy import (
     STEPS,
     Transition,
     deal_shares,
-    placement_of_blocks,
+    placements_of,
     transitions,
 )
 
@@ -88,11 +88,9 @@ class Moves:
         lengths: the tokens of each rank, of the sequences that are under way.
     """
 
-    def __init__(
-        self, placed: Mapping[str, str], readers: Mapping[str, Sequence[str]], mesh: DeviceMesh, first: bool
-    ) -> None:
-        self.placed, self.group = placed, mesh.get_group()
-        self.transitions = transitions(placed, readers, first)
+    def __init__(self, placement: str | Mapping[str, str], kind: str, mesh: DeviceMesh, first: bool) -> None:
+        self.placed, self.group = placements_of(placement), mesh.get_group()
+        self.transitions = transitions(placement, kind, first)
         self.lengths: Sequence[int] = ()
 
     def __call__(self, block: str, x: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -140,17 +138,19 @@ def apply_galaxy(
     """
     if mesh.ndim != 1:
         raise ValueError(f'the mesh must have one axis, such as mesh["tp"], not {mesh.ndim}')
-    placed, stack = placement_of_blocks(placement), stack_of(model)
+    placed, stacks = placements_of(placement), stacks_of(model)
     given = {"heads": heads, "columns": columns, "sequence": sequence}
-    shares = deal_shares(mesh.size(), stack.heads, stack.columns, given, group=stack.group)
-    styles = styles_of(model, stack, placed)
+    shares = [deal_shares(mesh.size(), s.heads, s.columns, given, group=s.group) for s in stacks]
+    styles = [styles_of(model, stack, placed) for stack in stacks]
     _start_equal(model, mesh)
-    for number, (name, layer) in enumerate(stack.layers.items()):
-        moves = Moves(placed, stack.family.readers, mesh, first=number == 0)
-        place_layer(model, name, stack.family, shares, styles, moves, mesh)
-        layer.forward = partial(_layer_forward, layer, stack.family.layer_forward, moves)
-    end = partial(moves, "connection_2")  # the result of the last layer, whole
-    stack.module.forward = partial(stack.family.stack_forward, stack.module, shares, end)
+    for stack, its_shares, its_styles in zip(stacks, shares, styles, strict=True):
+        family = stack.family
+        for number, (name, layer) in enumerate(stack.layers.items()):
+            moves = Moves(placement, family.kind, mesh, first=number == 0)
+            place_layer(model, name, family, its_shares, its_styles, moves, mesh)
+            layer.forward = partial(_layer_forward, layer, family.layer_forward, moves)
+        end = partial(moves, "connection_2")  # the result of the last layer, as what follows reads it
+        stack.module.forward = partial(family.stack_forward, stack.module, its_shares, end)
     return model
 
 

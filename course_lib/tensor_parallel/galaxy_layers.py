@@ -1,4 +1,4 @@
-"""The layers of BERT and LLaMA as blocks that can be placed one by one (``galaxy.py``).
+"""The layers of BERT, LLaMA and BART as blocks that can be placed one by one (``galaxy.py``).
 
 For each family of layers: which module belongs to which block, and a forward that says where a block ends. The forward
 computes what the model's own does, and between two blocks it calls ``moves(block, x)``, which returns the tensor for
@@ -7,17 +7,20 @@ each block that reads x.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.models.bart import Bart, BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
 from course_lib.models.bert import Bert, BertEncoder, BertLayer
 from course_lib.models.kv_cache import Cache, check_length, layer_options
 from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
-from simulator.inputs.galaxy import POST_NORM, PRE_NORM, Shares, Transition
+from course_lib.tensor_parallel.tables import TABLES
+from simulator.inputs.galaxy import Shares, Transition
 
 Forward = Callable[..., Tensor]
 
@@ -45,14 +48,14 @@ class Family:
         blocks: for the name of a module in the layer, the block to which it belongs with all that is inside it; a
             longer name counts before a shorter one.
         exits: for a block, the module with which it ends.
-        readers: which blocks read a block's result.
+        kind: a name of ``simulator.inputs.galaxy.LAYERS``, which says what reads a block's result.
         layer_forward: ``(layer, moves, x, …)``, instead of the layer's own forward.
         stack_forward: ``(stack, shares, end, …)``, instead of the forward of the module that calls the layers.
     """
 
     blocks: Mapping[str, str]
     exits: Mapping[str, str]
-    readers: Mapping[str, Sequence[str]]
+    kind: str
     layer_forward: Forward
     stack_forward: Forward
 
@@ -69,6 +72,7 @@ class Stack:
     Attributes:
         layers: by their names in the whole model.
         heads, columns: of one layer. ``group`` query heads share one head of keys and values.
+        styles: for the names of the layers' modules, how ``apply.py`` cuts them.
     """
 
     family: Family
@@ -76,29 +80,35 @@ class Stack:
     layers: Mapping[str, nn.Module]
     heads: int
     columns: int
-    group: int = 1
+    group: int
+    styles: Mapping[str, str]
 
 
-def stack_of(model: nn.Module) -> Stack:
-    """The layers of the one BERT or LLaMA in ``model``.
+def stacks_of(model: nn.Module) -> list[Stack]:
+    """The layers of the one BERT, LLaMA or BART in ``model``; of a BART those of its encoder, and of its decoder.
 
     Raises:
         ValueError: there is none, or more than one.
     """
-    found = [(name, module) for name, module in model.named_modules() if type(module) in (Bert, Llama)]
+    found = [(name, module) for name, module in model.named_modules() if type(module) in STACKS]
     if len(found) != 1:
+        known = ", ".join(kind.__name__ for kind in STACKS)
         raise ValueError(
-            f"hybrid layers are for one Bert or Llama, and {type(model).__name__} holds {len(found)} of them"
+            f"there are hybrid layers for {known}, and {type(model).__name__} holds {len(found)} of them"
         )
-    [(name, inner)] = found
-    family, path, layers = (BERT, "encoder", "layer") if type(inner) is Bert else (LLAMA, "model", "layers")
-    stack, config = inner.get_submodule(path), inner.config
-    named = {
-        ".".join(filter(None, (name, path, layers, i))): m for i, m in getattr(stack, layers).named_children()
-    }
-    heads = config.num_attention_heads
-    group = heads // getattr(config, "num_key_value_heads", heads)
-    return Stack(family, stack, named, heads, config.intermediate_size, group)
+    [(prefix, inner)] = found
+    return [_stack(prefix, inner, *where) for where in STACKS[type(inner)]]
+
+
+def _stack(prefix: str, inner: nn.Module, path: str, family: Family, heads: str, columns: str) -> Stack:
+    dot = f"{prefix}." if prefix else ""
+    path, _, last = path.rpartition(".")
+    module, config = inner.get_submodule(path), inner.config
+    layers = {f"{dot}{path}.{last}.{i}": layer for i, layer in getattr(module, last).named_children()}
+    kv_heads = getattr(config, "num_key_value_heads", None) or getattr(config, heads)
+    group = getattr(config, heads) // kv_heads
+    styles = {dot + name: style for name, style in TABLES[type(inner)].items() if last in name.split(".")}
+    return Stack(family, module, layers, getattr(config, heads), getattr(config, columns), group, styles)
 
 
 # ---- BERT: norms after the residual sums -------------------------------------------------------------------
@@ -131,7 +141,7 @@ BERT = Family(
         "output.dense": "mlp",
     },
     exits={"attention": "attention.output.dense", "mlp": "output.dense"},
-    readers=POST_NORM,
+    kind="post-norm",
     layer_forward=bert_layer,
     stack_forward=bert_encoder,
 )
@@ -178,7 +188,108 @@ LLAMA = Family(
         "mlp": "mlp",
     },
     exits={"attention": "self_attn.o_proj", "mlp": "mlp.down_proj"},
-    readers=PRE_NORM,
+    kind="pre-norm",
     layer_forward=llama_layer,
     stack_forward=llama_model,
 )
+
+
+# ---- BART: an encoder like BERT, and a decoder that reads its result, the memory ---------------------------------
+
+
+def bart_encoder_layer(
+    layer: BartEncoderLayer, moves: Moves, x: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    return _bart_mlp(layer, moves, "connection_1", _bart_self_attention(layer, moves, x, mask))
+
+
+def bart_decoder_layer(
+    layer: BartDecoderLayer,
+    moves: Moves,
+    x: Tensor,
+    memory: Tensor,
+    memory_mask: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    for_attention, residual = moves("connection_1", _bart_self_attention(layer, moves, x, mask))
+    y = layer.encoder_attn_dropout(layer.encoder_attn(for_attention, memory, memory_mask))
+    return _bart_mlp(layer, moves, "cross_connection", layer.encoder_attn_layer_norm(residual + y))
+
+
+def _bart_self_attention(layer: BartEncoderLayer, moves: Moves, x: Tensor, mask: Tensor | None) -> Tensor:
+    for_attention, residual = moves("input", x)
+    y = layer.self_attn_dropout(layer.self_attn(for_attention, None, mask))
+    return layer.self_attn_layer_norm(residual + y)
+
+
+def _bart_mlp(layer: BartEncoderLayer, moves: Moves, block: str, x: Tensor) -> Tensor:
+    for_mlp, residual = moves(block, x)
+    y = layer.fc2(layer.activation_dropout(F.gelu(layer.fc1(for_mlp))))
+    return layer.final_layer_norm(residual + layer.final_dropout(y))
+
+
+def bart_encoder(
+    encoder: BartEncoder,
+    shares: Shares,
+    end: Callable[..., Tensor],
+    tokens: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
+    lengths, x = shares.tokens(tokens.shape[1]), encoder.embed(tokens)
+    for layer in encoder.layers:
+        x = layer(x, mask, lengths=lengths)
+    return end(x)  # the whole memory, once for all layers of the decoder
+
+
+def bart_decoder(
+    decoder: BartDecoder,
+    shares: Shares,
+    end: Callable[..., Tensor],
+    tokens: Tensor,
+    memory: Tensor,
+    memory_mask: Tensor | None = None,
+    mask: Tensor | None = None,
+    cache: Cache | None = None,
+) -> Tensor:
+    if cache is not None:
+        raise ValueError("hybrid layers train a model: they take no cache")
+    lengths, x = shares.tokens(tokens.shape[1]), decoder.embed(tokens)
+    for layer in decoder.layers:
+        x = layer(x, memory, memory_mask, mask, lengths=lengths)
+    return end(x)
+
+
+BART_BLOCKS = {
+    "self_attn": "attention",
+    "self_attn_dropout": "connection_1",
+    "self_attn_layer_norm": "connection_1",
+    "fc1": "mlp",
+    "activation_dropout": "mlp",
+    "fc2": "mlp",
+    "final_dropout": "connection_2",
+    "final_layer_norm": "connection_2",
+}
+BART_EXITS = {"attention": "self_attn.out_proj", "mlp": "fc2"}
+BART_ENCODER = Family(BART_BLOCKS, BART_EXITS, "encoder", bart_encoder_layer, bart_encoder)
+BART_DECODER = Family(
+    blocks=BART_BLOCKS
+    | {
+        "encoder_attn": "cross_attention",
+        "encoder_attn_dropout": "cross_connection",
+        "encoder_attn_layer_norm": "cross_connection",
+    },
+    exits=BART_EXITS | {"cross_attention": "encoder_attn.out_proj"},
+    kind="decoder",
+    layer_forward=bart_decoder_layer,
+    stack_forward=bart_decoder,
+)
+
+# for each model: where its layers are, of which family, and the settings that count their heads and columns
+STACKS: dict[type[nn.Module], tuple[tuple[str, Family, str, str], ...]] = {
+    Bert: (("encoder.layer", BERT, "num_attention_heads", "intermediate_size"),),
+    Llama: (("model.layers", LLAMA, "num_attention_heads", "intermediate_size"),),
+    Bart: (
+        ("model.encoder.layers", BART_ENCODER, "encoder_attention_heads", "encoder_ffn_dim"),
+        ("model.decoder.layers", BART_DECODER, "decoder_attention_heads", "decoder_ffn_dim"),
+    ),
+}

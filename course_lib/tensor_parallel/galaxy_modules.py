@@ -37,7 +37,7 @@ def styles_of(model: nn.Module, stack: Stack, placed: Mapping[str, str]) -> dict
         for inner, module in layer.named_modules()
         if placed.get(stack.family.block_of(inner)) in CUT
     }
-    styles = _styles(model, None) if cut else {}
+    styles = _styles(model, stack.styles) if cut else {}
     for name, module in cut.items():
         if styles.get(name) not in CUT_STYLES and next(module.parameters(recurse=False), None) is not None:
             raise ValueError(f"{name} has parameters, and no table says how to cut them by heads or columns")
@@ -69,12 +69,14 @@ def place_layer(
         if own_tokens:
             work_behind_hooks(module, mesh)
         if cut:
-            dealt = shares.heads if block == "attention" else shares.columns
+            dealt = shares.columns if block == "mlp" else shares.heads
             cut_module(model, full, styles.get(full), dealt, mesh, partial(moves, block), own_tokens)
         elif own_tokens:
             work_on_own_tokens(module, mesh)
             if inner.endswith(".core"):
-                attend_to_all_keys(module, moves, mesh)
+                use_own_random_state(module, mesh)
+                if block == "attention":  # cross attention has the keys of the whole memory
+                    attend_to_all_keys(module, moves)
     for block, inner in family.exits.items():
         if placed[block] not in CUT:
             leave = partial(_on_result, moves, block)
@@ -173,9 +175,8 @@ def work_behind_hooks(module: nn.Module, mesh: DeviceMesh) -> None:
             work_on_own_tokens(inner, mesh)
 
 
-def attend_to_all_keys(core: nn.Module, moves: Moves, mesh: DeviceMesh) -> None:
+def attend_to_all_keys(core: nn.Module, moves: Moves) -> None:
     """Let a core of attention gather the ranks' keys and values, for the queries of this rank's tokens."""
-    use_own_random_state(core, mesh)
     causal = core.causal if hasattr(core, "causal") else CAUSAL[type(core)]
     core.forward = partial(_forward_with_all_keys, core.forward, moves, causal)
 

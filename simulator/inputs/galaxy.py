@@ -59,7 +59,8 @@ STEPS = {
     ("whole", "part"): "split",
 }
 
-# Which blocks read a block's result. "input" is what enters the layer, "output" what reads the last layer's result.
+# For each kind of layer: which blocks read a block's result. "input" is what enters the layer, "output" what reads the
+# last layer's result.
 POST_NORM = {  # BERT
     "input": ("attention", "connection_1"),
     "attention": ("connection_1",),
@@ -76,7 +77,24 @@ PRE_NORM = {  # GPT and LLaMA: norm_2 belongs to connection 1, and norm_1 to con
     "mlp": ("connection_2",),
     "connection_2": ("output",),
 }
-_PLACED_WITH = {"norm_1": "connection_2", "norm_2": "connection_1", "input": "connection_2"}
+ENCODER = POST_NORM | {"connection_2": ("memory",)}  # BART: the decoder reads the last layer's result
+DECODER = {  # BART: cross attention is placed as attention is, and the connection behind it as connection 1 is
+    "input": ("attention", "connection_1"),
+    "attention": ("connection_1",),
+    "connection_1": ("cross_attention", "cross_connection"),
+    "cross_attention": ("cross_connection",),
+    "cross_connection": ("mlp", "connection_2"),
+    "mlp": ("connection_2",),
+    "connection_2": ("output",),
+}
+LAYERS = {"post-norm": POST_NORM, "pre-norm": PRE_NORM, "encoder": ENCODER, "decoder": DECODER}
+_PLACED_WITH = {
+    "norm_1": "connection_2",
+    "norm_2": "connection_1",
+    "cross_attention": "attention",
+    "cross_connection": "connection_1",
+    "input": "connection_2",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ class Transition:
 
 
 def transitions(
-    placement: str | Mapping[str, str], readers: Mapping[str, Sequence[str]] = POST_NORM, first: bool = False
+    placement: str | Mapping[str, str], layer: str = "post-norm", first: bool = False
 ) -> dict[str, Transition]:
     """For each block, what happens between its result and its readers; "keys" stands for keys and values.
 
@@ -121,16 +139,18 @@ def transitions(
 
     Args:
         placement: a name of ``WAYS``, or for each block of ``BLOCKS`` one of its placements.
-        readers: ``POST_NORM`` or ``PRE_NORM``, or another layer's blocks (every one of them has a placement).
+        layer: a name of ``LAYERS``.
         first: this is the first layer, whose input is whole on every rank. The input of any other layer is the
             result of connection 2. What reads the result of the last layer needs it whole.
     """
-    placed = placement_of_blocks(placement)
-    placed |= {block: placed[other] for block, other in _PLACED_WITH.items()} | {"output": "whole"}
+    one_of("layer", layer, LAYERS)
+    placed = placements_of(placement) | {"output": "whole"}
+    # Keys and values of the memory are computed from the whole memory, for this rank's heads or for its queries.
+    placed["memory"] = "whole" if placed["attention"] == "whole" else "heads"
     if first:
         placed["input"] = "whole"
     found = {}
-    for block, its_readers in readers.items():
+    for block, its_readers in LAYERS[layer].items():
         inputs = [PLACEMENTS[placed[reader]] for reader in its_readers]
         _, result, _, gradient = PLACEMENTS[placed[block]]
         found[block] = Transition(result, gradient, tuple(i[0] for i in inputs), tuple(i[2] for i in inputs))
@@ -138,6 +158,12 @@ def transitions(
         # Inside attention: the queries of a rank's tokens read all keys and values, and give a part of their gradient.
         found["keys"] = Transition("part", "part", ("whole",), ("sum",))
     return found
+
+
+def placements_of(placement: str | Mapping[str, str]) -> dict[str, str]:
+    """The placement of every block of every kind of layer, from that of the four ``BLOCKS``."""
+    placed = placement_of_blocks(placement)
+    return placed | {block: placed[other] for block, other in _PLACED_WITH.items()}
 
 
 def placement_of_blocks(placement: str | Mapping[str, str]) -> dict[str, str]:

@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simulator.inputs.checks import at_least, index, one_of, yes_or_no
-from simulator.inputs.galaxy import (
-    POST_NORM,
-    PRE_NORM,
-    STEPS,
-    Transition,
-    deal_shares,
-    placement_of_blocks,
-    transitions,
-)
+from simulator.inputs.galaxy import STEPS, Transition, deal_shares, placements_of, transitions
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.predict.traffic import calls, ddp_traffic
@@ -35,7 +27,7 @@ def galaxy_traffic(
     sequence: Sequence[int] | None = None,
     batch: int = 1,
     itemsize: int = 4,
-    post_norm: bool = True,
+    layer: str = "post-norm",
     backward: bool = True,
 ) -> Traffic:
     """All layers of a model on one batch, forward and backward, as rank ``rank`` sends it.
@@ -44,25 +36,25 @@ def galaxy_traffic(
         placement: a name of ``WAYS``, or a placement for each block.
         heads, columns, sequence: the ranks' shares; None: as even as possible.
         batch: sequences, of ``shape.sequence`` tokens each.
-        post_norm: norms stand behind the residual sums (BERT), otherwise before the blocks (LLaMA).
+        layer: the kind of the layers, a name of ``simulator.inputs.galaxy.LAYERS``: norms behind the residual sums
+            (BERT) or before the blocks (LLaMA); the two sides of BART, each with a shape of its own.
         backward: False counts forward alone, as in inference.
     """
     at_least(1, ranks=ranks, batch=batch, itemsize=itemsize)
     index(ranks, rank=rank)
-    yes_or_no(post_norm=post_norm, backward=backward)
-    placed = placement_of_blocks(placement)
+    yes_or_no(backward=backward)
     given = {"heads": heads, "columns": columns, "sequence": sequence}
     shares = deal_shares(ranks, shape.heads, shape.ffn, given, group=shape.heads // shape.kv_heads)
-    lengths, readers = shares.tokens(shape.sequence), POST_NORM if post_norm else PRE_NORM
+    lengths = shares.tokens(shape.sequence)
     total = Traffic()
-    for layer in range(shape.layers):
-        for block, transition in transitions(placed, readers, first=layer == 0).items():
-            if block == "connection_2" and layer < shape.layers - 1:
+    for number in range(shape.layers):
+        for block, transition in transitions(placement, layer, first=number == 0).items():
+            if block == "connection_2" and number < shape.layers - 1:
                 continue  # the next layer's input
             width = 2 * shape.kv_heads * shape.head_size if block == "keys" else shape.hidden
             for step in steps_of(transition, backward):
                 total += step_traffic(step, lengths, batch * width * itemsize, rank)
-    sizes = summed_gradients(shape, placed) if backward else []
+    sizes = summed_gradients(shape, placement, layer) if backward else []
     return total + ddp_traffic(sizes * shape.layers, ranks, itemsize)
 
 
@@ -95,32 +87,27 @@ def step_traffic(step: str, lengths: Sequence[int], bytes_of_token: int, rank: i
     return Traffic([TrafficRow("send", 2, len(messages), size, size)] if messages else [])
 
 
-def summed_gradients(shape: ModelShape, placement: str | Mapping[str, str]) -> list[int]:
+def summed_gradients(
+    shape: ModelShape, placement: str | Mapping[str, str], layer: str = "post-norm"
+) -> list[int]:
     """The gradients of one layer that are summed over the ranks: elements of each message.
 
     A rank that has whole matrices and works on its own tokens computes a part of their gradient. So the gradients of a
     block with the placement "sequence" are summed: one message for each linear layer, and one for each norm. The bias
     behind a block that is cut belongs to the connection.
     """
-    placed = placement_of_blocks(placement)
+    placed = placements_of(placement)
     h, width, kv_width = shape.hidden, shape.attention_width, shape.kv_heads * shape.head_size
-    up = shape.expert_parameters() - _linear(shape, shape.ffn, h)
-    matrices = 2 if shape.activation == "swiglu" else 1
-    blocks = {
-        "attention": [_linear(shape, h, n) for n in (width, kv_width, kv_width)] + [_linear(shape, width, h)],
-        "mlp": [up // matrices] * matrices + [_linear(shape, shape.ffn, h)],
-    }
+    attention = [(h, width), (h, kv_width), (h, kv_width), (width, h)]
+    mlp = [(h, shape.ffn)] * (2 if shape.activation == "swiglu" else 1) + [(shape.ffn, h)]
+    blocks = [("attention", attention, "connection_1"), ("mlp", mlp, "connection_2")]
+    if layer == "decoder":
+        blocks.append(("cross_attention", attention, "cross_connection"))
     sizes = []
-    for (block, matrices_of_block), connection in zip(
-        blocks.items(), ("connection_1", "connection_2"), strict=True
-    ):
+    for block, matrices, connection in blocks:
         if placed[block] == "sequence":
-            sizes += matrices_of_block
+            sizes += [rows * columns + columns * shape.biases for rows, columns in matrices]
         if placed[connection] == "sequence":
             cut = placed[block] in ("heads", "columns")
             sizes += [h] * (cut and shape.biases) + [shape.norm_parameters]
     return sizes
-
-
-def _linear(shape: ModelShape, inputs: int, outputs: int) -> int:
-    return inputs * outputs + (outputs if shape.biases else 0)

@@ -336,7 +336,6 @@ CALLS = {
         "sequence": [7, 5],
         "batch": 2,
         "itemsize": 4,
-        "post_norm": True,
         "backward": True,
     },
     galaxy_traffic.step_traffic: {"step": "all-gather", "lengths": [5, 3], "bytes_of_token": 4, "rank": 1},

@@ -8,6 +8,7 @@ from torch import nn
 
 from course_lib.finetuning.adapter import add_adapters
 from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
+from course_lib.models.bart import Bart, BartConfig, shift_right
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, padding_mask, see_itself
@@ -20,9 +21,12 @@ from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.training.loop import cross_entropy
 from simulator.inputs.galaxy import BLOCKS, WAYS
+from simulator.inputs.shape import ModelShape
+from simulator.ledgers.traffic import Traffic
 from simulator.predict.galaxy_traffic import galaxy_traffic
 
 preload("course_lib.tensor_parallel.galaxy")
+SIDES = ("encoder", "decoder")
 STEPS, BATCH, SEQ, VOCAB, CLASSES = 5, 3, 12, 61, 5
 
 
@@ -39,6 +43,12 @@ def llama():
     return Llama(LlamaConfig.tiny(**sizes, num_attention_heads=8, num_key_value_heads=4))
 
 
+def bart():
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": SEQ}
+    sizes |= {f"{side}_{what}": n for side in SIDES for what, n in (("attention_heads", 8), ("ffn_dim", 24))}
+    return Bart(BartConfig.tiny(vocab_size=VOCAB, **sizes))
+
+
 def bert_with_lora():
     model = bert()
     apply_lora(model, ("query", "value", "dense"), rank=3)
@@ -52,7 +62,7 @@ def bert_with_adapters():
     return model
 
 
-MODELS = {"bert": bert, "llama": llama, "lora": bert_with_lora, "adapters": bert_with_adapters}
+MODELS = {"bert": bert, "llama": llama, "bart": bart, "lora": bert_with_lora, "adapters": bert_with_adapters}
 
 
 def make(name, seed=0, **changes):
@@ -72,12 +82,15 @@ def batch(step, name):
         mask = see_itself(causal_mask(SEQ) & padding_mask(real.flip(1)))
         # every second step without a mask: then the core itself is causal
         inputs = (tokens, mask) if step % 2 else (tokens,)
+    elif name == "bart":  # the target is shorter than the source
+        targets = targets[:, : SEQ - 3]
+        inputs = (tokens, shift_right(targets, 2, 1), real, real[:, : SEQ - 3])
     else:
         inputs, targets = (tokens, real.long()), targets[:, 0] % CLASSES
     return [t.to(current_device()) for t in inputs], targets.to(current_device())
 
 
-def train(model, name, gradients, norm, steps=STEPS):
+def train(model, name, gradients, norm, steps):
     """Losses and gradient norms of all steps, and the first step's gradients."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     losses, norms, first = [], [], None
@@ -93,7 +106,7 @@ def train(model, name, gradients, norm, steps=STEPS):
     return losses, norms, first
 
 
-def one_device(name, steps=STEPS):
+def one_device(name, steps):
     model = make(name)
     results = train(
         model,
@@ -110,7 +123,7 @@ def furthest(ours, theirs):
     return max(float((ours[n] - theirs[n].cpu()).abs().max()) for n in theirs)
 
 
-def parity(mesh, name, expected, placement, shares, steps=STEPS):
+def parity(mesh, name, expected, placement, shares, steps):
     """How far losses, gradient norms, gradients and parameters are from one device's."""
     model = apply_galaxy(make(name, seed=mesh.get_local_rank()), mesh, placement, **shares)
     losses, norms, first = train(
@@ -127,14 +140,19 @@ def parity(mesh, name, expected, placement, shares, steps=STEPS):
 def sent(mesh, name, placement, shares):
     """Measured and predicted traffic of one step."""
     model = make(name).float()
-    shape = model_shape(model, SEQ)
+    if name == "bart":
+        lengths = {"encoder": SEQ, "decoder": SEQ - 3}
+        shapes = {side: ModelShape(2, 32, 8, VOCAB, lengths[side], ffn=24) for side in SIDES}
+    else:
+        shapes = {{"bert": "post-norm", "llama": "pre-norm"}[name]: model_shape(model, SEQ)}
     apply_galaxy(model, mesh, placement, **shares)
+    inputs = batch(0, name)[0]
     with record_traffic() as log:
-        out = model(torch.zeros(BATCH, SEQ, dtype=torch.long, device=current_device()))
-        out.sum().backward()
-    predicted = galaxy_traffic(
-        shape, placement, mesh.size(), mesh.get_local_rank(), **shares, batch=BATCH, post_norm=name == "bert"
-    )
+        model(*inputs).sum().backward()
+    predicted = Traffic()
+    for layer, shape in shapes.items():
+        ranks = {"ranks": mesh.size(), "rank": mesh.get_local_rank()}
+        predicted += galaxy_traffic(shape, placement, **ranks, **shares, batch=BATCH, layer=layer)
     return to_the_byte(log.traffic), to_the_byte(predicted)
 
 
@@ -159,17 +177,18 @@ SHARES = {  # for each number of ranks and each model, the shares with which all
         "lora": [UNEVEN],
         "adapters": [UNEVEN],
     },
-    3: {"bert": [EVEN, THREE, HOLES], "llama": [THREE_GROUPS]},
+    3: {"bert": [THREE, HOLES], "llama": [THREE_GROUPS], "bart": [THREE]},
 }
 
 
 def everything(mesh):
     results, traffic = {}, {}
     for name, several in SHARES[mesh.size()].items():
-        expected = one_device(name)
+        steps = STEPS if name in ("bert", "llama", "bart") else 2
+        expected = one_device(name, steps)
         for way, shares in product(WAYS, several):
-            results[name, way, str(shares)] = parity(mesh, name, expected, way, shares)
-            if name in ("bert", "llama"):
+            results[name, way, str(shares)] = parity(mesh, name, expected, way, shares, steps)
+            if name in ("bert", "llama", "bart"):
                 traffic[name, way, str(shares)] = sent(mesh, name, way, shares)
     return results, traffic
 
@@ -188,11 +207,11 @@ def test_four_ways_with_unequal_shares_equal_one_device_and_send_what_was_predic
 
 
 def every_mix(mesh):
-    expected = {name: one_device(name, steps=1) for name in ("bert", "llama")}
+    expected = {name: one_device(name, steps=1) for name in ("bert", "llama", "bart")}
     shares = {"heads": [6, 2], "columns": [20, 4], "sequence": [5, 3]}
     results = {}
     for i, mix in enumerate(product(*BLOCKS.values())):
-        name = ("bert", "llama")[i.bit_count() % 2]  # each placement of a block meets both
+        name = ("bert", "bart", "llama")[(i + i // 3) % 3]  # each model meets every placement of every block
         placement = dict(zip(BLOCKS, mix, strict=True))
         differences = parity(mesh, name, expected[name], placement, shares, steps=1)
         results[name, mix] = differences, *sent(mesh, name, placement, shares)

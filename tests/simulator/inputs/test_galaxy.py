@@ -6,7 +6,6 @@ import pytest
 
 from simulator.inputs.galaxy import (
     BLOCKS,
-    PRE_NORM,
     WAYS,
     Shares,
     deal_shares,
@@ -62,7 +61,7 @@ def test_the_transitions_of_the_four_ways(way):
 
 
 def test_a_norm_before_its_block_has_the_placement_of_the_connection_that_ends_before_it():
-    found = transitions("galaxy", PRE_NORM)
+    found = transitions("galaxy", "pre-norm")
     assert found["connection_1"].forward == NOTHING  # norm_2 works on this rank's tokens, too
     assert (found["norm_2"].forward, found["norm_2"].backward) == (AG, RS)
 

@@ -1,0 +1,235 @@
+"""The check of 18.2: a prefix that a network computes, and that is folded after training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.report import Report, check
+
+ORDER = "Its last dimension has the order layer, key before value, head, place in the head."
+SHAPE = "`forward(layer)` returns P_K and P_V of that layer, each `(heads, n, size)`."
+FOLDED = "After `fold()`, `forward(layer)` returns what it returned before in evaluation mode"
+STILL = "It can be trained further"
+HELD = "After `fold()`, `parameters()` and `state_dict()` hold no more than layers · 2 · n · heads · size numbers."
+TWICE = "A second `fold()` changes nothing."
+
+
+class Case(NamedTuple):
+    name: str
+    n: int
+    d: int
+    layers: int
+    heads: int
+    size: int
+    dropout: float = 0.0
+    dtype: torch.dtype = torch.float32
+
+
+CASES = (
+    Case("3 layers, 2 heads of size 4, 5 virtual tokens", 5, 8, 3, 2, 4),
+    Case("1 layer, 1 head, 1 virtual token", 1, 4, 1, 1, 4),
+    Case("2 layers, 3 heads of size 2, E of another width", 4, 10, 2, 3, 2),
+    Case("dropout in the network, training mode", 4, 8, 2, 2, 4, dropout=0.5),
+    Case("double precision", 2, 6, 2, 2, 3, dtype=torch.float64),
+)
+
+
+def _parts(case: Case, seed: int) -> tuple[nn.Parameter, nn.Sequential]:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        network = nn.Sequential(
+            nn.Linear(case.d, 6),
+            nn.Tanh(),
+            nn.Dropout(case.dropout),
+            nn.Linear(6, case.layers * 2 * case.heads * case.size),
+        ).to(case.dtype)
+        return nn.Parameter(torch.randn(case.n, case.d, dtype=case.dtype)), network
+
+
+@check
+def check_18_2(report: Report, Reparametrised: Callable[..., Any]) -> None:
+    for case in CASES:
+        with report.case(case.name):
+            _check(report, case, Reparametrised)
+
+
+def _check(report: Report, case: Case, make: Callable[..., Any]) -> None:
+    seed = report.seed()
+    E, network = _parts(case, seed)
+    prefix = make(E, network, case.layers, case.heads)
+    if not isinstance(prefix, nn.Module):
+        report.fail(f"it is a {type(prefix).__name__}, not a module", task="Write the module")
+    if not case.dropout:
+        _check_forward(report, case, prefix, seed)
+    prefix.train()
+    calls: list[int] = []
+    network.register_forward_hook(lambda *_: calls.append(1))
+    spare = _parts(case, seed)
+    torch.manual_seed(seed)
+    prefix.fold()
+    calls.clear()
+    report.true(
+        bool(prefix.training), "it is in training mode still", "it is in evaluation mode after `fold()`",
+        task="its mode stays",
+    )  # fmt: skip
+    found = _all(report, case, prefix)
+    dropped = {
+        "when dropout is on while it folds": lambda case: _split(case, _computed(case, spare, seed, True))
+    }
+    report.close(
+        "the same keys and values after `fold()`",
+        found.detach(),
+        _split(case, _computed(case, spare, seed, False)),
+        mistakes=(dropped if case.dropout else {}) | _mistakes(spare),
+        given=(case,),
+        task=FOLDED,
+    )
+    if calls:
+        report.fail(
+            "the network has been computed again after `fold()`", task="without computing the network"
+        )
+    report.ok("the network is not computed any more")
+    _trains_on(report, prefix, found)
+    held = sum(p.numel() for p in prefix.parameters())
+    state = sum(t.numel() for t in prefix.state_dict().values())
+    numbers = case.layers * 2 * case.n * case.heads * case.size
+    again = _fold_again(report, case, prefix)
+    report.close("a second `fold()` changes nothing", again.detach(), found.detach(), task=TWICE)
+    report.at_most(
+        "numbers in `parameters()` and in `state_dict()`",
+        max(held, state),
+        numbers,
+        mistakes={
+            "when the network and E are still parts of the module": numbers
+            + E.numel()
+            + sum(p.numel() for p in network.parameters())
+        },
+        task=HELD,
+    )
+
+
+def _check_forward(report: Report, case: Case, prefix: nn.Module, seed: int) -> None:
+    spare = _parts(case, seed)
+    found = _all(report, case, prefix)
+    report.close(
+        "keys and values of every layer",
+        found.detach(),
+        _split(case, spare[1](spare[0])).detach(),
+        mistakes=_mistakes(spare),
+        given=(case,),
+        task=ORDER,
+    )
+    if not found.requires_grad:
+        report.fail(
+            "backward reaches neither `E` nor the network", task="Backward reaches `E` and the network."
+        )
+    upstream = torch.ones_like(found).flatten().cumsum(0).view_as(found) / found.numel()
+    (found * upstream).sum().backward()
+    (_split(case, spare[1](spare[0])) * upstream).sum().backward()
+    theirs = {p for p in prefix.parameters() if p.grad is not None}
+    if sum(p.numel() for p in theirs) != sum(p.numel() for p in (spare[0], *spare[1].parameters())):
+        report.fail(
+            "`E` and the network are not the module's parameters, or got no gradient",
+            task="Backward reaches `E` and the network.",
+        )
+    total = sum(p.grad.double().square().sum() for p in theirs).sqrt()
+    want = sum(p.grad.double().square().sum() for p in (spare[0], *spare[1].parameters())).sqrt()
+    report.close(
+        "the norm of all gradients", total, want, tolerance=1e-4, task="Backward reaches `E` and the network."
+    )
+    prefix.zero_grad()
+
+
+def _all(report: Report, case: Case, prefix: nn.Module) -> Tensor:
+    """Keys and values of all layers: ``(layers, 2, heads, n, size)``."""
+    found = []
+    for layer in range(case.layers):
+        pair = prefix(layer)
+        if not isinstance(pair, (tuple, list, Tensor)) or len(pair) != 2:
+            report.fail("the result is no pair of keys and values", task=SHAPE)
+        for name, x in zip(("P_K", "P_V"), pair, strict=True):
+            want = (case.heads, case.n, case.size)
+            if tuple(x.shape) != want:
+                report.fail(f"{name} has the shape {tuple(x.shape)}, expected {want}", task=SHAPE)
+        found.append(torch.stack(tuple(pair)))
+    return torch.stack(found)
+
+
+def _trains_on(report: Report, prefix: nn.Module, found: Tensor) -> None:
+    leaves = [p for p in prefix.parameters() if p.requires_grad and p.is_leaf]
+    if not found.requires_grad or not leaves:
+        report.fail("after `fold()` nothing can be trained", task=STILL)
+    found.sum().backward()
+    reached = sum(p.grad.sum() for p in leaves if p.grad is not None)
+    report.close(
+        "it can be trained further: sum of the gradients",
+        torch.as_tensor(reached).double(),
+        torch.tensor(float(found.numel())),
+        task=STILL,
+    )
+    prefix.zero_grad()
+
+
+def _fold_again(report: Report, case: Case, prefix: nn.Module) -> Tensor:
+    try:
+        prefix.fold()
+    except Exception as error:
+        report.fail(f"a second `fold()` raises {type(error).__name__}", task=TWICE)
+    return _all(report, case, prefix)
+
+
+# ---- what is right, and likely mistakes --------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _computed(case: Case, parts: tuple[nn.Parameter, nn.Module], seed: int, training: bool) -> Tensor:
+    E, network = parts
+    network.train(training)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return network(E)
+
+
+def _split(case: Case, out: Tensor, order: tuple[int, ...] = (1, 2, 3, 0, 4)) -> Tensor:
+    """``(n, layers 2 heads size)`` to ``(layers, 2, heads, n, size)``."""
+    return out.view(case.n, case.layers, 2, case.heads, case.size).permute(order)
+
+
+def _mistakes(parts: tuple[nn.Parameter, nn.Module]) -> dict[str, Callable[[Case], Tensor]]:
+    """Sentence -> what the mistake gives from these parts, in evaluation mode."""
+
+    def wrong(change: Callable[[Case, Tensor], Tensor]) -> Callable[[Case], Tensor]:
+        return lambda case: change(case, _computed(case, parts, 0, False))
+
+    def outermost(case: Case, out: Tensor) -> Tensor:
+        shape = case.n, 2, case.layers, case.heads, case.size
+        return out.view(shape).permute(2, 1, 3, 0, 4)
+
+    def sizes_first(case: Case, out: Tensor) -> Tensor:
+        shape = case.n, case.layers, 2, case.size, case.heads
+        return out.view(shape).permute(1, 2, 4, 0, 3)
+
+    def not_moved(case: Case, out: Tensor) -> Tensor:
+        per_layer = out.view(case.n, case.layers, -1).transpose(0, 1)
+        return per_layer.reshape(case.layers, 2, case.heads, case.n, case.size)
+
+    def chunks(case: Case, out: Tensor) -> Tensor:
+        halves = out.view(case.n, case.layers, 2, -1).permute(1, 2, 0, 3)
+        return halves.reshape(case.layers, 2, case.heads, case.n, case.size)
+
+    return {
+        "when values come before keys": wrong(lambda case, out: _split(case, out).flip(1)),
+        "when all keys come before all values, and layers after that": wrong(outermost),
+        "when the place in the head comes before the head": wrong(sizes_first),
+        "when the numbers of one layer are viewed as `(2, heads, n, size)` without moving n": wrong(
+            not_moved
+        ),
+        "when keys `(n, heads · size)` are viewed as `(heads, n, size)` without moving n": wrong(chunks),
+        "when every layer gets what the first one gets": wrong(
+            lambda case, out: _split(case, out)[:1].expand(case.layers, -1, -1, -1, -1)
+        ),
+    }

@@ -1,0 +1,182 @@
+"""The check of 18.4: vectors of a padded batch with a prompt in front, and three faults in a given function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain, combinations
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib.grading.report import Report, check
+from course_lib.models.bert import Bert, BertConfig
+
+Vectors = Callable[
+    [Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor], Tensor, Tensor, Tensor], Tensor
+]
+
+VECTOR = "The vector of a sentence is the mean of the hidden states at its own tokens"
+ALONE = "It is the same whichever sentences stand in the batch beside it."
+ONCE = "`encode` is called once, however many sentences there are."
+
+
+def faulty_vectors(encode, embed, P, tokens, mask):
+    batch, n = len(tokens), len(P)
+    rows = P.repeat_interleave(batch, dim=0).view(batch, n, -1)
+    embedded = torch.cat((rows, embed(tokens)), dim=1)  # (batch, n + seq, d)
+    seen = F.pad(mask, (0, n), value=True)  # (batch, n + seq)
+    hidden = encode(embedded, seen)  # (batch, n + seq, d)
+    return hidden.mean(dim=1)  # (batch, d)
+
+
+class Frozen:
+    """A small frozen BERT in two functions; ``encode`` adds positions, which begin at 0 at the first virtual token."""
+
+    def __init__(self, seed: int) -> None:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            self.bert = Bert(BertConfig.tiny(vocab_size=50, hidden_size=32, intermediate_size=64)).eval()
+            for parameter in self.bert.parameters():
+                torch.nn.init.normal_(parameter, std=0.3)
+        self.bert.requires_grad_(False)
+        self.calls = 0
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """``(batch, seq)`` to ``(batch, seq, d)``, without positions."""
+        return self.bert.embeddings.word_embeddings(tokens)
+
+    def encode(self, embedded: Tensor, mask: Tensor) -> Tensor:
+        """``(batch, length, d)`` and a mask ``(batch, length)`` to hidden states ``(batch, length, d)``."""
+        self.calls += 1
+        if tuple(mask.shape) != tuple(embedded.shape[:2]):
+            raise ValueError(
+                f"the mask has the shape {tuple(mask.shape)}, expected {tuple(embedded.shape[:2])}"
+            )
+        parts = self.bert.embeddings
+        places = parts.position_embeddings(torch.arange(embedded.shape[1]))
+        x = parts.LayerNorm(embedded + places + parts.token_type_embeddings.weight[0])
+        return self.bert.encoder(x, mask[:, None, None, :].bool())
+
+
+class Batch(NamedTuple):
+    P: Tensor
+    tokens: Tensor
+    mask: Tensor
+
+
+def a_batch(lengths: tuple[int, ...], n: int, seed: int = 0) -> Batch:
+    """Sentences of these lengths, padded at the right with token 0, and a prompt."""
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = torch.randint(1, 50, mask.shape, generator=draw) * mask
+    return Batch(torch.randn(n, 32, generator=draw), tokens, mask)
+
+
+def distances(vectors: Vectors, lengths: tuple[int, ...], n: int) -> list[list[str]]:
+    """A row for each sentence: how far its vector in the batch is from its vector alone."""
+    frozen, batch = Frozen(0), a_batch(lengths, n)
+    together = vectors(frozen.encode, frozen.embed, *batch)
+    rows = []
+    for i, length in enumerate(lengths):
+        own = batch.tokens[i : i + 1, :length], batch.mask[i : i + 1, :length]
+        alone = vectors(frozen.encode, frozen.embed, batch.P, *own)[0]
+        rows.append([f"{i + 1}", length, f"{(together[i] - alone).norm():.2f}", f"{alone.norm():.2f}"])
+    return rows
+
+
+CASES = (
+    ("one sentence", (5,), 3),
+    ("three sentences of one length", (4, 4, 4), 3),
+    ("three sentences with padding", (6, 3, 4), 2),
+    ("one virtual token, two sentences", (5, 2), 1),
+    ("more virtual tokens than text", (2, 1, 2), 6),
+    ("a sentence of one token", (1, 7), 3),
+)
+
+
+@check
+def check_18_4(report: Report, mended_vectors: Vectors) -> None:
+    for name, lengths, n in CASES:
+        with report.case(name):
+            frozen, batch = Frozen(report.seed()), a_batch(lengths, n, report.seed())
+            P = batch.P.clone().requires_grad_()
+            own = batch.tokens.clone(), batch.mask.clone()
+            got = mended_vectors(frozen.encode, frozen.embed, P, *own)
+            calls = frozen.calls
+            if not isinstance(got, Tensor) or tuple(got.shape) != (len(lengths), 32):
+                shape = tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__
+                report.fail(f"the result is {shape}, expected a tensor {(len(lengths), 32)}", task="Return")
+            if not (own[0].equal(batch.tokens) and own[1].equal(batch.mask)):
+                report.fail("`tokens` or `mask` has changed", task="`tokens` and `mask` stay as they are.")
+            right = _vectors(frozen, batch, frozenset())
+            report.close(
+                "the vectors",
+                got.detach(),
+                right,
+                tolerance=1e-4,
+                mistakes=MISTAKES,
+                given=(frozen, batch),
+                task=VECTOR if len(lengths) == 1 else ALONE,
+            )
+            _gradient(report, frozen, batch, P, got)
+            report.at_most("calls of `encode`", calls, 1, task=ONCE)
+
+
+def _gradient(report: Report, frozen: Frozen, batch: Batch, P: Tensor, got: Tensor) -> None:
+    if not got.requires_grad:
+        report.fail("backward does not reach `P`", task="Backward reaches `P`.")
+    got.square().sum().backward()
+    own = batch.P.clone().requires_grad_()
+    _vectors(frozen, Batch(own, batch.tokens, batch.mask), frozenset()).square().sum().backward()
+    report.close("the gradient of `P`", P.grad, own.grad, tolerance=1e-3, task="Backward reaches `P`.")
+
+
+# ---- what is right, and the faults -------------------------------------------------------------------------------
+
+ROWS, END, MEAN = "rows", "end", "mean"
+FAULTS = {
+    ROWS: "each row of `P` is repeated in place of the whole `P`",
+    END: "the mask is lengthened at the wrong end",
+    MEAN: "the mean is taken over all places, padding and virtual tokens too",
+}
+
+
+def _vectors(
+    frozen: Frozen, batch: Batch, faults: frozenset[str], over: str = "text", hidden: bool = False
+) -> Tensor:
+    P, tokens, mask = batch
+    many, n = len(tokens), len(P)
+    rows = P.repeat_interleave(many, 0).view(many, n, -1) if ROWS in faults else P.expand(many, -1, -1)
+    seen = F.pad(mask, (0, n) if END in faults else (n, 0), value=not hidden)
+    states = frozen.encode(torch.cat((rows, frozen.embed(tokens)), 1), seen)
+    if MEAN in faults:
+        return states.mean(1)
+    weights = {
+        "text": F.pad(mask, (n, 0), value=False),
+        "all that is seen": F.pad(mask, (n, 0), value=True),
+        "columns of text": F.pad(torch.ones_like(mask), (n, 0), value=False),
+        "as many columns from the left": F.pad(mask, (0, n), value=False),
+    }[over].float()
+    return (states * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+
+
+def _sentence(faults: tuple[str, ...]) -> str:
+    return "when " + ", and ".join(FAULTS[fault] for fault in faults)
+
+
+def _program(faults: frozenset[str], **settings: Any) -> Callable[[Frozen, Batch], Tensor]:
+    return lambda frozen, batch: _vectors(frozen, batch, faults, **settings).detach()
+
+
+_subsets = chain.from_iterable(combinations(FAULTS, size) for size in (1, 2, 3))
+MISTAKES: dict[str, Callable[[Frozen, Batch], Tensor]] = {
+    **{_sentence(faults): _program(frozenset(faults)) for faults in _subsets},
+    "when the mean counts the virtual tokens, too": _program(frozenset(), over="all that is seen"),
+    "when the mean counts padding": _program(frozenset(), over="columns of text"),
+    "when the mean is taken at the first places, where the virtual tokens stand": _program(
+        frozenset(), over="as many columns from the left"
+    ),
+    "when the mask hides the virtual tokens": _program(frozenset(), hidden=True),
+}

@@ -75,7 +75,7 @@ def check_18_3(report: Report, prefix_attention: Attention) -> None:
                 report.fail("the result is no pair", task="Return `output` and `share`")
             output, share = got
             task = MASK if inputs.mask is not None else OUTPUT
-            tolerance = 1e-4
+            tolerance = 1e-4 if case.scale == 1 else 1e-3  # scores of several hundreds have fewer digits
             report.close(
                 "the output",
                 output.detach().double(),

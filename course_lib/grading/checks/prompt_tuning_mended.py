@@ -107,7 +107,10 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
             calls = frozen.calls
             if not isinstance(got, Tensor) or tuple(got.shape) != (len(lengths), 32):
                 shape = tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__
-                report.fail(f"the result is {shape}, expected a tensor {(len(lengths), 32)}", task="Return")
+                report.fail(
+                    f"the result is {shape}, expected a tensor {(len(lengths), 32)}",
+                    task="Return `(batch, d)`.",
+                )
             if not (own[0].equal(batch.tokens) and own[1].equal(batch.mask)):
                 report.fail("`tokens` or `mask` has changed", task="`tokens` and `mask` stay as they are.")
             right = _vectors(frozen, batch, frozenset())

@@ -168,7 +168,7 @@ def markdown(found: Sequence[Line], methods: Iterable[str] = ()) -> str:
             continue
         cells = [line.title, line.start or "–", rate_of(line), f"{line.validation:.3f}", f"{line.test:.3f}"]
         cells += ["–" if line.spread is None else f"{line.spread:.3f}", str(len(line.tests))]
-        cells += [f"{line.trainable:,}", f"{line.percent:.2f}"]
+        cells += [f"{line.trainable:,}", f"{line.percent:.3g}"]
         cells += [_megabytes(line, name) for name in (*CATEGORIES, "peak")]
         cells += ["–" if line.seconds_per_step is None else f"{1e3 * line.seconds_per_step:.0f}"]
         table.append(cells)

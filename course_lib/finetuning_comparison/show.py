@@ -22,8 +22,8 @@ FAMILIES = {  # name in the legend: colour, marker, what its methods' names begi
     "all parameters": ("#222222", "s", ("full",)),
     "nothing below the classifier": ("#8a8a8a", "D", (PROBE, "head")),
     "biases": ("#7d5ba6", "v", ("bias",)),
-    "LoRA, all six matrices": ("#143f70", "o", ("lora-all",)),
-    "LoRA, query and value": ("#4a86ba", "o", ("lora-qv",)),
+    "LoRA of rank r, all six matrices": ("#143f70", "o", ("lora-all",)),
+    "LoRA of rank r, query and value": ("#4a86ba", "o", ("lora-qv",)),
     "adapters": ("#23614a", "^", ("houlsby", "pfeiffer")),
     "side network": ("#e0a030", "P", ("side",)),
     "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix")),
@@ -62,7 +62,7 @@ def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Sho
             spread,
             len(line.tests),
             line.trainable,
-            f"{line.percent:.2f} %",
+            _percent(line.percent),
         ]
         rows.append([line.title, line.start or None, rate_of(line), *figures])
     return table(heads, rows)
@@ -93,6 +93,20 @@ def memory_table(
             cells.append(None if ratio is None else f"{ratio:.2f}")
         rows.append([line.title, *cells])
     return table(heads, rows, "MB, predicted / measured")
+
+
+def sweep_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Shown:
+    """Validation accuracy in per cent of each start and learning rate that was tried; the chosen one has a star."""
+    drawn = [line for _, line in _in_order(lines, methods) if line is not None and line.method != PROBE]
+    rates = sorted({lr for line in drawn for _, lr, _ in line.sweep})
+    rows = []
+    for line in drawn:
+        for start in dict.fromkeys(start for start, _, _ in line.sweep):
+            tried = {lr: f"{100 * accuracy:.1f}" for s, lr, accuracy in line.sweep if s == start}
+            if start == line.start:
+                tried[line.lr] += " *"
+            rows.append([line.title, start or None, *(tried.get(rate) for rate in rates)])
+    return table(["method", "start", *map(_plain, rates)], rows, "validation accuracy, %, by learning rate")
 
 
 def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
@@ -171,7 +185,7 @@ def sweep_picture(
         axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color=colour)
     axis.set_xscale("log")
     rates = sorted({lr for line in drawn for _, lr, _ in line.sweep})
-    axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axis.set_xticks(rates, [_plain(rate) for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.margins(x=0.08, y=0.12)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
@@ -197,6 +211,16 @@ def _both(predicted: float | None, measured: float) -> str:
     return (
         f"– / {measured / 1e6:.1f}" if predicted is None else f"{predicted / 1e6:.1f} / {measured / 1e6:.1f}"
     )
+
+
+def _plain(rate: float) -> str:
+    """``"0.00003"``, not ``"3e-05"``."""
+    return f"{rate:.10f}".rstrip("0").rstrip(".")
+
+
+def _percent(value: float) -> str:
+    """Two digits behind the point, or the first that is not 0: ``"0.33 %"``, ``"0.003 %"``."""
+    return f"{value:.2f} %" if value >= 0.01 else f"{value:.1g} %"
 
 
 def _short(value: float) -> str:

@@ -20,6 +20,7 @@ from course_lib.observe.networks.interactive import interactive
 from course_lib.observe.networks.module_graph import ModuleGraph, describe_parameters
 from course_lib.observe.networks.placement import Placement
 from course_lib.observe.networks.render import Graph
+from course_lib.observe.networks.trained import Trained
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.plots.picture import Picture
@@ -37,6 +38,7 @@ def draw(
     close: str | Iterable[str] = (),
     placement: Mapping[str, int | Iterable[int]] | None = None,
     label: str = "rank",
+    trained: bool = False,
     reshapes: bool = False,
     repeats: bool = False,
 ) -> Picture | Shown:
@@ -58,6 +60,7 @@ def draw(
         placement: who holds which modules, for torchview: names and the rank that holds them, or the ranks
             that hold equal shards. A longer name goes before a shorter one: ``{"": 0, "fc": {0, 1}}``.
         label: what the numbers of ``placement`` are: ``"rank"``, ``"stage"`` or ``"shard"``.
+        trained: colour what is trained and what is frozen (``requires_grad``), for torchview, without a placement.
         reshapes: draw functions that only rearrange a tensor (``view``, ``transpose``) too.
         repeats: draw every one of several modules in a row that are alike; by default three or more are drawn once,
             with their number.
@@ -80,11 +83,13 @@ def draw(
     for wanted in (*expand, *close, *(placement or ())):
         if wanted not in names:
             raise ValueError(f"{name} has no submodule {wanted!r}; it has {_some(names)}")
-    if tool != "torchview" and (expand or close or placement):
-        raise ValueError(f"expand, close and placement are for torchview; {tool} cannot draw them")
+    if tool != "torchview" and (expand or close or placement or trained):
+        raise ValueError(f"expand, close, placement and trained are for torchview; {tool} cannot draw them")
+    if placement and trained:
+        raise ValueError("a box has one set of colours: give either placement or trained")
 
     spare, inputs = _copy(model), tuple(map(_detached, inputs))
-    holders = Placement(spare, placement, label) if placement else None
+    holders = Placement(spare, placement, label) if placement else Trained(spare) if trained else None
     with torch.random.fork_rng(sorted({p.device.index for p in spare.parameters() if p.is_cuda})):
         try:
             if tool == "torchinfo":

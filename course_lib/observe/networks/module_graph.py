@@ -14,6 +14,7 @@ from torchview.computation_node import FunctionNode, ModuleNode, TensorNode
 from course_lib.observe.networks.placement import Placement, size_of
 from course_lib.observe.networks.render import PLAIN, Box, Frame, Graph
 from course_lib.observe.networks.repeats import fold_repeats
+from course_lib.observe.networks.trained import Trained
 from course_lib.observe.show.amounts import amount
 
 # Functions that compute nothing: they look at the same numbers in another arrangement.
@@ -38,7 +39,7 @@ class ModuleGraph:
         inputs: tuple,
         depth: int,
         expand: tuple[str, ...],
-        placement: Placement | None,
+        placement: Placement | Trained | None,
         reshapes: bool,
         repeats: bool = False,
         close: tuple[str, ...] = (),

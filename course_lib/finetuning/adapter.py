@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.finetuning.sites import add_once, at, root_of, train_only
+from course_lib.finetuning.sites import ADAPTED, add_once, at, root_of, train_only
 from course_lib.models.llama import LlamaModel
 
 
@@ -56,6 +56,7 @@ def add_adapters(
     m: int = 64,
     kind: Literal["houlsby", "pfeiffer"] = "houlsby",
     *,
+    inside: bool = False,
     also: Iterable[str] | None = None,
 ) -> list[Adapter]:
     """Adapters of width m in every layer, in place. All else is frozen, but Houlsby trains the layers' norms, too.
@@ -63,26 +64,32 @@ def add_adapters(
     Pfeiffer's stands where Houlsby's second does in a pre-norm model (GPT, Llama).
 
     Args:
-        model: a Bert, BertClassifier, GPT or Llama.
+        model: a Bert, BertClassifier, GPT, Llama or Bart. BART's decoder has one more after its second attention.
+        inside: each adapter is a child (``adapter``) of the module whose output it changes, so a stage of a pipeline
+            has those of its layers. Otherwise all of them are in one list of the model, ``adapters``.
         also: modules that are trained besides; None: a BertClassifier's classifier.
 
     Raises:
         ValueError: m is below 1, an unknown kind, a model of no known family, or one that has adapters.
     """
-    root, sites = root_of(model)
+    root, sites = root_of(model, ADAPTED)
     d = at(root, sites.tokens)[0].embedding_dim
     if kind == "houlsby":
         places, f, name = [at(root, pattern) for pattern in sites.sublayers], F.gelu, "after_sublayer"
     elif kind == "pfeiffer" and sites.post_norm:
-        places, f, name = [at(root, sites.norms[1])], F.relu, "around_norm"
+        places, f, name = [at(root, sites.norms[-1])], F.relu, "around_norm"
     elif kind == "pfeiffer":
-        places, f, name = [at(root, sites.sublayers[1])], F.relu, "after_sublayer"
+        places, f, name = [at(root, sites.sublayers[-1])], F.relu, "after_sublayer"
     else:
         raise ValueError(f"the kind of adapter is {kind!r}; choose 'houlsby' or 'pfeiffer'.")
-    modules = [module for layer in zip(*places, strict=True) for module in layer]  # in the order of computing
+    chosen = {module for place in places for module in place}
+    modules = [module for module in root.modules() if module in chosen]  # layer by layer
     adapters = nn.ModuleList(Adapter(d, m, f) for _ in modules)
-    add_once(root, "adapters", adapters)
+    if not inside:
+        add_once(root, "adapters", adapters)
     for module, adapter in zip(modules, adapters, strict=True):
+        if inside:
+            add_once(module, "adapter", adapter, like=root)
         module.register_forward_hook(getattr(adapter, name))
     norms = [norm for pattern in sites.norms for norm in at(root, pattern)] if kind == "houlsby" else []
     train_only(model, [adapters, *norms], also)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from course_lib.finetuning.freeze import ParameterCount, mark_only_as_trainable, parameters_called
 from course_lib.finetuning.modules import find_modules
+from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import LlamaModel
@@ -24,8 +25,8 @@ class Sites:
     positions: str  # what gives positions: a learned embedding, or each layer's rotation
     attention: str  # each layer's attention; its ``core`` is attention without weights
     key: str  # the attention's linear layer that makes keys
-    sublayers: tuple[str, str]  # their outputs are what attention and MLP add to the residual
-    norms: tuple[str, str]  # each layer's norms, the one after (or before) the MLP last
+    sublayers: tuple[str, ...]  # their outputs are what attention and MLP add to the residual, the MLP's last
+    norms: tuple[str, ...]  # each layer's norms, the one after (or before) the MLP last
     post_norm: bool  # norms stand after the residual is added
     causal: bool  # without a mask a token sees no later one
     most: Callable[[nn.Module], int]  # positions that the model has
@@ -59,7 +60,7 @@ FAMILIES: dict[type[nn.Module], Sites] = {
         positions="layers.*.self_attn.rotary",
         attention="layers.*.self_attn",
         key="k_proj",
-        sublayers=("layers.*.self_attn.o_proj", "layers.*.mlp.down_proj"),
+        sublayers=("layers.*.self_attn", "layers.*.mlp"),
         norms=("layers.*.input_layernorm", "layers.*.post_attention_layernorm"),
         post_norm=False,
         causal=True,
@@ -67,18 +68,43 @@ FAMILIES: dict[type[nn.Module], Sites] = {
     ),
 }
 
+# Adapters stand in single layers. What changes the tokens or the keys must know which of BART's two texts is meant.
+ADAPTED = FAMILIES | {
+    Bart: Sites(
+        tokens="model.shared",
+        positions="model.*.embed_positions",
+        attention="model.*.layers.*.*_attn",
+        key="k_proj",
+        sublayers=(
+            "model.*.layers.*.self_attn_dropout",
+            "model.decoder.layers.*.encoder_attn_dropout",
+            "model.*.layers.*.final_dropout",
+        ),
+        norms=(
+            "model.*.layers.*.self_attn_layer_norm",
+            "model.decoder.layers.*.encoder_attn_layer_norm",
+            "model.*.layers.*.final_layer_norm",
+        ),
+        post_norm=True,
+        causal=False,
+        most=lambda bart: bart.config.max_position_embeddings,
+    ),
+}
 
-def root_of(model: nn.Module) -> tuple[nn.Module, Sites]:
+
+def root_of(
+    model: nn.Module, families: Mapping[type[nn.Module], Sites] = FAMILIES
+) -> tuple[nn.Module, Sites]:
     """The module in ``model`` that takes tokens, and its table.
 
     Raises:
         ValueError: the model belongs to no family of the table.
     """
     for module in model.modules():
-        for family, sites in FAMILIES.items():
+        for family, sites in families.items():
             if isinstance(module, family):
                 return module, sites
-    known = ", ".join(family.__name__ for family in FAMILIES)
+    known = ", ".join(family.__name__ for family in families)
     raise ValueError(f"this {type(model).__name__} holds none of {known}, which can be adapted.")
 
 
@@ -87,8 +113,10 @@ def at(root: nn.Module, pattern: str) -> list[nn.Module]:
     return list(find_modules(root, pattern).values())
 
 
-def add_once(root: nn.Module, name: str, module: nn.Module) -> None:
+def add_once(root: nn.Module, name: str, module: nn.Module, like: nn.Module | None = None) -> None:
     """Make ``module`` a child of ``root``, on its device, in its dtype and mode (training or evaluation).
+
+    Device and dtype are those of ``like``, where ``root`` has no parameters.
 
     Raises:
         ValueError: it has a child of this name already.
@@ -97,8 +125,8 @@ def add_once(root: nn.Module, name: str, module: nn.Module) -> None:
         raise ValueError(
             f"this {type(root).__name__} already has the module {name!r}; start from a plain model."
         )
-    like = next(root.parameters())
-    root.add_module(name, module.to(like.device, like.dtype).train(root.training))
+    first = next((like or root).parameters())
+    root.add_module(name, module.to(first.device, first.dtype).train(root.training))
 
 
 def train_only(

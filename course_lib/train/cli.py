@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from course_lib.train.config import TASKS, Config, read_config, shipped
+from course_lib.train.terminals import ADDRESS, become_rank, check_rank
 from simulator.cli.options import Command, flag, options
 from simulator.cli.plan_text import read_plan_text
 from simulator.cli.question import read_hardware, read_plan
@@ -19,12 +21,35 @@ from simulator.inputs.plan import Plan
 if TYPE_CHECKING:  # torch takes seconds to import: help and bad input do without
     from course_lib.train.job import Job
 
-MODELS = ("gpt", "bert", "llama")
 DEFAULT_BATCH = 16
 
+
+def use_config(ctx: click.Context, _option: click.Option, name: str | None) -> Config:
+    """What the file says becomes the default of the options, so the command line goes before the file."""
+    try:
+        config = Config() if name is None else read_config(name)
+    except ValueError as error:
+        _end(str(error), 2)
+    ctx.default_map = config.options
+    return config
+
+
+CONFIG = click.option(
+    "--config",
+    metavar="FILE",
+    is_eager=True,
+    callback=use_config,
+    help="A TOML file that says all of this, and the tuning and the placement; options go before it. Or the name of "
+    f"one that comes with the course: {', '.join(shipped())}.",
+)
 MODEL_OPTIONS = [
     click.option(
-        "--model", type=click.Choice(MODELS), default="gpt", show_default=True, help="What to train."
+        "--model", type=click.Choice(list(TASKS)), default="gpt", show_default=True, help="What to train."
+    ),
+    click.option(
+        "--task",
+        type=click.Choice(list(dict.fromkeys(task for tasks in TASKS.values() for task in tasks))),
+        help="What it learns: bert from which package a docstring comes, or the words that are masked.",
     ),
     click.option(
         "--layers", type=click.IntRange(1), metavar="N", default=4, show_default=True, help="Layers."
@@ -105,6 +130,23 @@ CHECKPOINT_OPTIONS = [
         help="Go on from the newest step in --checkpoint, under this plan or another.",
     ),
 ]
+RANK_OPTIONS = [
+    click.option(
+        "--world",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Ranks in all: what the plan makes, or dp if it is empty.",
+    ),
+    click.option(
+        "--rank",
+        type=click.IntRange(0),
+        metavar="R",
+        help="This process is rank R; start the others yourself, in other terminals or on other machines.",
+    ),
+    click.option(
+        "--address", default=ADDRESS, show_default=True, metavar="HOST:PORT", help="Where --rank 0 is found."
+    ),
+]
 OTHER_OPTIONS = [
     click.option(
         "--gpu",
@@ -130,10 +172,12 @@ OTHER_OPTIONS = [
 @click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @options(
     {
+        "File": [CONFIG],
         "Model": MODEL_OPTIONS,
         "Plan": [PLAN, BATCH],
         "Training": TRAINING_OPTIONS,
         "Checkpoints": CHECKPOINT_OPTIONS,
+        "Ranks": RANK_OPTIONS,
         "Other": OTHER_OPTIONS,
     }
 )
@@ -141,11 +185,14 @@ def main(**values: Any) -> None:
     """Train a model of the course on real text, spread over ranks as a plan says.
 
     gpt and llama learn the next byte of Python's documentation, bert from which
-    package a docstring comes. The command starts its own ranks. Under torchrun
-    its processes are the ranks, on one machine or on many.
+    package a docstring comes or which words are masked, bart to undo noise. The
+    command starts its own ranks. Under torchrun its processes are the ranks, on
+    one machine or on many. With --rank each of your terminals is one.
 
     \b
     python -m course_lib.train --model gpt --plan dp=2,tp=2,pp=2
+    python -m course_lib.train --config bart-denoising
+    python -m course_lib.train --config bart-denoising --world 2 --rank 0
     torchrun --nproc-per-node 8 -m course_lib.train --plan dp=2,tp=2,pp=2
 
     The exit code is 0 when all steps are done, 1 when a rank failed, and 2 when
@@ -155,6 +202,8 @@ def main(**values: Any) -> None:
         job, hardware = _read(values)
     except ValueError as error:
         _end(str(error), 2)
+    if values["rank"] is not None:
+        become_rank(job.plan.ranks, values["rank"], values["address"])
     from course_lib.train.start import start
 
     try:
@@ -165,16 +214,39 @@ def main(**values: Any) -> None:
 
 def _read(values: dict[str, Any]) -> tuple[Job, Hardware | None]:
     """What is to be done, checked as far as it can be without ranks."""
+    config, world = values["config"], values["world"]
     asked = read_plan_text(values["plan"])
+    if world is not None and not asked.keys() & {"dp", "tp", "pp", "cp"}:
+        asked["tp" if config.placement else "dp"] = world
     plan = _plan(asked, values["global_batch"])
+    if world is not None and plan.ranks != world:
+        raise ValueError(f"world must be the {plan.ranks} ranks of the plan, not {world}")
+    if values["rank"] is not None:
+        check_rank(world, values["rank"], values["address"])
+    tasks = TASKS[values["model"]]
+    if values["task"] not in (None, *tasks):
+        raise ValueError(f"--task must be {' or '.join(tasks)} for {values['model']}, not {values['task']}")
     hardware = None if values["gpu"] is None else read_hardware(values["gpu"])
     for name in ("resume", "save_every"):
         if values[name] and values["checkpoint"] is None:
             raise ValueError(f"{flag(name)} needs --checkpoint, the folder that it is about")
     from course_lib.train.start import checked_job  # imports torch
 
-    own = set(values) - {"plan", "global_batch", "gpu", "log_every", "as_json"}
-    return checked_job(plan, {name: values[name] for name in own}, "precision" in asked), hardware
+    elsewhere = {
+        "plan",
+        "global_batch",
+        "gpu",
+        "log_every",
+        "as_json",
+        "config",
+        "world",
+        "rank",
+        "address",
+        "task",
+    }
+    settings = {name: values[name] for name in set(values) - elsewhere}
+    settings |= {"task": values["task"] or tasks[0], "tuning": config.tuning, "placement": config.placement}
+    return checked_job(plan, settings, "precision" in asked), hardware
 
 
 def _plan(asked: dict[str, Any], global_batch: int | None) -> Plan:

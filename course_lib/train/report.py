@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from course_lib.train.config import TASKS
 from course_lib.train.job import Job
 from simulator.cli.plan_text import plan_text
 
@@ -25,11 +26,18 @@ class Report:
         self.seconds = self.tokens = 0.0
         self.begun = False
 
-    def begin(self, priced: str) -> None:
+    def begin(self, priced: str | None) -> None:
         if not self.as_json:
             plan = self.job.plan
-            click.echo(f"{self.job.model} on {ranks_of(plan.ranks)}: --plan {plan_text(plan, ['precision'])}")
-            click.echo(f"the same, priced: {priced}")
+            click.echo(f"{self._what()} on {ranks_of(plan.ranks)}: --plan {plan_text(plan, ['precision'])}")
+            if priced:
+                click.echo(f"the same, priced: {priced}")
+
+    def _what(self) -> str:
+        """``bart, denoising, lora``: what is not the model's usual task or all of its parameters is named."""
+        method = self.job.tuning["method"]
+        words = {self.job.model: True, self.job.task: self.job.task != TASKS[self.job.model][0]}
+        return ", ".join(word for word, said in (words | {method: method != "full"}).items() if said)
 
     def step(self, told: dict[str, Any]) -> None:
         if told["seconds"] is not None and self.begun:  # the first step makes what later ones use again
@@ -46,7 +54,7 @@ class Report:
         words += [f"loss {told['loss']:.4f}", f"gradient norm {told['grad_norm']:.4f}"]
         if told["seconds"] is not None:
             words.append(f"{told['tokens'] / told['seconds']:,.0f} tokens/s")
-            if self.job.peak_flops:
+            if self.job.peak_flops and told["flops"]:
                 words.append(f"MFU {told['flops'] / told['seconds'] / self.job.peak_flops:.2%}")
         return "  ".join([*words, f"memory {told['memory'] / 1e6:,.0f} MB"])
 

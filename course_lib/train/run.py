@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
@@ -41,8 +41,8 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
         samples: None: rank 0 reads them, and sends them to the others.
     """
     plain = job.make_model()
-    flops = sum(model_flops(model_shape(plain, job.sequence), job.plan.global_batch).values())
-    model, optimizer = parallelize(plain, job.plan, mesh, lr=job.lr)
+    flops = step_flops(job, plain)
+    model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, lr=job.lr)
     samples = samples or same_everywhere(job)
     first = resume(job, model, optimizer) if job.resume else 0
     numbers = torch.arange(len(samples.tokens))
@@ -67,6 +67,14 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
         if job.checkpoint and (last or (job.save_every and step % job.save_every == 0)):
             save(job, model, optimizer, step)
     return {"rank": dist.get_rank(), **place(mesh), **ledgers}
+
+
+def step_flops(job: Job, plain: nn.Module) -> float | None:
+    """By formula; None where the simulator has none: two texts in one model, or frozen parameters."""
+    shape = model_shape(plain, job.sequence)
+    if shape is None or job.tuning["method"] != "full":
+        return None
+    return sum(model_flops(shape, job.plan.global_batch).values())
 
 
 def train_step(
@@ -94,7 +102,9 @@ def resume(job: Job, model: ParallelModel, optimizer: Optimizer) -> int:
         raise ValueError(f"{job.checkpoint} holds no complete checkpoint to resume from")
     saved = load_checkpoint(folder, model, optimizer)
     here = settings_of(job)
-    if other := [f"{key} {saved[key]}, and here {here[key]}" for key in here if saved[key] != here[key]]:
+    if other := [
+        f"{key} {saved[key]}, and here {here[key]}" for key in here if saved.get(key, here[key]) != here[key]
+    ]:
         raise ValueError(
             f"{folder} was trained with {'; '.join(other)}: the losses would not go on as they were"
         )
@@ -105,7 +115,13 @@ def resume(job: Job, model: ParallelModel, optimizer: Optimizer) -> int:
 
 def settings_of(job: Job) -> dict[str, Any]:
     """What decides which samples come next."""
-    return {"model": job.model, "seed": job.seed, "global_batch": job.plan.global_batch}
+    return {
+        "model": job.model,
+        "task": job.task,
+        "tuning": job.tuning["method"],
+        "seed": job.seed,
+        "global_batch": job.plan.global_batch,
+    }
 
 
 def save(job: Job, model: ParallelModel, optimizer: Optimizer, step: int) -> None:

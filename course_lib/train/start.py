@@ -10,6 +10,7 @@ import click
 import torch
 import torch.distributed as dist
 
+from course_lib.data.denoising import WORD_PIECES
 from course_lib.parallelize import latest_checkpoint, mesh_axes
 from course_lib.parallelize.checks import check_applied
 from course_lib.parallelize.shape import model_shape
@@ -18,6 +19,7 @@ from course_lib.train.job import Job
 from course_lib.train.lines import listening
 from course_lib.train.report import Report
 from course_lib.train.run import train
+from course_lib.train.terminals import TERMINALS
 from simulator.cli.options import flag
 from simulator.cli.plan_text import plan_text
 from simulator.inputs.hardware import Hardware
@@ -39,7 +41,9 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
         plan = replace(plan, precision="fp32")
     job = Job(plan=plan, **settings)
     check_applied(plan)
-    plan.check(shape_of(job))
+    plan.check(shape_to_check(job))
+    with torch.device("meta"):
+        job.tuned(job.make_model())
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and torchrun has started {started}")
     if job.resume and latest_checkpoint(job.checkpoint) is None:
@@ -47,9 +51,16 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     return job
 
 
-def shape_of(job: Job) -> ModelShape:
+def shape_of(job: Job) -> ModelShape | None:
+    """None: the simulator knows no model with an encoder and a decoder."""
     with torch.device("meta"):
         return model_shape(job.make_model(), job.sequence)
+
+
+def shape_to_check(job: Job) -> ModelShape:
+    """What a plan must fit: for BART, too, whose layers a pipeline takes one after the other."""
+    sizes = {"hidden": job.hidden, "heads": job.heads, "vocab": WORD_PIECES.words, "sequence": job.sequence}
+    return shape_of(job) or ModelShape(2 * job.layers, **sizes)
 
 
 def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int | None) -> int:
@@ -64,6 +75,7 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
         first = os.environ["RANK"] == "0"
         if first:
             report.begin(priced(job, name))
+            tell_who_is_missing(job)
         ranks = launch(train, mesh=mesh, args=(job, report.step))
         if first:
             report.end(ranks)
@@ -78,6 +90,14 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
         return 2 if refused else 1
     report.end(ranks)
     return 0
+
+
+def tell_who_is_missing(job: Job) -> None:
+    """Rank 0 waits for what the user starts in other terminals."""
+    if os.environ["TORCHELASTIC_RUN_ID"] == TERMINALS and job.plan.ranks > 1:
+        others = ", ".join(map(str, range(1, job.plan.ranks)))
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        click.echo(f"waiting at {where} for --rank {others}", err=True)
 
 
 def device_name() -> str | None:
@@ -97,9 +117,11 @@ def devices(plan: Plan) -> int:
     return machines * (min(ranks_here, torch.cuda.device_count()) or 1)
 
 
-def priced(job: Job, device: str | None) -> str:
-    """The command that predicts this run."""
+def priced(job: Job, device: str | None) -> str | None:
+    """The command that predicts this run; None: the simulator prices no such model, tuning or placement."""
     shape = shape_of(job)
+    if shape is None or job.tuning["method"] != "full" or job.placement:
+        return None
     words = ["python -m simulator step"]
     for field in fields(ModelShape):
         value, given = getattr(shape, field.name), field.name

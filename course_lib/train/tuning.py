@@ -1,0 +1,55 @@
+"""What of a model is trained: all of it, or what a method of fine-tuning adds to it.
+
+Applied to a plain model, before it is spread over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from course_lib.finetuning.adapter import add_adapters
+from course_lib.finetuning.freeze import ParameterCount, count_parameters, mark_only_biases_as_trainable
+from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
+from course_lib.finetuning.side import add_side
+
+# The linear layers of queries and values, which the LoRA paper adapts (arXiv:2106.09685, section 7.1).
+QUERY_AND_VALUE = (("query", "value"), ("q_proj", "v_proj"))
+
+
+def tune(model: nn.Module, method: str = "full", **settings: Any) -> ParameterCount:
+    """Adapt ``model`` in place, and freeze what the method does not train.
+
+    Args:
+        method, settings: as ``config.TUNING`` lists them; a setting that is left out has the method's own default.
+
+    Raises:
+        ValueError: the method does not know this model, or a setting is out of its range.
+    """
+    head = ["classifier"] if hasattr(model, "classifier") else []  # it is new, so every method trains it
+    match method:
+        case "full":
+            model.requires_grad_(True)
+        case "lora":
+            targets = settings.pop("targets", None) or query_and_value(model)
+            apply_lora(model, targets, **settings)
+            mark_only_lora_as_trainable(model, also=head)
+        case "adapter":
+            # Inside the layers, so that a pipeline's stages take them along.
+            add_adapters(model, inside=True, **renamed(settings, width="m"))
+        case "side":
+            add_side(model, **renamed(settings, width="hidden_size"))
+        case "bias":
+            mark_only_biases_as_trainable(model, also=head)
+    return count_parameters(model)
+
+
+def query_and_value(model: nn.Module) -> tuple[str, str]:
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    return next(pair for pair in QUERY_AND_VALUE if set(pair) <= names)
+
+
+def renamed(settings: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in settings.items()}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from socket import socket
 from uuid import uuid4
 
 import psutil
@@ -193,3 +194,21 @@ def two_hosts():
     finally:
         for host in hosts:
             subprocess.run(["ip", "netns", "delete", host], capture_output=True)
+
+
+def test_in_two_terminals_the_losses_are_the_same(expected):
+    with ExitStack() as stack:
+        with socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        processes = []
+        for rank in (1, 0):  # the order does not matter
+            which = ["--world", "2", "--rank", str(rank), "--address", address]
+            command = [*TRAIN, "--plan", "pp=2", "--steps", "2", "--json", *which]
+            processes.append(start(command))
+            stack.enter_context(ending_all(processes[-1]))
+        (nothing, _), (output, said) = [process.communicate(timeout=200) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], said
+    assert losses(output) == pytest.approx(expected, rel=1e-4)
+    assert said.startswith(f"waiting at {address} for --rank 1\n")
+    assert nothing == "", "rank 0 prints"

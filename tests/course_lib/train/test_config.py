@@ -1,0 +1,156 @@
+"""``--config FILE``: what a file says is done, an option goes before it, and a slip is told in one sentence."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from course_lib.train.cli import _read, main
+from course_lib.train.config import TASKS, read_config, shipped
+
+SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--sequence", "16", "--global-batch", "4"]
+
+
+def job_of(*words):
+    """What the command would do."""
+    with main.make_context("train", [*map(str, words)]) as context:
+        return _read(context.params)[0]
+
+
+def run(*words):
+    return CliRunner().invoke(main, [*map(str, words)])
+
+
+def steps_of(*words):
+    result = run(*words, *SMALL, "--lr", "0.01", "--steps", "3", "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()][:-1]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_file_that_comes_with_the_course_can_be_trained(name):
+    job = job_of("--config", name)
+    assert job.task in TASKS[job.model]
+    assert job.plan.ranks == read_config(name).options["world"]
+    assert job.steps > 1
+
+
+def test_options_go_before_the_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'world = 2\n[model]\nname = "bert"\ntask = "words"\nheads = 8\n[tuning]\nmethod = "lora"\nrank = 4\n'
+        "[plan]\npp = 2\nstage_layers = [1, 3]\nsequence_parallel = false\n[training]\nlr = 0.01\nsteps = 7\n"
+    )
+    job = job_of("--config", path)
+    assert (job.model, job.task, job.heads, job.lr, job.steps) == ("bert", "words", 8, 0.01, 7)
+    assert (job.plan.pp, job.plan.stage_layers) == (2, (1, 3))
+    assert job.tuning == {"method": "lora", "rank": 4}
+    other = job_of("--config", path, "--heads", 2, "--plan", "dp=2", "--steps", 9)
+    assert (other.model, other.heads, other.lr, other.steps) == ("bert", 2, 0.01, 9)
+    assert (other.plan.dp, other.plan.pp) == (2, 1)
+    assert job_of("--world", 4).plan.dp == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "words = 2",
+            "there is no key words: the keys are world, and the tables model, training, checkpoint, plan",
+        ),
+        (
+            "[model]\nlairs = 2",
+            "[model] has no key lairs; its keys are heads, hidden, layers, name, sequence, task",
+        ),
+        (
+            "[training]\nspeed = 2",
+            "[training] has no key speed; its keys are clip, global_batch, lr, seed, steps",
+        ),
+        ("[checkpoint]\nfile = 'x'", "[checkpoint] has no key file; its keys are folder, resume, save_every"),
+        ("[plan]\ntq = 2", "[plan] has no key tq; its keys are attention"),
+        ("[placement]\nhaeds = [1, 1]", "[placement] has no key haeds; its keys are attention, columns"),
+        ("[placement]\nheads = 3", "[placement] heads must be a list, not 3"),
+        ("[placement]\nheads = [1.5]", "[placement] heads must be a whole number, not 1.5"),
+        (
+            "[placement]\nway = 'tp'\nmlp = 'whole'",
+            "[placement] has way and mlp: give the way, or the place of",
+        ),
+        (
+            "[tuning]\nmethod = 'lara'",
+            "[tuning] method must be one of full, lora, adapter, side, bias, not 'lara'",
+        ),
+        (
+            "[tuning]\nmethod = 'lora'\nrnk = 3",
+            "[tuning] has no key rnk with the method lora; its keys are method",
+        ),
+        ("[tuning]\nrank = 3", "[tuning] has no key rank with the method full; its keys are method"),
+        ("[tuning]\nmethod = 'lora'\nrank = '3'", "[tuning] rank must be a whole number, not '3'"),
+        ("[tuning]\nmethod = 'lora'\nrank = 0", "rank"),
+        ("[tuning]\nmethod = 'lora'\ntargets = ['qerry']", "qerry"),
+        ("world = 'two'", "world must be a whole number, not 'two'"),
+        ("world = 3\n[plan]\ntp = 2", "world must be the 2 ranks of the plan, not 3"),
+        ("[model]\nname = 'gpt'\ntask = 'words'", "--task must be language for gpt, not words"),
+        ("[model]\nname = 'bort'", "'bort' is not one of 'gpt', 'bert', 'llama', 'bart'"),
+        ("[model]\nlayers = 0", "0 is not in the range x>=1"),
+        ("[model]\nlayers = [2]", "[model] layers must be one value, not [2]"),
+        (
+            "[model]\nname = 'bart'\nlayers = 1\n[plan]\npp = 3",
+            "3 pipeline stages need as many layers; the model has 2",
+        ),
+        ("model = 2", "model must be a table, [model], not 2"),
+        ("[model\n", "is no TOML file"),
+    ],
+)
+def test_a_slip_in_a_file_is_told_in_one_sentence(tmp_path, text, sentence):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    result = run("--config", path)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--config", "nowhere.toml"], "--config must be a file, or one of bart-denoising, "),
+        (["--rank", 0], "--rank needs --world, the number of ranks in all"),
+        (["--world", 2, "--rank", 2], "--rank must be from 0 to 1 with --world 2, not 2"),
+        (
+            ["--world", 2, "--rank", 1, "--address", "here"],
+            "--address must be HOST:PORT, such as 127.0.0.1:29500",
+        ),
+        (["--world", 3, "--plan", "tp=2"], "world must be the 2 ranks of the plan, not 3"),
+    ],
+)
+def test_bad_options_end_with_one_sentence_and_exit_code_2(words, sentence):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
+def test_bart_and_masked_words_learn_the_same_under_every_plan(tmp_path):
+    bart = steps_of("--model", "bart")
+    assert bart[0]["loss"] == pytest.approx(10.33, abs=0.1), "an untrained model guesses among 30,522 words"
+    assert bart[-1]["loss"] < bart[0]["loss"] - 0.05
+    words = steps_of("--model", "bert", "--task", "words")
+    assert words[0]["loss"] == pytest.approx(10.33, abs=0.1)
+    others = [
+        (bart, ["--model", "bart", "--plan", "tp=2,pp=2,sequence_parallel=yes"]),
+        (words, ["--config", "bert-words"]),
+    ]
+    for expected, command in others:
+        for step, want in zip(steps_of(*command), expected, strict=True):
+            assert step["tokens"] == want["tokens"]
+            assert step["loss"] == pytest.approx(want["loss"], rel=1e-4), command
+            assert step["grad_norm"] == pytest.approx(want["grad_norm"], rel=1e-3), command
+
+
+def test_tuning_in_a_pipeline_is_the_same_as_on_one_rank(tmp_path):
+    path = tmp_path / "run.toml"
+    for method in ("lora", "adapter"):
+        path.write_text(f'[model]\nname = "llama"\n[tuning]\nmethod = "{method}"\n')
+        expected = steps_of("--config", path)
+        for step, want in zip(steps_of("--config", path, "--plan", "pp=2"), expected, strict=True):
+            assert step["loss"] == pytest.approx(want["loss"], rel=1e-4), method
+            assert step["grad_norm"] == pytest.approx(want["grad_norm"], rel=1e-3), method

@@ -35,6 +35,7 @@ from course_lib.pipeline.microbatches import LossFunction, sum_cross_entropy
 from course_lib.pipeline.stages import Stage, rank_stages
 from course_lib.runtime import current_device
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
+from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.recompute import apply_recompute
@@ -64,6 +65,7 @@ def parallelize(
     optimizer_class: type[Optimizer] | None = None,
     *,
     loss_fn: LossFunction | None = None,
+    placement: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[ParallelModel, Optimizer]:
     """Spread a plain model over the ranks of ``mesh`` as ``plan`` says. All ranks call it, with a model made alike.
@@ -81,16 +83,20 @@ def parallelize(
         mesh: of all ranks, as ``mesh_axes`` names it.
         optimizer_class: None: by ``plan.optimizer`` AdamW, or SGD with or without momentum.
         loss_fn: of outputs and targets, the **sum** over the targets; None: cross entropy.
+        placement: the arguments of ``tensor_parallel.galaxy.apply_galaxy``, which then cuts the layers over the axis
+            tp: ``{"placement": "galaxy", "heads": [5, 3]}``. None: tensor parallelism does.
         settings: for the optimizer (``lr=…``); with zero 1 and 2 also ``max_norm``, which clips in ``step``.
 
     Raises:
         ValueError: the plan does not fit the model, the mesh or the ranks, or is not run yet; one sentence says why,
             and the model is as it was.
     """
-    check_fits(model, plan, mesh)
+    check_fits(model, plan, mesh, placement)
     model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
     broadcast_state(model)
-    if plan.tp > 1:
+    if placement is not None:
+        apply_galaxy(model, mesh["tp"], **placement)
+    elif plan.tp > 1:
         loss_fn = loss_fn or vocabulary_parallel_loss(model, mesh["tp"])
         table = pipelined_table(model) if plan.pp > 1 else None
         apply_tensor_parallel(model, mesh["tp"], table, sequence_parallel=plan.sequence_parallel)

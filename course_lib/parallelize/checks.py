@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.parallelize.shape import model_shape
+from course_lib.tensor_parallel.galaxy_layers import stack_of
+from simulator.inputs.galaxy import deal_shares, placement_of_blocks
 from simulator.inputs.plan import Plan
 
 AXES = ("pp", "dp", "tp")
 
 
-def check_fits(model: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+def check_fits(
+    model: nn.Module, plan: Plan, mesh: DeviceMesh, placement: Mapping[str, Any] | None = None
+) -> None:
     """Raise a ValueError if the plan, the mesh, the running ranks and the model do not fit together."""
     check_applied(plan)
+    if placement is not None:
+        check_placement(model, plan, placement)
     sizes = {axis: getattr(plan, axis) for axis in AXES}
     given = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False))
     if list(given.items()) != list(sizes.items()):
@@ -23,7 +33,28 @@ def check_fits(model: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and {dist.get_world_size()} are running")
     shape = model_shape(model, sequence=plan.tp)  # the length of a sequence is not known before forward
     if shape is not None:
-        plan.check(shape)
+        plan_to_check(plan, placement).check(shape)
+
+
+def plan_to_check(plan: Plan, placement: Mapping[str, Any] | None) -> Plan:
+    """Without the axis tp where a placement deals heads and columns: they need not divide evenly."""
+    return plan if placement is None else replace(plan, tp=1)
+
+
+def check_placement(model: nn.Module, plan: Plan, placement: Mapping[str, Any]) -> None:
+    """Raise a ValueError if the blocks of the model's layers cannot be placed like this on the axis tp."""
+    if plan.pp > 1:
+        raise ValueError(
+            f"pp must be 1 with a placement, not {plan.pp}: a stage would not know where its blocks are"
+        )
+    if plan.sequence_parallel:
+        raise ValueError(
+            "sequence_parallel must be no with a placement, which says itself what is cut by the sequence"
+        )
+    shares = {key: share for key, share in placement.items() if key != "placement"}
+    stack = stack_of(model)
+    placement_of_blocks(placement["placement"])
+    deal_shares(plan.tp, stack.heads, stack.columns, shares, group=stack.group)
 
 
 def check_applied(plan: Plan) -> None:

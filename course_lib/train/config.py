@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from simulator.inputs.galaxy import BLOCKS
 from simulator.inputs.plan import Plan
 
 # What each model can learn, its usual task first.
@@ -49,7 +50,6 @@ OPTIONS: dict[str, dict[str, str]] = {
     "training": {key: key for key in ("global_batch", "steps", "lr", "clip", "seed")},
     "checkpoint": {"folder": "checkpoint", "save_every": "save_every", "resume": "resume"},
 }
-BLOCKS = ("attention", "connection_1", "mlp", "connection_2")
 PLACEMENT = ("way", *BLOCKS, "heads", "columns", "sequence")
 
 # What each way of tuning takes, and of which type. ``tuning.py`` does it.

@@ -37,7 +37,12 @@ class Report:
         """``bart, denoising, lora``: what is not the model's usual task or all of its parameters is named."""
         method = self.job.tuning["method"]
         words = {self.job.model: True, self.job.task: self.job.task != TASKS[self.job.model][0]}
-        return ", ".join(word for word, said in (words | {method: method != "full"}).items() if said)
+        words |= {method: method != "full", self._way(): self.job.placement is not None}
+        return ", ".join(word for word, said in words.items() if said)
+
+    def _way(self) -> str:
+        way = (self.job.placement or {}).get("placement")
+        return way if isinstance(way, str) else "own placement"
 
     def step(self, told: dict[str, Any]) -> None:
         if told["seconds"] is not None and self.begun:  # the first step makes what later ones use again

@@ -42,7 +42,7 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
     """
     plain = job.make_model()
     flops = step_flops(job, plain)
-    model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, lr=job.lr)
+    model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, placement=job.placement, lr=job.lr)
     samples = samples or same_everywhere(job)
     first = resume(job, model, optimizer) if job.resume else 0
     numbers = torch.arange(len(samples.tokens))

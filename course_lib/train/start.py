@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from course_lib.data.denoising import WORD_PIECES
 from course_lib.parallelize import latest_checkpoint, mesh_axes
-from course_lib.parallelize.checks import check_applied
+from course_lib.parallelize.checks import check_applied, check_placement, plan_to_check
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
 from course_lib.train.job import Job
@@ -41,9 +41,11 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
         plan = replace(plan, precision="fp32")
     job = Job(plan=plan, **settings)
     check_applied(plan)
-    plan.check(shape_to_check(job))
+    plan_to_check(plan, job.placement).check(shape_to_check(job))
     with torch.device("meta"):
-        job.tuned(job.make_model())
+        model = job.tuned(job.make_model())
+    if job.placement is not None:
+        check_placement(model, plan, job.placement)
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and torchrun has started {started}")
     if job.resume and latest_checkpoint(job.checkpoint) is None:

@@ -97,6 +97,16 @@ def test_options_go_before_the_file(tmp_path):
             "[model]\nname = 'bart'\nlayers = 1\n[plan]\npp = 3",
             "3 pipeline stages need as many layers; the model has 2",
         ),
+        ("world = 2\n[model]\nheads = 4\nname = 'bert'\n[placement]\nheads = [3, 2]", "heads"),
+        ("world = 2\n[model]\nname = 'bert'\n[placement]\nway = 'galaxy3'", "galaxy3"),
+        (
+            "world = 2\n[placement]\nway = 'galaxy'",
+            "hybrid layers are for one Bert or Llama, and GPT holds 0",
+        ),
+        (
+            "[model]\nname = 'bert'\n[plan]\npp = 2\ntp = 2\n[placement]\n",
+            "pp must be 1 with a placement, not 2",
+        ),
         ("model = 2", "model must be a table, [model], not 2"),
         ("[model\n", "is no TOML file"),
     ],
@@ -133,11 +143,17 @@ def test_bart_and_masked_words_learn_the_same_under_every_plan(tmp_path):
     bart = steps_of("--model", "bart")
     assert bart[0]["loss"] == pytest.approx(10.33, abs=0.1), "an untrained model guesses among 30,522 words"
     assert bart[-1]["loss"] < bart[0]["loss"] - 0.05
+    galaxy = tmp_path / "galaxy.toml"
+    galaxy.write_text(
+        'world = 2\n[model]\nname = "bert"\ntask = "words"\n[placement]\nheads = [2, 0]\ncolumns = [40, 24]\n'
+        "sequence = [5, 3]\n"
+    )
     words = steps_of("--model", "bert", "--task", "words")
     assert words[0]["loss"] == pytest.approx(10.33, abs=0.1)
     others = [
         (bart, ["--model", "bart", "--plan", "tp=2,pp=2,sequence_parallel=yes"]),
         (words, ["--config", "bert-words"]),
+        (words, ["--config", galaxy]),
     ]
     for expected, command in others:
         for step, want in zip(steps_of(*command), expected, strict=True):

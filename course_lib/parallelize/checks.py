@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.finetuning.side import SideTuning
 from course_lib.parallelize.shape import model_shape
 from course_lib.tensor_parallel.galaxy_layers import stack_of
 from simulator.inputs.galaxy import deal_shares, placement_of_blocks
@@ -23,6 +24,7 @@ def check_fits(
 ) -> None:
     """Raise a ValueError if the plan, the mesh, the running ranks and the model do not fit together."""
     check_applied(plan)
+    check_side(model, plan)
     if placement is not None:
         check_placement(model, plan, placement)
     sizes = {axis: getattr(plan, axis) for axis in AXES}
@@ -34,6 +36,18 @@ def check_fits(
     shape = model_shape(model, sequence=plan.tp)  # the length of a sequence is not known before forward
     if shape is not None:
         plan_to_check(plan, placement).check(shape)
+
+
+def check_side(model: nn.Module, plan: Plan) -> None:
+    """Raise a ValueError if the model is tuned by a network beside it, and the plan cuts what that network needs."""
+    if not any(isinstance(module, SideTuning) for module in model.modules()):
+        return
+    if plan.pp > 1:
+        raise ValueError(
+            "side tuning has no stages: its network runs beside all layers, from the embeddings to the end"
+        )
+    if plan.sequence_parallel:
+        raise ValueError("sequence_parallel must be no with side tuning: its network reads whole sequences")
 
 
 def plan_to_check(plan: Plan, placement: Mapping[str, Any] | None) -> Plan:

@@ -1,0 +1,164 @@
+"""Every way of tuning under every way of spreading layers over ranks: each cell is one device, or says why it is not.
+
+Losses of two steps, gradient norms, and the trained parameters after them, in fp64.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.models.bart import Bart, BartConfig, shift_right
+from course_lib.models.bert import Bert, BertClassifier, BertConfig
+from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.pipeline.microbatches import sum_cross_entropy
+from course_lib.runtime import launch
+from course_lib.runtime.mesh import make_mesh
+from course_lib.runtime.world import preload
+from course_lib.train.tuning import tune
+from simulator.inputs.plan import Plan
+
+preload("course_lib.parallelize")
+preload("course_lib.train.tuning")
+STEPS, BATCH, SEQ, VOCAB = 2, 4, 8, 31
+
+TUNINGS = {
+    "full": {},
+    "lora": {"rank": 2, "alpha": 4},
+    "adapter": {"width": 3},
+    "side": {"layers": 1, "width": 8},
+}
+UNEVEN = {"heads": (3, 1), "columns": (5, 3), "sequence": (3, 1)}  # columns: in this proportion of the MLP's
+WAYS = {  # name -> (plan, placement)
+    "DP": ({"dp": 2, "microbatches": 2}, None),
+    "TP": ({"tp": 2}, None),
+    "TP and SP": ({"tp": 2, "sequence_parallel": True}, None),
+    "SP": ({"tp": 2}, "sp"),
+    "Galaxy": ({"tp": 2}, "galaxy"),
+    "Galaxy2": ({"tp": 2}, "galaxy2"),
+    "PP": ({"pp": 2, "microbatches": 2}, None),
+}
+MODELS = ("bert", "bart", "llama")
+
+# Cells that are refused, each with its sentence.
+NO_STAGES = "side tuning has no stages: its network runs beside all layers, from the embeddings to the end"
+WHOLE = "sequence_parallel must be no with side tuning: its network reads whole sequences"
+ONLY_BERT = "side tuning needs a Bert or a BertClassifier"
+REFUSED = {("side", "bert", "PP"): NO_STAGES, ("side", "bert", "TP and SP"): WHOLE}
+REFUSED |= {("side", model, way): ONLY_BERT for model in ("bart", "llama") for way in ("serial", *WAYS)}
+# Not built yet: such a cell may also run, and must then equal one device.
+WAITING = {
+    (tuning, "bart", way): "hybrid layers are for"
+    for tuning in TUNINGS
+    for way in ("SP", "Galaxy", "Galaxy2")
+}
+
+
+def make(name, tuning):
+    torch.manual_seed(0)
+    if name == "bert":
+        sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 16}
+        model = BertClassifier(Bert(BertConfig.tiny(vocab_size=VOCAB, **sizes), pooler=True), 3)
+    elif name == "bart":
+        sizes = {
+            "d_model": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_ffn_dim": 16,
+            "decoder_ffn_dim": 16,
+        }
+        model = Bart(BartConfig.tiny(vocab_size=VOCAB, final_logits_bias=False, **sizes))
+    else:
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+        model = Llama(LlamaConfig.tiny(vocab_size=VOCAB, num_key_value_heads=4, **sizes))
+    tune(model, tuning, **TUNINGS[tuning])
+    for p in model.parameters():  # norms, biases and B of LoRA start trivial: an error in them would not show
+        nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+    return model.double()
+
+
+def batch(name, step):
+    g = torch.Generator().manual_seed(step)
+    tokens, targets = torch.randint(2, VOCAB, (2, BATCH, SEQ), generator=g)
+    mask = (torch.arange(SEQ) < torch.tensor([[SEQ], [5], [7], [3]])).long()
+    if name == "bert":
+        return tokens, mask, targets[:, 0] % 3
+    targets = targets.masked_fill(torch.arange(SEQ) > torch.tensor([[7], [7], [3], [5]]), -100)
+    return (tokens, targets) if name == "llama" else (tokens, shift_right(targets, 2, 1), mask, targets)
+
+
+def one_device(name, tuning):
+    model = make(name, tuning).train()
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=1e-2)
+    losses, norms = [], []
+    for step in range(STEPS):
+        *inputs, targets = batch(name, step)
+        optimizer.zero_grad()
+        loss = sum_cross_entropy(model(*inputs), targets) / (targets != -100).sum()
+        loss.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(trained.values(), 0.1)))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, norms, {n: p.detach() for n, p in trained.items()}
+
+
+def under(settings, way, name, tuning, meshes):
+    """The same on this rank and its neighbours."""
+    plan = Plan(**settings, precision="fp32")
+    if (sizes := tuple(mesh_axes(plan).items())) not in meshes:
+        meshes[sizes] = make_mesh(dict(sizes))
+    placement = None
+    if way is not None:
+        columns = tuple(16 * share // 8 for share in UNEVEN["columns"])
+        placement = {"placement": way, **UNEVEN, "columns": columns}
+    model, optimizer = parallelize(
+        make(name, tuning), plan, meshes[sizes], torch.optim.AdamW, placement=placement, lr=1e-2
+    )
+    losses, norms = [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        own = slice(
+            model.data_rank * BATCH // model.data_ranks, (model.data_rank + 1) * BATCH // model.data_ranks
+        )
+        losses.append(model.forward_backward(*(tensor[own] for tensor in batch(name, step))).item())
+        norms.append(float(model.clip_grad_norm(0.1)))
+        optimizer.step()
+    return losses, norms, model.state_dict()
+
+
+def cells(name, ways, expected):
+    """For each cell the furthest from one device, or the sentence with which it is refused."""
+    found, meshes = {}, {}
+    for way, (settings, placement) in ways.items():
+        for tuning in TUNINGS:
+            try:
+                losses, norms, state = under(settings, placement, name, tuning, meshes)
+            except ValueError as error:
+                found[tuning, name, way] = str(error)
+                dist.barrier()
+                continue
+            want = expected[tuning]
+            numbers = zip([*losses, *norms], [*want[0], *want[1]], strict=True)
+            tensors = [float((state[n] - p).abs().max()) for n, p in want[2].items()]
+            found[tuning, name, way] = max([*(abs(a - b) for a, b in numbers), *tensors])
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_cell_is_one_device_or_says_why_not(name, ranks):
+    ways = WAYS if ranks == 2 else {"serial": ({"microbatches": 2}, None)}
+    expected = {
+        tuning: one_device(name, tuning) for tuning in TUNINGS if (tuning, name, "serial") not in REFUSED
+    }
+    for found in launch(cells, ranks, args=(name, ways, expected)):
+        for cell, result in found.items():
+            if cell in REFUSED:
+                assert REFUSED[cell] in str(result), cell
+            elif cell in WAITING and isinstance(result, str):
+                assert WAITING[cell] in result, cell
+            else:
+                assert not isinstance(result, str), (cell, result)
+                assert result < 1e-9, (cell, result)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.finetuning.sites import ADAPTED, add_once, at, root_of, train_only
+from course_lib.finetuning.sites import ADAPTED, add_once, at, in_layers, root_of, train_only
 from course_lib.models.llama import LlamaModel
 
 
@@ -65,8 +65,8 @@ def add_adapters(
 
     Args:
         model: a Bert, BertClassifier, GPT, Llama or Bart. BART's decoder has one more after its second attention.
-        inside: each adapter is a child (``adapter``) of the module whose output it changes, so a stage of a pipeline
-            has those of its layers. Otherwise all of them are in one list of the model, ``adapters``.
+        inside: each layer has a list ``adapters`` of its own, so a stage of a pipeline has those of its layers.
+            Otherwise all of them are in one list of the model.
         also: modules that are trained besides; None: a BertClassifier's classifier.
 
     Raises:
@@ -75,21 +75,22 @@ def add_adapters(
     root, sites = root_of(model, ADAPTED)
     d = at(root, sites.tokens)[0].embedding_dim
     if kind == "houlsby":
-        places, f, name = [at(root, pattern) for pattern in sites.sublayers], F.gelu, "after_sublayer"
+        patterns, f, name = sites.sublayers, F.gelu, "after_sublayer"
     elif kind == "pfeiffer" and sites.post_norm:
-        places, f, name = [at(root, sites.norms[-1])], F.relu, "around_norm"
+        patterns, f, name = sites.norms[-1:], F.relu, "around_norm"
     elif kind == "pfeiffer":
-        places, f, name = [at(root, sites.sublayers[-1])], F.relu, "after_sublayer"
+        patterns, f, name = sites.sublayers[-1:], F.relu, "after_sublayer"
     else:
         raise ValueError(f"the kind of adapter is {kind!r}; choose 'houlsby' or 'pfeiffer'.")
-    chosen = {module for place in places for module in place}
-    modules = [module for module in root.modules() if module in chosen]  # layer by layer
-    adapters = nn.ModuleList(Adapter(d, m, f) for _ in modules)
+    layers = {module: layer for pattern in patterns for layer, module in in_layers(root, pattern)}
+    places = [module for module in root.modules() if module in layers]  # layer by layer
+    adapters = nn.ModuleList(Adapter(d, m, f) for _ in places)
+    for layer in dict.fromkeys(layers.values()) if inside else ():
+        own = [adapter for adapter, place in zip(adapters, places, strict=True) if layers[place] is layer]
+        add_once(layer, "adapters", nn.ModuleList(own))
     if not inside:
         add_once(root, "adapters", adapters)
-    for module, adapter in zip(modules, adapters, strict=True):
-        if inside:
-            add_once(module, "adapter", adapter, like=root)
+    for module, adapter in zip(places, adapters, strict=True):
         module.register_forward_hook(getattr(adapter, name))
     norms = [norm for pattern in sites.norms for norm in at(root, pattern)] if kind == "houlsby" else []
     train_only(model, [adapters, *norms], also)

@@ -113,10 +113,17 @@ def at(root: nn.Module, pattern: str) -> list[nn.Module]:
     return list(find_modules(root, pattern).values())
 
 
-def add_once(root: nn.Module, name: str, module: nn.Module, like: nn.Module | None = None) -> None:
-    """Make ``module`` a child of ``root``, on its device, in its dtype and mode (training or evaluation).
+def in_layers(root: nn.Module, pattern: str) -> list[tuple[nn.Module, nn.Module]]:
+    """The same, each with the layer that it is in: the module of the last ``*``."""
+    below = pattern.rpartition("*")[2].count(".")
+    return [
+        (root.get_submodule(name.rsplit(".", below)[0]), module)
+        for name, module in find_modules(root, pattern).items()
+    ]
 
-    Device and dtype are those of ``like``, where ``root`` has no parameters.
+
+def add_once(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Make ``module`` a child of ``root``, on its device, in its dtype and mode (training or evaluation).
 
     Raises:
         ValueError: it has a child of this name already.
@@ -125,8 +132,8 @@ def add_once(root: nn.Module, name: str, module: nn.Module, like: nn.Module | No
         raise ValueError(
             f"this {type(root).__name__} already has the module {name!r}; start from a plain model."
         )
-    first = next((like or root).parameters())
-    root.add_module(name, module.to(first.device, first.dtype).train(root.training))
+    like = next(root.parameters())
+    root.add_module(name, module.to(like.device, like.dtype).train(root.training))
 
 
 def train_only(

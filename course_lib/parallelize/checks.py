@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.finetuning.side import SideTuning
 from course_lib.parallelize.shape import model_shape
-from course_lib.tensor_parallel.galaxy_layers import stack_of
-from simulator.inputs.galaxy import deal_shares, placement_of_blocks
+from course_lib.tensor_parallel.galaxy_layers import stacks_of
+from simulator.inputs.galaxy import deal_shares, placements_of
 from simulator.inputs.plan import Plan
 
 AXES = ("pp", "dp", "tp")
@@ -66,9 +66,9 @@ def check_placement(model: nn.Module, plan: Plan, placement: Mapping[str, Any]) 
             "sequence_parallel must be no with a placement, which says itself what is cut by the sequence"
         )
     shares = {key: share for key, share in placement.items() if key != "placement"}
-    stack = stack_of(model)
-    placement_of_blocks(placement["placement"])
-    deal_shares(plan.tp, stack.heads, stack.columns, shares, group=stack.group)
+    placements_of(placement["placement"])
+    for stack in stacks_of(model):
+        deal_shares(plan.tp, stack.heads, stack.columns, shares, group=stack.group)
 
 
 def check_applied(plan: Plan) -> None:

@@ -152,7 +152,7 @@ def table_of(model: nn.Module) -> dict[str, str]:
     dot = f"{prefix}." if prefix else ""
     names = {name for name, _ in inner.named_parameters(prefix=prefix)}
     # What fine-tuning puts between the modules of a layer (adapters) works on each token by itself.
-    added = {n.rpartition(".")[0] for n in names if ".adapter." in n}
+    added = {n.rpartition(".")[0] for n in names if ".adapters." in n}
     others = {n.rpartition(".")[0] for n, _ in model.named_parameters() if n not in names}
     styles = {dot + name: style for name, style in TABLES[type(inner)].items()}
     return styles | dict.fromkeys(others - {""}, "replicated") | dict.fromkeys(sorted(added), "sequence")

@@ -7,7 +7,7 @@ and writes files that describe others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from simulator.inputs.checks import (
@@ -143,6 +143,23 @@ class Hardware:
         positive_or_infinite(link_bandwidth=link_bandwidth)
         link = Link(5e-6, link_bandwidth)
         return cls("own", peak_flops, memory, memory_bandwidth, link, link)
+
+    def slowed(self, factor: float, memory: float | None = None) -> Hardware:
+        """The same device, on which every kernel takes ``factor`` times as long; its links stay as they are.
+
+        Args:
+            memory: bytes, if it is not as large as this device's.
+        """
+        positive(factor=factor)
+        return replace(
+            self,
+            name=self.name if factor == 1 else f"{self.name} slowed by {factor:g}",
+            peak_flops=self.peak_flops / factor,
+            fp8_flops=self.fp8_flops / factor,
+            memory_bandwidth=self.memory_bandwidth / factor,
+            launch=self.launch * factor,
+            memory=self.memory if memory is None else memory,
+        )
 
 
 def _check_sizes(name: str, points: Sizes) -> None:

@@ -7,6 +7,8 @@ the additions cost is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.inputs.checks import at_least, is_number, not_negative, one_of, refuse
 from simulator.inputs.hardware import Hardware, Link
 
@@ -62,6 +64,16 @@ def group_link(ranks: int, stride: int, hardware: Hardware, flat: bool = False) 
     if flat and hardware.flat_ring:
         together = network.bandwidth * hardware.flat_ring
     return Link(network.latency, min(node.rate, together))
+
+
+def slowest_link(devices: Sequence[Hardware]) -> Link:
+    """The ring has every device in it, so the longest latency and the lowest rate of all hold for all.
+
+    Devices that do not fit into one node send over the network.
+    """
+    at_least(1, devices=len(devices))
+    links = [device.node if len(devices) <= device.node_size else device.network for device in devices]
+    return Link(max(link.latency for link in links), min(link.rate for link in links))
 
 
 def collective_seconds(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
+from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -126,10 +127,17 @@ def _attention(
 
 def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
     """Scores, softmax, dropout, and the sum of the values: (forward, backward)."""
-    s, d, e = shape.sequence, shape.head_size, plan.itemsize
-    heads, rows = plan.micro_batch * shape.heads // plan.tp, shape.sequence // plan.cp
+    s = shape.sequence
+    heads, rows = plan.micro_batch * shape.heads // plan.tp, s // plan.cp
     if plan.context == "all-to-all":  # all of the sequence for a part of the heads
         heads, rows = heads // plan.cp, s
+    return core_seconds(shape, plan, hardware, heads, rows)
+
+
+def core_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, heads: int, rows: int) -> Core:
+    """Of ``heads`` heads (of all sequences together), ``rows`` queries each and all keys: (forward, backward)."""
+    at_least(1, heads=heads, rows=rows)
+    s, d, e = shape.sequence, shape.head_size, plan.itemsize
     if plan.attention == "flash":
         return flash_seconds(heads, rows, s, d, hardware)
     scores = matmul_seconds(rows, s, d, hardware, e, heads)

@@ -28,6 +28,9 @@ from simulator.ledgers.traffic import TrafficRow
 from simulator.pipeline import placement, schedules, v_schedules
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.engine import simulate
+from simulator.planner.deal import Part, deal
+from simulator.planner.layer_split import price_layer
+from simulator.planner.stage_split import price_stages
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.bytes_over_time import plot_bytes_over_time
 from simulator.plots.curves import plot_curves
@@ -46,10 +49,13 @@ from simulator.predict import (
     galaxy_traffic,
     kernel_time,
     kv_cache,
+    layer_time,
     memory,
     overlap,
+    placed_messages,
     recomputation,
     serving,
+    shares,
     step,
     traffic,
     unsharded,
@@ -110,6 +116,7 @@ CALLS = {
         "matmul_sizes": POINTS,
         "memory_sizes": POINTS,
     },
+    A100.slowed: {"factor": 2.0, "memory": 1e9},
     Hardware.of: {"peak_flops": 1e12, "memory_bandwidth": 1e9, "link_bandwidth": 1e9, "memory": 1e9},
     ModelShape: {
         "layers": 2,
@@ -237,6 +244,33 @@ CALLS = {
     flops.forward_flops: {"shape": GPT2, "batch": 2},
     flops.model_flops: {"shape": GPT2, "batch": 2},
     flops.hardware_flops: {"shape": GPT2, "plan": PLAN, "batch": 2},
+    layer_time.core_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "heads": 2, "rows": 8},
+    shares.measured_seconds: {"points": {"mlp": {4: 1.0}}, "slowness": [1.0, 2.0]},
+    shares.with_heads: {"shape": GPT2, "heads": 3},
+    shares.of_share: {"shape": GPT2, "block": "mlp", "share": 4},
+    placed_messages.message_seconds: {
+        "shape": GPT2,
+        "plan": PLAN,
+        "placement": "galaxy",
+        "devices": [A100, A100],
+        "sequence": [1, 1],
+    },
+    Part: {
+        "name": "heads",
+        "total": 3,
+        "seconds": lambda rank, share: float(share),
+        "bytes": 1.0,
+        "longest": 0.5,
+    },
+    deal: {"parts": [Part("heads", 3, lambda rank, share: float(share))], "room": [1.0, 1.0]},
+    price_layer: {
+        "shape": GPT2,
+        "devices": [A100, A100],
+        "heads": [9, 3],
+        "columns": [3000, 72],
+        "sequence": [1000, 24],
+    },
+    price_stages: {"shape": GPT2, "devices": [A100, A100], "plan": PLAN, "layers": [9, 3]},
     kernel_time.matmul_seconds: {"m": 8, "n": 8, "k": 8, "hardware": A100, "itemsize": 2, "batch": 1},
     kernel_time.memory_seconds: {"size": 8.0, "hardware": A100},
     kernel_time.flash_seconds: {"heads": 2, "rows": 8, "columns": 8, "width": 4, "hardware": A100},
@@ -373,6 +407,8 @@ ELSEWHERE = {
     "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
     "Shares": "an answer of deal_shares, which checks the numbers",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
+    "LayerSplit, StageSplit": "answers of the planner",
+    "cost, fits, check_fits, lacking": "of shares that were dealt out",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

@@ -46,8 +46,10 @@ def saved_tensors(model: nn.Module, *inputs: Any) -> list[SavedTensor]:
     """The tensors that ``model(*inputs)`` saves, in the order in which it does; parameters and buffers left out.
 
     Args:
-        model: any module, in the mode (training or evaluation) that is to be measured.
-        inputs: what it takes; those of floating point get a gradient, as the output of an earlier layer would.
+        model: any module, in the mode (training or evaluation) that is to be measured; one on ``meta`` is measured
+            as on the CPU.
+        inputs: what it takes, not on ``meta``; those of floating point get a gradient, as the output of an earlier
+            layer would.
     """
     mode = FakeTensorMode()
     model, inputs = _fake(model, mode), map_tensors(mode.from_tensor, inputs)
@@ -84,8 +86,15 @@ def saved_bytes_per_stage(stages: Sequence[nn.Module], *inputs: Any) -> list[int
 
 
 def _fake(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    with mode:  # what is on meta is taken to the CPU, whose operators save other tensors
+        moved = {id(b): torch.empty(b.shape, dtype=b.dtype) for b in model.buffers() if b.is_meta}
+        moved |= {
+            id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
+            for p in model.parameters()
+            if p.is_meta
+        }
     with FakeCopyMode(mode):
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, moved)
 
 
 def _run(model: nn.Module, inputs: tuple) -> tuple[list[SavedTensor], Any]:

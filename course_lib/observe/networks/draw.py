@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from course_lib.observe.networks.autograd_graph import autograd_graph
+from course_lib.observe.networks.flops_overlay import FlopsOverlay
 from course_lib.observe.networks.interactive import interactive
 from course_lib.observe.networks.module_graph import ModuleGraph, describe_parameters
 from course_lib.observe.networks.placement import Placement
@@ -39,6 +40,7 @@ def draw(
     placement: Mapping[str, int | Iterable[int]] | None = None,
     label: str = "rank",
     trained: bool = False,
+    overlay: str | None = None,
     reshapes: bool = False,
     repeats: bool = False,
 ) -> Picture | Shown:
@@ -61,6 +63,8 @@ def draw(
             that hold equal shards. A longer name goes before a shorter one: ``{"": 0, "fc": {0, 1}}``.
         label: what the numbers of ``placement`` are: ``"rank"``, ``"stage"`` or ``"shard"``.
         trained: colour what is trained and what is frozen (``requires_grad``), for torchview, without a placement.
+        overlay: ``"flops"`` writes on every module of torchview what it computes in a step, forward and backward, and
+            shades it by its part of the whole; not beside a placement or ``trained``.
         reshapes: draw functions that only rearrange a tensor (``view``, ``transpose``) too.
         repeats: draw every one of several modules in a row that are alike; by default three or more are drawn once,
             with their number.
@@ -83,15 +87,25 @@ def draw(
     for wanted in (*expand, *close, *(placement or ())):
         if wanted not in names:
             raise ValueError(f"{name} has no submodule {wanted!r}; it has {_some(names)}")
-    if tool != "torchview" and (expand or close or placement or trained):
-        raise ValueError(f"expand, close, placement and trained are for torchview; {tool} cannot draw them")
-    if placement and trained:
-        raise ValueError("a box has one set of colours: give either placement or trained")
+    if tool != "torchview" and (expand or close or placement or trained or overlay):
+        raise ValueError(
+            f"expand, close, placement, trained and overlay are for torchview; {tool} cannot draw them"
+        )
+    if overlay not in (None, "flops"):
+        raise ValueError(f'overlay must be "flops" or None, not {overlay!r}')
+    if bool(placement) + trained + bool(overlay) > 1:
+        raise ValueError(
+            "a box has one set of colours: give placement, trained or overlay, and not two of them"
+        )
 
     spare, inputs = _copy(model), tuple(map(_detached, inputs))
-    holders = Placement(spare, placement, label) if placement else Trained(spare) if trained else None
+    holders: Placement | Trained | FlopsOverlay | None = (
+        Placement(spare, placement, label) if placement else Trained(spare) if trained else None
+    )
     with torch.random.fork_rng(sorted({p.device.index for p in spare.parameters() if p.is_cuda})):
         try:
+            if overlay:
+                holders = FlopsOverlay(spare.eval(), inputs)
             if tool == "torchinfo":
                 return _layers(spare, inputs, depth)
             if tool == "torchvista":

@@ -11,6 +11,7 @@ from torch import nn
 from torchview import draw_graph
 from torchview.computation_node import FunctionNode, ModuleNode, TensorNode
 
+from course_lib.observe.networks.flops_overlay import FlopsOverlay
 from course_lib.observe.networks.placement import Placement, size_of
 from course_lib.observe.networks.render import PLAIN, Box, Frame, Graph
 from course_lib.observe.networks.repeats import fold_repeats
@@ -39,7 +40,7 @@ class ModuleGraph:
         inputs: tuple,
         depth: int,
         expand: tuple[str, ...],
-        placement: Placement | Trained | None,
+        placement: Placement | Trained | FlopsOverlay | None,
         reshapes: bool,
         repeats: bool = False,
         close: tuple[str, ...] = (),
@@ -128,7 +129,7 @@ class ModuleGraph:
             return
         lines, colours = [], (PLAIN,)
         if self.placement:
-            lines, colours = self.placement.describe({}, prefix)
+            lines, colours = self.placement.describe_function(prefix)
         shapes = ", ".join(map(_shape, dict.fromkeys(function.output_shape)))
         frame.inside.append(Box(function, name, (shapes, *lines), colours, is_function=True))
         self._connect(sources, function)

@@ -70,6 +70,10 @@ class Placement:
         holders = sorted({holder for holders in shares for holder in holders})
         return lines, tuple(map(colour_of, holders)) or (PLAIN,)
 
+    def describe_function(self, name: str) -> tuple[list[str], tuple[str, ...]]:
+        """The same for a function that the module ``name`` calls: it has no parameters."""
+        return self.describe({}, name)
+
     def _share(self, holders: Holders, size: int) -> str:
         if not holders:
             return f"not placed: {amount(size, 'B')}"

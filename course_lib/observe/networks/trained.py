@@ -32,6 +32,10 @@ class Trained:
                 colours.append(colour)
         return lines, tuple(colours) or (PLAIN,)
 
+    def describe_function(self, name: str) -> tuple[list[str], tuple[str, ...]]:
+        """A function that the module ``name`` calls has no parameters."""
+        return [], (PLAIN,)
+
     def legend(self) -> list[tuple[str, str]]:
         """(colour, "trained: 0.9 MB of parameters"), and the same for what is frozen."""
         rows = [(TRAINED, "trained", self.trained), (FROZEN, "frozen", self.frozen)]

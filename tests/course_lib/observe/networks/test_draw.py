@@ -14,10 +14,12 @@ from torch import nn
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
+from course_lib.observe.ledgers.flops import flops_by_module
 from course_lib.observe.networks import draw as networks
 from course_lib.observe.networks.draw import draw
 from course_lib.observe.networks.placement import Placement
 from course_lib.observe.networks.render import PALETTE, render_dot
+from course_lib.observe.show.amounts import amount
 from simulator.plots.picture import Picture
 
 TOKENS = torch.ones(2, 16, dtype=torch.long)
@@ -335,3 +337,27 @@ class Unhappy(nn.Linear):
 def test_bad_input_says_what_is_accepted(model, options, message):
     with pytest.raises(ValueError, match=message):
         draw(model, torch.zeros(2, 4), **options)
+
+
+def test_flops_stand_on_the_modules_and_shade_them(bert):
+    picture = draw(bert, TOKENS, depth=3, overlay="flops")
+    found = flops_by_module(bert, TOKENS)
+    total = found[""].forward + found[""].backward
+    attention = found["encoder.layer.0.attention"]
+    written = labels(picture)
+    part = (attention.forward + attention.backward) / total
+    assert f"{amount(attention.forward + attention.backward, 'FLOP')}, {100 * part:.0f} %" in written
+    assert f"at least 10 % of {amount(total, 'FLOP')}, forward and backward" in written
+    assert "16,768 parameters, 67.1 kB" in written, "parameters stay"
+    assert "#f7b37d" in picture.svg
+    assert draw(bert, TOKENS, depth=3, overlay="flops").svg == picture.svg
+
+
+def test_an_overlay_that_cannot_be_drawn_is_refused(bert):
+    for more, sentence in (
+        ({"overlay": "bytes"}, "overlay must be \"flops\" or None, not 'bytes'"),
+        ({"overlay": "flops", "placement": {"": 0}}, "give placement, trained or overlay, and not two"),
+        ({"overlay": "flops", "tool": "torchinfo"}, "overlay are for torchview"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            draw(bert, TOKENS, **more)

@@ -1,0 +1,1 @@
+"""``python -m course_lib.profile``: what each module of a model computes, takes and holds."""

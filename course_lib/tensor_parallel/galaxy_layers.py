@@ -7,6 +7,7 @@ each block that reads x.
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -107,7 +108,12 @@ def _stack(prefix: str, inner: nn.Module, path: str, family: Family, heads: str,
     layers = {f"{dot}{path}.{last}.{i}": layer for i, layer in getattr(module, last).named_children()}
     kv_heads = getattr(config, "num_key_value_heads", None) or getattr(config, heads)
     group = getattr(config, heads) // kv_heads
-    styles = {dot + name: style for name, style in TABLES[type(inner)].items() if last in name.split(".")}
+    inside = [name for name, _ in inner.named_modules()]
+    styles = {
+        dot + pattern: style
+        for pattern, style in TABLES[type(inner)].items()
+        if last in pattern.split(".") and fnmatch.filter(inside, pattern)
+    }
     return Stack(family, module, layers, getattr(config, heads), getattr(config, columns), group, styles)
 
 

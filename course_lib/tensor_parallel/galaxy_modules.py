@@ -64,13 +64,12 @@ def place_layer(
         block, full = family.block_of(inner), f"{name}.{inner}"
         if block is None:
             continue
-        cut = placed[block] in CUT
-        own_tokens = moves.transitions[block].readers == ("part",) if cut else placed[block] == "sequence"
-        if own_tokens:
+        own_tokens, part_leaves = placed[block] == "sequence", moves.transitions[block].readers == ("part",)
+        if part_leaves if inner == family.exits.get(block) else own_tokens:
             work_behind_hooks(module, mesh)
-        if cut:
+        if placed[block] in CUT:
             dealt = shares.columns if block == "mlp" else shares.heads
-            cut_module(model, full, styles.get(full), dealt, mesh, partial(moves, block), own_tokens)
+            cut_module(model, full, styles.get(full), dealt, mesh, partial(moves, block), part_leaves)
         elif own_tokens:
             work_on_own_tokens(module, mesh)
             if inner.endswith(".core"):

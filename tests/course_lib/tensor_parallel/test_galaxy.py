@@ -10,6 +10,7 @@ from course_lib.finetuning.adapter import add_adapters
 from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
 from course_lib.models.bart import Bart, BartConfig, shift_right
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
+from course_lib.models.kv_cache import KVCache
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, padding_mask, see_itself
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -20,6 +21,7 @@ from course_lib.tensor_parallel.full_tensors import full_gradients, full_state_d
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.training.loop import cross_entropy
+from course_lib.training.recompute import apply_recompute
 from simulator.inputs.galaxy import BLOCKS, WAYS
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic
@@ -62,7 +64,20 @@ def bert_with_adapters():
     return model
 
 
-MODELS = {"bert": bert, "llama": llama, "bart": bart, "lora": bert_with_lora, "adapters": bert_with_adapters}
+def llama_with_adapters():
+    model = llama()
+    add_adapters(model, 4)
+    return model
+
+
+MODELS = {
+    "bert": bert,
+    "llama": llama,
+    "bart": bart,
+    "lora": bert_with_lora,
+    "adapters": bert_with_adapters,
+    "llama adapters": llama_with_adapters,
+}
 
 
 def make(name, seed=0, **changes):
@@ -78,7 +93,7 @@ def batch(step, name):
     g = torch.Generator().manual_seed(step)
     tokens, targets = torch.randint(VOCAB, (2, BATCH, SEQ), generator=g)
     real = torch.arange(SEQ) < torch.tensor([[SEQ], [4], [9]])
-    if name == "llama":
+    if name.startswith("llama"):
         mask = see_itself(causal_mask(SEQ) & padding_mask(real.flip(1)))
         # every second step without a mask: then the core itself is causal
         inputs = (tokens, mask) if step % 2 else (tokens,)
@@ -218,9 +233,99 @@ def every_mix(mesh):
     return results
 
 
-def test_every_mix_of_placements_equals_one_device():
-    for results in launch(every_mix, mesh={"tp": 2}):
+def adapters_between_two_layouts(mesh):
+    """An adapter behind the end of a block works on what the connection reads."""
+    expected = one_device("llama adapters", 1)
+    mixes = ("whole", "sequence", "sequence", "whole"), ("sequence", "whole", "whole", "sequence")
+    placements = [dict(zip(BLOCKS, mix, strict=True)) for mix in mixes]
+    return [parity(mesh, "llama adapters", expected, placement, EVEN, 1) for placement in placements]
+
+
+def with_dropout(mesh, way, recompute):
+    """The loss, the gradients, and what the first connection drops on this rank."""
+    drops = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
+    model = apply_galaxy(make("bert", **drops), mesh, way, heads=[6, 2])
+    if recompute:
+        apply_recompute(model, recompute)
+    dropped = []
+    connection = model.bert.encoder.layer[0].attention.output
+    connection.dropout.register_forward_hook(lambda _module, _inputs, y: dropped.append(y == 0))
+    torch.manual_seed(7)
+    inputs, targets = batch(0, "bert")
+    loss = cross_entropy(model(*inputs), targets)
+    loss.backward()
+    return loss.item(), full_gradients(model, mesh), dropped[0]
+
+
+def refused(mesh):
+    """Sentences for what cannot be done."""
+    tokens = torch.zeros(1, 1, dtype=torch.long, device=current_device())
+    fused = LlamaConfig.tiny(fused_gate_up=True, num_key_value_heads=4)
+    attempts = {
+        "short": lambda: apply_galaxy(bert(), mesh, "sp")(tokens),
+        "heads": lambda: apply_galaxy(bert(), mesh, heads=[4, 5]),
+        "groups": lambda: apply_galaxy(llama(), mesh, heads=[5, 3]),
+        "model": lambda: apply_galaxy(nn.Linear(2, 2), mesh),
+        "fused": lambda: apply_galaxy(Llama(fused), mesh),
+        "cache": lambda: apply_galaxy(llama(), mesh)(tokens.expand(1, 4), cache=KVCache(4)),
+    }
+    sentences = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except ValueError as error:
+            sentences[name] = str(error)
+    return sentences
+
+
+def mixes_dropout_and_refusals(mesh):
+    ways = product(WAYS, (None, "selective", "full"))
+    dropped = {(way, recompute): with_dropout(mesh, way, recompute) for way, recompute in ways}
+    return every_mix(mesh), dropped, refused(mesh), adapters_between_two_layouts(mesh)
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks():
+    return launch(mixes_dropout_and_refusals, mesh={"tp": 2})
+
+
+def test_every_mix_of_placements_equals_one_device(of_two_ranks):
+    for results, *_ in of_two_ranks:
         assert len(results) == 36
         for case, (differences, measured, predicted) in results.items():
             assert max(differences.values()) < 1e-9, case
             assert measured == predicted, case
+
+
+def test_an_adapter_behind_a_block_works_on_what_the_connection_reads(of_two_ranks):
+    for *_, differences in of_two_ranks:
+        assert [max(d.values()) < 1e-9 for d in differences] == [True, True]
+
+
+def test_ranks_drop_alike_what_both_have_and_recomputation_drops_the_same_again(of_two_ranks):
+    (_, first, *_), (_, second, *_) = of_two_ranks
+    for way in WAYS:
+        loss, gradients, dropped = first[way, None]
+        assert 0 < dropped.float().mean() < 1
+        assert torch.equal(dropped, second[way, None][2]) == (way == "tp")  # parts of the sequence differ
+        for results in (first, second):
+            for recompute in (None, "selective", "full"):
+                again = results[way, recompute]
+                assert again[0] == pytest.approx(loss, abs=1e-12), (way, recompute)
+                assert furthest(again[1], gradients) < 1e-12, (way, recompute)
+
+
+def test_what_cannot_be_done_is_refused_in_a_sentence(of_two_ranks):
+    for _, _, sentences, _ in of_two_ranks:
+        assert sentences["short"].startswith("sequence: 2 ranks cannot share 1 tokens: give longer sequences")
+        assert sentences["heads"].startswith(
+            "heads must be 2 whole numbers, one a rank, that add up to 8, not"
+        )
+        assert sentences["groups"].startswith("heads: 2 query heads share one head of keys and values")
+        assert sentences["model"].startswith(
+            "there are hybrid layers for Bert, Llama, Bart, and Linear holds 0"
+        )
+        assert sentences["fused"].startswith(
+            "model.layers.0.mlp.gate_up_proj has parameters, and no table says"
+        )
+        assert sentences["cache"] == "hybrid layers train a model: they take no cache"

@@ -22,7 +22,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.tensor_parallel.apply import _start_equal
-from course_lib.tensor_parallel.galaxy_layers import Forward, stacks_of
+from course_lib.tensor_parallel.galaxy_family import Forward
+from course_lib.tensor_parallel.galaxy_layers import stacks_of
 from course_lib.tensor_parallel.galaxy_modules import place_layer, styles_of
 from course_lib.tensor_parallel.layers import sum_over_ranks
 from course_lib.tensor_parallel.unequal_parts import gather_parts, own_part, sum_to_parts

@@ -1,4 +1,4 @@
-"""The layers of BERT, LLaMA and BART as blocks that can be placed one by one (``galaxy.py``).
+"""The layers of BERT and LLaMA (BART: ``galaxy_bart.py``) as blocks that can be placed one by one (``galaxy.py``).
 
 For each family of layers: which module belongs to which block, and a forward that says where a block ends. The forward
 computes what the model's own does, and between two blocks it calls ``moves(block, x)``, which returns the tensor for
@@ -10,60 +10,19 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.models.bart import Bart, BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
+from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder, BertLayer
 from course_lib.models.kv_cache import Cache, check_length, layer_options
 from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
+from course_lib.tensor_parallel.galaxy_bart import BART_DECODER, BART_ENCODER
+from course_lib.tensor_parallel.galaxy_family import Family, Moves
 from course_lib.tensor_parallel.tables import TABLES
-from simulator.inputs.galaxy import Shares, Transition
-
-Forward = Callable[..., Tensor]
-
-
-class Moves(Protocol):
-    """What the layers call between two blocks; ``galaxy.py`` has it."""
-
-    transitions: Mapping[str, Transition]
-    placed: Mapping[str, str]  # the placement of each block
-
-    def __call__(self, block: str, x: Tensor) -> Any:
-        """For each reader of the block's result x, the tensor that it reads; a single one not in a tuple."""
-        ...
-
-    def own_range(self) -> tuple[int, int]:
-        """Where this rank's tokens begin in the sequence, and how many there are."""
-        ...
-
-
-@dataclass(frozen=True)
-class Family:
-    """Layers of one kind.
-
-    Attributes:
-        blocks: for the name of a module in the layer, the block to which it belongs with all that is inside it; a
-            longer name counts before a shorter one.
-        exits: for a block, the module with which it ends.
-        kind: a name of ``simulator.inputs.galaxy.LAYERS``, which says what reads a block's result.
-        layer_forward: ``(layer, moves, x, …)``, instead of the layer's own forward.
-        stack_forward: ``(stack, shares, end, …)``, instead of the forward of the module that calls the layers.
-    """
-
-    blocks: Mapping[str, str]
-    exits: Mapping[str, str]
-    kind: str
-    layer_forward: Forward
-    stack_forward: Forward
-
-    def block_of(self, name: str) -> str | None:
-        """The block of a module of the layer; None where the module holds more than one block."""
-        inside = [prefix for prefix in self.blocks if f"{name}.".startswith(f"{prefix}.")]
-        return self.blocks[max(inside, key=len)] if inside else None
+from simulator.inputs.galaxy import Shares
 
 
 @dataclass(frozen=True)
@@ -199,96 +158,6 @@ LLAMA = Family(
     stack_forward=llama_model,
 )
 
-
-# ---- BART: an encoder like BERT, and a decoder that reads its result, the memory ---------------------------------
-
-
-def bart_encoder_layer(
-    layer: BartEncoderLayer, moves: Moves, x: Tensor, mask: Tensor | None = None
-) -> Tensor:
-    return _bart_mlp(layer, moves, "connection_1", _bart_self_attention(layer, moves, x, mask))
-
-
-def bart_decoder_layer(
-    layer: BartDecoderLayer,
-    moves: Moves,
-    x: Tensor,
-    memory: Tensor,
-    memory_mask: Tensor | None = None,
-    mask: Tensor | None = None,
-) -> Tensor:
-    for_attention, residual = moves("connection_1", _bart_self_attention(layer, moves, x, mask))
-    y = layer.encoder_attn_dropout(layer.encoder_attn(for_attention, memory, memory_mask))
-    return _bart_mlp(layer, moves, "cross_connection", layer.encoder_attn_layer_norm(residual + y))
-
-
-def _bart_self_attention(layer: BartEncoderLayer, moves: Moves, x: Tensor, mask: Tensor | None) -> Tensor:
-    for_attention, residual = moves("input", x)
-    y = layer.self_attn_dropout(layer.self_attn(for_attention, None, mask))
-    return layer.self_attn_layer_norm(residual + y)
-
-
-def _bart_mlp(layer: BartEncoderLayer, moves: Moves, block: str, x: Tensor) -> Tensor:
-    for_mlp, residual = moves(block, x)
-    y = layer.fc2(layer.activation_dropout(F.gelu(layer.fc1(for_mlp))))
-    return layer.final_layer_norm(residual + layer.final_dropout(y))
-
-
-def bart_encoder(
-    encoder: BartEncoder,
-    shares: Shares,
-    end: Callable[..., Tensor],
-    tokens: Tensor,
-    mask: Tensor | None = None,
-) -> Tensor:
-    lengths, x = shares.tokens(tokens.shape[1]), encoder.embed(tokens)
-    for layer in encoder.layers:
-        x = layer(x, mask, lengths=lengths)
-    return end(x)  # the whole memory, once for all layers of the decoder
-
-
-def bart_decoder(
-    decoder: BartDecoder,
-    shares: Shares,
-    end: Callable[..., Tensor],
-    tokens: Tensor,
-    memory: Tensor,
-    memory_mask: Tensor | None = None,
-    mask: Tensor | None = None,
-    cache: Cache | None = None,
-) -> Tensor:
-    if cache is not None:
-        raise ValueError("hybrid layers train a model: they take no cache")
-    lengths, x = shares.tokens(tokens.shape[1]), decoder.embed(tokens)
-    for layer in decoder.layers:
-        x = layer(x, memory, memory_mask, mask, lengths=lengths)
-    return end(x)
-
-
-BART_BLOCKS = {
-    "self_attn": "attention",
-    "self_attn_dropout": "connection_1",
-    "self_attn_layer_norm": "connection_1",
-    "fc1": "mlp",
-    "activation_dropout": "mlp",
-    "fc2": "mlp",
-    "final_dropout": "connection_2",
-    "final_layer_norm": "connection_2",
-}
-BART_EXITS = {"attention": "self_attn.out_proj", "mlp": "fc2"}
-BART_ENCODER = Family(BART_BLOCKS, BART_EXITS, "encoder", bart_encoder_layer, bart_encoder)
-BART_DECODER = Family(
-    blocks=BART_BLOCKS
-    | {
-        "encoder_attn": "cross_attention",
-        "encoder_attn_dropout": "cross_connection",
-        "encoder_attn_layer_norm": "cross_connection",
-    },
-    exits=BART_EXITS | {"cross_attention": "encoder_attn.out_proj"},
-    kind="decoder",
-    layer_forward=bart_decoder_layer,
-    stack_forward=bart_decoder,
-)
 
 # for each model: where its layers are, of which family, and the settings that count their heads and columns
 STACKS: dict[type[nn.Module], tuple[tuple[str, Family, str, str], ...]] = {

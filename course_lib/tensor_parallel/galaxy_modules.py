@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.attention.drop_in import CAUSAL
 from course_lib.models.masks import causal_mask
 from course_lib.tensor_parallel.apply import _replace, _styles
-from course_lib.tensor_parallel.galaxy_layers import Family, Moves, Stack
+from course_lib.tensor_parallel.galaxy_family import Family, Moves
+from course_lib.tensor_parallel.galaxy_layers import Stack
 from course_lib.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, f
 from course_lib.tensor_parallel.random_state import use_own_random_state
 from course_lib.tensor_parallel.sequence import work_on_shard

@@ -39,25 +39,36 @@ class Prefix(nn.Module):
             themselves.
     """
 
-    def __init__(self, n: int, layers: int, heads: int, size: int, hidden_size: int | None = None) -> None:
+    def __init__(
+        self,
+        n: int,
+        layers: int,
+        heads: int,
+        size: int,
+        hidden_size: int | None = None,
+    ) -> None:
         super().__init__()
-        if hidden_size is not None and hidden_size < 1:
-            raise ValueError(f"hidden_size is {hidden_size}; an MLP needs at least 1, and None means no MLP.")
         self.n, self.heads, self.size = n, heads, size
-        width = 2 * heads * size  # a key and a value of each virtual token
-        if hidden_size is None:
-            self.P = nn.ParameterList(torch.randn(n, width) for _ in range(layers))
+        d, h = heads * size, hidden_size  # 2d: a key and a value of one virtual token
+        if h is None:
+            self.P = nn.ParameterList(torch.randn(n, 2 * d) for _ in range(layers))
             self.E = self.mlp = self.out = None
-        else:
+        elif h >= 1:
             self.P = None
-            self.E = nn.Parameter(torch.randn(n, heads * size))
-            self.mlp = nn.Sequential(nn.Linear(heads * size, hidden_size), nn.Tanh())
-            self.out = nn.ModuleList(nn.Linear(hidden_size, width) for _ in range(layers))
+            self.E = nn.Parameter(torch.randn(n, d))
+            self.mlp = nn.Sequential(nn.Linear(d, h), nn.Tanh())
+            self.out = nn.ModuleList(nn.Linear(h, 2 * d) for _ in range(layers))
+        else:
+            raise ValueError(f"hidden_size is {h}; an MLP needs at least 1, and None means no MLP.")
 
     def forward(self, layer: int) -> tuple[Tensor, Tensor]:
         """One layer's P_K and P_V, each ``(heads, n, size)``."""
-        P = self.P[layer] if self.P is not None else self.out[layer](self.mlp(self.E))  # (n, 2 heads size)
-        P_K, P_V = P.view(self.n, 2, self.heads, self.size).permute(1, 2, 0, 3)
+        if self.P is not None:
+            P = self.P[layer]  # (n, 2 heads size)
+        else:
+            P = self.out[layer](self.mlp(self.E))
+        P = P.view(self.n, 2, self.heads, self.size)
+        P_K, P_V = P.permute(1, 2, 0, 3)
         return P_K, P_V
 
     @torch.no_grad()
@@ -82,21 +93,37 @@ class Prefix(nn.Module):
     def _check(self, root: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         arguments_of(root, args, kwargs, self.n)
 
-    def _shift(self, embedding: nn.Module, args: tuple[Tensor], kwargs: dict) -> tuple[tuple, dict]:
-        return (args[0] + self.n,), kwargs  # the prefix has the positions 0 … n - 1
+    def _shift(
+        self,
+        embedding: nn.Module,
+        args: tuple[Tensor],
+        kwargs: dict,
+    ) -> tuple[tuple, dict]:
+        # The prefix has the positions 0 … n - 1.
+        return (args[0] + self.n,), kwargs
 
     def _turn_further(self, rotary: nn.Module, heads: tuple[Tensor, ...], kwargs: dict) -> tuple[tuple, dict]:
         seq = heads[0].shape[-2]
         return heads, {"positions": torch.arange(self.n, self.n + seq, device=heads[0].device)}
 
-    def _prepend(self, layer: int, causal: bool, core: nn.Module, args: tuple) -> tuple:
-        q, k, v, mask = (*args, None)[:4]  # (batch, heads, seq, size), the last maybe left out
-        P_K, P_V = (P.to(k.dtype).expand(len(k), -1, -1, -1) for P in self(layer))  # (batch, heads, n, size)
+    def _prepend(
+        self,
+        layer: int,
+        causal: bool,
+        core: nn.Module,
+        args: tuple,
+    ) -> tuple:
+        # q, k, v: (batch, heads, seq, size); the mask may be left out
+        q, k, v, mask = (*args, None)[:4]
+        P_K, P_V = (P.to(k.dtype) for P in self(layer))  # (heads, n, size)
         if mask is not None:  # all see the prefix
-            mask = F.pad(mask, (self.n, 0), value=True if mask.dtype == torch.bool else 0.0)
+            seen = True if mask.dtype == torch.bool else 0.0
+            mask = F.pad(mask, (self.n, 0), value=seen)
         elif causal:
             mask = causal_mask(q.shape[2], self.n + k.shape[2], q.device)
-        return q, torch.cat((P_K, k), dim=2), torch.cat((P_V, v), dim=2), mask
+        k = torch.cat((P_K.expand(len(k), -1, -1, -1), k), dim=2)
+        v = torch.cat((P_V.expand(len(v), -1, -1, -1), v), dim=2)
+        return q, k, v, mask
 
 
 def add_prefix(

@@ -42,7 +42,9 @@ class SoftPrompt(nn.Module):
         self.pooler_reads = pooler_reads
 
     def forward(self) -> Tensor:
-        return self.P if self.encoder is None else self.encoder(self.P)  # (n, d)
+        if self.encoder is None:
+            return self.P
+        return self.encoder(self.P)  # (n, d)
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -62,7 +64,12 @@ class SoftPrompt(nn.Module):
         if getattr(root, "pooler", None) is not None and self.pooler_reads == "text":
             root.pooler.register_forward_pre_hook(self._skip)
 
-    def _make_room(self, root: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    def _make_room(
+        self,
+        root: nn.Module,
+        args: tuple,
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple, dict]:
         """Lengthen all inputs by n in front: tokens that ``_insert`` replaces, and a mask that sees them."""
         n = len(self.P)
         call = arguments_of(root, args, kwargs, n)
@@ -70,25 +77,28 @@ class SoftPrompt(nn.Module):
             if call.get(name) is not None:
                 call[name] = F.pad(call[name], (n, 0))  # (batch, n + seq)
         if call.get("mask") is not None:
-            _, sites = root_of(root)
             mask = call["mask"]
-            call["mask"] = widen_causal(mask, n) if sites.causal else F.pad(mask, (n, 0), value=1)
+            if root_of(root)[1].causal:
+                call["mask"] = widen_causal(mask, n)
+            else:
+                call["mask"] = F.pad(mask, (n, 0), value=1)
         return (), call
 
-    def _insert(self, embedding: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
-        P = self()
-        return torch.cat(
-            (P.expand(len(embedded), -1, -1), embedded[:, len(P) :]), dim=1
-        )  # (batch, n + seq, d)
+    def _insert(self, _: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
+        P = self()  # (n, d), for every text of the batch the same
+        text = embedded[:, len(P) :]  # (batch, seq, d)
+        return torch.cat((P.expand(len(text), -1, -1), text), dim=1)
 
     def _skip(self, pooler: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         return (args[0][:, len(self.P) :],)  # (batch, seq, d)
 
-    def _cut_off(self, root: nn.Module, args: tuple, output: Tensor | tuple[Tensor, ...]) -> Any:
+    def _cut_off(self, root: nn.Module, args: tuple, output: Any) -> Any:
         """What the model computed at the virtual tokens' own positions is no part of its output."""
         if isinstance(output, tuple):
             return tuple(self._cut_off(root, args, x) for x in output)
-        return output[:, len(self.P) :] if output.dim() == 3 else output  # a pooled vector has no positions
+        if output.dim() == 2:  # a pooled vector has no positions
+            return output
+        return output[:, len(self.P) :]
 
 
 def widen_causal(mask: Tensor, n: int) -> Tensor:

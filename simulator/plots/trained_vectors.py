@@ -58,7 +58,7 @@ def plot_trained_vectors(methods: Mapping[str, Places] = METHODS) -> Picture:
 
     if not methods or any(len(places.layers) != LAYERS for places in methods.values()):
         raise ValueError(f"there is nothing to draw: give at least one method, each with {LAYERS} layers")
-    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.75), layout="constrained")
     panels = figure.subplots(1, len(methods), squeeze=False)[0]
     for i, (axis, (title, places)) in enumerate(zip(panels, methods.items(), strict=True)):
         _panel(axis, places)

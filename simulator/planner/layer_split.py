@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from operator import mul
 
-from simulator.inputs.checks import refuse
+from simulator.inputs.checks import one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.galaxy import deal_shares, placement_of_blocks
 from simulator.inputs.hardware import Hardware
@@ -92,7 +92,7 @@ def plan_layer(
     *,
     plan: Plan = FP32,
     seconds: ShareSeconds | None = None,
-    post_norm: bool = True,
+    layer: str = "post-norm",
 ) -> LayerSplit:
     """The lists with which a layer takes the least time while every rank's part of the model fits its device.
 
@@ -101,22 +101,22 @@ def plan_layer(
         placement: a name of ``simulator.inputs.galaxy.WAYS``, or a placement for each block.
         plan: micro-batch, precision, optimizer and attention kernel; its axes are not looked at.
         seconds: measured times (``simulator.predict.shares.measured_seconds``) in place of the devices' rooflines.
-        post_norm: norms stand behind the residual sums (BERT), otherwise before the blocks (LLaMA).
+        layer: the kind of layer, ``"post-norm"`` (BERT) or ``"pre-norm"`` (LLaMA).
 
     Raises:
         ValueError: nothing fits; the sentence names the device that lacks memory, and how much.
     """
-    layer = _Layer(shape, devices, placement, plan, seconds, post_norm)
-    parts = list(layer.parts.values())
-    dealt = deal(parts, layer.room) if min(layer.room) >= 0 else None
+    question = _Layer(shape, devices, placement, plan, seconds, layer)
+    parts = list(question.parts.values())
+    dealt = deal(parts, question.room) if min(question.room) >= 0 else None
     if dealt is None:
         without = deal([replace(part, bytes=0.0) for part in parts], [inf] * len(devices))
         shared = sum(part.bytes * part.total for part in parts)
-        check_fits(layer.memory(without), layer.fixed, devices, shared)
+        check_fits(question.memory(without), question.fixed, devices, shared)
         raise AssertionError("the shares fit one by one, and were not found")
-    even = layer.even()
-    candidates = [dealt, even] if fits(parts, even, layer.room) else [dealt]
-    return min((layer.priced(lists) for lists in candidates), key=lambda split: split.seconds)
+    even = question.even()
+    candidates = [dealt, even] if fits(parts, even, question.room) else [dealt]
+    return min((question.priced(lists) for lists in candidates), key=lambda split: split.seconds)
 
 
 def even_layer(
@@ -126,11 +126,11 @@ def even_layer(
     *,
     plan: Plan = FP32,
     seconds: ShareSeconds | None = None,
-    post_norm: bool = True,
+    layer: str = "post-norm",
 ) -> LayerSplit:
     """The same layer with lists as even as can be, whether they fit or not. Arguments as ``plan_layer``'s."""
-    layer = _Layer(shape, devices, placement, plan, seconds, post_norm)
-    return layer.priced(layer.even())
+    question = _Layer(shape, devices, placement, plan, seconds, layer)
+    return question.priced(question.even())
 
 
 def price_layer(
@@ -143,7 +143,7 @@ def price_layer(
     sequence: Sequence[int] | None = None,
     plan: Plan = FP32,
     seconds: ShareSeconds | None = None,
-    post_norm: bool = True,
+    layer: str = "post-norm",
 ) -> LayerSplit:
     """The same layer with lists of one's own; a list that is not given is even. Other arguments as ``plan_layer``'s.
 
@@ -151,14 +151,14 @@ def price_layer(
         ValueError: a list that is not one whole number a rank, or does not add up; a list that this placement does
             not split; a rank that lacks memory, with its name and how much.
     """
-    layer = _Layer(shape, devices, placement, plan, seconds, post_norm)
-    lists = dict(zip(layer.parts, layer.even(), strict=True))
+    question = _Layer(shape, devices, placement, plan, seconds, layer)
+    lists = dict(zip(question.parts, question.even(), strict=True))
     for name, shares in {"heads": heads, "columns": columns, "sequence": sequence}.items():
         if shares is not None:
-            lists[name] = layer.checked(name, shares)
+            lists[name] = question.checked(name, shares)
     dealt = list(lists.values())
-    check_fits(layer.memory(dealt), layer.fixed, devices)
-    return layer.priced(dealt)
+    check_fits(question.memory(dealt), question.fixed, devices)
+    return question.priced(dealt)
 
 
 class _Layer:
@@ -176,16 +176,17 @@ class _Layer:
         placement: str | Mapping[str, str],
         plan: Plan,
         seconds: ShareSeconds | None,
-        post_norm: bool,
+        layer: str,
     ) -> None:
         if shape.experts > 1:
             refuse("experts", "1: a layer with experts is not split this way", shape.experts)
         if plan.recompute != "none":
             refuse("recompute of the plan", "'none'", plan.recompute)
+        one_of("layer", layer, ("post-norm", "pre-norm"))
         if isinstance(devices, Hardware) or not len(devices):
             refuse("devices", "a list of Hardware, one a rank", devices)
         self.placement = placement_of_blocks(placement)
-        self.shape, self.devices, self.post_norm = shape, list(devices), post_norm
+        self.shape, self.devices, self.layer = shape, list(devices), layer
         self.plan = replace(plan, dp=1, tp=1, pp=1, cp=1, ep=1, shard=None, zero=0, stage_layers=None).on(
             devices[0]
         )
@@ -197,7 +198,7 @@ class _Layer:
         if set(self.placement.values()) == {"whole"}:
             refuse("placement", "one that splits a block", dict(self.placement))
         self.together = self._together()
-        longest = longest_part_seconds(shape, self.plan, self.placement, self.devices, post_norm)
+        longest = longest_part_seconds(shape, self.plan, self.placement, self.devices, layer)
         self.parts = {
             name: Part(
                 name,
@@ -281,7 +282,7 @@ class _Layer:
                 self.placement,
                 self.devices,
                 shares.get("sequence", [self.shape.sequence]),
-                self.post_norm,
+                self.layer,
             ),
             self.memory(dealt),
         )

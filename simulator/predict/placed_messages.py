@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from simulator.inputs.checks import at_least
-from simulator.inputs.galaxy import POST_NORM, PRE_NORM, transitions
+from simulator.inputs.galaxy import transitions
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -26,14 +26,14 @@ def message_seconds(
     placement: Mapping[str, str],
     devices: Sequence[Hardware],
     sequence: Sequence[int],
-    post_norm: bool = True,
+    layer: str = "post-norm",
 ) -> dict[str, float]:
     """Seconds of each kind of message in one layer between two others, forward and backward, in one step.
 
     Args:
         placement: block -> placement.
         sequence: positions of each rank.
-        post_norm: norms stand behind the residual sums (BERT), otherwise before the blocks (LLaMA).
+        layer: the kind of layer, a name of ``simulator.inputs.galaxy.LAYERS``.
     """
     for positions in sequence:
         at_least(0, sequence=positions)
@@ -41,13 +41,13 @@ def message_seconds(
     if p == 1:
         return {}
     found: dict[str, float] = {}
-    for kind, step, size in _messages(shape, plan, placement, post_norm):
+    for kind, step, size in _messages(shape, plan, placement, layer):
         if step == "all-reduce":
             seconds = all_reduce_seconds("ring", size * shape.sequence, p, link)
         else:
             seconds = link.seconds((p - 1) * size * max(sequence), p - 1)
         found[kind] = found.get(kind, 0.0) + seconds
-    sums = [plan.gradient_itemsize * size for size in summed_gradients(shape, placement)]
+    sums = [plan.gradient_itemsize * size for size in summed_gradients(shape, placement, layer)]
     if sums:
         found[GRADIENTS] = sum(all_reduce_seconds("ring", size, p, link) for size in sums)
     return found
@@ -58,18 +58,18 @@ def longest_part_seconds(
     plan: Plan,
     placement: Mapping[str, str],
     devices: Sequence[Hardware],
-    post_norm: bool = True,
+    layer: str = "post-norm",
 ) -> float:
     """What one more position in the longest part of the sequence adds to the messages of a layer."""
-    sizes = [size for _, step, size in _messages(shape, plan, placement, post_norm) if step != "all-reduce"]
+    sizes = [size for _, step, size in _messages(shape, plan, placement, layer) if step != "all-reduce"]
     return (len(devices) - 1) * sum(sizes) / slowest_link(devices).rate
 
 
 def _messages(
-    shape: ModelShape, plan: Plan, placement: Mapping[str, str], post_norm: bool
+    shape: ModelShape, plan: Plan, placement: Mapping[str, str], layer: str
 ) -> Iterator[tuple[str, str, float]]:
     """(kind, step, bytes of one position) of every message in a layer."""
-    for block, transition in transitions(placement, POST_NORM if post_norm else PRE_NORM).items():
+    for block, transition in transitions(placement, layer).items():
         if block == "connection_2":  # its result is the next layer's input
             continue
         width = 2 * shape.kv_heads * shape.head_size if block == "keys" else shape.hidden

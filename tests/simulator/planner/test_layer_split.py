@@ -131,6 +131,10 @@ def test_measured_times_take_the_place_of_the_roofline():
             lambda: price_layer(BERT, TWO, "sp", heads=[9, 3]),
             "heads must be None: this placement splits sequence",
         ),
+        (
+            lambda: plan_layer(BERT, TWO, layer="decoder"),
+            "layer must be one of post-norm, pre-norm, not decoder",
+        ),
         (lambda: plan_layer(BERT, []), "devices must be a list"),
         (lambda: plan_layer(BERT, CPU), "devices must be a list"),
         (lambda: plan_layer(BERT, TWO, "dp"), "placement must be one of tp, sp, galaxy, galaxy2, not dp"),
@@ -153,7 +157,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(call, sentence):
 def test_query_heads_that_share_a_key_stay_together():
     shape = MODELS["llama-3-8b"]
     found = plan_layer(
-        shape, [GPUS["h100"], GPUS["h100"].slowed(2), GPUS["h100"]], "tp", plan=Plan(), post_norm=False
+        shape, [GPUS["h100"], GPUS["h100"].slowed(2), GPUS["h100"]], "tp", plan=Plan(), layer="pre-norm"
     )
     assert all(heads % 4 == 0 for heads in found.heads)
     deal_shares(3, 32, shape.ffn, found.shares, group=4)

@@ -17,8 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.finetuning.modules import replace_module
+from course_lib.finetuning.side_decoders import Blend, add_side_decoder
 from course_lib.finetuning.sites import train_only
+from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder
+from course_lib.models.llama import Llama
 
 
 class SideTuning(nn.Module):
@@ -95,18 +98,26 @@ def add_side(
     alpha: float = 0.5,
     *,
     also: Iterable[str] | None = None,
-) -> SideTuning:
+) -> SideTuning | Blend:
     """Side tuning of a BertClassifier in place: its ``bert`` becomes a ``SideTuning``. A Bert is only wrapped.
+
+    A Llama and a Bart get a narrow decoder beside their own (``side_decoders.py``).
 
     The pooler comes after the blend, so that it reads R. All but the side network, α and ``also`` (None: the
     classifier) is frozen.
 
     Raises:
-        ValueError: the model is no Bert or BertClassifier; a depth, width or alpha out of range.
+        ValueError: the model is no Bert, BertClassifier, Llama or Bart; a depth, width or alpha out of range.
     """
+    if isinstance(model, Llama | Bart):
+        blend = add_side_decoder(model, layers, hidden_size, alpha)
+        train_only(model, [blend], also)
+        return blend
     bert = model if isinstance(model, Bert) else getattr(model, "bert", None)
     if not isinstance(bert, Bert):
-        raise ValueError(f"side tuning needs a Bert or a BertClassifier; this is a {type(model).__name__}.")
+        raise ValueError(
+            f"side tuning needs a Bert, BertClassifier, Llama or Bart; this is a {type(model).__name__}."
+        )
     tuned = SideTuning(bert, BertSide(bert, layers, hidden_size), alpha, bert.pooler)
     bert.pooler = None
     like = next(bert.parameters())

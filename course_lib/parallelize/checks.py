@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.finetuning.side import SideTuning
+from course_lib.finetuning.side_decoders import Blend
 from course_lib.parallelize.shape import model_shape
 from course_lib.tensor_parallel.galaxy_layers import stacks_of
 from simulator.inputs.galaxy import deal_shares, placements_of
@@ -40,7 +41,7 @@ def check_fits(
 
 def check_side(model: nn.Module, plan: Plan) -> None:
     """Raise a ValueError if the model is tuned by a network beside it, and the plan cuts what that network needs."""
-    if not any(isinstance(module, SideTuning) for module in model.modules()):
+    if not any(isinstance(module, SideTuning | Blend) for module in model.modules()):
         return
     if plan.pp > 1:
         raise ValueError(

@@ -1,7 +1,10 @@
 """Every way of tuning under every way of spreading layers over ranks: each cell is one device, or says why it is not.
 
-Losses of two steps, gradient norms, and the trained parameters after them, in fp64.
+Losses of two steps, gradient norms, and the trained parameters after them, in fp64. ``python
+tests/course_lib/test_matrix.py`` writes these cells into docs/matrix.md.
 """
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,19 +43,18 @@ WAYS = {  # name -> (plan, placement)
     "PP": ({"pp": 2, "microbatches": 2}, None),
 }
 MODELS = ("bert", "bart", "llama")
+NAMES = (
+    {"bert": "BERT", "bart": "BART", "llama": "LLaMA"}
+    | {tuning: tuning for tuning in TUNINGS}
+    | {"lora": "LoRA"}
+)
 
 # Cells that are refused, each with its sentence.
-NO_STAGES = "side tuning has no stages: its network runs beside all layers, from the embeddings to the end"
-WHOLE = "sequence_parallel must be no with side tuning: its network reads whole sequences"
-ONLY_BERT = "side tuning needs a Bert or a BertClassifier"
-REFUSED = {("side", "bert", "PP"): NO_STAGES, ("side", "bert", "TP and SP"): WHOLE}
-REFUSED |= {("side", model, way): ONLY_BERT for model in ("bart", "llama") for way in ("serial", *WAYS)}
-# Not built yet: such a cell may also run, and must then equal one device.
-WAITING = {
-    (tuning, "bart", way): "hybrid layers are for"
-    for tuning in TUNINGS
-    for way in ("SP", "Galaxy", "Galaxy2")
+SIDE = {
+    "PP": "side tuning has no stages: its network runs beside all layers, from the embeddings to the end",
+    "TP and SP": "sequence_parallel must be no with side tuning: its network reads whole sequences",
 }
+REFUSED = {("side", model, way): sentence for model in MODELS for way, sentence in SIDE.items()}
 
 
 def make(name, tuning):
@@ -161,3 +163,40 @@ def test_each_cell_is_one_device_or_says_why_not(name, ranks):
             elif isinstance(result, str) or not result < 1e-9:
                 wrong[cell] = result
     assert not wrong
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "matrix.md"
+
+
+def document():
+    """The cells as a page. A number points to the sentence of a cell that is refused."""
+    sentences = list(dict.fromkeys(REFUSED.values()))
+    columns = ["serial", *WAYS]
+    lines = [
+        "# What runs with what",
+        "",
+        "Each cell trains a small model for two steps, on two ranks (serial: on one). Losses, gradient norms and trained "
+        "parameters are those of one device, with a difference of at most 1e-9 in 64 bits: *yes*. A number stands for "
+        "the sentence below, with which the cell is refused. `tests/course_lib/test_matrix.py` tests every cell and "
+        "makes this page.",
+        "",
+        "SP, Galaxy and Galaxy2 are placements of hybrid layers, here with three heads on one rank and one on the other. "
+        "TP and SP is Megatron-LM's sequence parallelism.",
+        "",
+        f"| model | tuning | {' | '.join(columns)} |",
+        "| --- | --- |" + " --- |" * len(columns),
+    ]
+    for model in MODELS:
+        for tuning in TUNINGS:
+            refused = [REFUSED.get((tuning, model, way)) for way in columns]
+            cells = [str(sentences.index(sentence) + 1) if sentence else "yes" for sentence in refused]
+            lines.append(f"| {NAMES[model]} | {NAMES[tuning]} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"{i}. {sentence}." for i, sentence in enumerate(sentences, 1)), ""])
+
+
+def test_the_page_shows_these_cells():
+    assert DOCUMENT.read_text(encoding="utf-8") == document(), f"python {Path(__file__).name} writes the page"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")

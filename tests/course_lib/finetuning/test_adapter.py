@@ -226,8 +226,10 @@ def test_bad_input_gets_one_sentence():
     add_adapters(bert, 4)
     with pytest.raises(ValueError, match="already has the module 'adapters'"):
         add_adapters(bert, 4)
-    with pytest.raises(ValueError, match="side tuning needs a Bert or a BertClassifier; this is a Llama"):
-        add_side(llama)
+    with pytest.raises(
+        ValueError, match="side tuning needs a Bert, BertClassifier, Llama or Bart; this is a GPT"
+    ):
+        add_side(GPT(GPTConfig.tiny()))
     with pytest.raises(ValueError, match="0 layers of width 96"):
         BertSide(bert, layers=0)
     with pytest.raises(ValueError, match="alpha starts at 1"):

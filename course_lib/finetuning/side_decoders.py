@@ -1,0 +1,124 @@
+"""Side tuning (arXiv:1912.13503) of LLaMA and BART: a narrow decoder beside the frozen one.
+
+    R = α B + (1 - α) S        B the frozen decoder's last hidden states, S those of the narrow one, α = sigmoid(a)
+
+The blend stands before the matrix that makes logits of it. Nothing below is trained, so backward never enters B, and
+the model keeps its type and its names: what cuts a plain model over ranks also cuts this one.
+
+Shapes in comments: ``batch``, ``seq``, ``hidden``, ``narrow`` (the side network's own width).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.models.bart import Bart, BartDecoder, BartDecoderLayer
+from course_lib.models.kv_cache import Cache
+from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
+from course_lib.models.norms import RMSNorm
+
+
+class LlamaSide(nn.Module):
+    """A narrow LLaMA on the frozen one's embeddings: down to ``narrow``, a few layers, and up again."""
+
+    def __init__(self, llama: Llama, layers: int, narrow: int) -> None:
+        super().__init__()
+        c = llama.config
+        heads = {"num_key_value_heads": c.num_attention_heads, "head_dim": None}
+        config = replace(c, hidden_size=narrow, intermediate_size=4 * narrow, **heads)
+        self.down = nn.Linear(c.hidden_size, narrow, bias=False)
+        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(layers))
+        self.norm = RMSNorm(narrow, c.rms_norm_eps)
+        self.up = nn.Linear(narrow, c.hidden_size, bias=False)
+
+    def forward(
+        self, model: LlamaModel, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        refuse_cache(cache)
+        x = self.down(model.embed_tokens(tokens))  # (batch, seq, narrow)
+        for layer in self.layers:
+            x = layer(x) if mask is None else layer(x, mask=mask)
+        return self.up(self.norm(x))  # (batch, seq, hidden)
+
+
+class BartSide(nn.Module):
+    """A narrow decoder of BART on the frozen one's embeddings and memory."""
+
+    def __init__(self, bart: Bart, layers: int, narrow: int) -> None:
+        super().__init__()
+        c = bart.config
+        sizes = c.decoder_attention_heads, 4 * narrow
+        config = replace(c, d_model=narrow, encoder_attention_heads=c.decoder_attention_heads)
+        self.down = nn.Linear(c.d_model, narrow)
+        self.down_memory = nn.Linear(c.d_model, narrow)
+        self.layers = nn.ModuleList(BartDecoderLayer(config, *sizes) for _ in range(layers))
+        self.up = nn.Linear(narrow, c.d_model)
+
+    def forward(
+        self,
+        decoder: BartDecoder,
+        tokens: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        refuse_cache(cache)
+        x, memory = self.down(decoder.embed(tokens)), self.down_memory(memory)  # (batch, seq, narrow)
+        for layer in self.layers:
+            x = layer(x, memory, memory_mask, mask)
+        return self.up(x)  # (batch, seq, hidden)
+
+
+class Blend(nn.Module):
+    """S and α, and the hook that makes R of a decoder's result.
+
+    Args:
+        side: S, called with the decoder and with what the decoder is called with.
+        alpha: where α starts, between 0 and 1.
+    """
+
+    def __init__(self, side: nn.Module, alpha: float) -> None:
+        super().__init__()
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha starts at {alpha}; it must be between 0 and 1.")
+        self.side, self.a = side, nn.Parameter(torch.logit(torch.tensor(alpha)))
+
+    @property
+    def alpha(self) -> Tensor:
+        return torch.sigmoid(self.a)
+
+    def after_decoder(self, decoder: nn.Module, args: tuple, named: dict, B: Tensor) -> Tensor:
+        return self.alpha * B + (1 - self.alpha) * self.side(decoder, *args, **named)
+
+
+def add_side_decoder(model: Llama | Bart, layers: int, hidden_size: int, alpha: float) -> Blend:
+    """Put a narrow decoder beside that of ``model``, in place. Dropout of the frozen model is turned off for good.
+
+    Raises:
+        ValueError: the model has one already; a depth, width or alpha out of range.
+    """
+    if layers < 1 or hidden_size < 1:
+        raise ValueError(f"{layers} layers of width {hidden_size}: both must be at least 1.")
+    if hasattr(model, "blend"):
+        raise ValueError(f"this {type(model).__name__} has a side network already; start from a plain model.")
+    for module in model.modules():  # it would be noise: nothing in B is trained
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    llama = isinstance(model, Llama)
+    blend = Blend((LlamaSide if llama else BartSide)(model, layers, hidden_size), alpha)
+    like = next(model.parameters())
+    model.blend = blend.to(like.device, like.dtype).train(model.training)
+    decoder = model.model if llama else model.model.decoder
+    decoder.register_forward_hook(blend.after_decoder, with_kwargs=True)
+    return blend
+
+
+def refuse_cache(cache: Cache | None) -> None:
+    if cache is not None:
+        raise ValueError("the side network keeps no cache; generate with use_cache=False.")

@@ -175,12 +175,13 @@ def document():
     lines = [
         "# What runs with what",
         "",
-        "Each cell trains a small model for two steps, on two ranks (serial: on one). Losses, gradient norms and trained "
-        "parameters are those of one device, with a difference of at most 1e-9 in 64 bits: *yes*. A number stands for "
-        "the sentence below, with which the cell is refused. `tests/course_lib/test_matrix.py` tests every cell and "
-        "makes this page.",
+        "Each cell trains a small model for two steps, on two ranks (serial: on one). Losses, gradient norms and "
+        "trained parameters are those of one device, with a difference of at most 1e-9 in 64 bits: *yes*. A number "
+        "stands for the sentence below, with which the cell is refused. `tests/course_lib/test_matrix.py` tests every "
+        "cell and makes this page.",
         "",
-        "SP, Galaxy and Galaxy2 are placements of hybrid layers, here with three heads on one rank and one on the other. "
+        "SP, Galaxy and Galaxy2 are placements of hybrid layers, here with three heads on one rank and one on the "
+        "other. "
         "TP and SP is Megatron-LM's sequence parallelism.",
         "",
         f"| model | tuning | {' | '.join(columns)} |",

@@ -1,6 +1,7 @@
 """``--config FILE``: what a file says is done, an option goes before it, and a slip is told in one sentence."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -33,6 +34,20 @@ def test_every_file_that_comes_with_the_course_can_be_trained(name):
     assert job.task in TASKS[job.model]
     assert job.plan.ranks == read_config(name).options["world"]
     assert job.steps > 1
+
+
+def test_the_file_in_the_documentation_can_be_trained(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
+    path = tmp_path / "run.toml"
+    path.write_text(page.split("```toml")[1].split("```")[0], encoding="utf-8")
+    job = job_of("--config", path)
+    assert (job.task, job.plan.tp, job.tuning["method"]) == ("words", 2, "lora")
+    assert job.placement == {
+        "placement": "galaxy",
+        "heads": [5, 3],
+        "columns": [320, 192],
+        "sequence": [5, 3],
+    }
 
 
 def test_options_go_before_the_file(tmp_path):

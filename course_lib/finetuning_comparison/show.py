@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -175,14 +176,18 @@ def sweep_picture(
         raise ValueError(f"there is nothing to draw: none of {', '.join(methods)} was run")
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
-    for i, line in enumerate(drawn):
-        colour, marker, _ = FAMILIES[family_of(line.method)]
+    before: Counter[str] = Counter()  # curves of each family: a further one is lighter, with another marker
+    for line in drawn:
+        family = family_of(line.method)
         for start in dict.fromkeys(start for start, _, _ in line.sweep):
+            colour, marker = _one_of_family(family, before[family])
+            dashes = ("-", "--", ":", "-.")[sum(before.values()) % 4]
+            before[family] += 1
             points = [(lr, 100 * accuracy) for s, lr, accuracy in line.sweep if s == start]
             name = f"{line.title}, from {start}" if start else line.title
-            dashes = ("-", "--", ":", "-.")[i % 4]
             axis.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dashes, label=name)
-        axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color=colour)
+            if start == line.start:
+                axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color=colour)
     axis.set_xscale("log")
     rates = sorted({lr for line in drawn for _, lr, _ in line.sweep})
     axis.set_xticks(rates, [_plain(rate) for rate in rates])
@@ -195,6 +200,16 @@ def sweep_picture(
     figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
     said = "; ".join(f"{line.title} is best at {line.lr:g}, {100 * line.validation:.1f} %" for line in drawn)
     return render(figure, alt or f"Accuracy on the validation part over the learning rate: {said}.")
+
+
+def _one_of_family(family: str, place: int) -> tuple[tuple[float, ...], str]:
+    """A colour, lighter for each curve that the family has already, and a marker of its own."""
+    from matplotlib.colors import to_rgb
+
+    colour, marker, _ = FAMILIES[family]
+    light = min(0.12 * place, 0.6)
+    others = [m for m in "osDv^P" if m != marker]
+    return tuple(c + light * (1 - c) for c in to_rgb(colour)), [marker, *others][place % (1 + len(others))]
 
 
 def _in_order(lines: Sequence[Line], methods: Sequence[str]) -> list[tuple[str, Line | None]]:

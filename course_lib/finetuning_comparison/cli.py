@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
     "--lrs", metavar="X,…", help="Learning rates to try; each method has its own five if not given."
 )
 @click.option("--every-rate", is_flag=True, help="Try each start with each learning rate, without a walk.")
+@click.option(
+    "--finer", is_flag=True, help="After the walk, try the rates halfway to the neighbours of the best."
+)
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="At most N samples of each part.")
 @click.option(
     "--model",
@@ -64,7 +67,14 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
     help="Folder of the results.",
 )
 def main(
-    out: Path, methods: str, seeds: int, lrs: str | None, every_rate: bool, timing: bool, **values: object
+    out: Path,
+    methods: str,
+    seeds: int,
+    lrs: str | None,
+    every_rate: bool,
+    finer: bool,
+    timing: bool,
+    **values: object,
 ) -> None:
     """Compare ways of fine-tuning a pretrained BERT, each at its own best learning rate.
 
@@ -85,14 +95,16 @@ def main(
         if timing:
             _time(out, methods, values)
         else:
-            _compare(out, methods, range(seeds), lrs, every_rate, values)
+            _compare(out, methods, range(seeds), lrs, every_rate, finer, values)
     except ValueError as error:
         _end(f"Error: {error}", 2)
     except KeyboardInterrupt:
         _end("stopped; the runs that were finished are kept, and the same command goes on from there", 130)
 
 
-def _compare(out: Path, methods: str, seeds: range, lrs: str | None, every: bool, values: dict) -> None:
+def _compare(
+    out: Path, methods: str, seeds: range, lrs: str | None, every: bool, finer: bool, values: dict
+) -> None:
     rates = None if lrs is None else _rates(lrs)
     from course_lib.finetuning_comparison.compare import Comparison
     from course_lib.finetuning_comparison.methods import checked_names
@@ -103,7 +115,7 @@ def _compare(out: Path, methods: str, seeds: range, lrs: str | None, every: bool
     like = Setting(method="", start="", lr=0, seed=0, **values)
     _check_device(like.device)
     runs = Runs(out / "runs.jsonl")
-    comparison = Comparison(like, lambda: load(like), runs, names, seeds, rates, every)
+    comparison = Comparison(like, lambda: load(like), runs, names, seeds, rates, every, finer)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

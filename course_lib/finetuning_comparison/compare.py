@@ -11,7 +11,7 @@ from course_lib.finetuning_comparison.methods import PROBE
 from course_lib.finetuning_comparison.probe import Probe
 from course_lib.finetuning_comparison.results import Line, Run, Runs, lines
 from course_lib.finetuning_comparison.run import Setting, train_one
-from course_lib.finetuning_comparison.sweep import best, next_try, rates_of, starts_of
+from course_lib.finetuning_comparison.sweep import best, next_try, rates_of, starts_of, with_halves
 from course_lib.models.bert import Bert
 
 Told = Callable[[str, int, int], None]  # what is being done, steps done, steps in all (at most)
@@ -26,6 +26,7 @@ class Comparison:
         methods: in the order in which they are run.
         lrs: learning rates in place of each method's own.
         every: try each start with each learning rate, in place of a walk to the best.
+        finer: try rates halfway to the neighbours of the best one, too.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Comparison:
         seeds: Sequence[int],
         lrs: Sequence[float] | None = None,
         every: bool = False,
+        finer: bool = False,
     ) -> None:
         if not methods or not seeds:
             raise ValueError(f"methods is {methods} and seeds is {seeds}; at least one of each is needed.")
         self.like, self.load, self.runs = like, load, runs
-        self.methods, self.seeds, self.lrs, self.every = methods, seeds, lrs, every
+        self.methods, self.seeds, self.lrs = methods, seeds, lrs
+        self.every, self.finer = every, finer
 
     def run(self, told: Told = lambda *_: None) -> list[Line]:
         """Run what is not done yet; returns the table's lines.
@@ -71,15 +74,16 @@ class Comparison:
 
     def swept(self, method: str) -> list[Run]:
         """The runs of the sweep that are finished."""
-        rows, rates = self.runs.like(self.like), rates_of(method, self.lrs)
+        rows, rates = self.runs.like(self.like), with_halves(rates_of(method, self.lrs))
         return [r for r in rows if r["method"] == method and r["seed"] == self.seeds[0] and r["lr"] in rates]
 
     def _next(self, method: str) -> tuple[str, float] | None:
-        return next_try(starts_of(method), rates_of(method, self.lrs), self.swept(method), self.every)
+        starts, rates = starts_of(method), rates_of(method, self.lrs)
+        return next_try(starts, rates, self.swept(method), self.every, self.finer)
 
     def _at_most(self, method: str) -> int:
         starts, rates = len(starts_of(method)), len(rates_of(method, self.lrs))
-        return starts * rates if self.every else starts - 1 + rates
+        return (starts * rates if self.every else starts - 1 + rates) + 2 * self.finer
 
     def _one(self, setting: Setting, told: Told, done: int, in_all: int) -> None:
         if setting in self.runs.rows:

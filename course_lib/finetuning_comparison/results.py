@@ -12,7 +12,7 @@ from typing import Any
 
 from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE
 from course_lib.finetuning_comparison.run import CATEGORIES, Setting
-from course_lib.finetuning_comparison.sweep import best, next_try, rates_of, starts_of
+from course_lib.finetuning_comparison.sweep import best, next_try, rates_of, starts_of, with_halves
 
 Run = dict[str, Any]
 
@@ -110,7 +110,7 @@ def lines(rows: Iterable[Run], seeds: Sequence[int], lrs: Sequence[float] | None
     rows, found = list(rows), []
     for name in NAMES:
         rates = rates_of(name, lrs)
-        own = [row for row in rows if row["method"] == name and row["lr"] in rates]
+        own = [row for row in rows if row["method"] == name and row["lr"] in with_halves(rates)]
         swept = [row for row in own if row["seed"] == seeds[0]]
         if not swept:
             continue

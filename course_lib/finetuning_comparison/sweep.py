@@ -7,7 +7,7 @@ one so far, until both of its neighbours were tried: three or four runs in place
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 from course_lib.finetuning_comparison.methods import METHODS, PROBE
@@ -23,6 +23,12 @@ def rates_of(method: str, lrs: Sequence[float] | None = None) -> tuple[float, ..
     return tuple(sorted(set(STRENGTHS if method == PROBE else lrs or METHODS[method].lrs)))
 
 
+def with_halves(lrs: Sequence[float]) -> tuple[float, ...]:
+    """The grid with a rate halfway between any two neighbours, on the logarithmic axis and with one digit."""
+    halves = {float(f"{(low * high) ** 0.5:.0e}") for low, high in pairwise(lrs)}
+    return tuple(sorted({*lrs, *halves}))
+
+
 def best(runs: Iterable[Mapping[str, Any]]) -> Any:
     """The run with the highest accuracy on the validation part; of equal ones the smallest rate, then the first.
 
@@ -32,7 +38,11 @@ def best(runs: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def next_try(
-    starts: Sequence[str], lrs: Sequence[float], runs: Sequence[Mapping[str, Any]], every: bool = False
+    starts: Sequence[str],
+    lrs: Sequence[float],
+    runs: Sequence[Mapping[str, Any]],
+    every: bool = False,
+    finer: bool = False,
 ) -> tuple[str, float] | None:
     """The start and the rate to run next, or None when the sweep is done.
 
@@ -43,6 +53,7 @@ def next_try(
         lrs: from small to large.
         runs: what was tried, each with ``start``, ``lr`` and ``validation``.
         every: no walk; each start with each rate.
+        finer: after the walk, go on in the same way on ``with_halves(lrs)``, so with one or two runs more.
     """
     tried = {(run["start"], run["lr"]) for run in runs}
     middle = lrs[(len(lrs) - 1) // 2]
@@ -53,8 +64,9 @@ def next_try(
     if every:
         return None
     start = best(run for run in runs if run["lr"] == middle)["start"]
-    at = lrs.index(best(run for run in runs if run["start"] == start)["lr"])
-    for neighbour in (at + 1, at - 1):
-        if 0 <= neighbour < len(lrs) and (start, lrs[neighbour]) not in tried:
-            return start, lrs[neighbour]
+    for grid in (lrs, with_halves(lrs)) if finer else (lrs,):
+        at = grid.index(best(run for run in runs if run["start"] == start and run["lr"] in grid)["lr"])
+        for neighbour in (at + 1, at - 1):
+            if 0 <= neighbour < len(grid) and (start, grid[neighbour]) not in tried:
+                return start, grid[neighbour]
     return None

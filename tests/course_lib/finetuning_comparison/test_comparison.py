@@ -11,7 +11,7 @@ from course_lib.finetuning_comparison.compare import Comparison
 from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE, TEXT, checked_names
 from course_lib.finetuning_comparison.results import Runs, lines, markdown
 from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
-from course_lib.finetuning_comparison.sweep import best, next_try
+from course_lib.finetuning_comparison.sweep import best, next_try, with_halves
 from course_lib.finetuning_comparison.timing import read_times
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer
@@ -182,6 +182,18 @@ def test_the_sweep_walks_from_the_middle_until_the_accuracy_has_fallen_on_both_s
     assert [run["lr"] for run in runs] == tried
     shuffled = [runs[i] for i in torch.randperm(len(runs)).tolist()]
     assert next_try([""], lrs, shuffled) is None
+
+
+@pytest.mark.parametrize(("at_half", "tried"), [(0.95, [5e-4]), (0.1, [5e-4, 2e-4])])
+def test_a_finer_sweep_tries_the_rates_halfway_to_the_neighbours_of_the_best(at_half, tried):
+    lrs = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
+    accuracies = dict(zip(lrs, (0.1, 0.2, 0.3, 0.9, 0.4), strict=True)) | {5e-4: at_half, 2e-4: 0.1}
+    runs = []
+    while (pair := next_try([""], lrs, runs, finer=True)) is not None:
+        runs.append(dict(start="", lr=pair[1], validation=accuracies[pair[1]]))
+    assert [run["lr"] for run in runs] == [1e-4, 3e-4, 1e-3, *tried]
+    assert next_try([""], lrs, runs) is None  # what lies between does not disturb the walk
+    assert with_halves(lrs) == (1e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3)
 
 
 def test_the_sweep_tries_each_start_at_the_middle_rate_and_walks_with_the_best():

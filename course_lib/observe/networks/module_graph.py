@@ -96,7 +96,11 @@ class ModuleGraph:
     def _draw_module(self, module: ModuleNode, inside: list, frame: Frame, name: str, prefix: str) -> None:
         functions = list(self._functions(inside))
         if not functions:
-            return  # an Identity: nothing is computed
+            return
+        if module.name == "Identity":  # nothing is computed: its input goes on
+            for function in functions:
+                self._draw_function(function, frame, prefix)
+            return
         for function in functions:
             self._connect([s for node in function.parents for s in self._sources_of(node)], module)
             self.sources[function] = [module]

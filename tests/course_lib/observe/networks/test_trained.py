@@ -32,3 +32,21 @@ def test_a_model_that_is_trained_in_full_has_no_grey_box():
 def test_it_is_for_torchview_and_without_a_placement(other):
     with pytest.raises(ValueError, match="trained"):
         draw(model(), torch.zeros(3, 4), trained=True, **other)
+
+
+class AfterIdentity(nn.Module):
+    """What torchview would draw inside the first branch for ever, because Identity returns the tensor itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Identity(), nn.Linear(4, 4))
+        self.second = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
+def test_a_module_beside_an_identity_has_a_box_of_its_own():
+    picture = draw(AfterIdentity(), torch.zeros(3, 4), depth=1)
+    assert ">second<" in picture.svg
+    assert "Identity" not in picture.svg

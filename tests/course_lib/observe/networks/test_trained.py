@@ -34,7 +34,7 @@ def test_it_is_for_torchview_and_without_a_placement(other):
         draw(model(), torch.zeros(3, 4), trained=True, **other)
 
 
-class AfterIdentity(nn.Module):
+class TwoBranches(nn.Module):
     """What torchview would draw inside the first branch for ever, because Identity returns the tensor itself."""
 
     def __init__(self):
@@ -47,6 +47,6 @@ class AfterIdentity(nn.Module):
 
 
 def test_a_module_beside_an_identity_has_a_box_of_its_own():
-    picture = draw(AfterIdentity(), torch.zeros(3, 4), depth=1)
+    picture = draw(TwoBranches(), torch.zeros(3, 4), depth=2)
     assert ">second<" in picture.svg
     assert "Identity" not in picture.svg

@@ -159,7 +159,7 @@ def _copy(model: nn.Module) -> nn.Module:
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
             hooks.clear()
         module._backward_pre_hooks.clear()
-        if type(module) is nn.Identity:  # for torchview, the tensor that comes out would be inside it for ever
+        if type(module) is nn.Identity:  # torchview would keep what follows inside it
             module.forward = lambda x, *_, **__: x.view_as(x)
     spare.zero_grad()
     return spare

@@ -4,7 +4,8 @@
 # make setup      only the environment in .venv       make clean      remove it
 
 PYTHON ?= python3
-WORKERS ?= 2
+# One more than the two cores of a small machine: a test often waits, for ranks or for a browser.
+WORKERS ?= 3
 BIN := .venv/bin
 NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	--nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile

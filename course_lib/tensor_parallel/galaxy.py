@@ -24,7 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.tensor_parallel.apply import _start_equal
 from course_lib.tensor_parallel.galaxy_family import Forward
 from course_lib.tensor_parallel.galaxy_layers import stacks_of
-from course_lib.tensor_parallel.galaxy_modules import place_layer, styles_of
+from course_lib.tensor_parallel.galaxy_modules import check_overlap, place_layer, styles_of
+from course_lib.tensor_parallel.gather_and_multiply import gather_and_multiply
 from course_lib.tensor_parallel.layers import sum_over_ranks
 from course_lib.tensor_parallel.unequal_parts import gather_parts, own_part, sum_to_parts
 from simulator.inputs.galaxy import (
@@ -89,9 +90,16 @@ class Moves:
         lengths: the tokens of each rank, of the sequences that are under way.
     """
 
-    def __init__(self, placement: str | Mapping[str, str], kind: str, mesh: DeviceMesh, first: bool) -> None:
+    def __init__(
+        self,
+        placement: str | Mapping[str, str],
+        kind: str,
+        mesh: DeviceMesh,
+        first: bool,
+        overlap: bool = False,
+    ) -> None:
         self.placed, self.group = placements_of(placement), mesh.get_group()
-        self.transitions = transitions(placement, kind, first)
+        self.transitions = transitions(placement, kind, first, overlap)
         self.lengths: Sequence[int] = ()
 
     def __call__(self, block: str, x: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -102,6 +110,10 @@ class Moves:
         else:
             moved = Move.apply(x, transition, self.lengths, self.group)
         return moved if len(moved) > 1 else moved[0]
+
+    def multiply_tiles(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """``F.linear`` of all ranks' tokens. x holds this rank's; the others come while tiles are multiplied."""
+        return gather_and_multiply(self.lengths, self.group, x, weight, bias)
 
     def own_range(self) -> tuple[int, int]:
         """Where this rank's tokens begin in the sequence, and how many there are."""
@@ -117,6 +129,7 @@ def apply_galaxy(
     heads: Sequence[int] | None = None,
     columns: Sequence[int] | None = None,
     sequence: Sequence[int] | None = None,
+    overlap: bool = False,
 ) -> nn.Module:
     """Place the blocks of each layer of ``model`` on the ranks of ``mesh``, in place, and return it.
 
@@ -132,10 +145,12 @@ def apply_galaxy(
         heads, columns: how many attention heads and MLP columns each rank has; they add up to those of the model.
         sequence: one number a rank. The tokens of a sequence are dealt in this proportion. None, for each of the
             three: as evenly as possible, the first ranks one more. A rank may have 0.
+        overlap: gather the input of the MLP tile by tile, while its first linear layer multiplies (BERT and BART,
+            where connection 1 is placed by sequence and the MLP by columns; ``gather_and_multiply.py``).
 
     Raises:
-        ValueError: a placement or a share cannot be used; the model is as it was. In forward: a sequence has fewer
-            tokens than there are ranks with a share of it.
+        ValueError: a placement, a share or the overlap cannot be used; the model is as it was. In forward: a sequence
+            has fewer tokens than there are ranks with a share of it.
     """
     if mesh.ndim != 1:
         raise ValueError(f'the mesh must have one axis, such as mesh["tp"], not {mesh.ndim}')
@@ -143,12 +158,16 @@ def apply_galaxy(
     given = {"heads": heads, "columns": columns, "sequence": sequence}
     shares = [deal_shares(mesh.size(), s.heads, s.columns, given, group=s.group) for s in stacks]
     styles = [styles_of(model, stack, placed) for stack in stacks]
+    if overlap:
+        check_overlap(stacks, placement)
     _start_equal(model, mesh)
     for stack, its_shares, its_styles in zip(stacks, shares, styles, strict=True):
         family = stack.family
         for number, (name, layer) in enumerate(stack.layers.items()):
-            moves = Moves(placement, family.kind, mesh, first=number == 0)
+            moves = Moves(placement, family.kind, mesh, number == 0, overlap)
             place_layer(model, name, family, its_shares, its_styles, moves, mesh)
+            if overlap:
+                layer.get_submodule(family.entry).multiply = moves.multiply_tiles
             layer.forward = partial(_layer_forward, layer, family.layer_forward, moves)
         end = partial(moves, "connection_2")  # the result of the last layer, as what follows reads it
         stack.module.forward = partial(family.stack_forward, stack.module, its_shares, end)

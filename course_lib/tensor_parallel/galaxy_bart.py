@@ -86,7 +86,7 @@ BART_BLOCKS = {
     "final_layer_norm": "connection_2",
 }
 BART_EXITS = {"attention": "self_attn.out_proj", "mlp": "fc2"}
-BART_ENCODER = Family(BART_BLOCKS, BART_EXITS, "encoder", bart_encoder_layer, bart_encoder)
+BART_ENCODER = Family(BART_BLOCKS, BART_EXITS, "encoder", bart_encoder_layer, bart_encoder, "fc1")
 BART_DECODER = Family(
     blocks=BART_BLOCKS
     | {
@@ -98,4 +98,5 @@ BART_DECODER = Family(
     kind="decoder",
     layer_forward=bart_decoder_layer,
     stack_forward=bart_decoder,
+    entry="fc1",
 )

@@ -36,6 +36,7 @@ class Family:
         blocks: for the name of a module in the layer, the block to which it belongs with all that is inside it; a
             longer name counts before a shorter one.
         exits: for a block, the module with which it ends.
+        entry: the one linear layer that reads the MLP's input; None where several do.
         kind: a name of ``simulator.inputs.galaxy.LAYERS``, which says what reads a block's result.
         layer_forward: ``(layer, moves, x, …)``, instead of the layer's own forward.
         stack_forward: ``(stack, shares, end, …)``, instead of the forward of the module that calls the layers.
@@ -46,6 +47,7 @@ class Family:
     kind: str
     layer_forward: Forward
     stack_forward: Forward
+    entry: str | None = None
 
     def block_of(self, name: str) -> str | None:
         """The block of a module of the layer; None where the module holds more than one block."""

@@ -109,6 +109,7 @@ BERT = Family(
     kind="post-norm",
     layer_forward=bert_layer,
     stack_forward=bert_encoder,
+    entry="intermediate.dense",
 )
 
 

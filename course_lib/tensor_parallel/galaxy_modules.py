@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from course_lib.tensor_parallel.layers import ColumnParallelLinear, RowParallelL
 from course_lib.tensor_parallel.random_state import use_own_random_state
 from course_lib.tensor_parallel.sequence import work_on_shard
 from course_lib.tensor_parallel.shard import Shard
-from simulator.inputs.galaxy import Shares
+from simulator.inputs.galaxy import Shares, transitions
 
 CUT = ("heads", "columns")  # placements that give a rank a part of each matrix
 # the styles of ``apply.py`` for modules with parameters inside such a block
@@ -45,6 +45,16 @@ def styles_of(model: nn.Module, stack: Stack, placed: Mapping[str, str]) -> dict
     return {name: style for name, style in styles.items() if name in cut}
 
 
+def check_overlap(stacks: Iterable[Stack], placement: str | Mapping[str, str]) -> None:
+    """Refuse an overlap where there is nothing to gather before the MLP, or no single linear layer to multiply with."""
+    for stack in stacks:
+        transitions(placement, stack.family.kind, overlap=True)
+        for name, layer in stack.layers.items():
+            entry = stack.family.entry and layer.get_submodule(stack.family.entry)
+            if type(entry) is not nn.Linear:
+                raise ValueError(f"overlap: the MLP of {name} does not begin with one plain linear layer")
+
+
 def place_layer(
     model: nn.Module,
     name: str,
@@ -66,7 +76,8 @@ def place_layer(
         if block is None:
             continue
         own_tokens, part_leaves = placed[block] == "sequence", moves.transitions[block].readers == ("part",)
-        if part_leaves if inner == family.exits.get(block) else own_tokens:
+        ends_block = f"{family.exits.get(block)}.".startswith(f"{inner}.")  # its result is the block's
+        if part_leaves if ends_block else own_tokens:
             work_behind_hooks(module, mesh)
         if placed[block] in CUT:
             dealt = shares.columns if block == "mlp" else shares.heads

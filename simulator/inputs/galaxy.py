@@ -130,7 +130,7 @@ class Transition:
 
 
 def transitions(
-    placement: str | Mapping[str, str], layer: str = "post-norm", first: bool = False
+    placement: str | Mapping[str, str], layer: str = "post-norm", first: bool = False, overlap: bool = False
 ) -> dict[str, Transition]:
     """For each block, what happens between its result and its readers; "keys" stands for keys and values.
 
@@ -142,6 +142,10 @@ def transitions(
         layer: a name of ``LAYERS``.
         first: this is the first layer, whose input is whole on every rank. The input of any other layer is the
             result of connection 2. What reads the result of the last layer needs it whole.
+        overlap: the all-gather before the MLP goes on inside the MLP, tile by tile: "tiles".
+
+    Raises:
+        ValueError: a wrong placement or layer; an overlap where no all-gather stands before the MLP.
     """
     one_of("layer", layer, LAYERS)
     placed = placements_of(placement) | {"output": "whole"}
@@ -150,14 +154,26 @@ def transitions(
     if first:
         placed["input"] = "whole"
     found = {}
+    if overlap:
+        if (placed["connection_1"], placed["mlp"]) != ("sequence", "columns"):
+            raise ValueError(
+                "overlap: no all-gather stands before the MLP, unless connection_1 is placed by sequence and mlp by "
+                "columns"
+            )
+        found["tiles"] = GATHERED_INSIDE
     for block, its_readers in LAYERS[layer].items():
-        inputs = [PLACEMENTS[placed[reader]] for reader in its_readers]
+        inside = {"mlp"} if overlap else set()
+        inputs = [PLACEMENTS["sequence" if reader in inside else placed[reader]] for reader in its_readers]
         _, result, _, gradient = PLACEMENTS[placed[block]]
         found[block] = Transition(result, gradient, tuple(i[0] for i in inputs), tuple(i[2] for i in inputs))
     if placed["attention"] == "sequence":
-        # Inside attention: the queries of a rank's tokens read all keys and values, and give a part of their gradient.
-        found["keys"] = Transition("part", "part", ("whole",), ("sum",))
+        found["keys"] = GATHERED_INSIDE
     return found
+
+
+# What a block gathers by itself: in attention, the queries of a rank's tokens read all keys and values. Each rank then
+# has an addend of their gradient.
+GATHERED_INSIDE = Transition("part", "part", ("whole",), ("sum",))
 
 
 def placements_of(placement: str | Mapping[str, str]) -> dict[str, str]:

@@ -29,6 +29,7 @@ def galaxy_traffic(
     itemsize: int = 4,
     layer: str = "post-norm",
     backward: bool = True,
+    overlap: bool = False,
 ) -> Traffic:
     """All layers of a model on one batch, forward and backward, as rank ``rank`` sends it.
 
@@ -39,21 +40,22 @@ def galaxy_traffic(
         layer: the kind of the layers, a name of ``simulator.inputs.galaxy.LAYERS``: norms behind the residual sums
             (BERT) or before the blocks (LLaMA); the two sides of BART, each with a shape of its own.
         backward: False counts forward alone, as in inference.
+        overlap: the all-gather before the MLP goes around the ring in tiles, also where they are equal.
     """
     at_least(1, ranks=ranks, batch=batch, itemsize=itemsize)
     index(ranks, rank=rank)
-    yes_or_no(backward=backward)
+    yes_or_no(backward=backward, overlap=overlap)
     given = {"heads": heads, "columns": columns, "sequence": sequence}
     shares = deal_shares(ranks, shape.heads, shape.ffn, given, group=shape.heads // shape.kv_heads)
     lengths = shares.tokens(shape.sequence)
     total = Traffic()
     for number in range(shape.layers):
-        for block, transition in transitions(placement, layer, first=number == 0).items():
+        for block, transition in transitions(placement, layer, number == 0, overlap).items():
             if block == "connection_2" and number < shape.layers - 1:
                 continue  # the next layer's input
             width = 2 * shape.kv_heads * shape.head_size if block == "keys" else shape.hidden
             for step in steps_of(transition, backward):
-                total += step_traffic(step, lengths, batch * width * itemsize, rank)
+                total += step_traffic(step, lengths, batch * width * itemsize, rank, ring=block == "tiles")
     sizes = summed_gradients(shape, placement, layer) if backward else []
     return total + ddp_traffic(sizes * shape.layers, ranks, itemsize)
 
@@ -63,13 +65,16 @@ def steps_of(transition: Transition, backward: bool = True) -> tuple[str, ...]:
     return transition.forward + (transition.backward if backward else ())
 
 
-def step_traffic(step: str, lengths: Sequence[int], bytes_of_token: int, rank: int) -> Traffic:
+def step_traffic(
+    step: str, lengths: Sequence[int], bytes_of_token: int, rank: int, *, ring: bool = False
+) -> Traffic:
     """One step between two blocks.
 
     Args:
         step: a name of ``simulator.inputs.galaxy.STEPS``.
         lengths: the tokens of each rank.
         bytes_of_token: what one token takes on the wire, in all sequences of the batch.
+        ring: equal parts go around the ring of sends, too.
     """
     one_of("step", step, STEPS.values())
     at_least(1, bytes_of_token=bytes_of_token)
@@ -79,7 +84,7 @@ def step_traffic(step: str, lengths: Sequence[int], bytes_of_token: int, rank: i
         at_least(0, lengths=length)
     if ranks == 1 or step == "split":
         return Traffic()
-    if step == "all-reduce" or len(set(lengths)) == 1:
+    if step == "all-reduce" or (len(set(lengths)) == 1 and not ring):
         return calls(step, [sum(lengths)], bytes_of_token, ranks)
     kept = (rank + 1) % ranks if step == "all-gather" else rank
     messages = [length for other, length in enumerate(lengths) if other != kept and length]

@@ -371,6 +371,7 @@ CALLS = {
         "batch": 2,
         "itemsize": 4,
         "backward": True,
+        "overlap": False,
     },
     galaxy_traffic.step_traffic: {"step": "all-gather", "lengths": [5, 3], "bytes_of_token": 4, "rank": 1},
     vocabulary_traffic.embedding_traffic: {"tokens": 6, "hidden": 4, "ranks": 2, "itemsize": 2},

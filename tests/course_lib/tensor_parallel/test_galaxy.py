@@ -1,4 +1,7 @@
-"""Hybrid layers on several ranks against one device, and what they send against the simulator, to the byte."""
+"""Hybrid layers on several ranks against one device, and what they send against the simulator, to the byte.
+
+LoRA, adapters and side tuning in hybrid layers: ``tests/course_lib/test_matrix.py``.
+"""
 
 from itertools import product
 
@@ -7,7 +10,6 @@ import torch
 from torch import nn
 
 from course_lib.finetuning.adapter import add_adapters
-from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
 from course_lib.models.bart import Bart, BartConfig, shift_right
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.kv_cache import KVCache
@@ -51,19 +53,6 @@ def bart():
     return Bart(BartConfig.tiny(vocab_size=VOCAB, **sizes))
 
 
-def bert_with_lora():
-    model = bert()
-    apply_lora(model, ("query", "value", "dense"), rank=3)
-    mark_only_lora_as_trainable(model, bias="lora_only", also=("classifier",))
-    return model
-
-
-def bert_with_adapters():
-    model = bert()
-    add_adapters(model, 4)
-    return model
-
-
 def llama_with_adapters():
     model = llama()
     add_adapters(model, 4)
@@ -74,8 +63,6 @@ MODELS = {
     "bert": bert,
     "llama": llama,
     "bart": bart,
-    "lora": bert_with_lora,
-    "adapters": bert_with_adapters,
     "llama adapters": llama_with_adapters,
 }
 
@@ -183,34 +170,46 @@ NONE_ON_ONE = {"heads": [0, 8], "columns": [24, 0], "sequence": [1, 0]}
 GROUPS = {"heads": [6, 2], "columns": [17, 7], "sequence": [3, 1]}
 THREE = {"heads": [2, 3, 3], "columns": [6, 9, 9], "sequence": [2, 3, 3]}
 THREE_GROUPS = {"heads": [2, 2, 4], "columns": [1, 0, 23], "sequence": [2, 3, 3]}
+OVERLAPPED = THREE | {"overlap": True}
+HOLES_OVERLAPPED = {"columns": [10, 0, 14], "sequence": [3, 0, 1], "overlap": True}
+EVEN_OVERLAPPED = {"overlap": True}
 HOLES = {"heads": [0, 8, 0], "columns": [10, 0, 14], "sequence": [3, 0, 1]}
 SHARES = {  # for each number of ranks and each model, the shares with which all four ways are tried
     1: {"bert": [EVEN]},
     2: {
         "bert": [UNEVEN, SEVEN_TO_ONE, NONE_ON_ONE],
         "llama": [GROUPS],
-        "lora": [UNEVEN],
-        "adapters": [UNEVEN],
+        "bart": [EVEN, UNEVEN],
     },
     3: {"bert": [THREE, HOLES], "llama": [THREE_GROUPS], "bart": [THREE]},
+}
+
+
+TILES = {  # for a number of ranks and a model, the shares with which the MLP's input is gathered tile by tile
+    (2, "bert"): [EVEN_OVERLAPPED],
+    (3, "bert"): [OVERLAPPED, HOLES_OVERLAPPED],
+    (2, "bart"): [EVEN_OVERLAPPED],
 }
 
 
 def everything(mesh):
     results, traffic = {}, {}
     for name, several in SHARES[mesh.size()].items():
-        steps = STEPS if name in ("bert", "llama", "bart") else 2
-        expected = one_device(name, steps)
-        for way, shares in product(WAYS, several):
-            results[name, way, str(shares)] = parity(mesh, name, expected, way, shares, steps)
-            if name in ("bert", "llama", "bart"):
-                traffic[name, way, str(shares)] = sent(mesh, name, way, shares)
+        expected = one_device(name, STEPS)
+        cases = [
+            *product(WAYS, several),
+            *(("galaxy", shares) for shares in TILES.get((mesh.size(), name), ())),
+        ]
+        for way, shares in cases:
+            results[name, way, str(shares)] = parity(mesh, name, expected, way, shares, STEPS)
+            traffic[name, way, str(shares)] = sent(mesh, name, way, shares)
     return results, traffic
 
 
 @pytest.mark.parametrize("ranks", SHARES)
 def test_four_ways_with_unequal_shares_equal_one_device_and_send_what_was_predicted(ranks):
     cases = sum(len(WAYS) * len(several) for several in SHARES[ranks].values())
+    cases += sum(len(several) for (size, _), several in TILES.items() if size == ranks)
     for results, traffic in launch(everything, mesh={"tp": ranks}):
         assert len(results) == cases
         for case, differences in results.items():
@@ -267,6 +266,8 @@ def refused(mesh):
         "groups": lambda: apply_galaxy(llama(), mesh, heads=[5, 3]),
         "model": lambda: apply_galaxy(nn.Linear(2, 2), mesh),
         "fused": lambda: apply_galaxy(Llama(fused), mesh),
+        "overlap": lambda: apply_galaxy(bert(), mesh, "tp", overlap=True),
+        "two layers": lambda: apply_galaxy(llama(), mesh, "galaxy", overlap=True),
         "cache": lambda: apply_galaxy(llama(), mesh)(tokens.expand(1, 4), cache=KVCache(4)),
     }
     sentences = {}
@@ -327,5 +328,11 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(of_two_ranks):
         )
         assert sentences["fused"].startswith(
             "model.layers.0.mlp.gate_up_proj has parameters, and no table says"
+        )
+        assert sentences["overlap"].startswith(
+            "overlap: no all-gather stands before the MLP, unless connection_1"
+        )
+        assert sentences["two layers"] == (
+            "overlap: the MLP of model.layers.0 does not begin with one plain linear layer"
         )
         assert sentences["cache"] == "hybrid layers train a model: they take no cache"

@@ -19,7 +19,7 @@ from course_lib.train.job import Job
 from course_lib.train.lines import listening
 from course_lib.train.report import Report
 from course_lib.train.run import train
-from course_lib.train.terminals import TERMINALS
+from course_lib.train.terminals import meet, started_by_hand
 from simulator.cli.options import flag
 from simulator.cli.plan_text import plan_text
 from simulator.inputs.hardware import Hardware
@@ -78,8 +78,16 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
         first = os.environ["RANK"] == "0"
         if first:
             report.begin(priced(job, name))
-            tell_who_is_missing(job)
-        ranks = launch(train, mesh=mesh, args=(job, report.step))
+        alone = started_by_hand()
+        try:
+            if alone:
+                meet(job.plan.ranks)
+            ranks = launch(train, mesh=mesh, args=(job, report.step))
+        except (ValueError, RuntimeError) as error:
+            if not alone or not (isinstance(error, ValueError) or "onnection" in str(error)):
+                raise
+            click.echo(f"rank {os.environ['RANK']} stopped: {error}", err=True)
+            return 2 if isinstance(error, ValueError) else 1
         if first:
             report.end(ranks)
         return 0
@@ -93,14 +101,6 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
         return 2 if refused else 1
     report.end(ranks)
     return 0
-
-
-def tell_who_is_missing(job: Job) -> None:
-    """Rank 0 waits for what the user starts in other terminals."""
-    if os.environ["TORCHELASTIC_RUN_ID"] == TERMINALS and job.plan.ranks > 1:
-        others = ", ".join(map(str, range(1, job.plan.ranks)))
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        click.echo(f"waiting at {where} for --rank {others}", err=True)
 
 
 def device_name() -> str | None:

@@ -6,6 +6,9 @@ Each process says of itself what torchrun would have said, so from here on it is
 from __future__ import annotations
 
 import os
+import signal
+
+import click
 
 LOCAL = ("localhost", "127.0.0.1")
 TERMINALS = "terminals"
@@ -43,3 +46,24 @@ def become_rank(world: int, rank: int, address: str) -> None:
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
     }
+
+
+def started_by_hand() -> bool:
+    return os.environ.get("TORCHELASTIC_RUN_ID") == TERMINALS
+
+
+def meet(world: int) -> None:
+    """Wait until all ranks have come. Ctrl-C ends the process at once: while PyTorch waits, no Python runs."""
+    from course_lib.runtime import launch  # imports torch
+
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if os.environ["RANK"] == "0" and world > 1:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        others = ", ".join(map(str, range(1, world)))
+        click.echo(f"waiting at {where} for --rank {others}", err=True)
+    launch(_nothing, world)
+    signal.signal(signal.SIGINT, before)
+
+
+def _nothing() -> None:
+    pass

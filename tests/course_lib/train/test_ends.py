@@ -196,19 +196,52 @@ def two_hosts():
             subprocess.run(["ip", "netns", "delete", host], capture_output=True)
 
 
+def free_address():
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def terminal(rank, address, *more):
+    which = ["--world", "2", "--rank", str(rank), "--address", address]
+    return start([*TRAIN, "--plan", "pp=2", *which, *more])
+
+
 def test_in_two_terminals_the_losses_are_the_same(expected):
+    address = free_address()
     with ExitStack() as stack:
-        with socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
         processes = []
         for rank in (1, 0):  # the order does not matter
-            which = ["--world", "2", "--rank", str(rank), "--address", address]
-            command = [*TRAIN, "--plan", "pp=2", "--steps", "2", "--json", *which]
-            processes.append(start(command))
+            processes.append(terminal(rank, address, "--steps", "2", "--json"))
             stack.enter_context(ending_all(processes[-1]))
         (nothing, _), (output, said) = [process.communicate(timeout=200) for process in processes]
         assert [process.returncode for process in processes] == [0, 0], said
     assert losses(output) == pytest.approx(expected, rel=1e-4)
     assert said.startswith(f"waiting at {address} for --rank 1\n")
     assert nothing == "", "rank 0 prints"
+
+
+def test_a_terminal_does_not_wait_for_one_that_has_gone():
+    address = free_address()
+    first = terminal(0, address, "--steps", "1000000", "--log-every", "1")
+    with ending_all(first):
+        assert first.stderr.readline() == f"waiting at {address} for --rank 1\n"
+        second = terminal(1, address, "--steps", "1000000")
+        with ending_all(second):
+            while " 2/1000000 " not in (line := first.stdout.readline()):
+                assert line, first.stderr.read()
+            second.kill()
+        _, said = first.communicate(timeout=120)
+    assert first.returncode == 1
+    assert said.startswith("rank 0 stopped: ")
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_ends_a_terminal_that_waits_for_the_others():
+    address = free_address()
+    first = terminal(0, address)
+    with ending_all(first):
+        assert first.stderr.readline() == f"waiting at {address} for --rank 1\n"
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=60)
+    assert first.returncode == -signal.SIGINT

@@ -108,9 +108,13 @@ def _compare(report: Report, case: Case, given: tuple[Tensor, Tensor, Tensor], g
         f"the mask is {mask.dtype}, and `mask` is {case.mask}",
         task="`mask` has the dtype of the given mask",
     )
+    if positions.is_floating_point():
+        report.fail(
+            f"the positions are {positions.dtype}", task="`positions` `(batch, n + seq)`, whole numbers."
+        )
     report.equal(
         "the positions",
-        positions.detach().long() if not positions.is_floating_point() else positions,
+        positions.detach().long(),
         _positions(*given),
         mistakes=PLACES,
         given=given,
@@ -159,6 +163,12 @@ def _interleaved(P: Tensor, embedded: Tensor, mask: Tensor) -> Tensor:
     return torch.cat((rows, embedded.float()), 1)
 
 
+def _behind_padding(P: Tensor, embedded: Tensor, mask: Tensor) -> Tensor:
+    first = mask.long().argmax(1).tolist()  # of the tokens; what stands before it is padding
+    rows = [torch.cat((x[:i], P, x[i:])) for x, i in zip(embedded.float(), first, strict=True)]
+    return torch.stack(rows)
+
+
 def _added(P: Tensor, embedded: Tensor, mask: Tensor) -> Tensor:
     text = embedded.float() * mask[..., None].float()
     return torch.cat((P.expand(len(embedded), -1, -1), text), 1)
@@ -193,6 +203,10 @@ def _one_too_many(P: Tensor, embedded: Tensor, mask: Tensor) -> Tensor:
     return seen.cumsum(1) * seen
 
 
+def _padding_at_one(*given: Tensor) -> Tensor:
+    return _positions(*given).masked_fill(_mask(*given) == 0, 1)
+
+
 def _prompt_at_zero(P: Tensor, embedded: Tensor, mask: Tensor) -> Tensor:
     places = _positions(P, embedded, mask).clone()
     places[:, : len(P)] = 0
@@ -203,6 +217,7 @@ IN_FRONT: dict[str, Callable[..., Tensor]] = {
     "when the prompt stands behind the text": _behind,
     "when each row of `P` is repeated in place of the whole `P`": _interleaved,
     "when padding is set to zero": _added,
+    "when the prompt stands behind the padding at the left": _behind_padding,
 }
 MASKS: dict[str, Callable[..., Tensor]] = {
     "when the mask hides the virtual tokens": lambda P, e, mask: torch.nn.functional.pad(
@@ -221,6 +236,7 @@ PLACES: dict[str, Callable[..., Tensor]] = {
     "when the text's positions begin at 0": _text_from(0),
     "when the text's positions begin at n - 1": _text_from(-1),
     "when padding has the position of the token before it": _counted_on,
+    "when padding has the position 1": _padding_at_one,
     "when the first position is 1": _one_too_many,
     "when all virtual tokens have the position 0": _prompt_at_zero,
 }

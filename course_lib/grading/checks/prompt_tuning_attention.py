@@ -16,6 +16,7 @@ Attention = Callable[..., tuple[Tensor, Tensor]]
 OUTPUT = "`output` is attention over the n keys and values of the prefix and those of the text together"
 SHARE = "`share` is the sum of the weights that a query gives to the prefix"
 MASK = "A token of text is hidden from all queries where `mask` is false. The prefix is never hidden."
+LARGE = "They may be large, several hundreds."
 ALIVE = "At most 6 · batch · heads · seq · (n + seq + size) numbers of 4 bytes are alive at once."
 
 
@@ -64,6 +65,7 @@ def _inputs(case: Case, seed: int) -> Inputs:
 
 @check
 def check_18_3(report: Report, prefix_attention: Attention) -> None:
+    plain = False  # whether the answer is right without a mask
     for case in CASES:
         with report.case(case.name):
             inputs = _inputs(case, report.seed())
@@ -74,7 +76,9 @@ def check_18_3(report: Report, prefix_attention: Attention) -> None:
             if not isinstance(got, (tuple, list)) or len(got) != 2:
                 report.fail("the result is no pair", task="Return `output` and `share`")
             output, share = got
-            task = MASK if inputs.mask is not None else OUTPUT
+            if case.scale > 1 and not report.failures and not output.isfinite().all():
+                report.fail("the output holds values that are not finite", OVERFLOW, task=LARGE)
+            task = MASK if plain and inputs.mask is not None else OUTPUT
             tolerance = 1e-4 if case.scale == 1 else 1e-3  # scores of several hundreds have fewer digits
             report.close(
                 "the output",
@@ -85,6 +89,7 @@ def check_18_3(report: Report, prefix_attention: Attention) -> None:
                 given=tuple(inputs),
                 task=task,
             )
+            plain = plain or inputs.mask is None
             report.close(
                 "the share of the prefix",
                 share.detach().double(),
@@ -131,9 +136,9 @@ def _memory(report: Report, prefix_attention: Attention) -> None:
 # ---- what is right, and likely mistakes --------------------------------------------------------------------------
 
 
-def _scores(q: Tensor, k: Tensor, P_K: Tensor, scaled: float | None = None) -> tuple[Tensor, Tensor]:
+def _scores(q: Tensor, k: Tensor, P_K: Tensor) -> tuple[Tensor, Tensor]:
     q, k, P_K = q.double(), k.double(), P_K.double()
-    scale = q.shape[-1] ** -0.5 if scaled is None else scaled
+    scale = q.shape[-1] ** -0.5
     return scale * q @ P_K.mT, scale * q @ k.mT
 
 
@@ -151,22 +156,33 @@ def _attended(
     P_V: Tensor,
     mask: Tensor | None,
     *,
-    scaled: float | None = None,
+    scaled: tuple[float, float] = (1.0, 1.0),
     masked: str = "text",
 ) -> tuple[Tensor, Tensor]:
-    """Output and share in float64. ``masked``: what the mask hides: the text, nothing, or shifted columns."""
-    to_prefix, to_text = _scores(q, k, P_K, scaled)
-    n = P_K.shape[1]
-    scores = torch.cat((to_prefix, to_text), -1)
-    hidden = torch.cat((torch.zeros_like(to_prefix, dtype=torch.bool), _hidden(mask, to_text)), -1)
-    if masked == "nothing" or (mask is None and masked != "text"):
-        hidden = torch.zeros_like(hidden)
+    """Output and share in float64.
+
+    Args:
+        scaled: what the scores of the prefix and those of the text are multiplied by, for a mistake.
+        masked: what the mask hides; only "text" is right.
+    """
+    scores = torch.cat([by * part for by, part in zip(scaled, _scores(q, k, P_K), strict=True)], -1)
+    n, width = P_K.shape[1], scores.shape[-1]
+    seen = torch.ones(len(q), k.shape[2], dtype=torch.bool) if mask is None else mask
+    columns = torch.nn.functional.pad(seen, (n, 0), value=True)[:, None, None, :]  # seen by every query
+    if masked == "nothing":
+        columns = torch.ones_like(columns)
     elif masked == "wrong end":
-        hidden = torch.cat((hidden[..., n:], hidden[..., :n]), -1)
-    elif masked == "prefix too":
-        hidden = hidden.clone()
-        hidden[..., :n] = True
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        columns = columns.roll(-n, -1)
+    elif masked == "prefix too" and mask is not None:
+        columns = columns & (torch.arange(width) >= n)
+    elif masked == "queries":
+        columns = seen[:, None, :, None] | (torch.arange(width) < n)
+    elif masked == "later":
+        columns = columns & torch.ones(scores.shape[2], width, dtype=torch.bool).tril(n)
+    if masked == "weights":
+        weights = scores.softmax(-1) * columns
+    else:
+        weights = scores.masked_fill(~columns, float("-inf")).softmax(-1)
     V = torch.cat((P_V.double().expand(len(q), -1, -1, -1), v.double()), 2)
     return weights @ V, weights[..., :n].sum(-1)
 
@@ -193,24 +209,52 @@ def _no_maximum(*given: Any) -> Tensor:
     return (w_p @ P_V.double() + w_t @ v.double()) / total
 
 
-OUTPUTS: dict[str, Callable[..., Tensor]] = {
+def _mistake(**settings: Any) -> Callable[..., Tensor]:
+    return lambda *given: _attended(*given, **settings)[0]
+
+
+def _by_root(power: float, of_text: bool = True) -> Callable[..., Tensor]:
+    """Scores multiplied by a power of the root of the size; those of the prefix alone unless ``of_text``."""
+
+    def program(*given: Any) -> Tensor:
+        by = given[0].shape[-1] ** (power / 2)
+        return _attended(*given, scaled=(by, by if of_text else 1.0))[0]
+
+    return program
+
+
+def _if_finite(program: Callable[..., Tensor]) -> Callable[..., Tensor | None]:
+    """A mistake that gives NaN, as where a sequence is all padding, says nothing about the answer."""
+
+    def finite(*given: Any) -> Tensor | None:
+        value = program(*given)
+        return value if value.isfinite().all() else None
+
+    return finite
+
+
+OVERFLOW = "the exponential of a score of some hundreds is infinite. Subtract the row's maximum first."
+OUTPUTS: dict[str, Callable[..., Tensor | None]] = {
     "when prefix and text each have a softmax of their own, and both results are added": _two_softmaxes,
     "when prefix and text each have a softmax of their own, and the mean of both is taken": lambda *given: (
         _two_softmaxes(*given) / 2
     ),
     "when each of the two parts is brought to a maximum of its own": _no_maximum,
     "when the prefix is left out": _without,
-    "when scores are not divided by the root of the size": lambda *given: _attended(*given, scaled=1.0)[0],
-    "when scores are divided by the size, and not by its root": lambda *given: _attended(
-        *given, scaled=1 / given[0].shape[-1]
-    )[0],
-    "when the mask is left out": lambda *given: _attended(*given, masked="nothing")[0],
-    "when the mask is lengthened at the wrong end": lambda *given: _attended(*given, masked="wrong end")[0],
-    "when the mask hides the prefix, too": lambda *given: _attended(*given, masked="prefix too")[0],
+    "when scores are not divided by the root of the size": _by_root(1),
+    "when the scores of the prefix are not divided by the root of the size": _by_root(1, of_text=False),
+    "when scores are divided by the size, and not by its root": _by_root(-1),
+    "when the mask is left out": _mistake(masked="nothing"),
+    "when the mask is lengthened at the wrong end": _mistake(masked="wrong end"),
+    "when the mask hides the prefix, too": _mistake(masked="prefix too"),
+    "when the mask hides queries in place of keys": _mistake(masked="queries"),
+    "when hidden tokens are taken out behind the softmax, and not in front of it": _mistake(masked="weights"),
+    "when a query does not see the text behind it": _mistake(masked="later"),
     "when keys and values of the prefix are exchanged": lambda q, k, v, P_K, P_V, mask: _attended(
         q, k, v, P_V, P_K, mask
     )[0],
 }
+OUTPUTS = {sentence: _if_finite(program) for sentence, program in OUTPUTS.items()}
 SHARES: dict[str, Callable[..., Tensor]] = {
     "when it is the share of the text": lambda *given: 1 - _attended(*given)[1],
     "when it is the mean of the weights, and not their sum": lambda *given: (

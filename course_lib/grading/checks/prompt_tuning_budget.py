@@ -13,7 +13,7 @@ Longest = Callable[["Shape", int, int, int, float], dict[str, int]]
 
 LINES = 200
 TARGET = "At most 200 lines of Python run in one call of `longest`, however many positions the model has."
-CACHE = "The text of each request has its keys and values in the cache."
+FITS = "the largest number of virtual tokens n that fits, for prompt tuning and for prefix tuning"
 POSITIONS = "n + `seq` may be at most `shape.positions`."
 NONE = "Where not even one virtual token fits, the number is 0."
 
@@ -77,7 +77,6 @@ def _case(report: Report, name: str, longest: Longest, given: tuple[Any, ...]) -
             report.fail(f"the result is {got!r}", task='Return a dict with the keys "prompt" and "prefix"')
         right = _right(*given)
         shape, *_, seq, _ = given
-        tight = shape.positions - seq in right.values()
         for method in ("prompt", "prefix"):
             report.equal(
                 f"the longest {method}",
@@ -85,9 +84,16 @@ def _case(report: Report, name: str, longest: Longest, given: tuple[Any, ...]) -
                 right[method],
                 mistakes={s: (lambda *g, m=method, p=p: p(*g)[m]) for s, p in MISTAKES.items()},
                 given=given,
-                task=POSITIONS if tight else NONE if not right[method] else CACHE,
+                task=_violated(got[method], right[method], shape.positions - seq),
             )
         report.at_most("lines of Python", max(lines, LINES), LINES, task=TARGET)
+
+
+def _violated(got: Any, right: int, most: int) -> str:
+    """The sentence of the task that speaks of this difference."""
+    if isinstance(got, (int, float)) and got > most:
+        return POSITIONS
+    return FITS if right else NONE
 
 
 def _lines_run(longest: Longest, given: tuple[Any, ...]) -> tuple[Any, int]:
@@ -116,25 +122,28 @@ def _right(
     both: int = 2,
     width: int | None = None,
     number: int = 2,
-    text: bool = True,
+    text: str = "requests",
     prompt_cache: str = "requests",
     prefix_cache: str = "tasks",
     files: str = "tasks",
     limited: bool = True,
     clamp: bool = True,
+    up: int = 0,
+    positions: int | None = None,
 ) -> dict[str, int]:
     width = shape.kv_heads * shape.head_size if width is None else width
     token = both * shape.layers * width * number
     many = {"tasks": tasks, "requests": requests, "none": 0, "both": tasks + requests, "one": 1}
-    left = int(room) - (requests * seq * token if text else 0)
+    left = int(room) - many[text] * seq * token
+    most = shape.positions - seq if positions is None else positions
     each = {
         "prompt": many[files] * shape.hidden * number + many[prompt_cache] * token,
         "prefix": many[prefix_cache] * token,
     }
     found = {}
     for method, size in each.items():
-        n = left // size
-        n = min(n, shape.positions - seq) if limited else n
+        n = (left + up * (size - 1)) // size
+        n = min(n, most) if limited else n
         found[method] = max(0, n) if clamp else n
     return found
 
@@ -147,7 +156,11 @@ MISTAKES: dict[str, Callable[..., dict[str, int]]] = {
     "when only keys count, and no values": _mistake(both=1),
     "when keys and values are as wide as `hidden`": lambda *given: _right(*given, width=given[0].hidden),
     "when a number takes 4 bytes": _mistake(number=4),
-    "when the text's own cache is left out": _mistake(text=False),
+    "when the text's own cache is left out": _mistake(text="none"),
+    "when the text of one request alone is kept": _mistake(text="one"),
+    "when the text is kept once for each task": _mistake(text="tasks"),
+    "when n is rounded up": _mistake(up=1),
+    "when positions limit n, and not n + `seq`": lambda *given: _right(*given, positions=given[0].positions),
     "when the prompt's keys and values are left out, and only its vectors count": _mistake(
         prompt_cache="none"
     ),

@@ -27,6 +27,7 @@ class Case(NamedTuple):
     size: int
     dropout: float = 0.0
     dtype: torch.dtype = torch.float32
+    training: bool = True  # the module's mode when it is folded
 
 
 CASES = (
@@ -34,7 +35,7 @@ CASES = (
     Case("1 layer, 1 head, 1 virtual token", 1, 4, 1, 1, 4),
     Case("2 layers, 3 heads of size 2, E of another width", 4, 10, 2, 3, 2),
     Case("dropout in the network, training mode", 4, 8, 2, 2, 4, dropout=0.5),
-    Case("double precision", 2, 6, 2, 2, 3, dtype=torch.float64),
+    Case("double precision, evaluation mode", 2, 6, 2, 2, 3, dtype=torch.float64, training=False),
 )
 
 
@@ -65,17 +66,20 @@ def _check(report: Report, case: Case, make: Callable[..., Any]) -> None:
         report.fail(f"it is a {type(prefix).__name__}, not a module", task="Write the module")
     if not case.dropout:
         _check_forward(report, case, prefix, seed)
-    prefix.train()
+    prefix.train(case.training)
     calls: list[int] = []
     network.register_forward_hook(lambda *_: calls.append(1))
     spare = _parts(case, seed)
     torch.manual_seed(seed)
     prefix.fold()
     calls.clear()
+    mode, other = ("training", "evaluation") if case.training else ("evaluation", "training")
     report.true(
-        bool(prefix.training), "it is in training mode still", "it is in evaluation mode after `fold()`",
+        bool(prefix.training) == case.training,
+        f"it is in {mode} mode still",
+        f"it is in {other} mode after `fold()`",
         task="its mode stays",
-    )  # fmt: skip
+    )
     found = _all(report, case, prefix)
     dropped = {
         "when dropout is on while it folds": lambda case: _split(case, _computed(case, spare, seed, True))
@@ -213,6 +217,13 @@ def _mistakes(parts: tuple[nn.Parameter, nn.Module]) -> dict[str, Callable[[Case
         shape = case.n, case.layers, 2, case.size, case.heads
         return out.view(shape).permute(1, 2, 4, 0, 3)
 
+    def head_first(case: Case, out: Tensor) -> Tensor:
+        shape = case.n, case.layers, case.heads, 2, case.size
+        return out.view(shape).permute(1, 3, 2, 0, 4)
+
+    def viewed(case: Case, out: Tensor) -> Tensor:
+        return out.reshape(case.layers, 2, case.heads, case.n, case.size)
+
     def not_moved(case: Case, out: Tensor) -> Tensor:
         per_layer = out.view(case.n, case.layers, -1).transpose(0, 1)
         return per_layer.reshape(case.layers, 2, case.heads, case.n, case.size)
@@ -225,6 +236,8 @@ def _mistakes(parts: tuple[nn.Parameter, nn.Module]) -> dict[str, Callable[[Case
         "when values come before keys": wrong(lambda case, out: _split(case, out).flip(1)),
         "when all keys come before all values, and layers after that": wrong(outermost),
         "when the place in the head comes before the head": wrong(sizes_first),
+        "when the head comes before key and value": wrong(head_first),
+        "when all numbers are viewed as `(layers, 2, heads, n, size)` without moving n": wrong(viewed),
         "when the numbers of one layer are viewed as `(2, heads, n, size)` without moving n": wrong(
             not_moved
         ),

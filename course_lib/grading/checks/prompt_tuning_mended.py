@@ -98,6 +98,7 @@ CASES = (
 
 @check
 def check_18_4(report: Report, mended_vectors: Vectors) -> None:
+    alone = False  # whether the answer is right for one sentence
     for name, lengths, n in CASES:
         with report.case(name):
             frozen, batch = Frozen(report.seed()), a_batch(lengths, n, report.seed())
@@ -121,8 +122,9 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
                 tolerance=1e-4,
                 mistakes=MISTAKES,
                 given=(frozen, batch),
-                task=VECTOR if len(lengths) == 1 else ALONE,
+                task=ALONE if alone else VECTOR,
             )
+            alone = True
             _gradient(report, frozen, batch, P, got)
             report.at_most("calls of `encode`", calls, 1, task=ONCE)
 
@@ -147,22 +149,30 @@ FAULTS = {
 
 
 def _vectors(
-    frozen: Frozen, batch: Batch, faults: frozenset[str], over: str = "text", hidden: bool = False
+    frozen: Frozen,
+    batch: Batch,
+    faults: frozenset[str],
+    over: str = "text",
+    hidden: bool = False,
+    divided_by: str | None = None,
+    all_seen: bool = False,
 ) -> Tensor:
     P, tokens, mask = batch
     many, n = len(tokens), len(P)
     rows = P.repeat_interleave(many, 0).view(many, n, -1) if ROWS in faults else P.expand(many, -1, -1)
     seen = F.pad(mask, (0, n) if END in faults else (n, 0), value=not hidden)
+    seen = torch.ones_like(seen) if all_seen else seen
     states = frozen.encode(torch.cat((rows, frozen.embed(tokens)), 1), seen)
     if MEAN in faults:
         return states.mean(1)
-    weights = {
+    columns = {
         "text": F.pad(mask, (n, 0), value=False),
         "all that is seen": F.pad(mask, (n, 0), value=True),
         "columns of text": F.pad(torch.ones_like(mask), (n, 0), value=False),
         "as many columns from the left": F.pad(mask, (0, n), value=False),
-    }[over].float()
-    return (states * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+    }
+    weights = columns[over].float()
+    return (states * weights[..., None]).sum(1) / columns[divided_by or over].sum(1, keepdim=True)
 
 
 def _sentence(faults: tuple[str, ...]) -> str:
@@ -181,5 +191,12 @@ MISTAKES: dict[str, Callable[[Frozen, Batch], Tensor]] = {
     "when the mean is taken at the first places, where the virtual tokens stand": _program(
         frozenset(), over="as many columns from the left"
     ),
+    "when the sum is divided by the number of columns, padding too": _program(
+        frozenset(), divided_by="columns of text"
+    ),
+    "when the sum is divided by a number that counts the virtual tokens, too": _program(
+        frozenset(), divided_by="all that is seen"
+    ),
+    "when padding is not hidden from `encode`": _program(frozenset(), all_seen=True),
     "when the mask hides the virtual tokens": _program(frozenset(), hidden=True),
 }

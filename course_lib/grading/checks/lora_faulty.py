@@ -91,6 +91,11 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "when everything is trained": {"trained": lambda name: True},
     "when the weights decay as AdamW does by default": {"decay": 0.01},
 }
+TRAINED = "Trained are $A$ and $B$ of every LoRA layer and the `classifier`, and nothing else."
+STEP = (
+    "A step is one forward in training mode, the mean cross entropy, one backward, and one update by "
+    "`torch.optim.AdamW` with `lr`, `weight_decay=0` and otherwise its defaults. Its gradients are those of one batch."
+)
 
 
 def _model(layers: int, classes: int) -> BertClassifier:
@@ -160,6 +165,7 @@ def _try(
     want = _right(start, data, steps, lr)
     trained = [name for name in want if "lora_" in name or name.startswith("classifier")]
     found = {name: p.detach().clone() for name, p in model.named_parameters()}
+    chosen = {name for name, p in model.named_parameters() if p.requires_grad}
     mistakes = (
         {s: _stacked(_right(start, data, steps, lr, **f), want) for s, f in MISTAKES.items()} if steps else {}
     )
@@ -170,14 +176,14 @@ def _try(
         tolerance=1e-6,
         mistakes=mistakes,
         given=(),
-        task="Trained are $A$ and $B$ of every LoRA layer and the `classifier`, and nothing else.",
+        task=STEP if chosen == set(trained) else TRAINED,
     )
     frozen = [n for n in before if not n.startswith("classifier") and n in found]
     report.true(
         all(torch.equal(found[n], before[n]) for n in frozen),
         "what is frozen is as it was",
         "a frozen parameter has other values",
-        task="Trained are $A$ and $B$ of every LoRA layer and the `classifier`, and nothing else.",
+        task=TRAINED,
     )
     _returned(report, model, got, trained)
 

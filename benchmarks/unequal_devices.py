@@ -1,0 +1,231 @@
+"""A planned split beside the even one on ranks of unequal speed, measured and predicted: training steps of a BERT.
+
+    python benchmarks/unequal_devices.py [--way galaxy] [--slowness 1,3] [--rounds 9]
+
+Ranks are slowed on purpose (``course_lib.runtime.slowed``): what a rank computes takes --base times its processor time,
+times its slowness. All ranks time the blocks of a layer for some shares. From these times the simulator plans a split.
+Then rounds follow: the blocks are timed again, and a step of the even split and one of the planned split are run. Each
+step is held against the prediction from the times of its own round, as the speed of a busy computer changes. Exits with
+1 where the median of these ratios is not within 15 % of 1 for the planned split, or where the planned split is faster
+than the even one by a factor that is more than 15 % away from the predicted one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import click
+import paired  # noqa: F401 (puts the project on the path)
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.models.bert import Bert, BertConfig
+from course_lib.runtime import launch
+from course_lib.runtime.slowed import slowed
+from course_lib.tensor_parallel.galaxy import apply_galaxy
+from simulator.inputs.galaxy import WAYS
+from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.shape import ModelShape
+from simulator.planner.layer_split import TIMED_AS, even_layer, plan_layer, price_layer
+from simulator.predict.shares import BLOCKS, ShareSeconds, measured_seconds
+
+WITHIN = 0.15
+HIDDEN, HEADS, LAYERS, BATCH, SEQUENCE, VOCAB = 256, 8, 2, 4, 128, 100
+COLUMNS, SIZE = 4 * HIDDEN, HIDDEN // HEADS
+SHAPE = ModelShape(LAYERS, HIDDEN, HEADS, VOCAB, SEQUENCE, dropout=False)
+SHARES = {"heads": (1, 4, 8), "columns": (128, 512, 1024), "positions": (16, 64, 128)}  # that are timed
+PAUSE = 0.03  # seconds between two timed calls: in the run, too, a rank sleeps in between
+
+
+def model() -> Bert:
+    torch.manual_seed(0)
+    return Bert(
+        BertConfig.tiny(
+            hidden_size=HIDDEN,
+            num_attention_heads=HEADS,
+            intermediate_size=COLUMNS,
+            num_hidden_layers=LAYERS,
+            max_position_embeddings=SEQUENCE,
+            vocab_size=VOCAB,
+        )
+    )
+
+
+# ---- what the planner is told: seconds of shares, and of messages -------------------------------------------
+
+
+def work_of(block: str, share: int) -> Callable[[], object]:
+    """Forward and backward of one block of a BERT layer, for a share of it."""
+    heads = share if block == "attention" else HEADS
+    columns = share if block == "mlp" else COLUMNS
+    own = share if BLOCKS[block] == "positions" else SEQUENCE
+    norm, up, down = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, columns), nn.Linear(columns, HIDDEN)
+    query, key, value = (nn.Linear(HIDDEN, heads * SIZE) for _ in range(3))
+    output = nn.Linear(heads * SIZE, HIDDEN)
+    x = torch.randn(BATCH, own, HIDDEN, requires_grad=True)
+    others = torch.randn(
+        2, BATCH, heads, SEQUENCE - own, SIZE, requires_grad=True
+    )  # keys and values of other ranks
+
+    def forward() -> Tensor:
+        if block == "connection":
+            return norm(x + x)
+        if block.startswith("mlp"):
+            return down(F.gelu(up(x)))
+        q, k, v = (project(x).unflatten(-1, (heads, SIZE)).transpose(1, 2) for project in (query, key, value))
+        if own < SEQUENCE:
+            k, v = (torch.cat(both, dim=2) for both in zip((k, v), others, strict=True))
+        return output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    return lambda: forward().sum().backward()
+
+
+def ends_of_the_model() -> Callable[[], object]:
+    """What is no layer: the embedding and the loss."""
+    embeddings, tokens = model().embeddings, torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
+    return lambda: embeddings(tokens).square().mean().backward()
+
+
+def processor_seconds(work: Callable[[], object], calls: int) -> float:
+    seconds = []
+    for _ in range(calls):
+        time.sleep(PAUSE)
+        start = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - start)
+    return statistics.median(seconds)
+
+
+class Timed:
+    """The blocks that a way has, ready to be timed on this rank."""
+
+    def __init__(self, way: str) -> None:
+        kinds = {TIMED_AS[block.partition("_")[0], placed] for block, placed in WAYS[way].items()}
+        self.work = {(kind, n): work_of(kind, n) for kind in sorted(kinds) for n in SHARES[BLOCKS[kind]]}
+        self.ends = ends_of_the_model()
+
+    def __call__(self, calls: int = 3) -> tuple[dict[str, dict[int, float]], float]:
+        """(block -> share -> seconds, seconds of what is no layer)."""
+        points: dict[str, dict[int, float]] = {}
+        for (kind, n), work in self.work.items():
+            points.setdefault(kind, {})[n] = processor_seconds(work, calls)
+        return points, processor_seconds(self.ends, calls)
+
+
+def mean_of_ranks(timed: list[tuple[dict, float]]) -> tuple[dict[str, dict[int, float]], float]:
+    points = {
+        kind: {n: statistics.fmean(points[kind][n] for points, _ in timed) for n in shares}
+        for kind, shares in timed[0][0].items()
+    }
+    return points, statistics.fmean(ends for _, ends in timed)
+
+
+def what_the_planner_is_told(mesh: DeviceMesh, way: str) -> tuple[Link, tuple[dict, float]]:
+    torch.set_num_threads(1)
+    return measured_link(mesh), Timed(way)(7)
+
+
+def measured_link(mesh: DeviceMesh) -> Link:
+    """Latency and bandwidth from the fastest of several exchanges of a small and of a large message."""
+    fastest = []
+    for elements in (1, BATCH * SEQUENCE * HIDDEN):
+        sent, received, seconds = torch.zeros(elements), torch.zeros(elements), []
+        for _ in range(15):
+            dist.barrier()
+            start = time.perf_counter()
+            p, me = mesh.size(), dist.get_rank()
+            operations = [
+                dist.P2POp(dist.isend, sent, (me + 1) % p),
+                dist.P2POp(dist.irecv, received, (me - 1) % p),
+            ]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+            seconds.append(time.perf_counter() - start)
+        fastest.append(statistics.median(seconds))
+    rate = 4 * BATCH * SEQUENCE * HIDDEN / max(fastest[1] - fastest[0], 1e-6)
+    return Link(fastest[0], rate)
+
+
+# ---- the run ------------------------------------------------------------------------------------------------
+
+
+def run(
+    mesh: DeviceMesh, way: str, shares: list[dict[str, list[int]]], factors: list[float], rounds: int
+) -> tuple[list[tuple[dict, float]], list[list[float]]]:
+    """(this rank's times of blocks, seconds of the steps of each split), one entry a round."""
+    torch.set_num_threads(1)
+    models = [apply_galaxy(model(), mesh, way, **lists) for lists in shares]
+    tokens = torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
+    timed, timer = [], Timed(way)
+    times: list[list[float]] = [[] for _ in shares]
+    for turn in range(rounds + 1):
+        timed.append(timer())
+        for which in range(len(models)) if turn % 2 else reversed(range(len(models))):
+            models[which].zero_grad()
+            dist.barrier()
+            start = time.perf_counter()
+            with slowed(factors[dist.get_rank()]):
+                models[which](tokens).square().mean().backward()
+            dist.barrier()
+            times[which].append(time.perf_counter() - start)
+    return timed[1:], [seconds[1:] for seconds in times]
+
+
+@click.command(help=__doc__)
+@click.option("--way", type=click.Choice(list(WAYS)), default="galaxy", show_default=True)
+@click.option("--slowness", default="1,3", show_default=True, help="Of each rank.")
+@click.option(
+    "--base", default=16.0, show_default=True, help="How much slower than this computer slowness 1 is."
+)
+@click.option("--rounds", default=9, show_default=True)
+def main(way: str, slowness: str, base: float, rounds: int) -> None:
+    factors = [base * float(text) for text in slowness.split(",")]
+    mesh = {"tp": len(factors)}
+    told = launch(what_the_planner_is_told, mesh=mesh, args=(way,), timeout=None)
+    link = told[0][0]
+    device = Hardware("here", 1e12, float("inf"), 1e10, link, link)
+
+    def seconds_from(timed: list[tuple[dict, float]]) -> tuple[ShareSeconds, float]:
+        points, ends = mean_of_ranks(timed)
+        return measured_seconds(points, factors), ends * max(factors)
+
+    question = SHAPE, [device] * len(factors), way
+    timed, _ = seconds_from([of_rank for _, of_rank in told])
+    shares = [split(*question, seconds=timed).shares for split in (even_layer, plan_layer)]
+    found = launch(run, mesh=mesh, args=(way, shares, factors, rounds), timeout=None)
+    steps = found[0][1]
+    predicted: list[list[float]] = [[], []]
+    for of_round in zip(*(timed for timed, _ in found), strict=True):
+        timed, ends = seconds_from(list(of_round))
+        for lists, seconds in zip(shares, predicted, strict=True):
+            seconds.append(LAYERS * price_layer(*question, **lists, seconds=timed).seconds + ends)
+
+    ratios = [[s / p for s, p in zip(*both, strict=True)] for both in zip(steps, predicted, strict=True)]
+    for name, lists, real, expected, ratio in zip(
+        ("even", "planned"), shares, steps, predicted, ratios, strict=True
+    ):
+        print(
+            f"{name} {lists}: predicted {1e3 * statistics.median(expected):.0f} ms, measured "
+            f"{1e3 * statistics.median(real):.0f} ms; ratios {' '.join(f'{r:.2f}' for r in sorted(ratio))}"
+        )
+    gains = [statistics.median(a / b for a, b in zip(*sides, strict=True)) for sides in (predicted, steps)]
+    print(f"the planned step is {gains[1]:.2f} times as fast as the even one; predicted {gains[0]:.2f}")
+    missed = False
+    for what, ratio in (
+        ("planned step, measured / predicted", statistics.median(ratios[1])),
+        ("how much faster than the even step, measured / predicted", gains[1] / gains[0]),
+    ):
+        met = abs(ratio - 1) <= WITHIN
+        missed |= not met
+        print(f"{what}: {ratio:.2f}; target 0.85 to 1.15: {'met' if met else 'MISSED'}")
+    sys.exit(missed)
+
+
+if __name__ == "__main__":
+    main()

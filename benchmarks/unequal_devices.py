@@ -138,6 +138,9 @@ def measured_link(mesh: DeviceMesh) -> Link:
         sent, received, seconds = torch.zeros(elements), torch.zeros(elements), []
         for _ in range(15):
             dist.barrier()
+            time.sleep(
+                PAUSE / 3
+            )  # in the run, too, ranks sleep before a message, and wake up one after the other
             start = time.perf_counter()
             p, me = mesh.size(), dist.get_rank()
             operations = [

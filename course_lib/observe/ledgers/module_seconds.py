@@ -6,7 +6,6 @@ import copy
 import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -24,11 +23,12 @@ class ModuleSeconds(NamedTuple):
 
 
 def module_seconds(model: nn.Module, *inputs: Any, repeats: int = 5) -> dict[str, ModuleSeconds]:
-    """Seconds of every module by its dotted name, the median of ``repeats`` steps after one that is not counted.
+    """Seconds of every module by its dotted name, in the median of ``repeats`` steps after one that is not counted.
 
-    A step is ``model(*inputs)`` and the backward of the sum of all that it returns. Forward is the time from the call
-    of a module to its return. Backward is the time of all autograd nodes that the module's forward has made. On a GPU
-    the device is waited for around each of them, so nothing overlaps, and the parts add up.
+    All figures are of one step: the one in the middle, when the steps are ordered by their time. A step is
+    ``model(*inputs)`` and the backward of the sum of all that it returns. Forward is the time from the call of a module
+    to its return. Backward is the time of all autograd nodes that the module's forward has made. On a GPU the device is
+    waited for around each of them, so nothing overlaps, and the parts add up.
 
     Args:
         model: any module; it stays as it is (a copy runs, in the same mode).
@@ -44,11 +44,9 @@ def module_seconds(model: nn.Module, *inputs: Any, repeats: int = 5) -> dict[str
         for _ in range(repeats + 1):
             model.zero_grad()
             steps.append(_one_step(model, inputs))
-    found = {}
-    for name, _ in model.named_modules():
-        halves = zip(*((forward[name], backward[name]) for forward, backward in steps[1:]), strict=True)
-        found[name] = ModuleSeconds(*map(median, halves))
-    return found
+    steps = sorted(steps[1:], key=lambda step: step[0][""] + step[1][""])
+    forward, backward = steps[len(steps) // 2]
+    return {name: ModuleSeconds(forward[name], backward[name]) for name, _ in model.named_modules()}
 
 
 def _one_step(model: nn.Module, inputs: tuple) -> tuple[Counter[str], Counter[str]]:

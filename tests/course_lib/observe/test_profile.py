@@ -41,13 +41,11 @@ def test_figures_of_a_bert():
 def test_seconds_of_modules_are_inside_those_of_the_model():
     found = module_seconds(ResNet18(num_classes=10, width=8), torch.zeros(2, 3, 32, 32), repeats=3)
     for name, seconds in found.items():
-        assert seconds.forward >= 0
-        assert seconds.backward >= 0, name
-    parts = [found[name] for name in found if name and "." not in name]
-    # Medians of each part by itself; what is between the parts takes time, too.
-    assert 0.2 * found[""].forward < sum(p.forward for p in parts) < 2 * found[""].forward
-    assert 0.2 * found[""].backward < sum(p.backward for p in parts) < 2 * found[""].backward
-    assert found["layer1"].backward > 0
+        inside = [found[n] for n in found if n and n.rpartition(".")[0] == name and n != name]
+        assert seconds.forward >= sum(part.forward for part in inside) >= 0, name
+        assert seconds.backward >= sum(part.backward for part in inside) * (1 - 1e-9), name
+    for name in ("", "conv1", "layer1", "fc"):
+        assert min(found[name]) > 0
 
 
 def test_a_model_on_meta_is_counted_as_on_the_cpu():

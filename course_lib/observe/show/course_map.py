@@ -48,7 +48,7 @@ CHAPTERS = {
     "14": Chapter("context_parallel", ("04", "15")),
     "15": Chapter("flash_attention", ("02", "08"), 40),
     "16": Chapter("paged_attention", ("02", "15"), 35),
-    "17": Chapter("lora_and_adapters", ("02", "03")),
+    "17": Chapter("lora_and_adapters", ("02", "03"), 40),
     "18": Chapter("prompt_tuning", ("17",), 35),
     "19": Chapter("gradient_compression", ("05",)),
     "20": Chapter("elastic_training", ("06",)),

@@ -58,4 +58,4 @@ def test_the_map_shows_points_and_names_what_builds_on_what():
 
 def test_paths_count_the_hours_of_written_chapters():
     assert "3.8" in repr(course_paths())  # 35 + 35 + 40 + 40 + 40 + 40 minutes
-    assert "(17)" in repr(course_paths())
+    assert "(21)" in repr(course_paths())

@@ -15,12 +15,14 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.kv_cache import KVCache
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, padding_mask, see_itself
+from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import current_device, launch
 from course_lib.runtime.world import preload
 from course_lib.tensor_parallel.full_tensors import full_gradients, full_state_dict
 from course_lib.tensor_parallel.galaxy import apply_galaxy
+from course_lib.tensor_parallel.gather_and_multiply import gather_and_multiply
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute
@@ -279,10 +281,21 @@ def refused(mesh):
     return sentences
 
 
+def tiles(mesh):
+    """This rank's spans of the product with gathered tokens, forward and backward."""
+    lengths = (4, 2)
+    x = torch.ones(1, lengths[mesh.get_local_rank()], 3, device=current_device(), requires_grad=True)
+    weight = torch.ones(5, 3, device=current_device(), requires_grad=True)
+    with record_timeline() as log:
+        gather_and_multiply(lengths, mesh.get_group(), x, weight, None).sum().backward()
+    spans = [s for s in gather_timeline(log, mesh.get_group()).spans if s.rank == mesh.get_local_rank()]
+    return sorted((s.start, s.end, s.name) for s in spans)
+
+
 def mixes_dropout_and_refusals(mesh):
     ways = product(WAYS, (None, "selective", "full"))
     dropped = {(way, recompute): with_dropout(mesh, way, recompute) for way, recompute in ways}
-    return every_mix(mesh), dropped, refused(mesh), adapters_between_two_layouts(mesh)
+    return every_mix(mesh), dropped, refused(mesh), adapters_between_two_layouts(mesh), tiles(mesh)
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +312,7 @@ def test_every_mix_of_placements_equals_one_device(of_two_ranks):
 
 
 def test_an_adapter_behind_a_block_works_on_what_the_connection_reads(of_two_ranks):
-    for *_, differences in of_two_ranks:
+    for *_, differences, _ in of_two_ranks:
         assert [max(d.values()) < 1e-9 for d in differences] == [True, True]
 
 
@@ -316,8 +329,18 @@ def test_ranks_drop_alike_what_both_have_and_recomputation_drops_the_same_again(
                 assert furthest(again[1], gradients) < 1e-12, (way, recompute)
 
 
+def test_a_tile_is_multiplied_while_the_next_one_is_passed_on(of_two_ranks):
+    for rank, (*_, spans) in enumerate(of_two_ranks):
+        names = [name for *_, name in spans]
+        other = 1 - rank
+        assert names == ["tile passed on", f"tile {rank}", f"tile {other}", "tile passed on", f"tile {rank}"]
+        for passing, multiplied in ((spans[0], spans[1]), (spans[3], spans[4])):  # forward, backward
+            assert passing[0] <= multiplied[0]
+            assert multiplied[1] <= passing[1]
+
+
 def test_what_cannot_be_done_is_refused_in_a_sentence(of_two_ranks):
-    for _, _, sentences, _ in of_two_ranks:
+    for _, _, sentences, *_ in of_two_ranks:
         assert sentences["short"].startswith("sequence: 2 ranks cannot share 1 tokens: give longer sequences")
         assert sentences["heads"].startswith(
             "heads must be 2 whole numbers, one a rank, that add up to 8, not"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from course_lib.train.cli import _read, main
 from course_lib.train.config import TASKS, read_config, shipped
 
-SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--sequence", "16", "--global-batch", "4"]
+SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--sequence", "64", "--global-batch", "4"]
 
 
 def job_of(*words):

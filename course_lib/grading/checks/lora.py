@@ -110,7 +110,8 @@ def _try_layer(report: Report, kind: type[nn.Module], case: Case) -> None:
         layer(x).detach().double(),
         _output(x, before, layer.A.detach(), torch.zeros_like(layer.B), case),
         tolerance=tolerance,
-        mistakes=starts | WRONG,
+        # In bfloat16 a wrong start is rounded by more than the tolerance, so no program gives exactly what comes out.
+        mistakes=None if case.dtype == torch.bfloat16 else starts | WRONG,
         given=given,
         task="At the start the layer gives what `base` gives",
     )

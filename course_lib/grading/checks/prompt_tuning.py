@@ -125,7 +125,7 @@ def _compare(report: Report, case: Case, given: tuple[Tensor, Tensor, Tensor], g
 def _trained(report: Report, P: Tensor, embeddings: Tensor) -> None:
     upstream = torch.ones_like(embeddings).cumsum(0)  # another one for each sequence
     if not embeddings.requires_grad:
-        report.fail("backward does not reach `P`", task="Backward reaches `P`.")
+        report.fail("backward does not reach `P`", task="backward reaches `P`.")
     (embeddings * upstream).sum().backward()
     sequences = len(embeddings)
     want = torch.full_like(P, sequences * (sequences + 1) / 2)
@@ -134,7 +134,7 @@ def _trained(report: Report, P: Tensor, embeddings: Tensor) -> None:
         P.grad,
         want,
         mistakes={"when only the first sequence has the trained prompt": torch.ones_like(P)},
-        task="Backward reaches `P`.",
+        task="backward reaches `P`.",
     )
 
 

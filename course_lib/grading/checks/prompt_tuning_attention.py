@@ -15,7 +15,7 @@ Attention = Callable[..., tuple[Tensor, Tensor]]
 
 OUTPUT = "`output` is attention over the n keys and values of the prefix and those of the text together"
 SHARE = "`share` is the sum of the weights that a query gives to the prefix"
-MASK = "A token of text is hidden from all queries where `mask` is false. The prefix is never hidden."
+MASK = "A token of text is hidden from all queries where `mask` is false, and the prefix is never hidden."
 LARGE = "They may be large, several hundreds."
 ALIVE = "At most 6 · batch · heads · seq · (n + seq + size) numbers of 4 bytes are alive at once."
 
@@ -106,19 +106,19 @@ def check_18_3(report: Report, prefix_attention: Attention) -> None:
 def _gradients(report: Report, inputs: Inputs, own: list[Tensor], output: Tensor) -> None:
     upstream = torch.arange(output.numel(), dtype=output.dtype).view_as(output) / output.numel()
     if not output.requires_grad:
-        report.fail("backward reaches neither `P_K` nor `P_V`", task="Backward reaches `P_K` and `P_V`.")
+        report.fail("backward reaches neither `P_K` nor `P_V`", task="backward reaches `P_K` and `P_V`.")
     (output * upstream).sum().backward()
     P_K, P_V = (x.double().requires_grad_() for x in inputs[3:5])
     (_attended(*inputs[:3], P_K, P_V, inputs.mask)[0] * upstream.double()).sum().backward()
     for name, got, want in (("P_K", own[3].grad, P_K.grad), ("P_V", own[4].grad, P_V.grad)):
         if got is None:
-            report.fail(f"`{name}` has no gradient", task="Backward reaches `P_K` and `P_V`.")
+            report.fail(f"`{name}` has no gradient", task="backward reaches `P_K` and `P_V`.")
         report.close(
             f"the gradient of `{name}`",
             got.double(),
             want,
             tolerance=1e-3 * max(1.0, inputs.q.abs().max().item()),
-            task="Backward reaches `P_K` and `P_V`.",
+            task="backward reaches `P_K` and `P_V`.",
         )
 
 

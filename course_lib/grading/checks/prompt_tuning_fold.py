@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from course_lib.grading.report import Report, check
 
 ORDER = "Its last dimension has the order layer, key before value, head, place in the head."
-SHAPE = "`forward(layer)` returns P_K and P_V of that layer, each `(heads, n, size)`."
+SHAPE = "`forward(layer)` returns P_K and P_V of that layer, each `(heads, n, size)`"
 FOLDED = "After `fold()`, `forward(layer)` returns what it returned before in evaluation mode"
 STILL = "It can be trained further"
 HELD = "After `fold()`, `parameters()` and `state_dict()` hold no more than layers · 2 · n · heads · size numbers."
@@ -129,7 +129,7 @@ def _check_forward(report: Report, case: Case, prefix: nn.Module, seed: int) -> 
     )
     if not found.requires_grad:
         report.fail(
-            "backward reaches neither `E` nor the network", task="Backward reaches `E` and the network."
+            "backward reaches neither `E` nor the network", task="backward reaches `E` and the network."
         )
     upstream = torch.ones_like(found).flatten().cumsum(0).view_as(found) / found.numel()
     (found * upstream).sum().backward()
@@ -138,12 +138,12 @@ def _check_forward(report: Report, case: Case, prefix: nn.Module, seed: int) -> 
     if sum(p.numel() for p in theirs) != sum(p.numel() for p in (spare[0], *spare[1].parameters())):
         report.fail(
             "`E` and the network are not the module's parameters, or got no gradient",
-            task="Backward reaches `E` and the network.",
+            task="backward reaches `E` and the network.",
         )
     total = sum(p.grad.double().square().sum() for p in theirs).sqrt()
     want = sum(p.grad.double().square().sum() for p in (spare[0], *spare[1].parameters())).sqrt()
     report.close(
-        "the norm of all gradients", total, want, tolerance=1e-4, task="Backward reaches `E` and the network."
+        "the norm of all gradients", total, want, tolerance=1e-4, task="backward reaches `E` and the network."
     )
     prefix.zero_grad()
 

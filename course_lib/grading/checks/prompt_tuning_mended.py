@@ -110,7 +110,7 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
                 shape = tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__
                 report.fail(
                     f"the result is {shape}, expected a tensor {(len(lengths), 32)}",
-                    task="Return `(batch, d)`.",
+                    task="Return `(batch, d)`",
                 )
             if not (own[0].equal(batch.tokens) and own[1].equal(batch.mask)):
                 report.fail("`tokens` or `mask` has changed", task="`tokens` and `mask` stay as they are.")
@@ -131,11 +131,11 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
 
 def _gradient(report: Report, frozen: Frozen, batch: Batch, P: Tensor, got: Tensor) -> None:
     if not got.requires_grad:
-        report.fail("backward does not reach `P`", task="Backward reaches `P`.")
+        report.fail("backward does not reach `P`", task="Backward reaches `P`")
     got.square().sum().backward()
     own = batch.P.clone().requires_grad_()
     _vectors(frozen, Batch(own, batch.tokens, batch.mask), frozenset()).square().sum().backward()
-    report.close("the gradient of `P`", P.grad, own.grad, tolerance=1e-3, task="Backward reaches `P`.")
+    report.close("the gradient of `P`", P.grad, own.grad, tolerance=1e-3, task="Backward reaches `P`")
 
 
 # ---- what is right, and the faults -------------------------------------------------------------------------------

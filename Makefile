@@ -4,7 +4,8 @@
 # make setup      only the environment in .venv       make clean      remove it
 
 PYTHON ?= python3
-# One more than the two cores of a small machine: a test often waits, for ranks or for a browser.
+# One more than the two cores of a small machine: a test often waits, for ranks or for a browser. What runs on one
+# worker together, and what begins first, tests/conftest.py says.
 WORKERS ?= 3
 BIN := .venv/bin
 NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \

@@ -2,17 +2,72 @@
 
 A shell starts ``make test &`` with SIGINT ignored. Python leaves it so, every process that a test starts inherits it,
 and a test that interrupts one would wait in vain.
+
+With pytest-xdist, this file also says what one worker runs in one go (a unit), and which units begin first.
 """
 
+import re
 import signal
+from collections import Counter
+
+import pytest
 
 import course_lib  # noqa: F401  before any test imports Triton, for which it chooses the interpreter
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The longest units begin first: one that begins last keeps one worker busy while the others have nothing left to do.
+# The two files that drive a browser are kept apart. What is not named here follows, files of many tests first.
+BEGIN = (
+    "tests/browser/test_first_contact.py",
+    "tests/course_lib/train/test_ends.py",
+    "tests/course_lib/grading/test_grade.py",
+    "tests/wrong_answers/",
+    "tests/browser/test_pictures.py",
+    "tests/course_lib/runtime/",
+    "tests/course_lib/test_",
+    "tests/course_lib/tensor_parallel/",
+)
+ANSWERS = "tests/wrong_answers/test_answers.py"
+
 
 def pytest_addoption(parser):
     parser.addoption(
         "--draw", default="0", help="other inputs for the answers in tests/wrong_answers: 1, 2, …"
     )
+
+
+def unit(nodeid):
+    """What runs on one worker together with this test: its file; the answers to exercises, chapter by chapter."""
+    path, _, name = nodeid.partition("::")
+    chapter = re.search(r"\[(\d\d)[._]", name) if path == ANSWERS else None
+    return f"{path} {chapter[1]}" if chapter else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """``--dist loadfile`` with the units above, in the order that the workers have collected."""
+    if config.getvalue("dist") not in ("loadfile", "loadgroup"):
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadUnits(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return unit(nodeid)
+
+    config.option.loadscopereorder = False
+    return LoadUnits(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not hasattr(config, "workerinput"):  # without xdist: as they stand in the folders
+        return
+    tests = Counter(unit(item.nodeid) for item in items)
+
+    def place(item):
+        name = unit(item.nodeid)
+        begins = next((i for i, start in enumerate(BEGIN) if name.startswith(start)), len(BEGIN))
+        return begins, -tests[name], name
+
+    items.sort(key=place)

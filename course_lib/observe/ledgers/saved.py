@@ -93,6 +93,9 @@ def _fake(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
             for p in model.parameters()
             if p.is_meta
         }
+    for p in model.parameters():  # three times as quick as to let deepcopy clone each of them
+        if type(p) is nn.Parameter and not p.is_meta:
+            moved[id(p)] = mode.from_tensor(p)
     with FakeCopyMode(mode):
         return copy.deepcopy(model, moved)
 

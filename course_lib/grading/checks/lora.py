@@ -156,7 +156,7 @@ def _parts(report: Report, layer: nn.Module, base: nn.Linear, case: Case) -> Non
         trained == {"A", "B"} and not any(p.requires_grad for p in base.parameters()),
         "A and B are trained, and nothing else",
         f"trained are {', '.join(sorted(trained)) or 'none'}",
-        task="Trained are `A` and `B` and nothing else: the parameters of `base` are frozen.",
+        task="Only `A` and `B` are trained: the parameters of `base` are frozen.",
     )
 
 
@@ -213,5 +213,5 @@ def _count_layer(report: Report, kind: type[nn.Module]) -> None:
             "when B A is computed first, and then multiplied by x": 2 * dense + product,
             "when W0 + B A is computed, and then multiplied by x": dense + product,
         },
-        task="no more than the FLOPs of `base`, A and B for the tokens at hand",
+        task="The matrix products of forward take no more FLOPs than those with $W_0$, `A` and `B`",
     )

@@ -91,7 +91,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "when everything is trained": {"trained": lambda name: True},
     "when the weights decay as AdamW does by default": {"decay": 0.01},
 }
-TRAINED = "Trained are $A$ and $B$ of every LoRA layer and the `classifier`, and nothing else."
+TRAINED = "Only $A$ and $B$ of every LoRA layer and the `classifier` are trained."
 STEP = (
     "A step is one forward in training mode, the mean cross entropy, one backward, and one update by "
     "`torch.optim.AdamW` with `lr`, `weight_decay=0` and otherwise its defaults. Its gradients are those of one batch."
@@ -205,7 +205,7 @@ def _returned(report: Report, model: BertClassifier, got: Any, trained: list[str
             "when the classifier is not saved": sorted(n for n in trained if n.startswith("classifier"))
         },
         given=(),
-        task="It has what was trained.",
+        task="The dict holds all trained parameters.",
     )
     report.true(
         all(torch.equal(got[n].detach(), parameters[n].detach()) for n in trained),

@@ -141,7 +141,7 @@ def check_17_3(report: Report, kept_bytes: Callable[[list[Layer], int, int], int
                 measured(layers, rank, tokens),
                 mistakes=MISTAKES,
                 given=(layers, rank, tokens),
-                task="Return the **bytes** that autograd keeps for backward from a forward of `tokens` tokens in fp32",
+                task="Return how many **bytes** autograd keeps for backward. Forward gets `tokens` tokens in fp32",
             )
     with report.case("three layers of 64 to 64"):
         layers = [(64, 64, "nothing"), (64, 64, "lora"), (64, 64, "nothing")]

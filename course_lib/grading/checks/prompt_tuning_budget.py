@@ -13,7 +13,7 @@ Longest = Callable[["Shape", int, int, int, float], dict[str, int]]
 
 LINES = 200
 TARGET = "At most 200 lines of Python run in one call of `longest`, however many positions the model has."
-FITS = "the largest number of virtual tokens n that fits, for prompt tuning and for prefix tuning"
+FITS = "it finds the largest number n of virtual tokens that fits, once for prompt tuning and once for prefix tuning"
 POSITIONS = "n + `seq` may be at most `shape.positions`."
 NONE = "Where not even one virtual token fits, the number is 0."
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from course_lib.grading.report import Report, check
 
-ORDER = "Its last dimension has the order layer, key before value, head, place in the head."
+ORDER = (
+    "The last dimension of the result holds one layer after another: first a layer's keys, then its values"
+)
 SHAPE = "`forward(layer)` returns P_K and P_V of that layer, each `(heads, n, size)`"
 FOLDED = "After `fold()`, `forward(layer)` returns what it returned before in evaluation mode"
 STILL = "It can be trained further"

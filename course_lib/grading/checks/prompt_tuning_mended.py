@@ -18,7 +18,7 @@ Vectors = Callable[
 ]
 
 VECTOR = "The vector of a sentence is the mean of the hidden states at its own tokens"
-ALONE = "It is the same whichever sentences stand in the batch beside it."
+ALONE = "It does not depend on the other sentences of the batch."
 ONCE = "`encode` is called once, however many sentences there are."
 
 

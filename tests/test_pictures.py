@@ -34,6 +34,8 @@ from simulator.plots.cut_matrices import plot_cut_mlp
 from simulator.plots.masks import plot_masks
 from simulator.plots.parts import plot_parts
 from simulator.plots.picture import smallest_text
+from simulator.plots.states import Arrow, plot_states
+from simulator.plots.useful_time import plot_useful_time
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
 
@@ -135,6 +137,14 @@ def drawn() -> Iterator[tuple[str, Picture]]:
     yield "before and after", plot_before_after(reduce_scatter=traced(ring, 4))
     net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     yield "cut matrices", plot_cut_mlp()
+    gpus = [8 * 4**i for i in range(8)]
+    falling = {"saved often": [1 - i / 20 for i in range(8)], "saved rarely": [1 - i / 8 for i in range(8)]}
+    yield "useful time", plot_useful_time(falling, gpus, marked=(8192, "one run"))
+    arrows = [
+        Arrow("open", "sealed", "time is over", (0.5, 0.8), 0.3),
+        Arrow("sealed", "open", "one leaves", (0.5, 0.2), 0.3),
+    ]
+    yield "states", plot_states({"open": (0.15, 0.5), "sealed": (0.85, 0.5)}, arrows)
     yield "network", draw(net, torch.zeros(4, 8), depth=2)
 
 

@@ -27,6 +27,10 @@ COLOURS = {
     "reduce-scatter": ("#6b4c9a", "#6b4c9a"),
     "all-reduce": ("#1f7a6d", "#1f7a6d"),
     "update": ("#4d4d4d", "#4d4d4d"),
+    "detect": ("#cc6a26", "#cc6a26"),
+    "re-form": ("#9cc9ee", "#9cc9ee"),
+    "restore": ("#e8c547", "#e8c547"),
+    "catch up": ("#143f30", "#143f30"),
     "other": ("#b9b9b9", "#b9b9b9"),
 }
 KINDS = {
@@ -36,6 +40,7 @@ KINDS = {
     "forward": "forward",
     "backward": "backward",
 }
+RECOVERY = "detect|re-form|restore|catch up"  # how ranks go on after a failure (chapter 20)
 IDLE = "#f0f0f0"
 INK = "#222222"
 NUMBER = 8.4  # points: 11.2 px in a notebook
@@ -210,7 +215,9 @@ def category(name: str) -> str:
     """What a span is, from its name: the key of its colour."""
     if " + " in name:
         return "forward + backward"
-    if match := re.match(r"([FBW])(?:\d| )|(forward|backward|send|all-gather|reduce-scatter|update)\b", name):
+    if match := re.match(
+        rf"([FBW])(?:\d| )|(forward|backward|send|all-gather|reduce-scatter|update|{RECOVERY})\b", name
+    ):
         return KINDS.get(match[1] or match[2], match[2])
     return "all-reduce" if re.match("bucket|all-reduce", name) else "other"
 

@@ -40,13 +40,16 @@ from simulator.plots.picture import smallest_text
 from simulator.plots.plans import plot_plans
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import plot_timeline
+from simulator.plots.useful_time import plot_useful_time
 from simulator.predict import (
     attention_io,
+    checkpoint_interval,
     collective_time,
     collective_traffic,
     finetuning,
     flops,
     galaxy_traffic,
+    goodput,
     kernel_time,
     kv_cache,
     layer_time,
@@ -93,6 +96,27 @@ CALLS = {
     },
     CacheHistory: {"slots": 8, "steps": (), "waiting": ()},
     CACHE.use: {"steps": [0, 1]},
+    checkpoint_interval.young: {"cost": 30.0, "mtbf": 9000.0},
+    checkpoint_interval.daly: {"cost": 30.0, "mtbf": 9000.0},
+    checkpoint_interval.lost_share: {
+        "interval": 600.0,
+        "cost": 30.0,
+        "restart": 60.0,
+        "mtbf": 9000.0,
+        "behind": 9.0,
+    },
+    checkpoint_interval.useful_share: {"interval": 600.0, "cost": 30.0, "restart": 60.0, "mtbf": 9000.0},
+    goodput.ReportedRun: {"gpus": 64, "days": 3.0, "failures": 2},
+    goodput.simulate_run: {
+        "days": 2.0,
+        "mtbf": 9000.0,
+        "interval": 600.0,
+        "cost": 30.0,
+        "restart": 60.0,
+        "seed": 1,
+        "behind": 9.0,
+    },
+    partial(plot_useful_time, {"a way to run": [0.9, 0.8]}): {"gpus": [8, 16]},
     serving.Arrival: {"prompt": 3, "new_tokens": 2, "step": 1},
     serving.blocks_for: {"tokens": 3, "block_size": 2},
     serving.power_of_two: {"tokens": 3},
@@ -407,6 +431,8 @@ ELSEWHERE = {
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
     "Shares": "an answer of deal_shares, which checks the numbers",
+    "plot_states, Arrow": "places in a drawing, which are only drawn",
+    "GoodputRun": "an answer of simulate_run",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "LayerSplit, StageSplit": "answers of the planner",
     "cost, fits, check_fits, lacking": "of shares that were dealt out",

@@ -66,16 +66,16 @@ class Execution(Timeline):
         # A frozen dataclass by inheritance, so plain assignment is closed.
         vars(self).update(schedule=schedule, starts=starts, ends=ends, sends=sends, blocking=blocking)
         pairs = schedule.overlapped if together else ()
-        vars(self).update(_pairs=pairs or [frozenset()] * schedule.ranks)
+        vars(self).update(pairs=pairs or [frozenset()] * schedule.ranks)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Made when they are first asked for: a large schedule is simulated faster than it is spelled out."""
         spans = []
         for rank, actions in enumerate(self.schedule.actions):
-            if self._pairs[rank]:
+            if self.pairs[rank]:
                 spans += [
-                    self._span(rank, at) for at in range(len(actions)) if at - 1 not in self._pairs[rank]
+                    self._span(rank, at) for at in range(len(actions)) if at - 1 not in self.pairs[rank]
                 ]
             else:
                 names = map(self.schedule.span_name, actions)
@@ -86,10 +86,10 @@ class Execution(Timeline):
         return tuple(sorted(spans + [self._send(send) for send in self.sends]))
 
     def _span(self, rank: int, at: int) -> Span:
-        at -= at - 1 in self._pairs[rank]
+        at -= at - 1 in self.pairs[rank]
         actions = self.schedule.actions[rank]
         name = self.schedule.span_name(actions[at])
-        if at in self._pairs[rank]:
+        if at in self.pairs[rank]:
             name += " + " + self.schedule.span_name(actions[at + 1])
         return Span(rank, "compute", name, self.starts[rank][at], self.ends[rank][at])
 
@@ -135,7 +135,7 @@ class Execution(Timeline):
     def _suppliers(self, rank: int, at: int) -> list[Node]:
         """What this action gets from other ranks, and when it is there."""
         found = []
-        for position in (at, at + 1) if at in self._pairs[rank] else (at,):
+        for position in (at, at + 1) if at in self.pairs[rank] else (at,):
             for output in inputs_of(self.schedule, self.schedule.actions[rank][position]):
                 maker = self._made[output]
                 if maker[0] != rank:
@@ -157,7 +157,7 @@ class Execution(Timeline):
             if previous := self._sent[rank, at][1]:
                 held.append(Node(previous[3], True, *previous[:2]))
         else:
-            at -= at - 1 in self._pairs[rank]
+            at -= at - 1 in self.pairs[rank]
             if at:
                 held.append(Node(self._end((rank, at - 1)), False, rank, at - 1))
             if self.blocking and (rank, at - 1) in self._sent:

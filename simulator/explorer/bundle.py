@@ -1,0 +1,94 @@
+"""The page's files as one script and one style sheet, and as one HTML file that needs nothing else.
+
+There is no build step. The scripts are ES modules of a few hundred lines, which a browser or node can also load as
+they are. Here they are put one behind the other, each behind those that it imports, without their imports and exports.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from graphlib import TopologicalSorter
+from html import escape
+from pathlib import Path
+
+from simulator.explorer.question import Question
+from simulator.plots.timeline import COLOURS
+
+PAGE = Path(__file__).with_name("page")
+IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
+FUNCTION = re.compile(r"^export (?:async )?function (\w+)", re.MULTILINE)
+CONSTANTS = re.compile(r"^export const (.*)$", re.MULTILINE)  # one or several, each with a value
+KINDS = {"forward": "forward", "backward": "backward", "weights": "weight gradients"}  # in CSS: in COLOURS
+HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+html {{ color-scheme: light dark; }}
+body {{ margin: 0; padding: 12px 16px; background: #ffffff; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #1b1b1d; }} }}
+{style}</style>
+</head>
+<body>
+<noscript>This page draws with JavaScript, which is switched off here.</noscript>
+<main></main>
+<script type="module">
+{script}
+start(document.querySelector("main"), {question});
+</script>
+</body>
+</html>
+"""
+
+
+@cache
+def script(main: str = "main") -> str:
+    """All modules that ``main`` needs, in one script, each in a scope of its own; ``main``'s exports are its names."""
+    parts: dict[str, str] = {}
+    needs: dict[str, list[str]] = {}
+    todo = [main]
+    while todo:
+        name = todo.pop()
+        if name not in parts:
+            text = (PAGE / f"{name}.js").read_text(encoding="utf-8")
+            needs[name] = [other for _, other in IMPORT.findall(text)]
+            parts[name] = _in_its_scope(name, text)
+            todo += needs[name]
+    order = [parts[name] for name in TopologicalSorter(needs).static_order()]
+    return "\n".join(["const modules = {};", *order, f"const {_exported(parts[main])} = modules.{main};"])
+
+
+def _in_its_scope(name: str, text: str) -> str:
+    constants = [found for line in CONSTANTS.findall(text) for found in re.findall(r"(?:^|, )(\w+) = ", line)]
+    exported = ", ".join(constants + FUNCTION.findall(text))
+    body = IMPORT.sub(r"const \1 = modules.\2;", text)
+    body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
+    return f"modules.{name} = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();"
+
+
+def _exported(part: str) -> str:
+    return part.rsplit("return ", 1)[1].split(";", 1)[0]
+
+
+@cache
+def style() -> str:
+    """The style sheet, with the colours of the still pictures."""
+    colours = "".join(
+        f"--{name}: {COLOURS[kind][0]}; --{name}-last: {COLOURS[kind][1]}; " for name, kind in KINDS.items()
+    )
+    return f".explorer {{ {colours}}}\n" + (PAGE / "style.css").read_text(encoding="utf-8")
+
+
+def widget_script() -> str:
+    """The script as anywidget loads it: an ES module that exports ``render``."""
+    return script() + "\nexport default { render };\n"
+
+
+def standalone(question: Question, title: str = "Pipeline explorer") -> str:
+    """One HTML file that computes and draws in the browser, without Python and without a network."""
+    data = json.dumps(question.as_dict()).replace("<", "\\u003c")
+    return HTML.format(title=escape(title), style=style(), script=script(), question=data)

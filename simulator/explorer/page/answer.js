@@ -1,0 +1,96 @@
+// What is drawn, computed in the page: simulator/explorer/question.py and answer.py once more, without Python.
+
+import { simulate } from "./engine.js";
+import { addBytes } from "./memory.js";
+import { CHUNKS, makeSchedule, range } from "./schedules.js";
+
+const MOST_FORWARDS = 70000;
+const RECOMPUTE = ["none", "full"];
+
+/** The actions of a question's schedule with their times and bytes. Throws an Error of one sentence. */
+export function answer(question) {
+  check(question);
+  const schedule = makeSchedule(question.schedule, question.ranks, question.microbatches, question.chunks);
+  return answerFor(schedule, question);
+}
+
+/** The same for a schedule that is given. */
+export function answerFor(schedule, question) {
+  const v = schedule.chunks, full = question.recompute === "full", stages = range(schedule.ranks * v);
+  const each = (value) => stages.map(() => value);
+  const run = simulate(schedule, {
+    forward: each(question.forward / v),
+    backwardInput: each((question.backward_input + (full ? question.forward : 0)) / v),
+    backwardWeight: each(question.backward_weight / v),
+    transfer: question.transfer,
+    together: question.together === null ? null : question.together / v,
+    speeds: question.speeds ?? range(schedule.ranks).map(() => 1),
+  });
+  const whole = question.saved / v, saved = full ? whole * question.checkpoint : whole;
+  return addBytes(run, each(saved), each(whole - saved), each(whole * question.kept));
+}
+
+/** Refuses what cannot be drawn, in the words of question.py. */
+function check(question) {
+  oneOf("schedule", question.schedule, Object.keys(CHUNKS));
+  for (const name of ["ranks", "microbatches"]) atLeastOne(name, question[name]);
+  const chunks = checkedChunks(question.schedule, question.chunks);
+  const forwards = question.ranks * question.microbatches * chunks;
+  if (forwards > MOST_FORWARDS) {
+    throw new Error(`ranks x microbatches x chunks must be at most ${MOST_FORWARDS} here, not ${forwards}`);
+  }
+  for (const name of ["forward", "backward_input", "backward_weight", "transfer", "saved"]) {
+    notNegative(name, question[name]);
+  }
+  if (question.forward + question.backward_input + question.backward_weight === 0) {
+    throw new Error("forward, backward input and backward weight must not all be 0");
+  }
+  if (question.together !== null) notNegative("together", question.together);
+  checkSpeeds(question.speeds, question.ranks);
+  oneOf("recompute", question.recompute, RECOMPUTE);
+  for (const name of ["kept", "checkpoint"]) {
+    notNegative(name, question[name]);
+    if (question[name] > 1) refuse(name, "between 0 and 1", question[name]);
+  }
+}
+
+function checkedChunks(name, v) {
+  if (v !== null) atLeastOne("chunks", v);
+  const only = CHUNKS[name];
+  if (v === null || v === only) return only;
+  if (name === "interleaved-1f1b") return v;
+  if (only === 2) throw new Error(`${name} takes exactly 2 chunks a rank, one for each side of the V, not ${v}`);
+  const others = "for more take interleaved-1f1b, zb-v or dualpipe-v";
+  throw new Error(`${name} has ${only} chunk a rank, not ${v}: ${others}`);
+}
+
+function checkSpeeds(speeds, ranks) {
+  const good = (speed) => typeof speed === "number" && speed > 0 && speed < Infinity;
+  if (speeds === null || (Array.isArray(speeds) && speeds.length === ranks && speeds.every(good))) return;
+  refuse("speeds", `${ranks} positive numbers, one a rank`, speeds);
+}
+
+function oneOf(name, value, accepted) {
+  if (!accepted.includes(value)) throw new Error(`${name} must be one of ${accepted.join(", ")}, not ${value}`);
+}
+
+function atLeastOne(name, value) {
+  if (!(Number.isInteger(value) && value >= 1)) refuse(name, "a whole number of at least 1", value);
+}
+
+function notNegative(name, value) {
+  if (!(typeof value === "number" && value >= 0 && value < Infinity)) {
+    refuse(name, "a number of at least 0", value);
+  }
+}
+
+function refuse(name, accepted, value) {
+  throw new Error(`${name.replaceAll("_", " ")} must be ${accepted}, not ${asPython(value)}`);
+}
+
+/** A value as Python's sentences show it. */
+function asPython(value) {
+  if (typeof value === "string") return `'${value}'`;
+  if (Array.isArray(value)) return `[${value.map(asPython).join(", ")}]`;
+  return value === null ? "None" : String(value);
+}

@@ -1,0 +1,123 @@
+// One run as the reader sees it: numbers, timeline, bytes, and a sentence about what is in focus.
+
+import { criticalPath, nameOf } from "./causes.js";
+import { drawBytes } from "./bytes.js";
+import { drawTimeline, pointAt } from "./timeline.js";
+import { explainAction, explainGap } from "./sentences.js";
+import { h } from "./dom.js";
+import { human, percent, short } from "./scale.js";
+import { paletteOf } from "./palette.js";
+import { heldAt, summaryOf } from "./summary.js";
+import { stopAt } from "./stops.js";
+import { W } from "./schedules.js";
+
+const HELP = "Arrow keys go from action to action and from rank to rank. Space runs the play head. " +
+  "Plus, minus and 0 zoom; Page up and Page down move. C shows the critical path. Escape ends a choice.";
+
+/** The drawing; onView is called when the reader zooms, so that a second drawing can follow. */
+export function makeDrawing() {
+  const numbers = h("p", { class: "numbers", "aria-live": "polite" });
+  const timeline = h("canvas", { class: "timeline", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline. ${HELP}` });
+  const bytes = h("canvas", { class: "bytes", role: "img" });
+  const said = h("p", { class: "said", "aria-live": "polite" });
+  const legend = h("ul", { class: "legend" });
+  const element = h("div", { class: "drawing" }, numbers,
+    h("h4", {}, "Who does what"), legend, timeline, said, h("h4", {}, "Bytes alive"), bytes);
+  const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, capacity: null };
+  let frame = null, queued = false, path = null;
+
+  const draw = () => {
+    queued = false;
+    const { run, summary } = state, width = element.clientWidth;
+    if (!run || !width) return;
+    const palette = paletteOf(element), view = { ...state, end: summary.end };
+    if (state.path && !path) path = criticalPath(run);
+    frame = drawTimeline(timeline, run, palette, width, { ...view, marked: state.path ? path : null });
+    const below = drawBytes(bytes, run, summary, palette, width, view);
+    describe(timeline, frame);
+    describe(bytes, below);
+    element.dispatchEvent(new CustomEvent("drawn"));
+  };
+  const redraw = () => {
+    if (!queued) queued = requestAnimationFrame(draw) > 0;
+  };
+  const say = (sentence) => {
+    if (said.textContent !== sentence) said.textContent = sentence;
+  };
+  const sayWhatIsChosen = () => {
+    const { run, chosen } = state;
+    if (!chosen) return say(state.head === null ? "Point at an action or a gap, or choose one with the arrow keys." : holders(state));
+    say(chosen.gap ? explainGap(run, chosen.gap) : explainAction(run, chosen.at));
+  };
+
+  new ResizeObserver(redraw).observe(element);
+  return {
+    element, timeline, bytes, state, redraw,
+    /** Draw another run. The part of time that is shown stays whole. */
+    show(run) {
+      path = null;
+      Object.assign(state, { run, summary: summaryOf(run), chosen: null, head: null });
+      Object.assign(state, { from: 0, to: state.summary.end || 1 });
+      numbers.replaceChildren(...numbersOf(run, state.summary));
+      legend.replaceChildren(...legendOf(run));
+      bytes.setAttribute("aria-label", bytesInWords(run, state.summary));
+      sayWhatIsChosen();
+      redraw();
+    },
+    change(values) {
+      Object.assign(state, values);
+      sayWhatIsChosen();
+      redraw();
+    },
+    /** What lies below a point of the timeline. */
+    stopBelow(event) {
+      const box = timeline.getBoundingClientRect(), y = event.clientY - box.top;
+      const point = frame && pointAt(frame, event.clientX - box.left, y);
+      return point && stopAt(state.run, point.rank, point.time, (y / frame.row) % 1 > 0.5);
+    },
+    timeAt: (event) => frame.time.invert(event.clientX - timeline.getBoundingClientRect().left),
+  };
+}
+
+/** Where things are drawn, for whoever reads the drawing back: tests, and scripts of a page. */
+function describe(canvas, { left, right, row, from, to }) {
+  Object.assign(canvas.dataset, { left, right, row, from, to });
+}
+
+function numbersOf(run, { makespan, bubble, internal, heaviest }) {
+  const number = (name, value, title) => h("span", { class: "number", title }, h("b", { "data-number": name }, value), ` ${name}`);
+  return [
+    number("makespan", short(makespan), "from the first start to the last end"),
+    number("bubble", percent(bubble), "idle time / total time of all ranks"),
+    number("without fill and drain", percent(internal), "every rank timed from its own start to its own end"),
+    number(`most bytes, on rank ${heaviest.rank}`, human(heaviest.peak), "the largest peak of all ranks"),
+  ];
+}
+
+/** What the colours mean; the number in a box is the microbatch. */
+function legendOf(run) {
+  const split = run.kind.includes(W);
+  const entries = [["forward", "F, forward"], ["backward", split ? "B, backward (for the input where W comes later)" : "B, backward"]];
+  if (split) entries.push(["weights", "W, backward for the weights"]);
+  entries.push(["idle", "idle"]);
+  const items = entries.map(([name, text]) => h("li", {}, h("span", { class: `swatch ${name}` }), text));
+  const more = [run.chunks > 1 && "paler: a later chunk", run.paired.includes(1) && "half a row each: at once"].filter(Boolean);
+  return [...items, ...more.map((text) => h("li", {}, text))];
+}
+
+function bytesInWords(run, { ranks, heaviest }) {
+  const at = heaviest.peakAt < 0 ? "" : ` at ${nameOf(run, heaviest.peakAt)}`;
+  const others = ranks.length > 16 ? "" : ` Peaks of the ranks: ${ranks.map((row) => human(row.peak)).join(", ")}.`;
+  return `Bytes alive over time. Rank ${heaviest.rank} holds the most: ${human(heaviest.peak)}${at}.${others}`;
+}
+
+/** Who holds what at the play head. */
+function holders({ run, head }) {
+  const ranks = [...Array(Math.min(run.ranks, 8)).keys()].map((rank) => {
+    const { bytes, microbatches } = heldAt(run, rank, head);
+    const which = [...new Set(microbatches.map(([, i]) => i))].sort((a, b) => a - b);
+    const listed = which.length > 6 ? `${which.length} microbatches` : which.join(", ");
+    return `rank ${rank} holds ${which.length ? `${human(bytes)} (${listed})` : human(bytes)}`;
+  });
+  return `At ${short(head)}: ${ranks.join("; ")}${run.ranks > 8 ? "; …" : ""}.`;
+}

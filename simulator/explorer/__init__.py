@@ -13,6 +13,7 @@ from typing import Any
 from simulator.explorer.answer import answer_for
 from simulator.explorer.bundle import standalone
 from simulator.explorer.question import Question
+from simulator.inputs.checks import at_least
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.execution import Execution
 from simulator.pipeline.schedules import make_schedule
@@ -38,6 +39,7 @@ class Explorer:
 
     def iframe(self, height: int = 900) -> str:
         """The page as an ``<iframe srcdoc>``, for a static page or a notebook without a kernel."""
+        at_least(1, height=height)
         page = escape(self.html(), quote=True)
         title = "Pipeline explorer"
         return f'<iframe title="{title}" width="100%" height="{height}" style="border: 0" srcdoc="{page}"></iframe>'
@@ -88,4 +90,6 @@ def explore(schedule: str = "1f1b", ranks: int = 4, microbatches: int = 8, **val
     Raises:
         ValueError: a value is wrong, in one sentence.
     """
-    return Explorer(Question.of({"schedule": schedule, "ranks": ranks, "microbatches": microbatches, **values}))
+    return Explorer(
+        Question.of({"schedule": schedule, "ranks": ranks, "microbatches": microbatches, **values})
+    )

@@ -36,9 +36,7 @@ class Answer:
 
 def answer(question: Question) -> Answer:
     """Simulate what the question describes."""
-    schedule = make_schedule(
-        question.schedule, question.ranks, question.microbatches, question.chunks_a_rank
-    )
+    schedule = make_schedule(question.schedule, question.ranks, question.microbatches, question.chunks_a_rank)
     return answer_for(schedule, question)
 
 

@@ -82,7 +82,9 @@ class Question:
         """
         known = {field.name for field in fields(cls)}
         if unknown := sorted(values.keys() - known):
-            raise ValueError(f"there is nothing called {unknown[0]!r}: choose from {', '.join(sorted(known))}")
+            raise ValueError(
+                f"there is nothing called {unknown[0]!r}: choose from {', '.join(sorted(known))}"
+            )
         return cls(**values)
 
     def as_dict(self) -> dict[str, Any]:

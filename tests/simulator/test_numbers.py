@@ -15,6 +15,8 @@ from math import inf, nan
 import pytest
 
 import simulator
+from simulator.explorer import Explorer, explore
+from simulator.explorer.question import Question
 from simulator.inputs.chunks import chunk_sizes, proportional_chunks
 from simulator.inputs.galaxy import Shares, deal_shares
 from simulator.inputs.hardware import Hardware, Link
@@ -80,6 +82,22 @@ WHOLE_MODEL = {"shape": GPT2, "plan": PLAN, "rank": 1}
 
 # Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
 CALLS = {
+    Question: {
+        "ranks": 2,
+        "microbatches": 4,
+        "chunks": 1,
+        "forward": 1.0,
+        "backward_input": 1.0,
+        "backward_weight": 1.0,
+        "transfer": 0.1,
+        "together": 2.0,
+        "speeds": [1.0, 0.5],
+        "saved": 1e9,
+        "kept": 0.5,
+        "checkpoint": 0.5,
+    },
+    explore: {"ranks": 2, "microbatches": 4},
+    Explorer(Question()).iframe: {"height": 900},
     chunk_sizes: {"elements": 10, "parts": 3},
     proportional_chunks: {"elements": 10, "shares": [7.0, 1.0]},
     Shares((1, 1), (2, 2), (1, 1)).tokens: {"length": 4},
@@ -428,6 +446,7 @@ ELSEWHERE = {
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
+    "bytes_around": "of one rank, for replay and for the explorer, which check its numbers",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
     "Shares": "an answer of deal_shares, which checks the numbers",

@@ -134,8 +134,8 @@ def test_a_sentence_says_what_an_action_waits_for_and_keeps(page):
         "It keeps 1 GB alive until B0 ends at 12."
     )
     assert (
-        "B0 on rank 0: backward of microbatch 0 in stage 0, from 10 to 12. It waited for B0 of rank 1, which ended at 10. "
-        "Its end frees 1 GB."
+        "B0 on rank 0: backward of microbatch 0 in stage 0, from 10 to 12. It waited for B0 of rank 1, which ended "
+        "at 10. Its end frees 1 GB."
     ) in said
     split = page[QUESTIONS.index(Question("zb-h1", 3, 7, **UNEVEN, kept=0.4))]["said"]
     assert any("400 MB of them stay until W0 ends at" in sentence for sentence in split)

@@ -1,0 +1,68 @@
+"""Read a drawing of the explorer back from its pixels, and hold it to the simulator's numbers."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Frame, Locator, Page
+
+from simulator.explorer import Explorer
+from simulator.explorer.question import Question
+from simulator.plots.timeline import COLOURS, IDLE
+
+KINDS = {"F": "forward", "B": "backward", "BW": "backward", "W": "weight gradients"}
+# The colours at some points of a canvas, in its own pixels as it is shown.
+PIXELS = """(canvas, points) => {
+  const scale = canvas.width / canvas.getBoundingClientRect().width, pen = canvas.getContext("2d");
+  return points.map(([x, y]) => "#" + [...pen.getImageData(Math.round(x * scale), Math.round(y * scale), 1, 1).data]
+    .slice(0, 3).map(value => value.toString(16).padStart(2, "0")).join(""));
+}"""
+FRAME = "canvas => Object.fromEntries(Object.entries(canvas.dataset).map(([name, value]) => [name, Number(value)]))"
+
+
+def wait_until_drawn(view: Page | Frame, question: Question) -> Locator:
+    """The timeline's canvas, once it shows this question as a whole."""
+    end = Explorer(question).execution().end
+    view.locator("canvas.timeline[data-to]").wait_for()
+    view.wait_for_function(
+        "end => Math.abs(document.querySelector('canvas.timeline').dataset.to - end) < 1e-9 * end", arg=end
+    )
+    return view.locator("canvas.timeline")
+
+
+def wrong_boxes(canvas: Locator, question: Question) -> list[str]:
+    """Actions and gaps whose place does not show their colour: a sentence for each. Schedules of one chunk a rank."""
+    execution, frame = Explorer(question).execution(), canvas.evaluate(FRAME)
+    pixels_a_unit = (frame["right"] - frame["left"]) / (frame["to"] - frame["from"])
+    sides = []  # what, its rank, where, its colour
+    for rank, actions in enumerate(execution.schedule.actions):
+        for action, start, end in zip(actions, execution.starts[rank], execution.ends[rank], strict=True):
+            sides.append((f"{action}", rank, start, end, COLOURS[KINDS[action.kind]][0]))
+    for rank, start, end, cause in execution.idle_gaps():
+        sides.append((f"gap, since {cause}", rank, start, end, IDLE))
+    points = []
+    for _, rank, start, end, _ in sides:
+        y = rank * frame["row"] + 3  # above the number
+        for inside in (start + 2.5 / pixels_a_unit, end - 2.5 / pixels_a_unit):
+            points.append([frame["left"] + (inside - frame["from"]) * pixels_a_unit, y])
+    found = canvas.evaluate(PIXELS, points)
+    wrong = []
+    for k, (what, rank, start, end, colour) in enumerate(sides):
+        for seen in found[2 * k : 2 * k + 2]:
+            if seen != colour:
+                wrong.append(f"{what}, rank {rank}, {start} to {end}: {seen} and not {colour}")
+    return wrong
+
+
+def drawn_bytes(canvas: Locator, rank: int, times: list[float]) -> list[float]:
+    """How high the bytes of a rank stand at these times, as a part of the row: read from the pixels."""
+    frame = canvas.evaluate(FRAME)
+    size = (frame["right"] - frame["left"]) / (frame["to"] - frame["from"])
+    heights = []
+    for time in times:
+        x, bottom = frame["left"] + (time - frame["from"]) * size, (rank + 1) * frame["row"] - 2
+        column = canvas.evaluate(PIXELS, [[x, bottom - k] for k in range(int(frame["row"]) - 2)])
+        background = canvas.evaluate(PIXELS, [[frame["left"] - 3, bottom]])[0]
+        filled = next(
+            (k for k, colour in enumerate(column) if colour in (background, "#000000")), len(column)
+        )
+        heights.append(filled / (frame["row"] - 4))
+    return heights

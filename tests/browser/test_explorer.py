@@ -1,0 +1,186 @@
+"""The explorer in a real browser: what is drawn after a slider has moved is what the engine says, pixel by pixel."""
+
+from dataclasses import replace
+
+import nbformat
+import pytest
+from drawn import drawn_bytes, wait_until_drawn, wrong_boxes
+from nbformat.v4 import new_code_cell, new_notebook
+from notebook_page import PANEL, command, open_page, wait_for_kernel
+
+from course_lib.grading.build import METADATA
+from simulator.explorer import Explorer, explore
+from simulator.explorer.question import Question
+from simulator.predict.memory_over_time import replay
+
+pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
+FIRST = Question("1f1b", 4, 8, transfer=0.25)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    Explorer(FIRST).save(path)
+    return path
+
+
+@pytest.fixture
+def opened(browser, file):
+    """The standalone page, freshly opened; nothing may be asked of a network, and nothing may go wrong in silence."""
+    page = browser.new_page(viewport={"width": 1100, "height": 1000})
+    page.set_default_timeout(60_000)
+    page.asked, page.failed = [], []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("pageerror", lambda error: page.failed.append(str(error)))
+    page.goto(file.as_uri())
+    wait_until_drawn(page, FIRST)
+    yield page
+    assert page.failed == []
+    assert [url for url in page.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page.close()
+
+
+def number(view, name):
+    return view.locator(f"[data-number='{name}']").inner_text()
+
+
+def test_every_box_is_where_python_says(opened):
+    canvas = wait_until_drawn(opened, FIRST)
+    assert wrong_boxes(canvas, FIRST) == []
+    slider = opened.get_by_label("microbatches, slider")
+    slider.focus()
+    for m in (9, 10):
+        slider.press("ArrowRight")
+        question = replace(FIRST, microbatches=m)
+        assert wrong_boxes(wait_until_drawn(opened, question), question) == []
+    opened.get_by_label("schedule").select_option("zb-h1")
+    opened.get_by_label("W, backward for the weights", exact=True).fill("0.5")
+    opened.get_by_label("speeds of the ranks").fill("1, 1, 0.5, 1")
+    question = replace(question, schedule="zb-h1", backward_weight=0.5, speeds=[1, 1, 0.5, 1])
+    assert wrong_boxes(wait_until_drawn(opened, question), question) == []
+    execution = Explorer(question).execution()
+    assert number(opened, "makespan") == f"{execution.makespan:.4g}"
+    assert number(opened, "bubble") == f"{100 * execution.bubble():.1f} %"
+
+
+def test_the_bytes_are_those_of_the_replay(opened):
+    opened.get_by_label("schedule").select_option("zb-h1")
+    opened.get_by_label("part of it that W needs", exact=True).fill("0.5")
+    question = replace(FIRST, schedule="zb-h1", kept=0.5)
+    wait_until_drawn(opened, question)
+    opened.wait_for_function(
+        "() => document.querySelector('canvas.bytes').ariaLabel.includes('holds the most')"
+    )
+    execution = Explorer(question).execution()
+    histories = replay(execution, question.saved, question.saved * question.kept)
+    most = max(history.peak.bytes for history in histories)
+    for rank in (0, 2):
+        times = [execution.end * (k + 0.37) / 12 for k in range(12)]
+        found = drawn_bytes(opened.locator("canvas.bytes"), rank, times)
+        wanted = [histories[rank].at(time).total / most for time in times]
+        assert found == pytest.approx(wanted, abs=0.06)  # two pixels of a row
+
+
+def test_a_wrong_value_is_answered_in_its_place(opened):
+    field = opened.get_by_label("ranks", exact=True)
+    field.fill("four")
+    alert = opened.locator(".control.ranks [role=alert]")
+    alert.get_by_text("Ranks must be a whole number of at least 1, not 'four'.").wait_for()
+    assert field.get_attribute("aria-invalid") == "true"
+    field.fill("3")
+    question = replace(FIRST, ranks=3)
+    assert wrong_boxes(wait_until_drawn(opened, question), question) == []
+    assert alert.inner_text() == ""
+    opened.get_by_label("speeds of the ranks").fill("1, 2")
+    opened.locator(".control.speeds [role=alert]").get_by_text("Speeds must be 3 positive numbers").wait_for()
+    assert opened.locator(".error:not(:empty)").count() == 1
+
+
+def test_the_keyboard_reaches_everything(opened):
+    reached = set()
+    for _ in range(60):
+        opened.keyboard.press("Tab")
+        reached.add(
+            opened.evaluate("() => document.activeElement.className || document.activeElement.tagName")
+        )
+    assert {"timeline", "play", "SUMMARY", "SELECT"} <= reached
+    canvas, said = opened.locator("canvas.timeline"), opened.locator(".said")
+    canvas.focus()
+    for key, sentence in [
+        ("ArrowRight", "F0 on rank 0: forward of microbatch 0"),
+        ("ArrowRight", "F1 on rank 0"),
+        ("ArrowDown", "rank 1 waits for F0 of rank 0"),
+        ("ArrowRight", "F0 on rank 1"),
+        ("End", "rank 1 has finished"),
+        ("Home", "rank 1 waits for F0 of rank 0. Its message arrives at 1.25, and then F0 starts."),
+    ]:
+        canvas.press(key)
+        said.get_by_text(sentence).wait_for()
+    canvas.press("+")
+    opened.wait_for_function("() => Number(document.querySelector('canvas.timeline').dataset.to) < 20")
+    canvas.press("0")
+    wait_until_drawn(opened, FIRST)
+    canvas.press("c")
+    opened.locator("button[aria-pressed=true]").get_by_text("Critical path").wait_for()
+    canvas.press("Escape")
+    canvas.press(" ")
+    opened.get_by_role("button", name="Pause").wait_for()
+    said.get_by_text("rank 0 holds").wait_for()
+    canvas.press(" ")
+    opened.get_by_role("button", name="Play").wait_for()
+
+
+def test_pointing_at_a_gap_says_why_it_exists(opened):
+    canvas, execution = opened.locator("canvas.timeline"), Explorer(FIRST).execution()
+    frame, box = canvas.evaluate("canvas => ({...canvas.dataset})"), canvas.bounding_box()
+    gap = max((g for g in execution.idle_gaps() if "waits" in g.cause), key=lambda g: g.end - g.start)
+    left, right, row, to = (float(frame[name]) for name in ("left", "right", "row", "to"))
+    middle = left + (gap.start + gap.end) / 2 * (right - left) / to
+    opened.mouse.move(box["x"] + middle, box["y"] + (gap.rank + 0.5) * row)
+    opened.locator(".said").get_by_text(gap.cause).wait_for()
+
+
+def test_tables_say_the_same(opened):
+    opened.locator("summary").press("Enter")
+    table = opened.locator("table").first
+    table.wait_for()
+    rows = table.locator("tbody tr").all_inner_texts()
+    execution = Explorer(FIRST).execution()
+    assert len(rows) == 4
+    for rank, row in enumerate(rows):
+        assert f"{execution.busy(rank):.4g}" in row.split("\t")
+    opened.get_by_label("rank whose actions are listed").select_option("2")
+    opened.locator("caption", has_text="Rank 2").wait_for()
+    longest = max((g for g in execution.idle_gaps() if g.rank == 2), key=lambda g: g.end - g.start)
+    assert longest.cause in opened.locator("table").nth(1).inner_text()
+
+
+def test_dark_and_narrow_and_inside_of_another_page(browser):
+    page = browser.new_page(viewport={"width": 700, "height": 900}, color_scheme="dark")
+    page.set_content(f"<body style='background: #111'>{explore(transfer=0.25).iframe()}</body>")
+    frame = page.locator("iframe").element_handle().content_frame()
+    canvas = wait_until_drawn(frame, FIRST)
+    assert frame.locator(".explorer").get_attribute("data-theme") == "dark"
+    assert all("#f0f0f0" in wrong for wrong in wrong_boxes(canvas, FIRST)), (
+        "only idle time has another colour"
+    )
+    assert frame.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut"
+    page.close()
+
+
+def test_in_jupyterlab_python_computes(page, lab):
+    source = "from simulator.explorer import explore\nexplore('1f1b', ranks=4, microbatches=8, transfer=0.25)"
+    notebook = new_notebook(cells=[new_code_cell(source)], metadata=METADATA)
+    nbformat.write(notebook, lab.root / "notebooks" / "95_explorer.ipynb")
+    open_page(page, lab, "notebooks/95_explorer.ipynb")
+    wait_for_kernel(page)
+    command(page, "notebook:run-all-cells")
+    assert wrong_boxes(wait_until_drawn(page, FIRST), FIRST) == []
+    assert page.locator(f"{PANEL} .explorer-still").is_hidden()
+    page.get_by_label("schedule").select_option("gpipe")
+    question = replace(FIRST, schedule="gpipe")
+    assert wrong_boxes(wait_until_drawn(page, question), question) == []
+    command(page, "docmanager:save")
+    saved = nbformat.read(lab.root / "notebooks" / "95_explorer.ipynb", as_version=4).cells[0].outputs
+    assert "explorer-still" in saved[0]["data"]["text/html"]
+    assert "1f1b" in saved[0]["data"]["text/plain"]

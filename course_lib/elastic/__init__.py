@@ -1,0 +1,1 @@
+"""Training that goes on when ranks come and go: agents, rounds, state for another number of ranks, checkpoints."""

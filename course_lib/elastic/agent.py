@@ -1,0 +1,232 @@
+"""An agent: starts, watches and restarts the ranks of one machine, and takes part in the rounds for them.
+
+torchrun's agent ends all its workers and starts new ones in each round. Here the processes of ranks that were not lost
+stay: they get the place that they have in the next round, connect again, and still have their state in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
+from typing import Any
+
+from course_lib.elastic.journal import JournalWriter
+from course_lib.elastic.rendezvous import ENDED, Limits, Rendezvous, Round
+from course_lib.elastic.stores import Stores, open_store
+from course_lib.elastic.worker import Outcome, Place, run_round
+from course_lib.runtime.errors import read_result
+from course_lib.runtime.rank import Call
+from course_lib.runtime.serialize import cells, pickle_call
+from course_lib.runtime.world import World
+
+LOOK = 0.02  # seconds between two looks at a round that is being formed; at one that runs, a heartbeat
+GRACE = 0.3  # seconds in which ranks may end a round by themselves, before their connections are closed
+STUCK = (
+    3.0  # seconds after which a rank whose connections were closed, and that still does not end, is killed
+)
+IN_VAIN = 4  # rounds of the same members without one step, after which the run ends
+DONE = "done"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an agent is told at its start."""
+
+    me: str
+    hosts: tuple[str, ...]
+    train: bytes  # cloudpickle of (function, args)
+    limits: Limits
+    ranks: int = 1  # on this machine
+    restarts: int = 0  # of ranks that die; after those the agent leaves
+    timeout: float = 60.0  # of collectives
+    backend: str = "gloo"
+    journal: str | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an agent ended: ``sentence`` is ``"done"``, or why it could not go on."""
+
+    sentence: str
+    results: dict[int, Any]  # rank -> what the training function returned
+    traceback: str = ""
+
+
+class Worker:
+    """The process of one rank. A World of one: it has the process's channel, its output, and its certain end."""
+
+    def __init__(self, backend: str) -> None:
+        self.world = World(1, backend, quiet=True)
+        self.process = self.world.processes[0]
+        self.rank = 0
+        self.busy = False
+        self.outcome: Outcome | None = None
+        self.interrupted: float | None = None  # when it was first told to let its connections go
+
+    def begin(self, train: bytes, place: Place) -> None:
+        self.rank, self.busy, self.outcome, self.interrupted = place.rank, True, None, None
+        self.process.begin("call", Call(pickle_call(run_round, (train, place)), None, cells()))
+
+    def look(self) -> None:
+        self.process.receive()
+        if self.busy and self.process.is_done():
+            self.busy = False
+            if self.process.returned is not None:
+                self.outcome = read_result(self.process)
+
+
+class Agent:
+    """Runs until training is done or cannot go on. ``run`` returns how it ended."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.writer = JournalWriter(job.journal, job.me)
+        self.rendezvous = Rendezvous(job.me, job.hosts, Stores(), job.limits)
+        self.workers: list[Worker] = []
+        self.round: Round | None = None  # the one that the workers were given
+        self.restarts = job.restarts
+        self.in_vain: list[Round] = []  # the last rounds, if none of them did a step
+        self.left_round = time.monotonic()  # since when the workers have had nothing to do
+
+    def run(self) -> Ended:
+        store = open_store(self.job.me)  # noqa: F841  others use it as long as this object lives
+        try:
+            reuse_fork_server()
+            self.workers = [Worker(self.job.backend) for _ in range(self.job.ranks)]
+            while (ended := self._turn()) is None:
+                sources = [source for w in self.workers for source in w.process.sources() if w.busy]
+                wait(sources, timeout=self.job.limits.beat if self.rendezvous.is_member() else LOOK)
+            self.writer.write("ended", sentence=ended.sentence)
+            return ended
+        finally:
+            for worker in self.workers:
+                worker.world.stop()
+
+    def _turn(self) -> Ended | None:
+        """Look once at the round and at the workers, and act."""
+        round = self.rendezvous.poll()
+        for worker in self.workers:
+            worker.look()
+        if ended := self._failed_worker():
+            return ended
+        outcomes = [w.outcome.kind for w in self.workers if w.outcome]
+        if self.round and len(outcomes) == len(self.workers) and set(outcomes) == {"returned"}:
+            self.rendezvous.end(DONE)
+            return Ended(DONE, {w.rank: w.outcome.value for w in self.workers})
+        if round.phase == ENDED:
+            if self._interrupt() and not any(w.busy for w in self.workers):
+                return Ended(round.sentence, {w.rank: w.outcome.value for w in self.workers if w.outcome})
+            return None
+        if self.round and any(kind != "returned" for kind in outcomes):
+            self.rendezvous.reform(self.round.number)
+        if self.rendezvous.is_member() and (self.round is None or round.number != self.round.number):
+            if self._interrupt():
+                self._begin(round)
+        elif not self.rendezvous.is_member():
+            self._interrupt()
+            if time.monotonic() - self.left_round > self.job.limits.give_up:
+                return self._give_up()
+        else:
+            self.left_round = time.monotonic()
+        return None
+
+    def _begin(self, round: Round) -> None:
+        if vain := self._rounds_in_vain(round):
+            self.rendezvous.end(vain)
+            return
+        self.round, first = round, round.members.index(self.job.me) * self.job.ranks
+        self.writer.write("round", number=round.number, members=round.members, host=self.rendezvous.host)
+        for local, worker in enumerate(self.workers):
+            place = Place(
+                first + local,
+                len(round.members) * self.job.ranks,
+                round.number,
+                self.job.me,
+                self.rendezvous.host,
+                self.job.limits.max_agents,
+                self.job.timeout,
+                self.job.backend,
+                self.job.journal,
+            )
+            worker.begin(self.job.train, place)
+
+    def _interrupt(self) -> bool:
+        """Let workers end a round that is over; whether all have. One that is stuck is killed and started anew."""
+        now = time.monotonic()
+        for i, worker in enumerate(self.workers):
+            if not worker.busy:
+                continue
+            if worker.interrupted is None:
+                worker.interrupted = now
+            elif now - worker.interrupted > STUCK:
+                self._replace(i)
+            elif now - worker.interrupted > GRACE:
+                worker.process.send("disconnect")
+        return not any(worker.busy for worker in self.workers)
+
+    def _replace(self, i: int) -> None:
+        self.workers[i].world.stop()
+        self.workers[i] = Worker(self.job.backend)
+
+    def _failed_worker(self) -> Ended | None:
+        """A rank that died is started again, or its agent leaves; an exception ends the run."""
+        for i, worker in enumerate(self.workers):
+            if worker.process.raised:
+                raised = worker.process.raised
+                said = f"rank {worker.rank} raised {raised.kind}: {raised.message}"
+                self.rendezvous.end(said)
+                return Ended(said, {}, raised.text)
+            if worker.process.is_dead():
+                self.writer.write("rank died", rank=worker.rank)
+                if not self.restarts:
+                    self.rendezvous.leave()
+                    code = worker.process.exit_code()
+                    return Ended(
+                        f"rank {worker.rank} ended with exit code {code}, and no restart is left", {}
+                    )
+                self.restarts -= 1
+                self._replace(i)
+                if self.round:
+                    self.rendezvous.reform(self.round.number)
+        return None
+
+    def _rounds_in_vain(self, round: Round) -> str:
+        """Why the run ends, when the same members have tried again and again without doing a step."""
+        lost = [
+            w.outcome for w in self.workers if w.outcome and w.outcome.kind == "lost" and not w.outcome.steps
+        ]
+        same = not self.in_vain or self.in_vain[-1].members == round.members
+        self.in_vain = [*self.in_vain, round] if lost and same else [round]
+        if len(self.in_vain) <= IN_VAIN:
+            return ""
+        return f"the ranks lost their connections in {IN_VAIN} rounds without one step: {lost[0].value}"
+
+    def _give_up(self) -> Ended:
+        limits, round = self.job.limits, self.rendezvous.round
+        there = len(round.members) if round.number else 0
+        said = (
+            f"no round was formed in {limits.give_up:g} s: {limits.min_agents} agents are needed, and {there} "
+            "had joined"
+        )
+        if not self.rendezvous.store:
+            said = f"none of the hosts {', '.join(self.job.hosts)} had a store to meet at for {limits.give_up:g} s"
+        self.rendezvous.end(said)
+        return Ended(said, {})
+
+
+def run_agent(job: Job) -> Ended:
+    return Agent(job).run()
+
+
+def reuse_fork_server() -> None:
+    """Let an agent that was itself forked from the fork server fork its ranks there, too: a second one costs a second.
+
+    Python means to do so (the docstring of ``ForkServer.ensure_running`` says it), and does not. An agent that was
+    started otherwise, or by a Python whose fork server asks for a key (3.14), starts its own.
+    """
+    server = forkserver._forkserver
+    known = getattr(server, "_forkserver_address", None) and getattr(server, "_forkserver_alive_fd", None)
+    if known and server._forkserver_pid is None and not hasattr(server, "_forkserver_authkey"):
+        forkserver.ensure_running = server.ensure_running = lambda: None

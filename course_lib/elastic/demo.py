@@ -1,0 +1,75 @@
+"""The run that chapter 20 watches: digits, read by a small network, trained by however many ranks there are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.data.digits import load_digits
+from course_lib.elastic.sampler import ElasticSampler
+from course_lib.elastic.state import TrainingState, share_newest
+from course_lib.elastic.worker import Session
+from course_lib.runtime.world import preload
+
+preload("sklearn.datasets")  # once for all ranks: it takes longer than a round
+
+
+def new_state(samples: int, batch_size: int = 96, width: int = 64, seed: int = 0) -> TrainingState:
+    """The same on all ranks and on one device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    return TrainingState(model, optimizer, ElasticSampler(samples, batch_size, seed))
+
+
+def train_digits(
+    session: Session, steps: int, pause: float = 0.0, fatal: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """Train until ``steps`` steps have been done, in this round or in others.
+
+    Args:
+        pause: seconds of sleep in each step, so that there is time to watch.
+        fatal: ``(step, rank)``: in the first round that rank kills itself with SIGKILL in the middle of that step's
+            all-reduce. It has begun to send, and the others wait for the rest.
+    """
+    images, labels = load_digits()
+    state = session.kept.setdefault("state", None) or new_state(len(labels))
+    session.kept["state"] = state
+    share_newest(state)
+    session.restored(state.step)
+    while state.step < steps:
+        own = state.sampler.batch(session.rank, session.ranks)
+        session.note_batch(state.step + 1, own)
+        dies = session.round == 1 and fatal == (state.step + 1, session.rank)
+        loss = summed_step(state, images[own], labels[own], session if dies else None)
+        time.sleep(pause)
+        state.commit(session.round)
+        session.border(state.step, loss)
+    return {"step": state.step, "history": state.history, "model": state.model.state_dict()}
+
+
+def summed_step(
+    state: TrainingState, images: torch.Tensor, labels: torch.Tensor, dies: Session | None = None
+) -> float:
+    """One step of all ranks; returns the mean loss of the global batch. Until the update nothing is changed."""
+    size = len(state.sampler.global_batch())
+    state.optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(state.model(images), labels, reduction="sum") / size
+    loss.backward()
+    if dies:
+        dies.journal.write("kill", killed=os.getpid(), step=state.step + 1)
+        dist.all_reduce(next(state.model.parameters()).grad, async_op=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    for p in state.model.parameters():
+        dist.all_reduce(p.grad)  # a killed peer is noticed here: this raises
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    state.optimizer.step()
+    return total.item()

@@ -1,0 +1,290 @@
+"""How agents agree on who trains: rounds, which are opened, sealed, and opened again when somebody comes or goes.
+
+A round is one small record in a store that all agents reach. An agent changes the record by compare-and-set: it reads
+the record, computes the next one, and writes it only if nobody has changed it in between. So each change is a function
+``Round -> Round``, and there is no leader. The organisation is that of torchelastic's dynamic rendezvous
+(https://docs.pytorch.org/docs/stable/elastic/rendezvous.html). One thing is added: the loss of the store is survived.
+
+**Where the record is.** All agents are given the same list of hosts. Each agent opens a store at its own host, and all
+use one of them. The first round is formed at the first host of the list, which must therefore be up at the start. When
+the host in use dies, the members of the last round go to the first of them that still answers, and form the next round
+there. Whoever looks for the run goes where the round with the highest number is.
+
+**What is assumed.** An agent dies or stops; it does not lie. No network cuts the agents into two groups that both live
+on: against that, ``min_agents`` must be more than half of the hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+OPEN, SEALED, ENDED = PHASES = ("open", "sealed", "ended")
+LOOK_AGAIN = 0.75  # seconds after which an agent that waits asks all hosts again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many agents a round needs, and how long one waits; times in seconds."""
+
+    min_agents: int = 1
+    max_agents: int = 64
+    last_call: float = 1.0  # how long an open round waits for more agents once it has min_agents
+    beat: float = 0.2  # between two heartbeats
+    beat_timeout: float = 1.5  # without a heartbeat, after which an agent counts as dead
+    give_up: float = 30.0  # without a sealed round, after which the run ends
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_agents <= self.max_agents:
+            raise ValueError(
+                f"min_agents is {self.min_agents} and max_agents {self.max_agents}: at least 1 agent is needed, "
+                "and min_agents must not be more than max_agents"
+            )
+        if not 0 < self.beat < self.beat_timeout < self.give_up or not self.last_call >= 0:
+            raise ValueError(
+                f"times must be 0 < beat < beat_timeout < give_up, not {self.beat}, {self.beat_timeout} and "
+                f"{self.give_up}; and last_call must be 0 or more, not {self.last_call}"
+            )
+
+
+@dataclass(frozen=True)
+class Round:
+    """Who trains together. ``members`` are hosts; sealed, they are in the order of their ranks."""
+
+    number: int = 1
+    phase: str = OPEN
+    members: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()  # members of the round before, and those who waited: no last call for them
+    waiting: tuple[str, ...] = ()  # late comers: they came when the round was sealed
+    sentence: str = ""  # why the run ended
+
+
+# ---- the changes of a round; one that does not apply returns the round as it is ----
+
+
+def join(round: Round, me: str) -> Round:
+    if round.phase == OPEN and me not in round.members:
+        return replace(round, members=(*round.members, me))
+    if round.phase == SEALED and me not in (*round.members, *round.waiting):
+        return replace(round, waiting=(*round.waiting, me))
+    return round
+
+
+def seal(round: Round, hosts: Sequence[str]) -> Round:
+    """Nobody joins any more; ranks follow the order of the hosts."""
+    if round.phase != OPEN:
+        return round
+    return replace(round, phase=SEALED, members=tuple(sorted(round.members, key=hosts.index)), expected=())
+
+
+def reopen(round: Round, number: int) -> Round:
+    """From the sealed round ``number`` to the open round after it; if others have done so already, nothing."""
+    if round.phase != SEALED or round.number != number:
+        return round
+    return Round(number + 1, expected=(*round.members, *round.waiting))
+
+
+def leave(round: Round, who: str) -> Round:
+    """``who`` has left, or is dead. A sealed round cannot go on without a member."""
+    if round.phase == SEALED and who in round.members:
+        round = reopen(round, round.number)
+    others = {k: tuple(m for m in getattr(round, k) if m != who) for k in ("members", "expected", "waiting")}
+    return round if round.phase == ENDED else replace(round, **others)
+
+
+def end(round: Round, sentence: str) -> Round:
+    return round if round.phase == ENDED else replace(round, phase=ENDED, sentence=sentence)
+
+
+@lru_cache(maxsize=64)
+def read(text: str) -> Round:
+    if not text:
+        return Round()
+    fields = json.loads(text)
+    return Round(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+
+
+# ---- one agent's part ----
+
+
+class Store(Protocol):
+    """What is used of a store. A call raises ``ConnectionError`` when the store's host is gone."""
+
+    def compare_set(self, key: str, expected: str, desired: str) -> str:
+        """Write ``desired`` if the value is ``expected`` ("": there is none); returns the value after that."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that starts at 0; returns the sum."""
+
+
+class Rendezvous:
+    """Takes part in the rounds for one agent. ``poll`` is called again and again, and never waits.
+
+    Args:
+        me: the host of this agent, one of ``hosts``.
+        hosts: of all agents that may ever take part, the same list everywhere.
+        reach: gives the store of a host; ``ConnectionError`` if it does not answer.
+        clock: seconds; only differences are used, so the machines' clocks need not agree.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        hosts: Sequence[str],
+        reach: Callable[[str], Store],
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if me not in hosts:
+            raise ValueError(f"{me} must be one of the hosts {', '.join(hosts)}")
+        self.me, self.hosts, self.reach, self.limits, self.clock = me, list(hosts), reach, limits, clock
+        self.round = Round(0)  # as last seen; 0: none yet
+        self.host: str | None = None  # where the record is
+        self.store: Store | None = None
+        self.joined = 0  # the number of the last round that this agent, and not one before it, joined
+        self._beats: dict[str, tuple[int, float]] = {}  # host -> its heartbeats, and when they last changed
+        self._last_beat = self._last_look = -1e9
+        self._quorum_since: tuple[int, float] | None = None  # number of the round, time
+        self._silent: dict[str, float] = {}  # host -> when it did not answer
+
+    def poll(self) -> Round:
+        """One heartbeat, at most one change of the round. Returns the round as it is now, or was last seen."""
+        try:
+            if self.store is None or self._should_look():
+                self._look_for_the_record()
+            if self.store is not None:
+                self._beat()
+                self._change(self._next)
+        except ConnectionError:
+            self._lose_store()
+        return self.round
+
+    def is_member(self) -> bool:
+        """Whether a sealed round is there to be run by this agent."""
+        return (
+            self.round.phase == SEALED and self.me in self.round.members and self.joined == self.round.number
+        )
+
+    def reform(self, number: int) -> None:
+        """Ask for the round after ``number``: a rank has died, or a late comer waits."""
+        self._try(lambda round: reopen(round, number))
+
+    def leave(self) -> None:
+        self._try(lambda round: leave(round, self.me))
+
+    def end(self, sentence: str) -> None:
+        """The run is over, for all."""
+        self._try(lambda round: end(round, sentence))
+
+    # ---- what this agent does next ----
+
+    def _next(self, round: Round) -> Round:
+        if round.phase == SEALED:
+            if self.me in round.members and self.joined != round.number:
+                return reopen(round, round.number)  # an agent that died at this host is still in the round
+            gone = [m for m in round.members if self._is_dead(m)]
+            return leave(round, gone[0]) if gone else join(round, self.me)
+        if round.phase == ENDED:
+            return round
+        if self.me not in round.members:
+            return join(round, self.me) if len(round.members) < self.limits.max_agents else round
+        gone = [m for m in (*round.members, *round.expected) if self._is_dead(m)]
+        if gone:
+            return leave(round, gone[0])
+        return seal(round, self.hosts) if self._may_seal(round) else round
+
+    def _may_seal(self, round: Round) -> bool:
+        if len(round.members) < self.limits.min_agents:
+            return False
+        if self._quorum_since is None or self._quorum_since[0] != round.number:
+            self._quorum_since = round.number, self.clock()
+        full = len(round.members) >= self.limits.max_agents
+        all_here = bool(round.expected) and set(round.expected) <= set(round.members)
+        return full or all_here or self.clock() - self._quorum_since[1] >= self.limits.last_call
+
+    def _beat(self) -> None:
+        if self.clock() - self._last_beat >= self.limits.beat:
+            self.store.add(f"beat/{self.me}", 1)
+            self._last_beat = self.clock()
+
+    def _is_dead(self, who: str) -> bool:
+        """Whether its heartbeats have not changed for beat_timeout, by this agent's clock."""
+        if who == self.me:
+            return False
+        count = self.store.add(f"beat/{who}", 0)
+        if who not in self._beats or self._beats[who][0] != count:
+            self._beats[who] = count, self.clock()
+        return self.clock() - self._beats[who][1] > self.limits.beat_timeout
+
+    def _change(self, change: Callable[[Round], Round]) -> None:
+        """Compare and set, until nobody has changed the record in between."""
+        text = self.store.compare_set("round", "", "")
+        while True:
+            before = read(text)
+            after = change(before)
+            if after == before:
+                break
+            wanted = json.dumps(asdict(after))
+            text = self.store.compare_set("round", text, wanted)
+            if text == wanted:
+                break
+        self.round = after
+        if after.phase == OPEN and self.me in after.members:
+            self.joined = after.number
+
+    def _try(self, change: Callable[[Round], Round]) -> None:
+        try:
+            if self.store is not None:
+                self._change(change)
+        except ConnectionError:
+            self._lose_store()
+
+    # ---- where the record is ----
+
+    def _lose_store(self) -> None:
+        if self.host is not None:
+            self._silent[self.host] = self.clock()
+        self.host = self.store = None
+
+    def _should_look(self) -> bool:
+        """Who trains need not look elsewhere. Who waits might wait where nobody comes."""
+        return not self.is_member() and self.clock() - self._last_look > LOOK_AGAIN
+
+    def _look_for_the_record(self) -> None:
+        """Go where the highest round is; else, to the first member of the last round that answers."""
+        self._last_look = self.clock()
+        stores, best = {}, None
+        for place, host in enumerate(self.hosts):
+            if self.clock() - self._silent.get(host, -1e9) < LOOK_AGAIN:
+                continue
+            try:
+                stores[host] = self.reach(host)
+                found = read(stores[host].compare_set("round", "", ""))
+            except ConnectionError:
+                stores.pop(host, None)
+                self._silent[host] = self.clock()
+                continue
+            rank = (found.number, PHASES.index(found.phase), bool(found.members), -place)
+            if best is None or rank > best[0]:
+                best = rank, host, found
+        if best is not None and best[2] != Round() and best[2].number >= self.round.number:
+            self._go_to(best[1], stores[best[1]])
+        elif self.round.number == 0:  # nothing has begun anywhere
+            if self.hosts[0] in stores:
+                self._go_to(self.hosts[0], stores[self.hosts[0]])
+        elif self.store is None:  # the record is lost: the first one left opens the next round
+            was = self.round
+            number = was.number + (was.phase == SEALED)
+            left = [h for h in self.hosts if h in stores and h in (*was.members, *was.expected, *was.waiting)]
+            if left:
+                self._go_to(left[0], stores[left[0]])
+                self._change(lambda r: r if r.number >= number else Round(number, expected=tuple(left)))
+
+    def _go_to(self, host: str, store: Store) -> None:
+        if host != self.host:
+            self.host, self.store = host, store
+            self._beats, self._last_beat, self._quorum_since = {}, -1e9, None

@@ -1,0 +1,184 @@
+"""Real processes: ranks and agents are killed, others join, and training goes on; nothing is left running."""
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from course_lib.data.digits import load_digits
+from course_lib.elastic.demo import new_state, train_digits
+from course_lib.elastic.fleet import Fleet
+from course_lib.elastic.journal import PHASES, Journal
+from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
+from course_lib.runtime import RankError
+
+PATIENT = 250  # seconds: a limit for a machine that is busy; nothing waits so long for its own sake
+LIMITS = Limits(min_agents=2, max_agents=4, last_call=0.5, beat_timeout=20, give_up=200)
+
+
+def wait_for(done, what):
+    until = time.monotonic() + PATIENT
+    while not done():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def listens(host):
+    with socket.socket() as probe:
+        return probe.connect_ex(split(host)) == 0
+
+
+def check_nothing_is_left(journal, hosts, folder):
+    """No process that wrote to the journal, no port, no file."""
+    pids = {e["pid"] for e in journal.events} - {os.getpid()}
+    assert len(pids) > 2
+    wait_for(lambda: not any(map(is_running, pids)), "a process is left")
+    wait_for(lambda: not any(map(listens, hosts)), "a port is left")
+    wait_for(lambda: not os.path.exists(folder), "the folder is left")
+
+
+def one_device(steps):
+    images, labels = load_digits()
+    state, losses = new_state(len(labels)), []
+    for _ in range(steps):
+        chosen = state.sampler.next_batch(0, 1)
+        state.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(state.model(images[chosen]), labels[chosen])
+        loss.backward()
+        state.optimizer.step()
+        losses.append(loss.item())
+    return losses, state.model.state_dict()
+
+
+def test_four_ranks_three_ranks_four_again_and_the_host_of_the_store_is_lost():
+    """Rank 2 dies in the middle of an all-reduce; a new agent joins; then agent 0, whose store all use, is killed."""
+    steps = 75
+    with Fleet(train_digits, 4, args=(steps, 0.02, (12, 2)), limits=LIMITS) as fleet:
+        fleet.wait_for_ranks(4, PATIENT)
+        fleet.wait_for_ranks(3, PATIENT)
+        [kill] = fleet.journal.of("kill")
+        recovery = fleet.journal.recovery(kill["time"])
+        assert recovery.ranks == [0, 1, 2], "three survivors, renumbered"
+        for rank in recovery.ranks:
+            spans = recovery.of(rank)
+            assert [span.name for span in spans] == list(PHASES)
+            assert spans[0].start == 0
+            assert all(a.end == b.start for a, b in itertools.pairwise(spans))
+        fleet.add_agent()
+        fleet.wait_for_ranks(4, PATIENT)
+        assert not fleet.journal.of("step", step=steps), "training must not have ended: give it more steps"
+        fleet.kill_agent(0)
+        fleet.wait_for_ranks(3, PATIENT)
+        results = fleet.wait(PATIENT)
+        assert {e["host"] for e in fleet.journal.of("round")} == {fleet.hosts[0], fleet.hosts[1]}
+    assert [r["step"] for r in results] == [steps] * 3
+    history = results[0]["history"]
+    assert [ranks for _, _, ranks in fleet.journal.rounds()] == [4, 3, 4, 3]
+    assert history == sorted(history)
+    assert fleet.journal.samples(history) == Counter({i: 5 for i in range(1437)}), "75 steps are 5 epochs"
+    losses, weights = one_device(steps)
+    measured = fleet.journal.losses()
+    torch.testing.assert_close(
+        torch.tensor([measured[i + 1] for i in range(steps)]), torch.tensor(losses), rtol=1e-3, atol=1e-4
+    )
+    for name, value in results[0]["model"].items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-2, atol=1e-3)
+        assert all(torch.equal(value, r["model"][name]) for r in results)
+    check_nothing_is_left(fleet.journal, fleet.hosts, fleet.folder.name)
+
+
+def raises_at_step_2(session):
+    for step in range(1, 4):
+        if step == 2 and session.rank == 1:
+            raise KeyError("the learner's own mistake")
+        session.border(step)
+
+
+def test_an_exception_and_a_lack_of_agents_end_the_run_with_one_sentence():
+    with Fleet(raises_at_step_2, 2, limits=LIMITS) as fleet:
+        with pytest.raises(
+            RankError, match=r"^rank 1 raised KeyError: .*the learner's own mistake"
+        ) as caught:
+            fleet.wait(PATIENT)
+        assert "raises_at_step_2" in str(caught.value), "the traceback is there, too"
+    check_nothing_is_left(fleet.journal, fleet.hosts, fleet.folder.name)
+    few = Limits(min_agents=2, max_agents=2, last_call=0.1, give_up=2.0)
+    with Fleet(raises_at_step_2, 1, limits=few) as fleet, pytest.raises(RankError) as caught:
+        fleet.wait(PATIENT)
+    assert str(caught.value) == "no round was formed in 2 s: 2 agents are needed, and 1 had joined"
+
+
+SCRIPT = """
+import sys, time
+from course_lib.elastic.demo import train_digits
+from course_lib.elastic.fleet import Fleet
+from course_lib.elastic.rendezvous import Limits
+fleet = Fleet(train_digits, 2, args=(10**6, 0.02), limits=Limits(2, 2))
+fleet.wait_for_step(3, 250)
+print(fleet.folder.name, *fleet.hosts, *{e["pid"] for e in fleet.journal.events}, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="without a fork server nobody removes the folder")
+def test_nothing_outlives_a_launcher_that_is_killed():
+    script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
+    try:
+        folder, *rest = script.stdout.readline().split()
+        journal = Journal.read(folder)
+    finally:
+        script.kill()
+        script.wait()
+        script.stdout.close()
+    check_nothing_is_left(journal, [word for word in rest if ":" in word], folder)
+
+
+def test_a_store_that_was_stopped_does_not_block():
+    [host] = free_hosts(1)
+    script = f"""
+import time
+from course_lib.elastic.stores import open_store
+store = open_store({host!r})
+print("open", flush=True)
+time.sleep(1000)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(ValueError, match=f"no store can be opened at {host}"):
+            open_store(host)
+        store = ReachedStore(host, patience=20.0)
+        assert store.compare_set("a", "", "1") == "1"
+        assert store.add("n", 2) == 2
+        process.send_signal(signal.SIGSTOP)
+        store.patience = 0.2
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="does not answer"):
+                store.add("n", 1)
+        with pytest.raises(ConnectionError):
+            ReachedStore(host, patience=0.2)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    with pytest.raises(ConnectionError):
+        ReachedStore(host, patience=20.0)
+    with pytest.raises(ValueError, match="an address and a port"):
+        split("here")

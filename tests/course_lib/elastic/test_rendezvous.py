@@ -1,0 +1,201 @@
+"""The rounds, in simulated time: no process, no sleep. A hundred runs of random kills, joins and pauses end well."""
+
+import random
+from functools import partial
+
+import pytest
+
+from course_lib.elastic import rendezvous
+from course_lib.elastic.rendezvous import ENDED, OPEN, SEALED, Limits, Rendezvous, Round
+from course_lib.elastic.stores import DictStore
+
+LIMITS = Limits(min_agents=2, max_agents=4, last_call=1.0, beat=0.2, beat_timeout=1.5)
+HOSTS = [f"10.0.0.{i}:29400" for i in range(4)]
+TICK = 0.1
+
+
+class Machines:
+    """Simulated machines, each with a store and an agent's rendezvous; time goes on in ticks."""
+
+    def __init__(self, hosts=HOSTS, limits=LIMITS, seed=0):
+        self.hosts, self.limits, self.now = hosts, limits, 0.0
+        self.stores, self.agents, self.paused = {}, {}, set()
+        self.random = random.Random(seed)
+
+    def start(self, *indices):
+        for i in indices:
+            host = self.hosts[i]
+            self.stores[host] = DictStore()
+            self.agents[host] = Rendezvous(host, self.hosts, self.reach, self.limits, lambda: self.now)
+
+    def reach(self, host):
+        if host not in self.stores or not self.stores[host].alive or self.stores[host].stopped:
+            raise ConnectionError(host)
+        return self.stores[host]
+
+    def kill(self, i):
+        host = self.hosts[i]
+        self.stores[host].alive = False
+        del self.agents[host]
+        self.paused.discard(host)
+
+    def pause(self, i, paused=True):
+        host = self.hosts[i]
+        self.stores[host].stopped = paused
+        (self.paused.add if paused else self.paused.discard)(host)
+
+    def tick(self):
+        self.now += TICK
+        order = list(self.agents)
+        self.random.shuffle(order)
+        for host in order:
+            agent = self.agents[host]
+            if host not in self.paused:
+                agent.poll()
+                full = len(agent.round.members) >= self.limits.max_agents
+                if agent.is_member() and agent.round.waiting and not full:
+                    agent.reform(agent.round.number)
+
+    def until(self, done, seconds):
+        began = self.now
+        while not done():
+            assert self.now - began < seconds, [a.round for a in self.agents.values()]
+            self.tick()
+        return self.now - began
+
+    def running_rounds(self):
+        """Sealed rounds that all of their living members know of: only those can train."""
+        known = {h: a.round.members if a.is_member() else () for h, a in self.agents.items()}
+        return {m for m in known.values() if m and all(known.get(h, m) == m for h in m)}
+
+    def together(self, *indices):
+        """Exactly these agents are in one sealed round."""
+        members = tuple(self.hosts[i] for i in indices)
+        agents = [self.agents[h] for h in members]
+        return all(a.is_member() and a.round.members == members for a in agents) and (
+            len({a.round.number for a in agents}) == 1
+        )
+
+
+def test_changes_that_do_not_apply_change_nothing():
+    open_ = Round(3, members=("a",))
+    assert rendezvous.reopen(open_, 3) == open_
+    sealed = rendezvous.seal(open_, ["a"])
+    assert sealed.phase == SEALED
+    assert rendezvous.reopen(sealed, 2) == sealed
+    late = rendezvous.join(sealed, "b")
+    assert late.members == ("a",)
+    assert late.waiting == ("b",)
+    again = rendezvous.reopen(late, 3)
+    assert (again.number, again.phase, again.members, again.expected) == (4, OPEN, (), ("a", "b"))
+    assert rendezvous.leave(sealed, "x") == sealed
+    assert rendezvous.leave(sealed, "a").number == 4
+    ended = rendezvous.end(sealed, "done")
+    assert ended.phase == ENDED
+    for change in (lambda r: rendezvous.join(r, "b"), lambda r: rendezvous.leave(r, "a")):
+        assert change(ended) == ended
+
+
+def test_a_full_round_is_sealed_at_once_and_a_smaller_one_after_the_last_call():
+    machines = Machines()
+    machines.start(0, 1, 2, 3)
+    assert machines.until(lambda: machines.together(0, 1, 2, 3), 1) < 0.5
+    machines = Machines()
+    machines.start(0, 2)
+    assert LIMITS.last_call <= machines.until(lambda: machines.together(0, 2), 3) < 1.5
+    alone = Machines()
+    alone.start(0)
+    for _ in range(400):
+        alone.tick()
+    assert alone.agents[HOSTS[0]].round.phase == OPEN, "one agent is no quorum of two"
+
+
+def test_a_late_comer_a_dead_member_and_one_that_leaves():
+    machines = Machines()
+    machines.start(0, 1, 2)
+    machines.until(lambda: machines.together(0, 1, 2), 3)
+    machines.start(3)
+    assert machines.until(lambda: machines.together(0, 1, 2, 3), 3) < 1
+    machines.kill(2)
+    took = machines.until(lambda: machines.together(0, 1, 3), 5)
+    assert took < LIMITS.beat_timeout + 0.5, "no last call: all who are expected are here"
+    machines.agents[HOSTS[1]].leave()
+    del machines.agents[HOSTS[1]]
+    assert machines.until(lambda: machines.together(0, 3), 5) < 0.5
+
+
+@pytest.mark.parametrize("dead", range(4))
+def test_the_loss_of_any_one_agent_is_survived_also_of_the_one_that_hosts_the_store(dead):
+    machines = Machines()
+    machines.start(0, 1, 2, 3)
+    machines.until(lambda: machines.together(0, 1, 2, 3), 3)
+    machines.kill(dead)
+    left = [i for i in range(4) if i != dead]
+    assert machines.until(lambda: machines.together(*left), 5) < 2.5
+    assert machines.agents[HOSTS[left[0]]].host == HOSTS[0 if dead else 1]
+    machines.start(dead)  # its store is empty now, and first in the order when it is host 0
+    machines.until(lambda: machines.together(0, 1, 2, 3), 5)
+    assert machines.agents[HOSTS[0]].host == HOSTS[0 if dead else 1], "the run stays where it is"
+
+
+def test_a_host_of_the_store_that_was_paused_comes_back_as_a_late_comer():
+    machines = Machines()
+    machines.start(0, 1, 2, 3)
+    machines.until(lambda: machines.together(0, 1, 2, 3), 3)
+    machines.pause(0)
+    machines.until(lambda: machines.together(1, 2, 3), 5)
+    for _ in range(100):
+        machines.tick()
+    machines.pause(0, False)
+    machines.until(lambda: machines.together(0, 1, 2, 3), 10)
+
+
+def test_an_agent_that_was_started_again_at_the_same_host_before_its_death_was_noticed():
+    machines = Machines()
+    machines.start(0, 1, 2, 3)
+    machines.until(lambda: machines.together(0, 1, 2, 3), 3)
+    before = machines.agents[HOSTS[1]].round.number
+    machines.kill(3)
+    machines.start(3)
+    machines.tick()
+    machines.until(lambda: machines.together(0, 1, 2, 3), 5)
+    assert machines.agents[HOSTS[1]].round.number > before
+
+
+@pytest.mark.parametrize("seeds", [range(k, k + 10) for k in range(0, 100, 10)], ids=str)
+def test_random_kills_joins_and_pauses(seeds):
+    """A hundred runs. At no time do two rounds run, and in the end all agents are together."""
+    for seed in seeds:
+        random_run(seed, pauses=bool(seed % 2))
+
+
+def random_run(seed, pauses, events=8):
+    """With pauses, more than half of the hosts are needed: a paused agent is not dead, and would go on with others."""
+    hosts = [f"10.0.0.{i}:29400" for i in range(5)]
+    fewest = 3 if pauses else 1
+    machines = Machines(hosts, Limits(min_agents=fewest, max_agents=5, last_call=0.5), seed)
+    choose = random.Random(1000 + seed)
+    machines.start(*range(5))
+    machines.until(lambda: machines.together(*range(5)), 5)
+    for _ in range(events):
+        up = [i for i, h in enumerate(hosts) if h in machines.agents]
+        running = [i for i in up if hosts[i] not in machines.paused]
+        down = [i for i in range(5) if i not in up]
+        changes = {
+            machines.kill: running if len(running) > fewest else [],
+            machines.pause: running if pauses and len(running) > fewest else [],
+            machines.start: down,
+            partial(machines.pause, paused=False): [i for i in up if i not in running],
+        }
+        change, whom = choose.choice([(c, i) for c, i in changes.items() if i])
+        change(choose.choice(whom))
+        settled = choose.random() < 0.5  # the other half of the events come while one is being handled
+        for _ in range(40 if settled else choose.randrange(1, 15)):
+            machines.tick()
+            assert len(machines.running_rounds()) < 2, f"seed {seed}: two rounds at once"
+    for i, host in enumerate(hosts):
+        if host in machines.paused:
+            machines.pause(i, False)
+        if host not in machines.agents:
+            machines.start(i)
+    machines.until(lambda: machines.together(*range(5)), 15)

@@ -1,0 +1,145 @@
+"""The check of exercise 13.2: the cheapest steps between layouts, one of which the chapter does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from heapq import heappop, heappush
+from itertools import combinations_with_replacement, count
+
+from course_lib.grading.report import Report, check
+
+LAYOUTS = ("whole", "part", "slice", "sum")
+Step = tuple[str, str]
+
+
+def sent(before: str, after: str, p: int) -> Fraction | None:
+    """What each of p ranks sends to get a tensor from one layout to another, in sizes of the whole tensor.
+
+    None where no single step does it. The layouts are ``"whole"``; ``"part"``, a rank's own tokens; ``"slice"``, for
+    every token a rank's own part of the hidden numbers; and ``"sum"``, an addend of the whole.
+    """
+    once = Fraction(p - 1, p)
+    return {
+        ("sum", "whole"): 2 * once,  # all-reduce
+        ("sum", "part"): once,  # reduce-scatter
+        ("sum", "slice"): once,
+        ("part", "whole"): once,  # all-gather
+        ("slice", "whole"): once,
+        ("part", "slice"): once / p,  # all-to-all
+        ("slice", "part"): once / p,
+        ("whole", "part"): Fraction(0),  # a rank takes its part
+        ("whole", "slice"): Fraction(0),
+        ("part", "sum"): Fraction(0),  # a rank's part, with zeros for the others, is an addend
+        ("slice", "sum"): Fraction(0),
+    }.get((before, after))
+
+
+def cost(steps: Sequence[Step], p: int) -> Fraction:
+    return sum((sent(*step, p) for step in steps), Fraction(0))
+
+
+# ---- what is right: every order of steps is tried, the cheapest first ---------------------------------------------
+
+
+def cheapest(start: frozenset[str], wanted: frozenset[str], p: int, backward: bool) -> list[Step]:
+    number = count()
+    queue: list[tuple] = [(Fraction(0), 0, next(number), start, [])]
+    done = set()
+    while queue:
+        paid, _, _, have, steps = heappop(queue)
+        if (have == wanted) if backward else (have >= wanted):
+            return steps
+        if have in done:
+            continue
+        done.add(have)
+        for a in have:
+            for b in LAYOUTS:
+                if a != b and (price := sent(a, b, p)) is not None:
+                    after = (have - {a} if backward else have) | {b}
+                    heappush(queue, (paid + price, len(steps) + 1, next(number), after, [*steps, (a, b)]))
+    raise AssertionError(f"no steps lead from {sorted(start)} to {sorted(wanted)}")
+
+
+def after_steps(start: set[str], steps: Sequence[Step], backward: bool) -> set[str] | str:
+    """The layouts that are there in the end, or a sentence about the step that cannot be made."""
+    have = set(start)
+    for a, b in steps:
+        if a not in have:
+            return f"the step ({a!r}, {b!r}) begins with {a!r}, and there is only {_listed(have)}"
+        if sent(a, b, 2) is None:
+            return f"no step leads from {a!r} to {b!r}"
+        have = (have - {a} if backward else have) | {b}
+    return have
+
+
+def _listed(layouts: set[str]) -> str:
+    return " and ".join(repr(layout) for layout in LAYOUTS if layout in layouts)
+
+
+# ---- the check ----------------------------------------------------------------------------------------------------
+
+
+@check
+def check_13_2(
+    report: Report,
+    forward_steps: Callable[[str, list[str], int], list[Step]],
+    backward_steps: Callable[[list[str], str, int], list[Step]],
+) -> None:
+    for p in (2, 3, 8):
+        for readers_of in (1, 2, 3):
+            with report.case(f"{p} ranks, {readers_of} reader{'s' * (readers_of > 1)}, forward"):
+                _tried(report, list(_forward(readers_of)), forward_steps, p, backward=False)
+            with report.case(f"{p} ranks, {readers_of} reader{'s' * (readers_of > 1)}, backward"):
+                _tried(report, list(_backward(readers_of)), backward_steps, p, backward=True)
+
+
+def _forward(readers: int) -> Iterator[tuple[str, list[str]]]:
+    for result in LAYOUTS:
+        for wanted in combinations_with_replacement(("whole", "part", "slice"), readers):
+            yield result, list(wanted)
+
+
+def _backward(readers: int) -> Iterator[tuple[list[str], str]]:
+    """A gradient that every rank has whole cannot become an addend without a decision about who keeps it."""
+    for given in combinations_with_replacement(LAYOUTS, readers):
+        for wanted in ("whole", "part", "slice"):
+            yield list(given), wanted
+
+
+def _tried(report: Report, questions: list[tuple], answer: Callable, p: int, backward: bool) -> None:
+    task = (
+        "no layout but `wanted` is left"
+        if backward
+        else "every layout of `readers` is `result` or the end of a step"
+    )
+    paid = least = Fraction(0)
+    for question in questions:
+        start = set(question[0]) if backward else {question[0]}
+        goal = {question[1]} if backward else set(question[1])
+        steps = answer(*(list(q) if isinstance(q, list) else q for q in question), p)
+        try:
+            steps = [(str(a), str(b)) for a, b in steps]
+        except (TypeError, ValueError):
+            report.fail(
+                f"for {question[0]!r} and {question[1]!r} the result is {steps!r}",
+                task="Return a list of steps, each a pair (from, to)",
+            )
+        end = after_steps(start, steps, backward)
+        asked = f"from {_listed(start)} to {_listed(goal)}"
+        if isinstance(end, str):
+            report.fail(f"{asked}: {end}", task="A step begins with a layout that is there")
+        report.true(
+            end == goal if backward else end >= goal,
+            f"{len(questions)} questions: every layout that is wanted is there",
+            f"{asked}: after the steps {steps} there is {_listed(end)}",
+            task=task,
+        ) if question is questions[-1] or not (end == goal if backward else end >= goal) else None
+        paid += cost(steps, p)
+        least += cost(cheapest(frozenset(start), frozenset(goal), p, backward), p)
+    report.at_most(
+        f"bytes sent, in {64 if p == 8 else 36}ths of a tensor",
+        int(paid * (64 if p == 8 else 36)),
+        int(least * (64 if p == 8 else 36)),
+        task="The steps send as few bytes as possible",
+    )

@@ -1,0 +1,113 @@
+"""The check of exercise 13.4: bytes of the four ways, and from how many tokens on one sends fewer than another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+
+from course_lib.grading.report import Report, check
+from simulator.inputs.shape import ModelShape
+from simulator.predict.galaxy_traffic import galaxy_traffic
+
+WAYS = ("tp", "sp", "galaxy", "galaxy2")
+
+
+def right_bytes(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    """One layer between two others: three layers send so much more than two."""
+    two, three = (
+        galaxy_traffic(
+            ModelShape(layers, hidden, p, 50, tokens, ffn=columns), way, p, 0, backward=training
+        ).sent
+        for layers in (2, 3)
+    )
+    return round(three - two)
+
+
+def right_tokens(way: str, hidden: int, columns: int, p: int) -> int | None:
+    """Bytes grow evenly with the tokens, so two numbers of tokens tell all."""
+    fixed, slope = {}, {}
+    for name in ("tp", way):
+        few, many = (right_bytes(name, n * p, hidden, columns, p, True) for n in (1, 2))
+        slope[name] = Fraction(many - few, p)
+        fixed[name] = few - p * slope[name]
+    if slope[way] >= slope["tp"]:
+        return None
+    return int((fixed[way] - fixed["tp"]) / (slope["tp"] - slope[way])) + 1
+
+
+def _sums(way: str, hidden: int, columns: int) -> tuple[int, int]:
+    """(gradients of norms and biases behind a cut block, gradients of whole matrices with their biases), in numbers."""
+    attention, mlp = 4 * (hidden**2 + hidden), 2 * hidden * columns + columns + hidden
+    return {
+        "tp": (0, 0),
+        "sp": (4 * hidden, attention + mlp),
+        "galaxy": (6 * hidden, 0),
+        "galaxy2": (5 * hidden, mlp),
+    }[way]
+
+
+def _messages(way: str) -> int:
+    """Of forward alone, each of (p - 1)/p of an activation."""
+    return {"tp": 4, "sp": 2, "galaxy": 4, "galaxy2": 2}[way]
+
+
+def _bytes(n: int, p: int) -> int:
+    return round(Fraction(4 * n * (p - 1), p))
+
+
+def _without_sums(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    return _bytes((1 + training) * _messages(way) * tokens * hidden, p)
+
+
+def _without_small_sums(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    large = 2 * _sums(way, hidden, columns)[1] * training
+    return _bytes((1 + training) * _messages(way) * tokens * hidden + large, p)
+
+
+def _sums_once(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    sums = sum(_sums(way, hidden, columns)) * training
+    return _bytes((1 + training) * _messages(way) * tokens * hidden + sums, p)
+
+
+def _sums_in_inference(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    return _bytes((1 + training) * _messages(way) * tokens * hidden + 2 * sum(_sums(way, hidden, columns)), p)
+
+
+def _whole_tensors(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    sums = 2 * sum(_sums(way, hidden, columns)) * training
+    return 4 * ((1 + training) * _messages(way) * tokens * hidden + sums)
+
+
+MISTAKES = {
+    "when the gradients that are added up over the ranks are forgotten": _without_sums,
+    "when the gradients of norms and biases are forgotten": _without_small_sums,
+    "when an all-reduce is counted as (p - 1)/p of the gradients, and not twice that": _sums_once,
+    "when gradients are counted in inference, too": _sums_in_inference,
+    "when a message is counted as the whole tensor, and not (p - 1)/p of it": _whole_tensors,
+}
+
+
+@check
+def check_13_4(
+    report: Report, layer_bytes: Callable[..., float], fewest_tokens: Callable[..., int | None]
+) -> None:
+    rng = random.Random(report.seed())
+    for training in (False, True):
+        for way in WAYS:
+            with report.case(f"{way}, {'training' if training else 'inference'}"):
+                for p in (2, 3, 8):
+                    hidden = p * rng.randrange(2, 40)
+                    question = (way, p * rng.randrange(1, 60), hidden, p * rng.randrange(2, 90), p, training)
+                    got, want = layer_bytes(*question), right_bytes(*question)
+                    fact = f"bytes sent by each of {p} ranks"
+                    report.close(fact, got, float(want), mistakes=MISTAKES, given=question, task="every message")
+    for way in ("sp", "galaxy2", "galaxy"):
+        with report.case(f"{way}, fewest tokens"):
+            for p in (2, 3, 4):
+                hidden = p * rng.randrange(2, 40)
+                columns = p * rng.randrange(2, 90)
+                got, want = fewest_tokens(way, hidden, columns, p), right_tokens(way, hidden, columns, p)
+                one_less = {"when equally many bytes count as fewer, or the number is rounded down": want and want - 1}
+                fact = f"{p} ranks: from how many tokens on it sends fewer bytes than tp"
+                report.equal(fact, got, want, mistakes=one_less, task="the smallest whole number of tokens")

@@ -37,7 +37,7 @@ def plot_layer_split(
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axis = figure.subplots()
     moves = transitions(placement, layer)
-    for row, (block, name) in enumerate(BLOCKS.items()):
+    for row, block in enumerate(BLOCKS):
         placed = placement[block]
         if placed == "whole":
             parts = [(f"each of the {ranks} ranks: whole", 1.0, PARTS[-1])]

@@ -101,13 +101,17 @@ def check_13_4(
                     question = (way, p * rng.randrange(1, 60), hidden, p * rng.randrange(2, 90), p, training)
                     got, want = layer_bytes(*question), right_bytes(*question)
                     fact = f"bytes sent by each of {p} ranks"
-                    report.close(fact, got, float(want), mistakes=MISTAKES, given=question, task="every message")
+                    report.close(
+                        fact, got, float(want), mistakes=MISTAKES, given=question, task="every message"
+                    )
     for way in ("sp", "galaxy2", "galaxy"):
         with report.case(f"{way}, fewest tokens"):
             for p in (2, 3, 4):
                 hidden = p * rng.randrange(2, 40)
                 columns = p * rng.randrange(2, 90)
                 got, want = fewest_tokens(way, hidden, columns, p), right_tokens(way, hidden, columns, p)
-                one_less = {"when equally many bytes count as fewer, or the number is rounded down": want and want - 1}
+                one_less = {
+                    "when equally many bytes count as fewer, or the number is rounded down": want and want - 1
+                }
                 fact = f"{p} ranks: from how many tokens on it sends fewer bytes than tp"
                 report.equal(fact, got, want, mistakes=one_less, task="the smallest whole number of tokens")

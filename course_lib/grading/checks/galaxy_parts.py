@@ -104,7 +104,9 @@ LENGTHS = {
 
 
 @check
-def check_13_1(report: Report, gather_parts: Callable[..., Tensor], sum_to_parts: Callable[..., Tensor]) -> None:
+def check_13_1(
+    report: Report, gather_parts: Callable[..., Tensor], sum_to_parts: Callable[..., Tensor]
+) -> None:
     for world, layouts in LENGTHS.items():
         cases = {
             (where, gathers): _drawn(report, gathers, lengths, where)
@@ -163,14 +165,20 @@ def _check(report: Report, case: Crossing, found: list[dict[str, Any]]) -> None:
         "bytes sent by a rank in forward and backward",
         round(max(rank["sent"] for rank in found)),
         limit,
-        mistakes={"when each rank sends its part to every other rank itself": direct if direct > limit else None},
+        mistakes={
+            "when each rank sends its part to every other rank itself": direct if direct > limit else None
+        },
         task="no rank sends more than the parts of all ranks but the shortest one",
     )
 
 
 def _programs(
-    programs: dict[str, Callable[..., list[Tensor]]], values: Sequence[Tensor], lengths: Sequence[int], copies: int
+    programs: dict[str, Callable[..., list[Tensor]]],
+    values: Sequence[Tensor],
+    lengths: Sequence[int],
+    copies: int,
 ) -> dict[str, Callable[[], list[Tensor]]]:
     return {
-        sentence: (lambda program=program: copies * program(values, lengths)) for sentence, program in programs.items()
+        sentence: (lambda program=program: copies * program(values, lengths))
+        for sentence, program in programs.items()
     }

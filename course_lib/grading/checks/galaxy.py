@@ -1,4 +1,4 @@
-"""The checks of chapter 13: unequal parts, steps between layouts, heads dealt to unequal devices, bytes of four ways."""
+"""The checks of chapter 13: unequal parts, steps between layouts, heads of unequal devices, bytes of four ways."""
 
 from course_lib.grading.checks.galaxy_bytes import check_13_4
 from course_lib.grading.checks.galaxy_heads import check_13_3

@@ -1,0 +1,74 @@
+"""Seconds of the blocks of a BERT layer for some shares of them, measured here: what a planner of unequal splits is told.
+
+The blocks and what their shares count: ``simulator.predict.shares``. The times are of the processor, so that other
+programs on the computer disturb them little.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from simulator.inputs.shape import ModelShape
+from simulator.predict.shares import BLOCKS
+
+PAUSE = 0.01  # seconds between two timed calls: in a run, too, a rank sleeps in between
+
+
+def share_seconds(
+    shape: ModelShape, shares: Mapping[str, Sequence[int]], batch: int = 1, calls: int = 3
+) -> dict[str, dict[int, float]]:
+    """Block -> share -> seconds of forward and backward together, as ``simulator.predict.shares`` takes them.
+
+    Args:
+        shape: of a BERT; one of its layers is timed, without dropout.
+        shares: what is counted (``"heads"``, ``"columns"``, ``"positions"``) -> the shares that are timed.
+        batch: sequences.
+        calls: the median of so many calls counts, after one that does not count.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for block, counted in BLOCKS.items():
+        for share in shares.get(counted, ()):
+            found.setdefault(block, {})[share] = processor_seconds(block_work(shape, block, share, batch), calls)
+    return found
+
+
+def processor_seconds(work: Callable[[], object], calls: int) -> float:
+    """The median of the seconds that the processor spends on a call in this thread."""
+    seconds = []
+    for _ in range(calls + 1):
+        time.sleep(PAUSE)
+        start = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - start)
+    return statistics.median(seconds[1:])
+
+
+def block_work(shape: ModelShape, block: str, share: int, batch: int) -> Callable[[], object]:
+    """Forward and backward of a share of one block."""
+    hidden, size, seq = shape.hidden, shape.head_size, shape.sequence
+    heads = share if block == "attention" else shape.heads
+    columns = share if block == "mlp" else shape.ffn
+    own = share if BLOCKS[block] == "positions" else seq
+    norm, up, down = nn.LayerNorm(hidden), nn.Linear(hidden, columns), nn.Linear(columns, hidden)
+    query, key, value = (nn.Linear(hidden, heads * size) for _ in range(3))
+    output = nn.Linear(heads * size, hidden)
+    x = torch.randn(batch, own, hidden, requires_grad=True)
+    others = torch.randn(2, batch, heads, seq - own, size, requires_grad=True)  # keys and values of other ranks
+
+    def forward() -> Tensor:
+        if block == "connection":
+            return norm(x + x)
+        if block.startswith("mlp"):
+            return down(F.gelu(up(x)))
+        q, k, v = (project(x).unflatten(-1, (heads, size)).transpose(1, 2) for project in (query, key, value))
+        if own < seq:
+            k, v = (torch.cat(both, dim=2) for both in zip((k, v), others, strict=True))
+        return output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    return lambda: forward().sum().backward()

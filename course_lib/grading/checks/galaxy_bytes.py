@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ from simulator.inputs.shape import ModelShape
 from simulator.predict.galaxy_traffic import galaxy_traffic
 
 WAYS = ("tp", "sp", "galaxy", "galaxy2")
+MOST_LINES = 2000
 
 
 def right_bytes(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
@@ -115,3 +117,35 @@ def check_13_4(
                 }
                 fact = f"{p} ranks: from how many tokens on it sends fewer bytes than tp"
                 report.equal(fact, got, want, mistakes=one_less, task="the smallest whole number of tokens")
+            report.at_most(
+                "lines of Python run by `fewest_tokens`, for a hidden size of 30,000",
+                lines_run(fewest_tokens, (way, 30_000, 120_000, 3)),
+                MOST_LINES,
+                task="it runs at most 2,000 lines of Python",
+            )
+
+
+class _Enough(BaseException):  # noqa: N818: not to be caught by an answer
+    """So many lines have run that the target is missed."""
+
+
+def lines_run(answer: Callable[..., object], given: tuple) -> int:
+    """Lines of Python that ``answer(*given)`` runs, counted up to one more than the target."""
+    lines = 0
+
+    def count(_frame: object, event: str, _argument: object) -> Callable:
+        nonlocal lines
+        lines += event == "line"
+        if lines > MOST_LINES:
+            raise _Enough
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        answer(*given)
+    except _Enough:
+        pass
+    finally:
+        sys.settrace(before)
+    return lines

@@ -118,7 +118,7 @@ def _check(report: Report, answer: Callable, tables: list[list[float]], room: li
     try:
         shares = [int(share) for share in shares]
     except (TypeError, ValueError):
-        report.fail(f"the result is {shares!r}", task="Return a list of whole numbers, one for each rank")
+        report.fail(f"the result is {shares!r}", task="a list of whole numbers, one number for each rank")
     report.true(
         len(shares) == len(tables) and min(shares) >= 0 and sum(shares) == heads,
         f"{len(tables)} numbers that add up to the heads",

@@ -123,7 +123,7 @@ def _tried(report: Report, questions: list[tuple], answer: Callable, p: int, bac
         except (TypeError, ValueError):
             report.fail(
                 f"for {question[0]!r} and {question[1]!r} the result is {steps!r}",
-                task="Return a list of steps, each a pair (from, to)",
+                task="Both functions return a list of steps",
             )
         end = after_steps(start, steps, backward)
         asked = f"from {_listed(start)} to {_listed(goal)}"

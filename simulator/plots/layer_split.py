@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from simulator.inputs.checks import at_least
 from simulator.inputs.galaxy import transitions
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, WIDTH
@@ -33,6 +34,10 @@ def plot_layer_split(
     """
     from matplotlib.figure import Figure
 
+    for name, of_ranks in shares.items():
+        for share in of_ranks:
+            at_least(0, **{name: share})
+        at_least(1, **{f"the sum of {name}": sum(of_ranks)})
     ranks = len(next(iter(shares.values())))
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axis = figure.subplots()

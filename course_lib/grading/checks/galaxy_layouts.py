@@ -8,35 +8,13 @@ from heapq import heappop, heappush
 from itertools import combinations_with_replacement, count
 
 from course_lib.grading.report import Report, check
+from simulator.predict.layout_steps import LAYOUTS, sent_by_step
 
-LAYOUTS = ("whole", "part", "slice", "sum")
 Step = tuple[str, str]
 
 
-def sent(before: str, after: str, p: int) -> Fraction | None:
-    """What each of p ranks sends to get a tensor from one layout to another, in sizes of the whole tensor.
-
-    None where no single step does it. The layouts are ``"whole"``; ``"part"``, a rank's own tokens; ``"slice"``, for
-    every token a rank's own part of the hidden numbers; and ``"sum"``, an addend of the whole.
-    """
-    once = Fraction(p - 1, p)
-    return {
-        ("sum", "whole"): 2 * once,  # all-reduce
-        ("sum", "part"): once,  # reduce-scatter
-        ("sum", "slice"): once,
-        ("part", "whole"): once,  # all-gather
-        ("slice", "whole"): once,
-        ("part", "slice"): once / p,  # all-to-all
-        ("slice", "part"): once / p,
-        ("whole", "part"): Fraction(0),  # a rank takes its part
-        ("whole", "slice"): Fraction(0),
-        ("part", "sum"): Fraction(0),  # a rank's part, with zeros for the others, is an addend
-        ("slice", "sum"): Fraction(0),
-    }.get((before, after))
-
-
 def cost(steps: Sequence[Step], p: int) -> Fraction:
-    return sum((sent(*step, p) for step in steps), Fraction(0))
+    return sum((sent_by_step(*step, p) for step in steps), Fraction(0))
 
 
 # ---- what is right: every order of steps is tried, the cheapest first ---------------------------------------------
@@ -55,7 +33,7 @@ def cheapest(start: frozenset[str], wanted: frozenset[str], p: int, backward: bo
         done.add(have)
         for a in have:
             for b in LAYOUTS:
-                if a != b and (price := sent(a, b, p)) is not None:
+                if a != b and (price := sent_by_step(a, b, p)) is not None:
                     after = (have - {a} if backward else have) | {b}
                     heappush(queue, (paid + price, len(steps) + 1, next(number), after, [*steps, (a, b)]))
     raise AssertionError(f"no steps lead from {sorted(start)} to {sorted(wanted)}")
@@ -67,7 +45,7 @@ def after_steps(start: set[str], steps: Sequence[Step], backward: bool) -> set[s
     for a, b in steps:
         if a not in have:
             return f"the step ({a!r}, {b!r}) begins with {a!r}, and there is only {_listed(have)}"
-        if sent(a, b, 2) is None:
+        if sent_by_step(a, b, 2) is None:
             return f"no step leads from {a!r} to {b!r}"
         have = (have - {a} if backward else have) | {b}
     return have

@@ -50,3 +50,10 @@ def test_the_drawing_has_the_shares_and_the_steps():
 def test_whole_blocks_are_drawn_as_whole():
     split = even_layer(BERT, DEVICES, "tp")
     assert "connection 1: whole on every rank" in plot_layer_split(split.placement, split.shares).alt
+
+
+@pytest.mark.parametrize("heads", [[-1, 13], [1.5, 2], [float("nan"), 3], [0, 0]])
+def test_shares_that_cannot_be_drawn_are_named(heads):
+    split = even_layer(BERT, DEVICES, "galaxy")
+    with pytest.raises(ValueError, match="heads must be a whole number"):
+        plot_layer_split(split.placement, split.shares | {"heads": heads})

@@ -1,4 +1,4 @@
-"""Seconds of the blocks of a BERT layer for some shares of them, measured here: what a planner of unequal splits is told.
+"""Seconds of the blocks of a BERT layer for some shares of them, measured here: a planner of unequal splits reads them.
 
 The blocks and what their shares count: ``simulator.predict.shares``. The times are of the processor, so that other
 programs on the computer disturb them little.
@@ -34,7 +34,9 @@ def share_seconds(
     found: dict[str, dict[int, float]] = {}
     for block, counted in BLOCKS.items():
         for share in shares.get(counted, ()):
-            found.setdefault(block, {})[share] = processor_seconds(block_work(shape, block, share, batch), calls)
+            found.setdefault(block, {})[share] = processor_seconds(
+                block_work(shape, block, share, batch), calls
+            )
     return found
 
 
@@ -59,7 +61,9 @@ def block_work(shape: ModelShape, block: str, share: int, batch: int) -> Callabl
     query, key, value = (nn.Linear(hidden, heads * size) for _ in range(3))
     output = nn.Linear(heads * size, hidden)
     x = torch.randn(batch, own, hidden, requires_grad=True)
-    others = torch.randn(2, batch, heads, seq - own, size, requires_grad=True)  # keys and values of other ranks
+    others = torch.randn(
+        2, batch, heads, seq - own, size, requires_grad=True
+    )  # keys and values of other ranks
 
     def forward() -> Tensor:
         if block == "connection":

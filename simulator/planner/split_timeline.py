@@ -21,7 +21,10 @@ def split_timeline(split: LayerSplit, layer: str = "post-norm") -> Timeline:
         layer: the kind of layer, as it was given to the planner.
     """
     messages = {block: list(steps_of(t)) for block, t in transitions(split.placement, layer).items()}
-    for norm, before in (("norm_1", "input"), ("norm_2", "connection_1")):  # of a layer with norms before its blocks
+    for norm, before in (
+        ("norm_1", "input"),
+        ("norm_2", "connection_1"),
+    ):  # of a layer with norms before its blocks
         messages[before] += messages.pop(norm, [])
     messages["attention"] = [KEYS] * len(messages.pop("keys", ())) + messages["attention"]
     messages["connection_2"] = [GRADIENTS] if GRADIENTS in split.communication else []

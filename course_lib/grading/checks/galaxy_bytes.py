@@ -88,6 +88,7 @@ MISTAKES = {
     "when gradients are counted in inference, too": _sums_in_inference,
     "when a message is counted as the whole tensor, and not (p - 1)/p of it": _whole_tensors,
 }
+ROUNDED_DOWN = "when equally many bytes count as fewer, or the number is rounded down"
 
 
 @check
@@ -112,9 +113,7 @@ def check_13_4(
                 hidden = p * rng.randrange(2, 40)
                 columns = p * rng.randrange(2, 90)
                 got, want = fewest_tokens(way, hidden, columns, p), right_tokens(way, hidden, columns, p)
-                one_less = {
-                    "when equally many bytes count as fewer, or the number is rounded down": want and want - 1
-                }
+                one_less = {} if want is None else {ROUNDED_DOWN: want - 1}
                 fact = f"{p} ranks: from how many tokens on it sends fewer bytes than tp"
                 report.equal(fact, got, want, mistakes=one_less, task="the smallest whole number of tokens")
             report.at_most(

@@ -29,7 +29,9 @@ def test_it_is_as_long_as_the_layer_and_each_rank_computes_what_was_priced(way, 
 def test_a_message_begins_when_the_slowest_rank_has_ended():
     split = even_layer(BERT, DEVICES, "galaxy")
     timeline = split_timeline(split)
-    ends = [next(s for s in timeline.of(rank, "compute") if s.name.endswith("block 1")).end for rank in (0, 1)]
+    ends = [
+        next(s for s in timeline.of(rank, "compute") if s.name.endswith("block 1")).end for rank in (0, 1)
+    ]
     behind = [s.start for s in timeline.of(0, "communication") if s.start >= ends[0]]
     assert min(behind) == pytest.approx(max(ends))
 
@@ -37,7 +39,9 @@ def test_a_message_begins_when_the_slowest_rank_has_ended():
 def test_the_drawing_has_the_shares_and_the_steps():
     split = plan_layer(BERT, DEVICES, "galaxy")
     picture = plot_layer_split(split.placement, split.shares, title="planned")
-    heads, columns, tokens = (" + ".join(map(str, split.shares[name])) for name in ("heads", "columns", "sequence"))
+    heads, columns, tokens = (
+        " + ".join(map(str, split.shares[name])) for name in ("heads", "columns", "sequence")
+    )
     assert picture.alt == (
         f"planned, divided among the ranks. attention: {heads} heads; connection 1: {tokens} tokens; "
         f"MLP: {columns} columns; connection 2: {tokens} tokens."

@@ -21,11 +21,10 @@ import click
 import paired  # noqa: F401 (puts the project on the path)
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.models.bert import Bert, BertConfig
+from course_lib.observe.share_seconds import block_work, processor_seconds
 from course_lib.runtime import launch
 from course_lib.runtime.slowed import slowed
 from course_lib.tensor_parallel.galaxy import apply_galaxy
@@ -37,10 +36,10 @@ from simulator.predict.shares import BLOCKS, ShareSeconds, measured_seconds
 
 WITHIN = 0.15
 HIDDEN, HEADS, LAYERS, BATCH, SEQUENCE, VOCAB = 256, 8, 2, 4, 128, 100
-COLUMNS, SIZE = 4 * HIDDEN, HIDDEN // HEADS
+COLUMNS = 4 * HIDDEN
 SHAPE = ModelShape(LAYERS, HIDDEN, HEADS, VOCAB, SEQUENCE, dropout=False)
 SHARES = {"heads": (1, 4, 8), "columns": (128, 512, 1024), "positions": (16, 64, 128)}  # that are timed
-PAUSE = 0.03  # seconds between two timed calls: in the run, too, a rank sleeps in between
+PAUSE = 0.01  # seconds between two timed exchanges
 
 
 def model() -> Bert:
@@ -60,46 +59,10 @@ def model() -> Bert:
 # ---- what the planner is told: seconds of shares, and of messages -------------------------------------------
 
 
-def work_of(block: str, share: int) -> Callable[[], object]:
-    """Forward and backward of one block of a BERT layer, for a share of it."""
-    heads = share if block == "attention" else HEADS
-    columns = share if block == "mlp" else COLUMNS
-    own = share if BLOCKS[block] == "positions" else SEQUENCE
-    norm, up, down = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, columns), nn.Linear(columns, HIDDEN)
-    query, key, value = (nn.Linear(HIDDEN, heads * SIZE) for _ in range(3))
-    output = nn.Linear(heads * SIZE, HIDDEN)
-    x = torch.randn(BATCH, own, HIDDEN, requires_grad=True)
-    others = torch.randn(
-        2, BATCH, heads, SEQUENCE - own, SIZE, requires_grad=True
-    )  # keys and values of other ranks
-
-    def forward() -> Tensor:
-        if block == "connection":
-            return norm(x + x)
-        if block.startswith("mlp"):
-            return down(F.gelu(up(x)))
-        q, k, v = (project(x).unflatten(-1, (heads, SIZE)).transpose(1, 2) for project in (query, key, value))
-        if own < SEQUENCE:
-            k, v = (torch.cat(both, dim=2) for both in zip((k, v), others, strict=True))
-        return output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-
-    return lambda: forward().sum().backward()
-
-
 def ends_of_the_model() -> Callable[[], object]:
     """What is no layer: the embedding and the loss."""
     embeddings, tokens = model().embeddings, torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
     return lambda: embeddings(tokens).square().mean().backward()
-
-
-def processor_seconds(work: Callable[[], object], calls: int) -> float:
-    seconds = []
-    for _ in range(calls):
-        time.sleep(PAUSE)
-        start = time.thread_time()
-        work()
-        seconds.append(time.thread_time() - start)
-    return statistics.median(seconds)
 
 
 class Timed:
@@ -107,7 +70,11 @@ class Timed:
 
     def __init__(self, way: str) -> None:
         kinds = {TIMED_AS[block.partition("_")[0], placed] for block, placed in WAYS[way].items()}
-        self.work = {(kind, n): work_of(kind, n) for kind in sorted(kinds) for n in SHARES[BLOCKS[kind]]}
+        self.work = {
+            (kind, n): block_work(SHAPE, kind, n, BATCH)
+            for kind in sorted(kinds)
+            for n in SHARES[BLOCKS[kind]]
+        }
         self.ends = ends_of_the_model()
 
     def __call__(self, calls: int = 3) -> tuple[dict[str, dict[int, float]], float]:
@@ -138,9 +105,7 @@ def measured_link(mesh: DeviceMesh) -> Link:
         sent, received, seconds = torch.zeros(elements), torch.zeros(elements), []
         for _ in range(15):
             dist.barrier()
-            time.sleep(
-                PAUSE / 3
-            )  # in the run, too, ranks sleep before a message, and wake up one after the other
+            time.sleep(PAUSE)
             start = time.perf_counter()
             p, me = mesh.size(), dist.get_rank()
             operations = [

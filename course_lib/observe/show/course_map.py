@@ -44,7 +44,7 @@ CHAPTERS = {
     "10": Chapter("sequence_parallel", ("08", "09"), 40),
     "11": Chapter("pipeline_parallel", ("03", "04"), 40),
     "12": Chapter("three_dimensions", ("05", "10", "11"), 35),
-    "13": Chapter("galaxy", ("10", "11")),
+    "13": Chapter("galaxy", ("10", "11"), 40),
     "14": Chapter("context_parallel", ("04", "15")),
     "15": Chapter("flash_attention", ("02", "08"), 40),
     "16": Chapter("paged_attention", ("02", "15"), 35),

@@ -12,7 +12,7 @@ Models with parameters that a forward pass may leave out need ``ddp_unused_param
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,8 @@ class DDP(nn.Module):
         bucket_cap_mb: a bucket is complete once it holds this many MiB (2**20 bytes) or more. None: 25, and 1
             for the first bucket, which can then be sent early in backward.
         group: the ranks that hold replicas; by default all.
+        comm_hook: starts the exchange of a complete bucket. It returns an object whose ``wait()`` ends when the
+            bucket's buffer holds the averages. By default an all-reduce.
 
     Raises:
         ValueError: no parameter requires a gradient, or ``bucket_cap_mb`` is not positive.
@@ -85,7 +87,11 @@ class DDP(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, bucket_cap_mb: float | None = None, group: ProcessGroup | None = None
+        self,
+        module: nn.Module,
+        bucket_cap_mb: float | None = None,
+        group: ProcessGroup | None = None,
+        comm_hook: Callable[[Bucket], dist.Work] | None = None,
     ) -> None:
         super().__init__()
         trained = [p for p in module.parameters() if p.requires_grad]
@@ -101,7 +107,8 @@ class DDP(nn.Module):
         broadcast_state(module, group)
         first, others = (MEBIBYTE, 25 * MEBIBYTE) if bucket_cap_mb is None else [bucket_cap_mb * MEBIBYTE] * 2
         assigned = assign_buckets(trained, others, first)
-        self.buckets = [Bucket(f"bucket {i}", parameters, group) for i, parameters in enumerate(assigned)]
+        hook = comm_hook or all_reduce_hook
+        self.buckets = [Bucket(f"bucket {i}", some, group, hook) for i, some in enumerate(assigned)]
         self._wait_for_gradients()
         this = weakref.ref(self)  # the hooks belong to the parameters, and must not keep the wrapper alive
         hooks = [
@@ -169,11 +176,25 @@ class DDP(nn.Module):
         return next(name for name, p in self.module.named_parameters() if p is parameter)
 
 
+def all_reduce_hook(bucket: Bucket) -> dist.Work:
+    """Start the sum of all ranks' buffers. They hold gradients divided by p, so the sum is the average."""
+    end = trace.begin("communication", bucket.name)
+    work = dist.all_reduce(bucket.buffer, group=bucket.group, async_op=True)
+    work.get_future().add_done_callback(end)
+    return work
+
+
 class Bucket:
     """Parameters whose gradients lie side by side in one buffer, which is sent in one all-reduce."""
 
-    def __init__(self, name: str, parameters: Sequence[Tensor], group: ProcessGroup | None) -> None:
-        self.name, self.parameters, self.group = name, list(parameters), group
+    def __init__(
+        self,
+        name: str,
+        parameters: Sequence[Tensor],
+        group: ProcessGroup | None,
+        comm_hook: Callable[[Bucket], dist.Work],
+    ) -> None:
+        self.name, self.parameters, self.group, self.comm_hook = name, list(parameters), group, comm_hook
         sizes = [p.numel() for p in self.parameters]
         self.buffer = self.parameters[0].new_zeros(sum(sizes))  # (elements of all gradients,)
         slices = self.buffer.split(sizes)
@@ -188,15 +209,13 @@ class Bucket:
 
     @torch.no_grad()
     def start(self) -> None:
-        """Copy the gradients into the buffer and start its all-reduce, unless it has been started."""
+        """Copy the gradients into the buffer and start its exchange, unless it has been started."""
         if self.work is not None:
             return
         share = 1 / dist.get_world_size(self.group)  # before the sum, because 16-bit sums might overflow
         for parameter, view in zip(self.parameters, self.views, strict=True):
             view.zero_() if parameter.grad is None else torch.mul(parameter.grad, share, out=view)
-        end = trace.begin("communication", self.name)
-        self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
-        self.work.get_future().add_done_callback(end)
+        self.work = self.comm_hook(self)
 
     def finish(self) -> None:
         """Wait for the averages, and make the views into the buffer, where they have arrived, the gradients."""

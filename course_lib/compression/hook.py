@@ -90,12 +90,18 @@ def all_reduce(bucket: Bucket) -> Iterator[dist.Work]:
     yield dist.all_reduce(bucket.buffer, group=bucket.group, async_op=True)
 
 
-def flatten(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
-    """The tensors laid end to end in a new tensor of the dtype and on the device of ``like``: (elements of all,)."""
-    return torch.cat([like.new_empty(0), *(tensor.detach().reshape(-1) for tensor in tensors)])
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors, of one dtype and device, laid end to end in a new tensor: (elements of all,)."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.empty(0)
 
 
 def unflatten(flat: Tensor, shaped: Sequence[Tensor]) -> list[Tensor]:
     """Cut what ``flatten`` laid end to end into views of the shapes of ``shaped``."""
     parts = flat.split([tensor.numel() for tensor in shaped]) if shaped else []
     return [part.view_as(tensor) for part, tensor in zip(parts, shaped, strict=True)]
+
+
+def assign(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Overwrite the tensors with what ``flatten`` laid end to end."""
+    for tensor, values in zip(tensors, unflatten(flat, tensors), strict=True):
+        tensor.copy_(values)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.compression.error_feedback import ErrorFeedback
-from course_lib.compression.hook import Bucket, CommHook, flatten, unflatten
+from course_lib.compression.hook import Bucket, CommHook, assign, flatten, unflatten
 from simulator.inputs.checks import at_least, positive
 from simulator.inputs.compression import low_rank
 
@@ -57,18 +57,19 @@ class PowerSGD(CommHook):
             buffer.copy_(self.feedback.add(bucket.name, buffer))
         wanted = buffer.clone()
         ranks = [low_rank(view.shape, self.matrix_rank, self.min_compression) for view in bucket.views]
-        matrices = [view.view(len(view), -1) for view, r in zip(bucket.views, ranks, strict=True) if r]  # M: (n, m)
+        matrices = [
+            view.view(len(view), -1) for view, r in zip(bucket.views, ranks, strict=True) if r
+        ]  # M: (n, m)
         others = [view for view, r in zip(bucket.views, ranks, strict=True) if not r]
         started = self._start(bucket.name, matrices, [r for r in ranks if r])
         qs = [orthogonalise(q) for q in started]  # (m, r)
         ps = [m @ q for m, q in zip(matrices, qs, strict=True)]  # (n, r)
-        flat_others, flat_ps = flatten(others, buffer), flatten(ps, buffer)
+        flat_others, flat_ps = flatten(others), flatten(ps)
         yield from [dist.all_reduce(t, group=group, async_op=True) for t in (flat_others, flat_ps) if len(t)]
-        for view, average in zip(others, unflatten(flat_others, others), strict=True):
-            view.copy_(average)
+        assign(others, flat_others)
         ps = [orthogonalise(total) for total in unflatten(flat_ps, ps)]
         qs = [m.T @ p for m, p in zip(matrices, ps, strict=True)]  # (m, r)
-        flat_qs = flatten(qs, buffer)
+        flat_qs = flatten(qs)
         yield from [dist.all_reduce(t, group=group, async_op=True) for t in (flat_qs,) if len(t)]
         self.q[bucket.name] = unflatten(flat_qs, qs)
         for m, p, q in zip(matrices, ps, self.q[bucket.name], strict=True):
@@ -81,7 +82,10 @@ class PowerSGD(CommHook):
         if self.warm_start and name in self.q:
             return self.q[name]
         shapes = [(m.shape[1], r) for m, r in zip(matrices, ranks, strict=True)]
-        return [torch.randn(s, generator=self.draws, dtype=m.dtype).to(m) for s, m in zip(shapes, matrices, strict=True)]
+        return [
+            torch.randn(s, generator=self.draws, dtype=m.dtype).to(m)
+            for s, m in zip(shapes, matrices, strict=True)
+        ]
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from course_lib.compression.error_feedback import ErrorFeedback
 from course_lib.compression.hook import Bucket, CommHook
@@ -43,8 +42,13 @@ class TopK(CommHook):
         places = wanted.abs().topk(kept(self.density, len(wanted))).indices  # (k,)
         values = wanted[places]
         if self.feedback:
-            self.feedback.keep(bucket.name, wanted, sent=torch.zeros_like(buffer).index_copy(0, places, values))
-        all_places, all_values = places.new_empty(p * len(places), dtype=torch.int32), values.new_empty(p * len(values))
+            self.feedback.keep(
+                bucket.name, wanted, sent=torch.zeros_like(buffer).index_copy(0, places, values)
+            )
+        all_places, all_values = (
+            places.new_empty(p * len(places), dtype=torch.int32),
+            values.new_empty(p * len(values)),
+        )
         sends = [
             dist.all_gather_into_tensor(all_places, places.int(), group=bucket.group, async_op=True),
             dist.all_gather_into_tensor(all_values, values, group=bucket.group, async_op=True),

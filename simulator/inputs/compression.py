@@ -35,3 +35,13 @@ def low_rank(shape: Sequence[int], matrix_rank: int, min_compression: float = 2)
     n, m = shape[0], prod(shape[1:])
     r = min(n, m, matrix_rank)
     return r if (n + m) * r * min_compression < n * m else 0
+
+
+def fragment_steps(every: int, fragments: int) -> list[int]:
+    """After which step of a round of ``every`` steps each fragment is averaged: spread evenly, the last one at its end.
+
+    >>> fragment_steps(10, 4)
+    [3, 5, 8, 10]
+    """
+    at_least(1, every=every, fragments=fragments)
+    return [-(-(i + 1) * every // fragments) for i in range(fragments)]

@@ -44,9 +44,7 @@ def pair_matrix(ranks: int, step: int, seed: int = 0) -> Matrix:
     partner = list(range(ranks))
     for a, b in zip(order[::2], order[1::2], strict=False):
         partner[a], partner[b] = b, a
-    return tuple(
-        tuple(((i == j) + (partner[i] == j)) / 2 for j in range(ranks)) for i in range(ranks)
-    )
+    return tuple(tuple(((i == j) + (partner[i] == j)) / 2 for j in range(ranks)) for i in range(ranks))
 
 
 def expected_pair_matrix(ranks: int) -> Matrix:
@@ -68,6 +66,8 @@ def check_matrix(matrix: Matrix, ranks: int | None = None) -> None:
     p = len(matrix) if hasattr(matrix, "__len__") and not isinstance(matrix, str) else 0
     if not p or any(not hasattr(row, "__len__") or len(row) != p for row in matrix):
         refuse("the mixing matrix", "as many rows as columns, at least one", matrix)
+    if ranks is not None:
+        at_least(1, ranks=ranks)
     if ranks is not None and p != ranks:
         refuse("the mixing matrix", f"a row and a column for each of the {ranks} ranks", f"{p} rows")
     for entry in (entry for row in matrix for entry in row):

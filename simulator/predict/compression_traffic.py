@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import ceil, prod
 
 from simulator.inputs.checks import amounts, at_least, index
-from simulator.inputs.compression import kept, low_rank
+from simulator.inputs.compression import fragment_steps, kept, low_rank
 from simulator.inputs.mixing import Matrix, check_matrix
 from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.predict.collective_traffic import sent_bytes
@@ -82,12 +82,12 @@ def power_sgd_traffic(
 def decentralised_traffic(sizes: Sequence[int], matrix: Matrix, rank: int, itemsize: int = 4) -> Traffic:
     """The weights of every bucket, once to each neighbour: as many messages as W has other entries in this column."""
     at_least(1, itemsize=itemsize)
-    return _to_neighbours([itemsize * size for size in sizes], matrix, rank)
+    return _to_neighbours(sizes, matrix, rank, itemsize, header=0)
 
 
 def low_precision_decentralised_traffic(sizes: Sequence[int], matrix: Matrix, rank: int) -> Traffic:
     """The change of the weights in 8 bits, once to each neighbour: 8 + n bytes a message."""
-    return _to_neighbours([MIN_MAX_HEADER + size for size in sizes], matrix, rank)
+    return _to_neighbours(sizes, matrix, rank, itemsize=1, header=MIN_MAX_HEADER)
 
 
 def averaging_traffic(
@@ -101,13 +101,12 @@ def averaging_traffic(
     """Local SGD and DiLoCo in ``steps`` steps: each fragment of the weights is all-reduced once in ``every`` steps.
 
     Args:
-        fragments: elements of each; ``[elements]`` where the weights are averaged all at once. Fragment i of P is
-            averaged after step ceil((i + 1) every / P) of each round.
+        fragments: elements of each; ``[elements]`` where the weights are averaged all at once.
     """
     _check(fragments, ranks)
     at_least(1, every=every)
     at_least(0, steps=steps)
-    due = [ceil((i + 1) * every / len(fragments)) for i in range(len(fragments))]
+    due = fragment_steps(every, len(fragments))
     times = [(steps - first) // every + 1 if steps >= first else 0 for first in due]
     total = Traffic()
     for size, count in zip(fragments, times, strict=True):
@@ -130,10 +129,10 @@ def _row_by_row(row_bytes: Sequence[int], ranks: int) -> Traffic:
     return Traffic(rows)
 
 
-def _to_neighbours(message_bytes: Sequence[int], matrix: Matrix, rank: int) -> Traffic:
-    amounts(sizes=message_bytes)
+def _to_neighbours(sizes: Sequence[int], matrix: Matrix, rank: int, itemsize: int, header: int) -> Traffic:
     check_matrix(matrix)
     index(len(matrix), rank=rank)
+    _check(sizes, len(matrix))
     neighbours = sum(row[rank] != 0 for i, row in enumerate(matrix) if i != rank)
-    size = neighbours * sum(message_bytes)
-    return Traffic([TrafficRow("send", 2, neighbours * len(message_bytes), size, size)] if size else [])
+    size = neighbours * sum(header + itemsize * elements for elements in sizes)
+    return Traffic([TrafficRow("send", 2, neighbours * len(sizes), size, size)] if size else [])

@@ -17,6 +17,7 @@ import pytest
 import simulator
 from simulator.explorer import Explorer, explore
 from simulator.explorer.question import Question
+from simulator.inputs import compression, mixing
 from simulator.inputs.chunks import chunk_sizes, proportional_chunks
 from simulator.inputs.galaxy import Shares, deal_shares
 from simulator.inputs.hardware import Hardware, Link
@@ -48,6 +49,9 @@ from simulator.predict import (
     checkpoint_interval,
     collective_time,
     collective_traffic,
+    compression_time,
+    compression_traffic,
+    consensus,
     finetuning,
     flops,
     galaxy_traffic,
@@ -79,6 +83,8 @@ LAYERS = {"forward": [1.0, 1.0], "backward": [2.0, 2.0], "ranks": 2, "latency": 
 SPEEDS = {"speeds": [1.0, 0.5], "update": 1.0}
 RING = {"elements": 10, "itemsize": 4, "ranks": 4, "rank": 1}
 POINTS = ((1e6, 0.5), (1e9, 0.9))
+PAIR = [[0.5, 0.5], [0.5, 0.5]]
+SENDER = compression_time.Method("8 bits", 1.0, compress=0.1)
 WHOLE_MODEL = {"shape": GPT2, "plan": PLAN, "rank": 1}
 
 # Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
@@ -101,6 +107,60 @@ CALLS = {
     Explorer(Question()).iframe: {"height": 900},
     chunk_sizes: {"elements": 10, "parts": 3},
     proportional_chunks: {"elements": 10, "shares": [7.0, 1.0]},
+    compression.kept: {"density": 0.1, "elements": 100},
+    compression.low_rank: {"shape": (16, 16), "matrix_rank": 2, "min_compression": 2.0},
+    compression.fragment_steps: {"every": 10, "fragments": 4},
+    **{
+        function: {"ranks": 3}
+        for function in (mixing.complete_matrix, mixing.ring_matrix, mixing.expected_pair_matrix)
+    },
+    mixing.pair_matrix: {"ranks": 3, "step": 1, "seed": 1},
+    mixing.check_matrix: {"matrix": PAIR, "ranks": 2},
+    consensus.second_eigenvalue: {"matrix": PAIR},
+    consensus.ring_second_eigenvalue: {"ranks": 3},
+    consensus.mixed: {"matrix": PAIR, "rows": [[1.0], [2.0]]},
+    consensus.distance: {"rows": [[1.0], [2.0]]},
+    consensus.consensus_distances: {"matrices": [PAIR], "rows": [[1.0], [2.0]]},
+    consensus.consensus_bound: {"start": 1.0, "matrix": PAIR, "steps": 2},
+    consensus.steady_distance: {"disturbance": 1.0, "matrix": PAIR},
+    compression_time.Method: {"name": "8 bits", "sent": 4.0, "messages": 2, "compress": 0.1, "every": 2},
+    compression_time.Method.of: {
+        "name": "8 bits",
+        "traffic": traffic.ddp_traffic([8], 2),
+        "compress": 0.1,
+        "every": 2,
+    },
+    compression_time.exchange_step_seconds: {"method": SENDER, "link": LINK, "compute": 1.0, "hidden": 0.1},
+    compression_time.crossing_bandwidth: {"method": SENDER, "reference": SENDER, "latency": 0.1},
+    compression_time.fastest: {"methods": [SENDER], "link": LINK, "hidden": 0.1},
+    compression_traffic.bytegrad_traffic: {"sizes": [8, 8], "ranks": 2},
+    compression_traffic.one_bit_traffic: {"sizes": [8, 8], "ranks": 2},
+    compression_traffic.top_k_traffic: {"sizes": [8, 8], "ranks": 2, "density": 0.1, "itemsize": 4},
+    compression_traffic.random_k_traffic: {
+        "sizes": [8, 8],
+        "ranks": 2,
+        "density": 0.1,
+        "itemsize": 4,
+        "rank": 1,
+    },
+    compression_traffic.power_sgd_traffic: {
+        "buckets": [[(8, 8), (8,)]],
+        "ranks": 2,
+        "matrix_rank": 1,
+        "itemsize": 4,
+        "min_compression": 2.0,
+        "rank": 1,
+    },
+    compression_traffic.decentralised_traffic: {"sizes": [8, 8], "matrix": PAIR, "rank": 1, "itemsize": 4},
+    compression_traffic.low_precision_decentralised_traffic: {"sizes": [8, 8], "matrix": PAIR, "rank": 1},
+    compression_traffic.averaging_traffic: {
+        "fragments": [8, 8],
+        "ranks": 2,
+        "every": 4,
+        "steps": 8,
+        "itemsize": 4,
+        "rank": 1,
+    },
     Shares((1, 1), (2, 2), (1, 1)).tokens: {"length": 4},
     deal_shares: {
         "ranks": 2,
@@ -514,7 +574,7 @@ def test_nonsense_is_refused_in_one_sentence(function):
     assert tried
 
 
-NEGATIVE = {"bottom", "time", "again"}  # may lie below 0
+NEGATIVE = {"bottom", "time", "again", "rows"}  # may lie below 0
 # A rate or a memory may be infinite: then it costs no time, or is never full.
 INFINITE = {"bandwidth", "memory", "link_bandwidth", "bucket_bytes", "first_bucket_bytes"}
 

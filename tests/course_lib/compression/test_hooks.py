@@ -1,6 +1,4 @@
-"""Compressed gradients through DDP's hook: against plain DDP, PyTorch's PowerSGD, the papers' bounds, and the ledger."""
-
-import copy
+"""Compressed gradients through DDP's hook: against plain DDP, PyTorch's PowerSGD, the bounds, and the ledger."""
 
 import numpy as np
 import pytest
@@ -11,10 +9,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.compression.bytegrad import ByteGrad, MinMax8
-from course_lib.compression.error_feedback import ErrorFeedback
+from course_lib.compression.bytegrad import ByteGrad
 from course_lib.compression.hook import AllReduce
-from course_lib.compression.powersgd import PowerSGD, orthogonalise
+from course_lib.compression.powersgd import PowerSGD
 from course_lib.compression.sparsify import RandomK, TopK
 from course_lib.data_parallel.ddp import DDP
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -74,13 +71,13 @@ def ledger():
         sizes = [len(bucket.buffer) for bucket in model.buckets]
         shapes = [[tuple(v.shape) for v in bucket.views] for bucket in model.buckets]
         predicted = {
-            "off": lambda: ddp_traffic(sizes, p),
-            "bytegrad": lambda: bytegrad_traffic(sizes, p),
-            "top-k": lambda: top_k_traffic(sizes, p, 0.05),
-            "random-k": lambda: random_k_traffic(sizes, p, 0.05),
-            "power": lambda: power_sgd_traffic(shapes, p, 2, min_compression=1.1),
+            "off": ddp_traffic(sizes, p),
+            "bytegrad": bytegrad_traffic(sizes, p),
+            "top-k": top_k_traffic(sizes, p, 0.05),
+            "random-k": random_k_traffic(sizes, p, 0.05),
+            "power": power_sgd_traffic(shapes, p, 2, min_compression=1.1),
         }
-        found[name] = gradients(model, 2)[1], predicted[name](), len(sizes)
+        found[name] = gradients(model, 2)[1], predicted[name], len(sizes)
     return found
 
 
@@ -100,7 +97,13 @@ def feedback_identity():
         model = DDP(network(), SMALL, comm_hook=hook)
         given = gradients(model, 4, learn=0)[0].sum(0)
         order = [p for bucket in model.buckets for p in bucket.parameters]
-        places = dict(zip(model.parameters(), (plain - given).split([p.numel() for p in model.parameters()]), strict=True))
+        places = dict(
+            zip(
+                model.parameters(),
+                (plain - given).split([p.numel() for p in model.parameters()]),
+                strict=True,
+            )
+        )
         expected = torch.cat([places[p] for p in order])
         missing[name] = (residual_sum(hook) - expected).abs().max().item(), expected.abs().max().item()
     return missing
@@ -110,7 +113,12 @@ def against_plain():
     """Each hook's gradients beside plain DDP's, in a first step from the same weights."""
     plain = gradients(DDP(network(), SMALL), 3)[0]
     found = {"plain": plain}
-    for name, hook in {"off": AllReduce(), "warm": TopK(0.01, warmup_steps=3), "all": TopK(1.0), "random": RandomK(1.0)}.items():
+    for name, hook in {
+        "off": AllReduce(),
+        "warm": TopK(0.01, warmup_steps=3),
+        "all": TopK(1.0),
+        "random": RandomK(1.0),
+    }.items():
         found[name] = gradients(DDP(network(), SMALL, comm_hook=hook), 3)[0]
     return found
 
@@ -169,6 +177,15 @@ class Alone:
 
 
 def everything():
+    import time
+
+    t0 = time.process_time()
+    r = _everything()
+    print("CPU", time.process_time(), time.process_time() - t0)
+    return r
+
+
+def _everything():
     return {
         "ledger": ledger(),
         "missing": feedback_identity(),
@@ -180,13 +197,14 @@ def everything():
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
 def found(request):
-    return launch(everything, request.param)
+    return launch(everything, request.param, timeout=600)
 
 
 def test_traffic_is_predicted_to_the_byte(found):
     for rank in found:
         for name, (measured, predicted, buckets) in rank["ledger"].items():
-            assert buckets > 1 and predicted.sent > 0
+            assert buckets > 1
+            assert predicted.sent > 0
             assert measured == predicted, name
 
 

@@ -32,7 +32,10 @@ class MinMax8:
 
     def decode(self, message: Tensor, columns: int) -> Tensor:
         """(r, 8 + c) uint8 -> (r, c) float32."""
-        low, high = message[:, :8].contiguous().view(torch.float32).split(1, dim=1)
+        header = (
+            message[:, :8].flatten().clone().view(torch.float32)
+        )  # a copy, because a view must lie on 4 bytes
+        low, high = header.view(-1, 2).split(1, dim=1)
         return low + message[:, 8 : 8 + columns] * ((high - low) / 255)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from course_lib.compression.error_feedback import ErrorFeedback
 from course_lib.compression.hook import Bucket
+from course_lib.runtime import native
 
 
 class Codec(Protocol):
@@ -50,7 +51,7 @@ def compressed_all_reduce(
     total = codec.decode(received, columns).sum(dim=0, keepdim=True)  # (1, c)
     message = encode(total, codec, reducer, bucket.name)  # (1, bytes)
     totals = message.new_empty(p, message.shape[1])
-    yield dist.all_gather_into_tensor(totals, message, group=bucket.group, async_op=True)
+    yield native.all_gather(totals, message, group=bucket.group, async_op=True)
     bucket.buffer.copy_(codec.decode(totals, columns).flatten()[: bucket.buffer.numel()])
 
 

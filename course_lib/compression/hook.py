@@ -101,6 +101,7 @@ def unflatten(flat: Tensor, shaped: Sequence[Tensor]) -> list[Tensor]:
     return [part.view_as(tensor) for part, tensor in zip(parts, shaped, strict=True)]
 
 
+@torch.no_grad()
 def assign(tensors: Sequence[Tensor], flat: Tensor) -> None:
     """Overwrite the tensors with what ``flatten`` laid end to end."""
     for tensor, values in zip(tensors, unflatten(flat, tensors), strict=True):

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from course_lib.compression.error_feedback import ErrorFeedback
 from course_lib.compression.hook import Bucket, CommHook
+from course_lib.runtime import native
 from simulator.inputs.checks import at_least, part
 from simulator.inputs.compression import kept
 
@@ -50,8 +51,8 @@ class TopK(CommHook):
             values.new_empty(p * len(values)),
         )
         sends = [
-            dist.all_gather_into_tensor(all_places, places.int(), group=bucket.group, async_op=True),
-            dist.all_gather_into_tensor(all_values, values, group=bucket.group, async_op=True),
+            native.all_gather(all_places, places.int(), group=bucket.group, async_op=True),
+            native.all_gather(all_values, values, group=bucket.group, async_op=True),
         ]
         yield from sends
         buffer.zero_().index_add_(0, all_places.long(), all_values)

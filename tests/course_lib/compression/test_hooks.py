@@ -177,15 +177,6 @@ class Alone:
 
 
 def everything():
-    import time
-
-    t0 = time.process_time()
-    r = _everything()
-    print("CPU", time.process_time(), time.process_time() - t0)
-    return r
-
-
-def _everything():
     return {
         "ledger": ledger(),
         "missing": feedback_identity(),

@@ -3,8 +3,9 @@
     python benchmarks/unequal_devices.py [--way galaxy] [--slowness 1,3] [--rounds 9]
 
 Ranks are slowed on purpose (``course_lib.runtime.slowed``): what a rank computes takes --base times its processor time,
-times its slowness. All ranks time the blocks of a layer for some shares. From these times the simulator plans a split.
-Then rounds follow: the blocks are timed again, and a step of the even split and one of the planned split are run. Each
+times its slowness. All ranks time the blocks of a layer for some shares, and by itself what a rank computes to prepare
+the messages between the blocks and to take them apart. From these times the simulator plans a split. Then rounds
+follow: all is timed again, and a step of the even split and one of the planned split are run. Each
 step is held against the prediction from the times of its own round, as the speed of a busy computer changes. Exits with
 1 where the median of these ratios is not within 15 % of 1 for the planned split, or where the planned split is faster
 than the even one by a factor that is more than 15 % away from the predicted one.
@@ -24,7 +25,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.models.bert import Bert, BertConfig
-from course_lib.observe.share_seconds import block_work, processor_seconds
+from course_lib.observe.handling_seconds import Handling
+from course_lib.observe.share_seconds import PAUSE, block_work, both_ways, processor_seconds
 from course_lib.runtime import launch
 from course_lib.runtime.slowed import slowed
 from course_lib.tensor_parallel.galaxy import apply_galaxy
@@ -39,7 +41,6 @@ HIDDEN, HEADS, LAYERS, BATCH, SEQUENCE, VOCAB = 256, 8, 2, 4, 128, 100
 COLUMNS = 4 * HIDDEN
 SHAPE = ModelShape(LAYERS, HIDDEN, HEADS, VOCAB, SEQUENCE, dropout=False)
 SHARES = {"heads": (1, 4, 8), "columns": (128, 512, 1024), "positions": (16, 64, 128)}  # that are timed
-PAUSE = 0.01  # seconds between two timed exchanges
 
 
 def model() -> Bert:
@@ -62,7 +63,7 @@ def model() -> Bert:
 def ends_of_the_model() -> Callable[[], object]:
     """What is no layer: the embedding and the loss."""
     embeddings, tokens = model().embeddings, torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
-    return lambda: embeddings(tokens).square().mean().backward()
+    return both_ways(lambda: embeddings(tokens).square().mean(), list(embeddings.parameters()), PAUSE)
 
 
 class Timed:
@@ -85,17 +86,25 @@ class Timed:
         return points, processor_seconds(self.ends, calls)
 
 
-def mean_of_ranks(timed: list[tuple[dict, float]]) -> tuple[dict[str, dict[int, float]], float]:
+# block -> share -> seconds; seconds of what is no layer; for each split, block -> seconds around its messages
+OfRank = tuple[dict[str, dict[int, float]], float, list[dict[str, float]]]
+
+
+def mean_of_ranks(timed: list[OfRank]) -> OfRank:
     points = {
-        kind: {n: statistics.fmean(points[kind][n] for points, _ in timed) for n in shares}
+        kind: {n: statistics.fmean(of_rank[0][kind][n] for of_rank in timed) for n in shares}
         for kind, shares in timed[0][0].items()
     }
-    return points, statistics.fmean(ends for _, ends in timed)
+    handling = [
+        {kind: statistics.fmean(split[kind] for split in of_ranks) for kind in of_ranks[0]}
+        for of_ranks in zip(*(of_rank[2] for of_rank in timed), strict=True)
+    ]
+    return points, statistics.fmean(of_rank[1] for of_rank in timed), handling
 
 
-def what_the_planner_is_told(mesh: DeviceMesh, way: str) -> tuple[Link, tuple[dict, float]]:
+def what_the_planner_is_told(mesh: DeviceMesh, way: str) -> tuple[Link, OfRank]:
     torch.set_num_threads(1)
-    return measured_link(mesh), Timed(way)(7)
+    return measured_link(mesh), (*Timed(way)(7), [Handling(SHAPE, mesh, way, {}, BATCH)(7)])
 
 
 def measured_link(mesh: DeviceMesh) -> Link:
@@ -125,15 +134,16 @@ def measured_link(mesh: DeviceMesh) -> Link:
 
 def run(
     mesh: DeviceMesh, way: str, shares: list[dict[str, list[int]]], factors: list[float], rounds: int
-) -> tuple[list[tuple[dict, float]], list[list[float]]]:
+) -> tuple[list[OfRank], list[list[float]]]:
     """(this rank's times of blocks, seconds of the steps of each split), one entry a round."""
     torch.set_num_threads(1)
     models = [apply_galaxy(model(), mesh, way, **lists) for lists in shares]
     tokens = torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
     timed, timer = [], Timed(way)
+    handled = [Handling(SHAPE, mesh, way, lists, BATCH) for lists in shares]
     times: list[list[float]] = [[] for _ in shares]
     for turn in range(rounds + 1):
-        timed.append(timer())
+        timed.append((*timer(), [handle() for handle in handled]))
         for which in range(len(models)) if turn % 2 else reversed(range(len(models))):
             models[which].zero_grad()
             dist.barrier()
@@ -159,19 +169,20 @@ def main(way: str, slowness: str, base: float, rounds: int) -> None:
     link = told[0][0]
     device = Hardware("here", 1e12, float("inf"), 1e10, link, link)
 
-    def seconds_from(timed: list[tuple[dict, float]]) -> tuple[ShareSeconds, float]:
-        points, ends = mean_of_ranks(timed)
-        return measured_seconds(points, factors), ends * max(factors)
+    def seconds_from(timed: list[OfRank]) -> tuple[list[ShareSeconds], float]:
+        """For each split, seconds of shares; and seconds of what is no layer."""
+        points, ends, handling = mean_of_ranks(timed)
+        return [measured_seconds(points, factors, each) for each in handling], ends * max(factors)
 
     question = SHAPE, [device] * len(factors), way
-    timed, _ = seconds_from([of_rank for _, of_rank in told])
+    [timed], _ = seconds_from([of_rank for _, of_rank in told])
     shares = [split(*question, seconds=timed).shares for split in (even_layer, plan_layer)]
     found = launch(run, mesh=mesh, args=(way, shares, factors, rounds), timeout=None)
     steps = found[0][1]
     predicted: list[list[float]] = [[], []]
     for of_round in zip(*(timed for timed, _ in found), strict=True):
-        timed, ends = seconds_from(list(of_round))
-        for lists, seconds in zip(shares, predicted, strict=True):
+        of_splits, ends = seconds_from(list(of_round))
+        for lists, seconds, timed in zip(shares, predicted, of_splits, strict=True):
             seconds.append(LAYERS * price_layer(*question, **lists, seconds=timed).seconds + ends)
 
     ratios = [[s / p for s, p in zip(*both, strict=True)] for both in zip(steps, predicted, strict=True)]

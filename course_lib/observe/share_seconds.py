@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.runtime.slowed import between_messages
 from simulator.inputs.shape import ModelShape
 from simulator.predict.shares import BLOCKS
 
@@ -40,15 +41,40 @@ def share_seconds(
     return found
 
 
-def processor_seconds(work: Callable[[], object], calls: int) -> float:
-    """The median of the seconds that the processor spends on a call in this thread."""
+def processor_seconds(work: Callable[[], object], calls: int, pause: float = PAUSE) -> float:
+    """The median of the seconds that the processor spends on a call in this thread, inside messages not counted.
+
+    Args:
+        calls: so many count, after one that does not.
+        pause: seconds of sleep before each call.
+    """
     seconds = []
     for _ in range(calls + 1):
-        time.sleep(PAUSE)
-        start = time.thread_time()
-        work()
-        seconds.append(time.thread_time() - start)
+        time.sleep(pause)
+        stretches: list[float] = []
+        with between_messages(lambda computed, _passed, own=stretches: own.append(computed)):
+            work()
+        seconds.append(sum(stretches))
     return statistics.median(seconds[1:])
+
+
+def both_ways(
+    forward: Callable[[], Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor], pause: float = 0.0
+) -> Callable[[], None]:
+    """Forward, a pause, and backward from given gradients. As in a step, none are added to those of an earlier call."""
+
+    def results() -> tuple[Tensor, ...]:
+        outputs = forward()
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    gradients = [torch.ones_like(y) for y in results()]
+
+    def both() -> None:
+        outputs = results()
+        time.sleep(pause)
+        torch.autograd.grad(outputs, inputs, gradients)
+
+    return both
 
 
 def block_work(shape: ModelShape, block: str, share: int, batch: int) -> Callable[[], object]:
@@ -75,4 +101,8 @@ def block_work(shape: ModelShape, block: str, share: int, batch: int) -> Callabl
             k, v = (torch.cat(both, dim=2) for both in zip((k, v), others, strict=True))
         return output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
-    return lambda: forward().sum().backward()
+    modules = {"connection": [norm], "mlp": [up, down]}.get(block.split()[0], [query, key, value, output])
+    inputs = [x, *(p for module in modules for p in module.parameters())]
+    if block.startswith("attention") and own < seq:
+        inputs.append(others)
+    return both_ways(forward, inputs, PAUSE)

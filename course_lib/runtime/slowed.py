@@ -25,20 +25,30 @@ def slowed(factor: float) -> Iterator[None]:
     """
     if not isinstance(factor, int | float) or isinstance(factor, bool) or not 1 <= factor < float("inf"):
         raise ValueError(f"factor must be a number of at least 1, not {factor!r}")
+    with between_messages(lambda computed, passed: time.sleep(max(0.0, factor * computed - passed))):
+        yield
+
+
+@contextmanager
+def between_messages(computed: Callable[[float, float], None]) -> Iterator[None]:
+    """Inside the ``with``, ``computed(processor seconds, seconds)`` is called before each message, and at the end.
+
+    The first number is the processor time of what this rank has computed since the last message, and the second the
+    time that has passed meanwhile. Messages and threads are those of ``slowed``.
+    """
     began = [time.thread_time(), time.monotonic()]  # processor time and wall time when computing went on
 
     def compute_again() -> None:
         began[:] = time.thread_time(), time.monotonic()
 
-    def sleep_out() -> None:
-        computed, passed = time.thread_time() - began[0], time.monotonic() - began[1]
-        time.sleep(max(0.0, factor * computed - passed))
+    def pause() -> None:
+        computed(time.thread_time() - began[0], time.monotonic() - began[1])
         compute_again()
 
     def begin(lane: str, name: str) -> Callable[..., None]:
         if lane != "communication":
             return original(lane, name)
-        sleep_out()
+        pause()
         end = original(lane, name)
 
         def ended(*future: object) -> None:
@@ -51,6 +61,6 @@ def slowed(factor: float) -> Iterator[None]:
     original, trace.begin = trace.begin, begin
     try:
         yield
-        sleep_out()
+        pause()
     finally:
         trace.begin = original

@@ -50,15 +50,23 @@ def device_seconds(shape: ModelShape, plan: Plan, devices: Sequence[Hardware]) -
 
 
 def measured_seconds(
-    points: Mapping[str, Mapping[int, float]], slowness: Sequence[float] = (1.0,)
+    points: Mapping[str, Mapping[int, float]],
+    slowness: Sequence[float] = (1.0,),
+    handling: Mapping[str, float] | None = None,
 ) -> ShareSeconds:
-    """Straight lines between measured points, and on through the last two; a share of 0 takes no time.
+    """Straight lines between measured points, and on through the last two; a share of 0 has nothing to compute.
 
     Args:
         points: block -> share -> seconds of forward and backward together, on a rank of slowness 1. The names of
             the blocks are those of ``BLOCKS``; a split needs those that its way has.
         slowness: of every rank: 3 means that all takes three times as long.
+        handling: block -> seconds in which a rank of slowness 1 prepares the block's messages and takes them apart
+            (copies, sums, calls). They do not depend on the share, so a rank with a share of 0 has them, too.
     """
+    handling = dict(handling or {})
+    for block, time in handling.items():
+        one_of("block", block, BLOCKS)
+        not_negative(**{f"handling of {block}": time})
     for factor in slowness:
         positive(each_of_slowness=factor)
     tables = {}
@@ -76,14 +84,17 @@ def measured_seconds(
 
     def seconds(block: str, rank: int, share: int) -> float:
         one_of("block", block, tables)
+        return slowness[rank] * (computed(block, share) + handling.get(block, 0.0))
+
+    def computed(block: str, share: int) -> float:
         if share == 0:
             return 0.0
         shares, times = tables[block]
         if len(shares) == 1:
-            return slowness[rank] * times[0] * share / shares[0]
+            return times[0] * share / shares[0]
         right = min(max(bisect_left(shares, share), 1), len(shares) - 1)
         (a, b), (s, t) = shares[right - 1 : right + 1], times[right - 1 : right + 1]
-        return slowness[rank] * max(0.0, s + (t - s) * (share - a) / (b - a))
+        return max(0.0, s + (t - s) * (share - a) / (b - a))
 
     return seconds
 

@@ -349,7 +349,11 @@ CALLS = {
     flops.model_flops: {"shape": GPT2, "batch": 2},
     flops.hardware_flops: {"shape": GPT2, "plan": PLAN, "batch": 2},
     layer_time.core_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "heads": 2, "rows": 8},
-    shares.measured_seconds: {"points": {"mlp": {4: 1.0}}, "slowness": [1.0, 2.0]},
+    shares.measured_seconds: {
+        "points": {"mlp": {4: 1.0}},
+        "slowness": [1.0, 2.0],
+        "handling": {"mlp": 1.0},
+    },
     shares.with_heads: {"shape": GPT2, "heads": 3},
     shares.of_share: {"shape": GPT2, "block": "mlp", "share": 4},
     placed_messages.message_seconds: {

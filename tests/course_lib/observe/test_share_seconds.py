@@ -1,8 +1,13 @@
 """Blocks timed for some shares: the names and shares that a planner takes, and numbers that it can use."""
 
+import time
+
 import torch
 
+from course_lib.observe.handling_seconds import Handling
 from course_lib.observe.share_seconds import block_work, processor_seconds, share_seconds
+from course_lib.runtime import launch, trace
+from simulator.inputs.galaxy import WAYS
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.shape import ModelShape
 from simulator.planner.layer_split import plan_layer
@@ -38,3 +43,34 @@ def test_every_block_runs_forward_and_backward_for_any_share():
     for block, counted in BLOCKS.items():
         for share in {"heads": (1, 4), "columns": (1, 128), "positions": (1, 16)}[counted]:
             block_work(SHAPE, block, share, batch=2)()
+
+
+def test_the_inside_of_a_message_does_not_count():
+    def work():
+        with trace.span("communication", "all-gather"):
+            start = time.thread_time()
+            while time.thread_time() - start < 0.05:
+                pass
+
+    assert processor_seconds(work, 1) < 0.05
+
+
+def handled(mesh):
+    shares = {"heads": [3, 1], "columns": [96, 32], "sequence": [3, 1]}
+    return {way: (Handling(SHAPE, mesh, way, shares)(1), Handling(SHAPE, mesh, way, {})(1)) for way in WAYS}
+
+
+def test_messages_of_every_way_are_handled_by_each_rank():
+    kinds = {
+        "tp": {"attention", "mlp", "connection"},
+        "sp": {"attention of positions", "mlp of positions", "connection"},
+        "galaxy": {"attention", "mlp", "connection"},
+        "galaxy2": {"attention", "mlp of positions", "connection"},
+    }
+    for of_ways in launch(handled, mesh={"tp": 2}):
+        for way, of_splits in of_ways.items():
+            for seconds in of_splits:
+                assert set(seconds) == kinds[way]
+                assert all(each > 0 for each in seconds.values())
+                points = {kind: {1: 1.0} for kind in seconds}
+                assert measured_seconds(points, [1, 3], seconds)(next(iter(kinds[way])), 1, 0) > 0

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from course_lib.runtime import trace
-from course_lib.runtime.slowed import slowed
+from course_lib.runtime.slowed import between_messages, slowed
 
 
 def compute(seconds):
@@ -35,6 +35,20 @@ def test_computing_takes_longer_and_messages_do_not():
     assert end - arrived >= 0.05, "and at the end"
     assert end > last
     assert trace.begin is original
+
+
+def test_what_is_computed_between_messages_is_told_without_the_messages():
+    stretches = []
+    with between_messages(lambda computed, passed: stretches.append((computed, passed))):
+        compute(0.01)
+        with trace.span("communication", "all-gather"):
+            compute(0.05)
+        with trace.span("compute", "layer"):
+            compute(0.02)
+    (first, _), (second, passed) = stretches
+    assert 0.01 <= first < 0.05
+    assert 0.02 <= second < 0.05
+    assert passed >= second
 
 
 def test_what_raises_inside_leaves_nothing_behind():

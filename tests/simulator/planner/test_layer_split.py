@@ -111,6 +111,18 @@ def test_measured_times_take_the_place_of_the_roofline():
     assert even_layer(BERT, [CPU, CPU], "tp", seconds=timed).parts["heads"] == pytest.approx(6 * 3 + 2 * 3)
 
 
+def test_what_a_rank_computes_around_messages_does_not_depend_on_its_share():
+    points = {"attention": {1: 1.0, 12: 12.0}, "mlp": {3072: 30.0}, "connection": {512: 2.0}}
+    handling = {"attention": 0.5, "connection": 0.25}
+    plain, timed = (measured_seconds(points, [1, 3], each) for each in (None, handling))
+    for share in (0, 1, 5):
+        for rank, slowness in enumerate((1, 3)):
+            assert timed("attention", rank, share) == plain("attention", rank, share) + 0.5 * slowness
+    assert timed("mlp", 1, 3072) == plain("mlp", 1, 3072)
+    alone = price_layer(BERT, [CPU, CPU], "tp", heads=[12, 0], columns=[3072, 0], seconds=timed)
+    assert alone.compute["attention"] == [12.5, 1.5], "a rank without heads handles messages, too"
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -145,6 +157,8 @@ def test_measured_times_take_the_place_of_the_roofline():
             "placement must be one that splits",
         ),
         (lambda: measured_seconds({"norm": {1: 1.0}}), "block must be one of attention"),
+        (lambda: measured_seconds({"mlp": {1: 1.0}}, [1], {"norm": 1.0}), "block must be one of attention"),
+        (lambda: measured_seconds({"mlp": {1: 1.0}}, [1], {"mlp": -1.0}), "handling of mlp must be"),
         (lambda: measured_seconds({"mlp": {1: 1.0}})("attention", 0, 1), "block must be one of mlp"),
     ],
 )

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.ledgers.timeline import Span, Timeline
-
-LANE = "recovery"
-PHASES = ("detect", "re-form", "restore", "catch up")
+from simulator.predict.recovery import LANE, PHASES
 
 
 class JournalWriter:

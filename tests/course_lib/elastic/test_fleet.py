@@ -17,10 +17,11 @@ from torch import nn
 from course_lib.data.digits import load_digits
 from course_lib.elastic.demo import new_state, train_digits
 from course_lib.elastic.fleet import Fleet
-from course_lib.elastic.journal import PHASES, Journal
+from course_lib.elastic.journal import Journal
 from course_lib.elastic.rendezvous import Limits
 from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
 from course_lib.runtime import RankError
+from simulator.predict.recovery import PHASES
 
 PATIENT = 250  # seconds: a limit for a machine that is busy; nothing waits so long for its own sake
 LIMITS = Limits(min_agents=2, max_agents=4, last_call=0.5, beat_timeout=20, give_up=200)

@@ -1,0 +1,150 @@
+"""Three ways to keep a state that can be gone back to: written while training waits, written beside it, or in a peer's
+memory. What differs is how long training stands still, and what has to be lost before the copy is lost, too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Checkpoints:
+    """States in the files ``step-00000012.pt`` of a folder. A file that has its name is complete.
+
+    Args:
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, folder: str | os.PathLike, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
+        self.folder, self.keep = Path(folder), keep
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._writing: threading.Thread | None = None
+        self._failed: Exception | None = None
+
+    def save(self, state: Mapping[str, Any], step: int) -> None:
+        """Synchronous: training waits until the file is on the disk."""
+        self.wait()
+        self._write(state, step)
+
+    def save_async(self, state: Mapping[str, Any], step: int) -> None:
+        """Training waits only for a copy in memory; a thread writes it while the next steps run.
+
+        If the last state is still being written, training waits for that, too: two copies would need twice the memory.
+        """
+        self.wait()
+        copy = deepcopy(dict(state))  # the next step changes the tensors in place
+        self._writing = threading.Thread(target=self._write_in_thread, args=(copy, step))
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Until nothing is being written; raises what writing raised."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
+
+    def steps(self) -> list[int]:
+        """Of which there is a complete checkpoint, in order."""
+        return sorted(int(path.stem.removeprefix("step-")) for path in self.folder.glob("step-*.pt"))
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """The state of a step; None: of the newest.
+
+        Raises:
+            ValueError: there is none.
+        """
+        steps = self.steps()
+        if not steps or (step is not None and step not in steps):
+            raise ValueError(
+                f"{self.folder} has checkpoints of steps {steps}, and none of {step or 'any step'}"
+            )
+        return torch.load(
+            self._path(steps[-1] if step is None else step), map_location="cpu", weights_only=True
+        )
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}.pt"
+
+    def _write_in_thread(self, state: Mapping[str, Any], step: int) -> None:
+        try:
+            self._write(state, step)
+        except Exception as error:
+            self._failed = error
+
+    def _write(self, state: Mapping[str, Any], step: int) -> None:
+        path = self._path(step)
+        part = path.with_suffix(".part")  # a process that is killed now leaves no file that looks complete
+        with open(part, "wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        for old in self.steps()[: -self.keep]:
+            self._path(old).unlink()
+
+
+class PeerMemory:
+    """Each rank keeps a copy of its left neighbour's shard, so one rank can be lost without a file being read.
+
+    The last two copies are kept, because a rank that is killed during an exchange leaves some ranks with the new copies
+    and some without. Two neighbours that are lost at once take both copies of a shard with them. Then a file is needed.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[int, dict[int, Tensor]] = {}  # step -> rank -> its shard
+        self.ranks: dict[int, int] = {}  # step -> of how many
+
+    def exchange(self, shard: Tensor, step: int, group: dist.ProcessGroup | None = None) -> None:
+        """Send this rank's shard to the right and receive the left neighbour's, (n,) each. All ranks call it."""
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        left, right = (rank - 1) % ranks, (rank + 1) % ranks
+        own, theirs = shard.detach().clone(), torch.empty_like(shard)
+        if ranks > 1:
+            both = [
+                dist.P2POp(dist.isend, own, group=group, group_peer=right),
+                dist.P2POp(dist.irecv, theirs, group=group, group_peer=left),
+            ]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+        self.kept[step] = {left: theirs, rank: own} if ranks > 1 else {rank: own}
+        self.ranks[step] = ranks
+        for old in sorted(self.kept)[:-2]:
+            del self.kept[old], self.ranks[old]
+
+    def recover(self, group: dist.ProcessGroup | None = None) -> tuple[int, list[Tensor]]:
+        """From those who are left: the newest step of which all shards are there, and the shards, on every rank.
+
+        Raises:
+            ValueError: of some rank's shard no copy is left; every rank raises it.
+        """
+        everyone: list[Any] = [None] * dist.get_world_size(group)
+        here = {step: (self.ranks[step], list(shards)) for step, shards in self.kept.items()}
+        dist.all_gather_object(everyone, here, group=group)
+        lost: list[int] = []
+        for step in sorted({step for held in everyone for step in held}, reverse=True):
+            ranks = next(held[step][0] for held in everyone if step in held)
+            holders = [
+                next((h for h, held in enumerate(everyone) if step in held and r in held[step][1]), None)
+                for r in range(ranks)
+            ]
+            lost = lost or [r for r, holder in enumerate(holders) if holder is None]
+            if None not in holders:
+                return step, [self._send(step, r, holder, group) for r, holder in enumerate(holders)]
+        raise ValueError(f"no copy is left of the shards of ranks {lost}: load a checkpoint from a file")
+
+    def _send(self, step: int, rank: int, holder: int, group: dist.ProcessGroup | None) -> Tensor:
+        box = [self.kept[step][rank] if dist.get_rank(group) == holder else None]
+        dist.broadcast_object_list(box, group=group, group_src=holder)
+        return box[0]

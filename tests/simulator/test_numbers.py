@@ -41,6 +41,7 @@ from simulator.plots.groups import plot_groups
 from simulator.plots.memory import plot_memory
 from simulator.plots.picture import smallest_text
 from simulator.plots.plans import plot_plans
+from simulator.plots.step_over_bandwidth import plot_step_over_bandwidth
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import plot_timeline
 from simulator.plots.useful_time import plot_useful_time
@@ -512,6 +513,7 @@ CALLS = {
         "samples": [1, 2],
         "crossing": 1.5,
     },
+    partial(plot_step_over_bandwidth, steps={"all-reduce": float}): {"bandwidths": [1e6, 1e9]},
     partial(plot_timeline, Timeline(RUN.spans)): {"width": 6.0},
 }
 # What takes numbers and is not changed here, with the reason.

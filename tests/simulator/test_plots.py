@@ -27,6 +27,7 @@ from simulator.plots.curves import STROKES
 from simulator.plots.masks import plot_masks
 from simulator.plots.parts import plot_parts
 from simulator.plots.roofline import _covers, _raised, plot_roofline
+from simulator.plots.step_over_bandwidth import plot_step_over_bandwidth
 from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import COLOURS, IDLE, category, lightness
 from simulator.plots.two_times import plot_two_times
@@ -328,6 +329,17 @@ def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
     assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
     with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
         plot_step_over_batch([2, 1], float, float, float, 1)
+
+
+def test_a_step_over_the_bandwidth_names_the_methods_and_its_ticks():
+    picture = plot_step_over_bandwidth(
+        [1e6, 1e7, 1e8], {"32 bits": lambda b: 6e6 / b, "8 bits": lambda b: 0.1}
+    )
+    assert {"1 MB/s", "100 MB/s", "32 bits", "8 bits", "bandwidth of the link"} <= set(texts(picture))
+    with pytest.raises(ValueError, match=r"bandwidths must be at least two growing numbers, not \[2, 1\]"):
+        plot_step_over_bandwidth([2, 1], {"a": float})
+    with pytest.raises(ValueError, match="0 methods cannot be drawn; give 1 to 6"):
+        plot_step_over_bandwidth([1, 2], {})
 
 
 def test_a_roofline_says_where_it_bends_and_refuses_nonsense():

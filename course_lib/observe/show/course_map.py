@@ -50,7 +50,7 @@ CHAPTERS = {
     "16": Chapter("paged_attention", ("02", "15"), 35),
     "17": Chapter("lora_and_adapters", ("02", "03"), 40),
     "18": Chapter("prompt_tuning", ("17",), 35),
-    "19": Chapter("gradient_compression", ("05",)),
+    "19": Chapter("gradient_compression", ("05",), 35),
     "20": Chapter("elastic_training", ("06",)),
     "21": Chapter("planner", ("12",)),
     "22": Chapter("expert_parallel", ("04", "05")),

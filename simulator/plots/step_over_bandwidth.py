@@ -1,0 +1,68 @@
+"""The drawing of a step's time over the bandwidth of the link: the lowest line is the method to choose there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from simulator.inputs.checks import not_negative, positive
+from simulator.plots.all_reduce_times import TIMES
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
+
+# Told apart by lightness and by the shape of the line as well. The first one is drawn wide, below the others.
+LOOKS = (
+    ("#9cc9ee", 6.0, "-"),
+    ("#cc6a26", 2.0, "-"),
+    ("#143f70", 1.8, "--"),
+    ("#23614a", 1.8, "-."),
+    ("#7d5ba6", 1.8, ":"),
+    ("#222222", 1.2, "-"),
+)
+BANDWIDTHS = {
+    10.0**e: f"{10 ** (e % 3)} {unit}/s"
+    for e, unit in zip(range(3, 12), 3 * ["kB"] + 3 * ["MB"] + 3 * ["GB"], strict=True)
+}
+
+
+def plot_step_over_bandwidth(
+    bandwidths: Sequence[float], steps: Mapping[str, Callable[[float], float]], alt: str | None = None
+) -> Picture:
+    """Seconds of a step over the bytes a second of the link, one line for each method; both axes are logarithmic.
+
+    Args:
+        bandwidths: growing, bytes a second.
+        steps: method -> seconds of a step at a bandwidth.
+        alt: the sentence that says what is seen; by default what is drawn.
+
+    Raises:
+        ValueError: fewer than two bandwidths, or they do not grow; no method, or more than can be told apart.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    for bandwidth in bandwidths:
+        positive(bandwidth=bandwidth)
+    if len(bandwidths) < 2 or sorted(set(bandwidths)) != list(bandwidths):
+        raise ValueError(f"bandwidths must be at least two growing numbers, not {list(bandwidths)}")
+    if not 1 <= len(steps) <= len(LOOKS):
+        raise ValueError(f"{len(steps)} methods cannot be drawn; give 1 to {len(LOOKS)}")
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for (name, seconds), (colour, width, line) in zip(steps.items(), LOOKS, strict=False):
+        values = [seconds(bandwidth) for bandwidth in bandwidths]
+        for value in values:
+            not_negative(seconds=value)
+        axis.plot(bandwidths, values, line, color=colour, linewidth=width, label=name)
+    axis.set(xscale="log", yscale="log")
+    axis.set_xlabel("bandwidth of the link", fontsize=TEXT, loc="right")
+    axis.set_ylabel("time of a step", fontsize=TEXT)
+    ticks = [tick for tick in BANDWIDTHS if bandwidths[0] <= tick <= bandwidths[-1]]
+    axis.set_xticks(ticks, [BANDWIDTHS[tick] for tick in ticks])
+    low, high = axis.get_ylim()
+    times = [time for time in TIMES if low <= time <= high]
+    axis.set_yticks(times, [TIMES[time] for time in times])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_locator(NullLocator())
+    plain_axes(axis)
+    axis.legend(frameon=False, fontsize=TEXT)
+    return render(figure, alt or f"Time of a step over the bandwidth of the link: {', '.join(steps)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -16,18 +17,19 @@ from simulator.cli.options import (
     PLAN_OPTIONS,
     SHAPE_OPTIONS,
     Command,
+    flag,
     options,
 )
 from simulator.cli.question import Question, read_question
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
+from simulator.planner.fitting import changes_that_fit, largest_micro_batch
 from simulator.predict.memory import model_states, plan_memory
 
 UNITS = {"ranks": "bytes", "peak_total": "bytes", "capacity": "bytes", "largest_micro_batch": "sequences"}
 PARAMETERS = click.option(
     "--parameters", type=float, metavar="X", help="Model states of this many parameters, without a shape."
 )
-MOST_SEQUENCES = 4096  # a microbatch of more is not looked for
 
 
 @click.command(cls=Command)
@@ -99,59 +101,21 @@ def _verdict(question: Question, peak: float, largest: int | None) -> str:
     return f"does not fit: {peak / 1e9:.1f} GB, and {name} has {capacity / 1e9:.0f} GB; {how}"
 
 
-def _fits(question: Question, **changes: Any) -> bool:
-    """Whether the plan fits once it is changed; a change that makes no plan does not."""
-    try:
-        changed = replace(question, plan=replace(question.plan, **changes))
-        return max(rank.occupied for rank in ledger(changed)) <= question.hardware.memory
-    except ValueError:
-        return False
-
-
 def _largest_micro_batch(question: Question) -> int | None:
     """The most sequences in a microbatch that fit; None where their number plays no part."""
     if question.shape is None:
         return None
-    low, high = question.plan.micro_batch, 2 * question.plan.micro_batch
-    while high <= MOST_SEQUENCES and _fits(question, micro_batch=high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _fits(question, micro_batch=middle) else (low, middle)
-    return low
+    return largest_micro_batch(question.plan, partial(_changed, question), question.hardware.memory)
 
 
 def _remedies(question: Question) -> list[str]:
     """Single changes after which the plan fits, the smallest of each kind, as options."""
-    plan = question.plan
-    stages = [{"zero": stage} for stage in range(plan.zero + 1, 4)] if plan.dp * plan.cp > 1 else []
-    tries = [stages]
-    if question.shape is not None:
-        tries.append([{"recompute": way} for way in ("selective", "full") if way != plan.recompute])
-        tries.append([{"micro_batch": n} for n in _halves(plan.micro_batch)])
-        tries += [
-            [{axis: getattr(plan, axis) * 2**n, "shard": None} for n in range(1, 7)]
-            for axis in ("tp", "pp", "cp")
-        ]
-    found = []
-    for changes in tries:
-        change = next((change for change in changes if _fits(question, **_complete(plan, change))), None)
-        if change is not None:
-            name, value = next(iter(change.items()))
-            found.append(f"--{name.replace('_', '-')} {value}")
-    return found
+    known = question.shape is not None
+    changes = changes_that_fit(
+        question.plan, partial(_changed, question), question.hardware.memory, activations=known
+    )
+    return [f"{flag(name)} {value}" for name, value in (next(iter(change.items())) for change in changes)]
 
 
-def _complete(plan: Plan, change: dict[str, Any]) -> dict[str, Any]:
-    """A longer pipeline has other stages, and needs as many microbatches to be filled."""
-    if "pp" not in change:
-        return change
-    return change | {"stage_layers": None, "microbatches": max(plan.microbatches, change["pp"])}
-
-
-def _halves(number: int) -> list[int]:
-    halves = []
-    while number > 1:
-        number //= 2
-        halves.append(number)
-    return halves
+def _changed(question: Question, plan: Plan) -> list[MemoryBreakdown]:
+    return ledger(replace(question, plan=plan))

@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from simulator.explorer.answer import answer_for
 from simulator.explorer.bundle import standalone
-from simulator.explorer.question import Question
+from simulator.explorer.own import Own, schedule_of
+from simulator.explorer.question import OWN, Question
 from simulator.inputs.checks import at_least
+from simulator.pipeline.actions import Schedule
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.execution import Execution
-from simulator.pipeline.schedules import make_schedule
 
-__all__ = ["Explorer", "Question", "answer_for", "explore"]
+__all__ = ["Explorer", "Question", "explore"]
 
 MOST_IN_A_STILL = 3000  # actions; with more of them, drawing the still picture takes longer than a second
 
@@ -26,12 +27,14 @@ MOST_IN_A_STILL = 3000  # actions; with more of them, drawing the still picture 
 class Explorer:
     """What ``explore`` returns. A notebook shows it; ``save`` writes it as a page, ``iframe`` embeds that page."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, question: Question, own: Own | None = None) -> None:
+        schedule_of(question, own)  # refuses what cannot be shown
+        self.question, self.own = question, own
 
     def html(self) -> str:
         """The page: one HTML file that computes in the browser."""
-        return standalone(self.question)
+        own = schedule_of(self.question, self.own) if self.question.schedule == OWN else None
+        return standalone(self.question, own)
 
     def save(self, path: str | Path) -> None:
         """Write the page; any browser opens it, without a network."""
@@ -46,8 +49,8 @@ class Explorer:
 
     def execution(self) -> Execution:
         """What is shown first, as the simulator's own timeline."""
-        q = self.question
-        return simulate(make_schedule(q.schedule, q.ranks, q.microbatches, q.chunks), **q.times)
+        schedule = schedule_of(self.question, self.own)
+        return simulate(schedule, **replace(self.question, chunks=schedule.chunks).times)
 
     def widget(self) -> Any:
         """The live view alone, as an anywidget."""
@@ -57,7 +60,7 @@ class Explorer:
             from google.colab import output
 
             output.enable_custom_widget_manager()
-        return new_widget(self.question)
+        return new_widget(self.question, self.own)
 
     def still(self) -> dict[str, str]:
         """A picture, or a sentence where there is too much to draw: what is seen where nothing can be live."""
@@ -78,18 +81,28 @@ class Explorer:
         display(self.widget())
 
 
-def explore(schedule: str = "1f1b", ranks: int = 4, microbatches: int = 8, **values: Any) -> Explorer:
+def explore(schedule: str | Own = "1f1b", ranks: int = 4, microbatches: int = 8, **values: Any) -> Explorer:
     """Show a pipeline schedule that can be changed: its timeline, its memory, and the reason for every bubble.
 
     >>> explore("zb-v", ranks=4, microbatches=8, transfer=0.1)  # doctest: +SKIP
 
+    >>> def all_forwards_first(ranks, microbatches):
+    ...     order = [f"F{i}" for i in range(microbatches)] + [f"B{i}" for i in range(microbatches)]
+    ...     return [order for rank in range(ranks)]
+    >>> explore(all_forwards_first, ranks=4, microbatches=8).execution().makespan
+    33.0
+
     Args:
-        schedule, ranks, microbatches: what is shown first.
+        schedule, ranks, microbatches: what is shown first. In place of a schedule's name a function may stand, which
+            returns for every rank what it does, in order (``simulator.explorer.own.schedule_of``). It is called
+            again whenever a slider changes the ranks or the microbatches. A ``Schedule`` may stand there, too.
         values: the other parts of a ``Question``: ``chunks``, ``forward``, ``transfer``, ``speeds``, ``saved`` …
 
     Raises:
-        ValueError: a value is wrong, in one sentence.
+        ValueError: a value is wrong, or the schedule is no whole training step, in one sentence.
     """
-    return Explorer(
-        Question.of({"schedule": schedule, "ranks": ranks, "microbatches": microbatches, **values})
-    )
+    own = None if isinstance(schedule, str) else schedule
+    if isinstance(own, Schedule):
+        ranks, microbatches = own.ranks, own.microbatches
+    given = {"schedule": OWN if own else schedule, "ranks": ranks, "microbatches": microbatches}
+    return Explorer(Question.of(given | values), own)

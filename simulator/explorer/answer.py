@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
 
+from simulator.explorer.own import Own, schedule_of
 from simulator.explorer.question import Question
-from simulator.pipeline.actions import KINDS, Schedule
+from simulator.pipeline.actions import KINDS
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.execution import Execution
-from simulator.pipeline.schedules import make_schedule
 from simulator.predict.memory_over_time import bytes_around
 
 
@@ -34,18 +34,14 @@ class Answer:
         return self.head | {name: values.tolist() for name, values in self.arrays.items()}
 
 
-def answer(question: Question) -> Answer:
-    """Simulate what the question describes."""
-    schedule = make_schedule(question.schedule, question.ranks, question.microbatches, question.chunks_a_rank)
-    return answer_for(schedule, question)
-
-
-def answer_for(schedule: Schedule, question: Question) -> Answer:
-    """The same for a schedule of one's own, with the question's times and bytes.
+def answer(question: Question, own: Own | None = None) -> Answer:
+    """Simulate what the question describes.
 
     Raises:
-        ValueError: its ranks would wait for one another for ever.
+        ValueError: the schedule ``own`` is no whole training step, or its ranks would wait for ever.
     """
+    schedule = schedule_of(question, own)
+    question = replace(question, chunks=schedule.chunks)
     execution = simulate(schedule, **question.times)
     saved, brought, kept = ([size] * schedule.stages for size in question.bytes_of_a_stage)
     around = [pair for actions in schedule.actions for pair in bytes_around(actions, saved, kept, brought)]

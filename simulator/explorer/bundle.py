@@ -12,15 +12,17 @@ from functools import cache
 from graphlib import TopologicalSorter
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from simulator.explorer.question import Question
+from simulator.pipeline.actions import KINDS, Schedule
 from simulator.plots.timeline import COLOURS
 
 PAGE = Path(__file__).with_name("page")
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 FUNCTION = re.compile(r"^export (?:async )?function (\w+)", re.MULTILINE)
 CONSTANTS = re.compile(r"^export const (.*)$", re.MULTILINE)  # one or several, each with a value
-KINDS = {"forward": "forward", "backward": "backward", "weights": "weight gradients"}  # in CSS: in COLOURS
+PAINTED = {"forward": "forward", "backward": "backward", "weights": "weight gradients"}  # in CSS: in COLOURS
 HTML = """<!doctype html>
 <html lang="en">
 <head>
@@ -38,7 +40,7 @@ body {{ margin: 0; padding: 12px 16px; background: #ffffff; }}
 <main></main>
 <script type="module">
 {script}
-start(document.querySelector("main"), {question});
+start(document.querySelector("main"), {question}, {own});
 </script>
 </body>
 </html>
@@ -78,7 +80,7 @@ def _exported(part: str) -> str:
 def style() -> str:
     """The style sheet, with the colours of the still pictures."""
     colours = "".join(
-        f"--{name}: {COLOURS[kind][0]}; --{name}-last: {COLOURS[kind][1]}; " for name, kind in KINDS.items()
+        f"--{name}: {COLOURS[kind][0]}; --{name}-last: {COLOURS[kind][1]}; " for name, kind in PAINTED.items()
     )
     return f".explorer {{ {colours}}}\n" + (PAGE / "style.css").read_text(encoding="utf-8")
 
@@ -88,7 +90,24 @@ def widget_script() -> str:
     return script() + "\nexport default { render };\n"
 
 
-def standalone(question: Question, title: str = "Pipeline explorer") -> str:
-    """One HTML file that computes and draws in the browser, without Python and without a network."""
-    data = json.dumps(question.as_dict()).replace("<", "\\u003c")
-    return HTML.format(title=escape(title), style=style(), script=script(), question=data)
+def standalone(question: Question, own: Schedule | None = None, title: str = "Pipeline explorer") -> str:
+    """One HTML file that computes and draws in the browser, without Python and without a network.
+
+    Args:
+        own: the schedule that a reader has written; the page draws it for the ranks and microbatches that it has.
+    """
+    data = {"question": _json(question.as_dict()), "own": _json(own and _schedule(own))}
+    return HTML.format(title=escape(title), style=style(), script=script(), **data)
+
+
+def _schedule(own: Schedule) -> dict[str, Any]:
+    """A schedule as schedules.js makes it; the pairs that run together as lists."""
+    actions = [[[KINDS.index(kind), stage, i] for kind, stage, i in rank] for rank in own.actions]
+    pairs = [sorted(rank) for rank in own.overlapped or [frozenset()] * own.ranks]
+    sizes = {name: getattr(own, name) for name in ("name", "ranks", "microbatches", "chunks", "placement")}
+    return sizes | {"actions": actions, "overlapped": pairs}
+
+
+def _json(value: Any) -> str:
+    """What may stand inside of a script."""
+    return json.dumps(value).replace("<", "\\u003c")

@@ -10,6 +10,7 @@ from typing import Any
 from simulator.inputs.checks import at_least, not_negative, one_of, refuse, speeds_of
 from simulator.pipeline.placement import CHUNKS, chunks_of
 
+OWN = "your own"  # the name of a schedule that the reader has written
 RECOMPUTE = ("none", "full")
 MOST_FORWARDS = 70_000  # 64 ranks x 512 microbatches x 2 chunks: what a page still draws at once
 
@@ -22,7 +23,7 @@ class Question:
     takes half of the time, and saves half of the bytes.
 
     Args:
-        schedule, ranks, microbatches, chunks: as for ``make_schedule``.
+        schedule, ranks, microbatches, chunks: as for ``make_schedule``; or ``OWN``, whose actions say the chunks.
         forward, backward_input, backward_weight: time of F, B and W, in any unit.
         transfer: time of a message to another rank.
         together: time of a forward and a backward that run at once (``"dualpipe-v"``); None: one after the other.
@@ -50,11 +51,10 @@ class Question:
     checkpoint: float = 0.1
 
     def __post_init__(self) -> None:
-        one_of("schedule", self.schedule, CHUNKS)
+        one_of("schedule", self.schedule, (*CHUNKS, OWN))
         at_least(1, ranks=self.ranks)
         at_least(1, microbatches=self.microbatches)
-        chunks = chunks_of(self.schedule, self.chunks)
-        forwards = self.ranks * self.microbatches * chunks
+        forwards = self.ranks * self.microbatches * self.chunks_a_rank
         if forwards > MOST_FORWARDS:
             raise ValueError(
                 f"ranks x microbatches x chunks must be at most {MOST_FORWARDS} here, not {forwards}"
@@ -93,7 +93,11 @@ class Question:
 
     @cached_property
     def chunks_a_rank(self) -> int:
-        return chunks_of(self.schedule, self.chunks)
+        if self.schedule != OWN:
+            return chunks_of(self.schedule, self.chunks)
+        chunks = 1 if self.chunks is None else self.chunks
+        at_least(1, chunks=chunks)
+        return chunks
 
     @property
     def times(self) -> dict[str, Any]:

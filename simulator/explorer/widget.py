@@ -9,14 +9,15 @@ from typing import Any
 
 from simulator.explorer.answer import answer
 from simulator.explorer.bundle import style, widget_script
+from simulator.explorer.own import Own
 from simulator.explorer.question import Question
 
 
-def reply_to(message: dict[str, Any]) -> tuple[dict[str, Any], list[memoryview]]:
+def reply_to(message: dict[str, Any], own: Own | None = None) -> tuple[dict[str, Any], list[memoryview]]:
     """The answer to a page's message: what it says, and the bytes of its arrays. A wrong question gets a sentence."""
     number = message.get("id")
     try:
-        found = answer(Question.of(message["question"]))
+        found = answer(Question.of(message["question"]), own)
     except ValueError as error:
         return {"id": number, "error": str(error)}, []
     arrays = [[name, values.typecode] for name, values in found.arrays.items()]
@@ -25,8 +26,8 @@ def reply_to(message: dict[str, Any]) -> tuple[dict[str, Any], list[memoryview]]
     ]
 
 
-def new_widget(question: Question) -> Any:
-    """A live view of that question.
+def new_widget(question: Question, own: Own | None = None) -> Any:
+    """A live view of that question; ``own`` is the schedule that a reader has written.
 
     Raises:
         ImportError: anywidget is not installed.
@@ -38,7 +39,8 @@ def new_widget(question: Question) -> Any:
         _esm = widget_script()
         _css = style()
         question = traitlets.Dict().tag(sync=True)
+        own = traitlets.Bool().tag(sync=True)
 
-    widget = Explorer(question=question.as_dict())
-    widget.on_msg(lambda _, message, __: widget.send(*reply_to(message)))
+    widget = Explorer(question=question.as_dict(), own=own is not None)
+    widget.on_msg(lambda _, message, __: widget.send(*reply_to(message, own)))
     return widget

@@ -15,17 +15,19 @@ PIXELS = """(canvas, points) => {
   return points.map(([x, y]) => "#" + [...pen.getImageData(Math.round(x * scale), Math.round(y * scale), 1, 1).data]
     .slice(0, 3).map(value => value.toString(16).padStart(2, "0")).join(""));
 }"""
+SHOWN = """asked => {
+  const shown = JSON.parse(document.querySelector(".explorer").dataset.shown);
+  return Object.keys(asked).every(name => JSON.stringify(asked[name]) === JSON.stringify(shown[name]));
+}"""
 FRAME = "canvas => Object.fromEntries(Object.entries(canvas.dataset).map(([name, value]) => [name, Number(value)]))"
 
 
-def wait_until_drawn(view: Page | Frame, question: Question) -> Locator:
-    """The timeline's canvas, once it shows this question as a whole."""
-    end = Explorer(question).execution().end
-    view.locator("canvas.timeline[data-to]").wait_for()
-    view.wait_for_function(
-        "end => Math.abs(document.querySelector('canvas.timeline').dataset.to - end) < 1e-9 * end", arg=end
-    )
-    return view.locator("canvas.timeline")
+def wait_until_drawn(view: Page | Frame, question: Question, schedule: str | None = None) -> Locator:
+    """The timeline's canvas, once it shows this question; ``schedule``: its name there, where it is another."""
+    asked = question.as_dict() | ({"schedule": schedule} if schedule else {})
+    view.locator(".explorer[data-shown]").wait_for()
+    view.wait_for_function(SHOWN, arg=asked)
+    return view.locator("canvas.timeline").first
 
 
 def wrong_boxes(canvas: Locator, question: Question) -> list[str]:

@@ -1,6 +1,7 @@
 """The explorer in a real browser: what is drawn after a slider has moved is what the engine says, pixel by pixel."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import nbformat
 import pytest
@@ -75,7 +76,9 @@ def test_the_bytes_are_those_of_the_replay(opened):
     histories = replay(execution, question.saved, question.saved * question.kept)
     most = max(history.peak.bytes for history in histories)
     for rank in (0, 2):
-        times = [execution.end * (k + 0.37) / 12 for k in range(12)]
+        changes = [*histories[rank].times, execution.end]
+        times = [(a + b) / 2 for a, b in pairwise(changes) if b - a > 0.4]  # far from a step's edge
+        assert len(times) > 8
         found = drawn_bytes(opened.locator("canvas.bytes"), rank, times)
         wanted = [histories[rank].at(time).total / most for time in times]
         assert found == pytest.approx(wanted, abs=0.06)  # two pixels of a row
@@ -141,8 +144,8 @@ def test_pointing_at_a_gap_says_why_it_exists(opened):
 
 
 def test_tables_say_the_same(opened):
-    opened.locator("summary").press("Enter")
-    table = opened.locator("table").first
+    opened.get_by_text("As tables").press("Enter")
+    table = opened.locator(".tables table").first
     table.wait_for()
     rows = table.locator("tbody tr").all_inner_texts()
     execution = Explorer(FIRST).execution()
@@ -152,7 +155,28 @@ def test_tables_say_the_same(opened):
     opened.get_by_label("rank whose actions are listed").select_option("2")
     opened.locator("caption", has_text="Rank 2").wait_for()
     longest = max((g for g in execution.idle_gaps() if g.rank == 2), key=lambda g: g.end - g.start)
-    assert longest.cause in opened.locator("table").nth(1).inner_text()
+    assert longest.cause in opened.locator(".tables table").nth(1).inner_text()
+
+
+def test_two_schedules_are_compared_in_numbers_and_to_one_scale(opened):
+    opened.get_by_role("button", name="Keep to compare").click()
+    opened.get_by_label("schedule").select_option("zb-h1")
+    one, zero = Explorer(FIRST).execution(), Explorer(replace(FIRST, schedule="zb-h1")).execution()
+    shorter = (
+        f"The step is {one.makespan - zero.makespan:.4g} ({1 - zero.makespan / one.makespan:.1%}) shorter"
+    )
+    said = opened.locator(".compared")
+    said.get_by_text(shorter.replace("%", " %")).wait_for()
+    opened.wait_for_function(
+        "end => [...document.querySelectorAll('canvas.timeline')].every(c => Math.abs(c.dataset.to - end) < 1e-9)",
+        arg=one.end,
+    )
+    opened.locator(".overview summary").press("Enter")
+    row = opened.locator(".overview tr", has_text="zb-v").locator("td").first
+    row.wait_for()
+    assert row.inner_text() == f"{Explorer(replace(FIRST, schedule='zb-v')).execution().makespan:.4g}"
+    opened.get_by_role("button", name="Drop the kept one").click()
+    assert opened.locator("canvas.timeline:visible").count() == 1
 
 
 def test_dark_and_narrow_and_inside_of_another_page(browser):
@@ -168,19 +192,34 @@ def test_dark_and_narrow_and_inside_of_another_page(browser):
     page.close()
 
 
-def test_in_jupyterlab_python_computes(page, lab):
-    source = "from simulator.explorer import explore\nexplore('1f1b', ranks=4, microbatches=8, transfer=0.25)"
+def test_in_jupyterlab_python_computes_and_runs_the_readers_own_schedule(page, lab):
+    source = """from simulator.explorer import explore
+
+def mine(ranks, microbatches):
+    order = [f"F{i}" for i in range(microbatches)] + [f"B{i}" for i in range(min(microbatches, 9))]
+    return [order] * ranks
+
+explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     notebook = new_notebook(cells=[new_code_cell(source)], metadata=METADATA)
     nbformat.write(notebook, lab.root / "notebooks" / "95_explorer.ipynb")
     open_page(page, lab, "notebooks/95_explorer.ipynb")
     wait_for_kernel(page)
     command(page, "notebook:run-all-cells")
-    assert wrong_boxes(wait_until_drawn(page, FIRST), FIRST) == []
+    question = replace(FIRST, schedule="gpipe")  # what the reader's function amounts to, up to 9 microbatches
+    assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
     assert page.locator(f"{PANEL} .explorer-still").is_hidden()
-    page.get_by_label("schedule").select_option("gpipe")
-    question = replace(FIRST, schedule="gpipe")
+    slider = page.get_by_label("microbatches, slider")
+    slider.press("ArrowRight")
+    question = replace(question, microbatches=9)
+    assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
+    slider.press("ArrowRight")
+    page.locator(".microbatches [role=alert]").get_by_text("Rank 0 never does B9 of stage 0.").wait_for()
+    page.get_by_label("schedule").select_option("1f1b")
+    question = replace(FIRST, microbatches=10)
     assert wrong_boxes(wait_until_drawn(page, question), question) == []
+    page.locator("canvas.timeline").press("ArrowRight")  # and JupyterLab leaves the keys to the view
+    page.locator(".said").get_by_text("F0 on rank 0").wait_for()
     command(page, "docmanager:save")
     saved = nbformat.read(lab.root / "notebooks" / "95_explorer.ipynb", as_version=4).cells[0].outputs
     assert "explorer-still" in saved[0]["data"]["text/html"]
-    assert "1f1b" in saved[0]["data"]["text/plain"]
+    assert "your own" in saved[0]["data"]["text/plain"]

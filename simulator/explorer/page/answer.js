@@ -2,20 +2,19 @@
 
 import { simulate } from "./engine.js";
 import { addBytes } from "./memory.js";
-import { CHUNKS, makeSchedule, range } from "./schedules.js";
+import { CHUNKS, OWN, makeSchedule, range } from "./schedules.js";
 
 const MOST_FORWARDS = 70000;
 const RECOMPUTE = ["none", "full"];
 
-/** The actions of a question's schedule with their times and bytes. Throws an Error of one sentence. */
-export function answer(question) {
+/**
+ * The actions of a question's schedule with their times and bytes; own: the schedule that a reader has written, or
+ * null. Throws an Error of one sentence.
+ */
+export function answer(question, own = null) {
   check(question);
-  const schedule = makeSchedule(question.schedule, question.ranks, question.microbatches, question.chunks);
-  return answerFor(schedule, question);
-}
-
-/** The same for a schedule that is given. */
-export function answerFor(schedule, question) {
+  const { schedule: name, ranks, microbatches, chunks } = question;
+  const schedule = name === OWN ? checkedOwn(own, question) : makeSchedule(name, ranks, microbatches, chunks);
   const v = schedule.chunks, full = question.recompute === "full", stages = range(schedule.ranks * v);
   const each = (value) => stages.map(() => value);
   const run = simulate(schedule, {
@@ -32,7 +31,7 @@ export function answerFor(schedule, question) {
 
 /** Refuses what cannot be drawn, in the words of question.py. */
 function check(question) {
-  oneOf("schedule", question.schedule, Object.keys(CHUNKS));
+  oneOf("schedule", question.schedule, [...Object.keys(CHUNKS), OWN]);
   for (const name of ["ranks", "microbatches"]) atLeastOne(name, question[name]);
   const chunks = checkedChunks(question.schedule, question.chunks);
   const forwards = question.ranks * question.microbatches * chunks;
@@ -54,8 +53,17 @@ function check(question) {
   }
 }
 
+function checkedOwn(own, { ranks, microbatches }) {
+  if (own.ranks !== ranks || own.microbatches !== microbatches) {
+    const written = `${own.ranks} ranks and ${own.microbatches} microbatches`;
+    throw new Error(`your schedule is written for ${written}, not for ${ranks} and ${microbatches}`);
+  }
+  return { ...own, overlapped: own.overlapped.map((pairs) => new Set(pairs)) };
+}
+
 function checkedChunks(name, v) {
   if (v !== null) atLeastOne("chunks", v);
+  if (name === OWN) return v ?? 1;
   const only = CHUNKS[name];
   if (v === null || v === only) return only;
   if (name === "interleaved-1f1b") return v;

@@ -1,10 +1,11 @@
 // The controls: a select, or a slider with a field in which a number can be typed. What is wrong is said below it.
 
 import { FIELDS, GROUPS, isIdle, textOf, valueOf } from "./fields.js";
+import { OWN } from "./schedules.js";
 import { h, newId } from "./dom.js";
 
-/** The form of one question. onChange(question, name) is called for every change. */
-export function makeControls(start, onChange) {
+/** The form of one question; own: is there a schedule of the reader's? onChange(question, name) is called for every change. */
+export function makeControls(start, own, onChange) {
   let question = { ...start };
   const parts = {};
   const changed = (name, text) => {
@@ -23,7 +24,7 @@ export function makeControls(start, onChange) {
   for (const [title, names] of GROUPS) {
     const group = h("fieldset", {}, h("legend", {}, title));
     for (const name of names) {
-      parts[name] = makeControl(name, changed);
+      parts[name] = makeControl(name, changed, name === "schedule" && own ? [OWN] : []);
       group.append(parts[name].box);
     }
     form.append(group);
@@ -32,10 +33,8 @@ export function makeControls(start, onChange) {
   return {
     element: form,
     get question() { return question; },
-    set(values) {
-      question = { ...question, ...values };
-      show();
-    },
+    /** As if the reader had written that text into the control of that name. */
+    change: changed,
     /** Say what is wrong below the control of that name; without a sentence, nothing is wrong any more. */
     complain(name, sentence = "") {
       for (const part of Object.values(parts)) part.complain("");
@@ -44,14 +43,14 @@ export function makeControls(start, onChange) {
   };
 }
 
-function makeControl(name, changed) {
+function makeControl(name, changed, moreOptions) {
   const { kind, label, slider, empty, example, options } = FIELDS[name], id = newId(name), errorId = newId("error");
   const error = h("p", { id: errorId, class: "error", role: "alert" });
   const described = { id, name, "aria-describedby": errorId };
   let field;
   if (kind === "choice") {
     field = h("select", { ...described, onchange: () => changed(name, field.value) },
-      ...options.map((option) => h("option", { value: option }, option)));
+      ...[...options, ...moreOptions].map((option) => h("option", { value: option }, option)));
   } else {
     const hint = [empty && `empty: ${empty}`, example && `for example ${example}`].filter(Boolean).join("; ");
     field = h("input", {

@@ -14,7 +14,7 @@ import { W } from "./schedules.js";
 const HELP = "Arrow keys go from action to action and from rank to rank. Space runs the play head. " +
   "Plus, minus and 0 zoom; Page up and Page down move. C shows the critical path. Escape ends a choice.";
 
-/** The drawing; onView is called when the reader zooms, so that a second drawing can follow. */
+/** The drawing. It tells of a "look" when the reader has zoomed, so that a second drawing can follow. */
 export function makeDrawing() {
   const numbers = h("p", { class: "numbers", "aria-live": "polite" });
   const timeline = h("canvas", { class: "timeline", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline. ${HELP}` });
@@ -23,7 +23,7 @@ export function makeDrawing() {
   const legend = h("ul", { class: "legend" });
   const element = h("div", { class: "drawing" }, numbers,
     h("h4", {}, "Who does what"), legend, timeline, said, h("h4", {}, "Bytes alive"), bytes);
-  const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, capacity: null };
+  const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, capacity: null, longest: null, most: null };
   let frame = null, queued = false, path = null;
 
   const draw = () => {
@@ -66,6 +66,7 @@ export function makeDrawing() {
     },
     change(values) {
       Object.assign(state, values);
+      if (values.looked) element.dispatchEvent(new CustomEvent("look"));
       sayWhatIsChosen();
       redraw();
     },
@@ -97,8 +98,8 @@ function numbersOf(run, { makespan, bubble, internal, heaviest }) {
 /** What the colours mean; the number in a box is the microbatch. */
 function legendOf(run) {
   const split = run.kind.includes(W);
-  const entries = [["forward", "F, forward"], ["backward", split ? "B, backward (for the input where W comes later)" : "B, backward"]];
-  if (split) entries.push(["weights", "W, backward for the weights"]);
+  const entries = [["forward", "F, forward"], ["backward", "B, backward"]];
+  if (split) entries.push(["weights", "W, its part for the weights"]);
   entries.push(["idle", "idle"]);
   const items = entries.map(([name, text]) => h("li", {}, h("span", { class: `swatch ${name}` }), text));
   const more = [run.chunks > 1 && "paler: a later chunk", run.paired.includes(1) && "half a row each: at once"].filter(Boolean);

@@ -1,6 +1,6 @@
 // What a reader can change: one entry for each part of a question, with the words and the range of its control.
 
-import { CHUNKS } from "./schedules.js";
+import { CHUNKS, OWN } from "./schedules.js";
 
 export const GROUPS = [
   ["Pipeline", ["schedule", "ranks", "microbatches", "chunks"]],
@@ -33,7 +33,7 @@ export function isIdle(name, question) {
   if (name === "together") return question.schedule !== "dualpipe-v";
   if (name === "chunks") return question.schedule !== "interleaved-1f1b" && question.chunks === null;
   if (name === "checkpoint") return question.recompute === "none";
-  return name === "kept" && !["zb-h1", "zb-h2", "zb-v", "dualpipe-v"].includes(question.schedule);
+  return name === "kept" && !["zb-h1", "zb-h2", "zb-v", "dualpipe-v", OWN].includes(question.schedule);
 }
 
 /** What a text field says as a value: a number, a list, null where it is empty, or the text where it is neither. */

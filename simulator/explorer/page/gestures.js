@@ -9,17 +9,18 @@ export function connect(drawing, onPlaying = () => {}) {
   const { state, timeline } = drawing;
   let playing = 0, dragged = null;
 
+  const longest = () => state.longest || state.summary.end || 1;
   const look = (from, to) => {
-    const end = state.summary.end || 1, size = Math.min(end, Math.max(to - from, end / 5000));
+    const end = longest(), size = Math.min(end, Math.max(to - from, end / 5000));
     const start = Math.max(0, Math.min(from, end - size));
-    drawing.change({ from: start, to: start + size });
+    drawing.change({ from: start, to: start + size, looked: true });
   };
   const zoom = (factor, around = state.chosen?.start ?? state.head ?? (state.from + state.to) / 2) => {
     const middle = Math.max(state.from, Math.min(state.to, around));
     look(middle - (middle - state.from) * factor, middle + (state.to - middle) * factor);
   };
   const pan = (share) => look(state.from + share * (state.to - state.from), state.to + share * (state.to - state.from));
-  const whole = () => look(0, state.summary.end || 1);
+  const whole = () => look(0, longest());
   const choose = (stop) => {
     if (!stop) return;
     if (stop.start < state.from || stop.end > state.to) look(stop.start - (state.to - state.from) / 2, stop.start + (state.to - state.from) / 2);

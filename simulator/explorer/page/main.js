@@ -15,6 +15,6 @@ export function render({ model, el }) {
 }
 
 /** The standalone page calls this once. */
-export function start(el, question) {
-  return startView(el, question, pageSource());
+export function start(el, question, own) {
+  return startView(el, question, pageSource(own));
 }

@@ -8,6 +8,7 @@ export const LETTERS = ["F", "B", "W", "B"];
 export const CHUNKS = {
   "fill-drain": 1, "gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "dualpipe-v": 2,
 };
+export const OWN = "your own"; // the schedule that a reader has written, in Python
 const FOLDED = ["zb-v", "dualpipe-v"];
 
 export const range = (n) => Array.from({ length: n }, (_, i) => i);

@@ -1,12 +1,13 @@
 // Where answers come from: Python, where a kernel runs, or the page itself. Both give the same numbers.
 
+import { OWN } from "./schedules.js";
 import { answer } from "./answer.js";
 
 const PATIENCE = 1500; // milliseconds after which the page answers for a kernel that is busy
 const ARRAYS = { i: Int32Array, d: Float64Array, B: Uint8Array };
 
-/** The page computes. */
-export const pageSource = () => ({ ask: async (question) => answer(question) });
+/** The page computes; own: the schedule that a reader has written, or null. */
+export const pageSource = (own) => ({ own: own !== null, ask: async (question) => answer(question, own) });
 
 /** Python computes: anywidget's model carries the question there and the answer back. */
 export function kernelSource(model) {
@@ -28,7 +29,8 @@ export function kernelSource(model) {
       try { resolve(answer(question)); } catch (error) { reject(error); }
     }, PATIENCE);
   });
-  return { ask: (question) => Promise.race([send({ question }), later(question)]) };
+  const own = model.get("own"); // only Python can run the reader's code
+  return { own, ask: (question) => Promise.race([send({ question }), ...(question.schedule === OWN ? [] : [later(question)])]) };
 }
 
 /** The flat arrays of an answer, from the bytes that Python sent. */

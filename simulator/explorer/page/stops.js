@@ -10,8 +10,17 @@ export function allGaps(run) {
   return gapsOfRun.get(run);
 }
 
+const stopsOfRun = new WeakMap();
+
 /** The stops of one rank: {rank, start, end, at} for an action, {rank, start, end, gap} for a gap. */
 export function stopsOf(run, rank) {
+  if (!stopsOfRun.has(run)) stopsOfRun.set(run, new Map());
+  const known = stopsOfRun.get(run);
+  if (!known.has(rank)) known.set(rank, findStops(run, rank));
+  return known.get(rank);
+}
+
+function findStops(run, rank) {
   const stops = allGaps(run).filter((gap) => gap.rank === rank).map((gap) => ({ rank, start: gap.start, end: gap.end, gap }));
   for (let at = run.first[rank]; at < run.first[rank + 1]; at++) {
     stops.push({ rank, start: run.start[at], end: run.end[at], at });

@@ -1,14 +1,10 @@
 """The page that runs without Python computes the same as Python: every action, time and byte, and every sentence."""
 
-import json
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
 
 from simulator.explorer.answer import answer
-from simulator.explorer.bundle import script
 from simulator.explorer.question import Question
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.placement import CHUNKS
@@ -66,21 +62,8 @@ console.log(JSON.stringify(told));
 """
 
 
-def run_in_node(program, questions):
-    """What the page's script prints, with the questions as a list of the same name."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("there is no node to run the page's script in: `apt-get install nodejs`")
-    whole = f"{script()}\nconst questions = {json.dumps(questions)};\n{program}"
-    done = subprocess.run(
-        [node, "--input-type=module", "-"], input=whole, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
-def page():
+def page(run_in_node):
     """What the page says to every question."""
     asked = [question.as_dict() for question in QUESTIONS] + [Question().as_dict() | wrong for wrong in WRONG]
     return run_in_node(PROGRAM, asked)

@@ -1,0 +1,162 @@
+"""The memory calculator: what each rank holds under a plan, whether it fits, and the smallest changes that help."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from simulator.explorer.formulas import formulas
+from simulator.inputs.checks import one_of
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.plan import ATTENTION, GRADIENTS, OPTIMIZERS, PRECISIONS, RECOMPUTE, Plan
+from simulator.inputs.shape import MODELS, ModelShape
+from simulator.pipeline.placement import CHUNKS
+from simulator.planner.fitting import changes_that_fit, largest_micro_batch
+from simulator.plots.style import human
+from simulator.predict.memory import plan_memory
+
+CHOICES = {
+    "model": tuple(MODELS),
+    "gpu": tuple(GPUS),
+    "schedule": tuple(CHUNKS),
+    "zero": (0, 1, 2, 3),
+    "recompute": RECOMPUTE,
+    "precision": tuple(PRECISIONS),
+    "optimizer": tuple(OPTIMIZERS),
+    "gradients": GRADIENTS,
+    "sequence_parallel": (False, True),
+    "attention": (None, *ATTENTION),
+}
+
+
+@dataclass(frozen=True)
+class MemoryQuestion:
+    """A model, a plan and a device.
+
+    Args:
+        model, gpu: names that the simulator knows.
+        sequence: tokens of a sequence; None: as many as the model was trained with.
+        dp, tp, pp, cp, zero, micro_batch, microbatches, schedule, recompute, precision, optimizer, gradients,
+            sequence_parallel, attention: as for ``Plan``.
+    """
+
+    model: str = "llama-3-8b"
+    gpu: str = "h100"
+    sequence: int | None = None
+    dp: int = 8
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    zero: int = 3
+    micro_batch: int = 1
+    microbatches: int | None = None
+    schedule: str = "1f1b"
+    recompute: str = "none"
+    precision: str = "mixed"
+    optimizer: str = "adam"
+    gradients: str = "same"
+    sequence_parallel: bool = False
+    attention: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, accepted in CHOICES.items():
+            one_of(name, getattr(self, name), accepted)
+        self.plan.check(self.shape)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> MemoryQuestion:
+        """The question that a page sends.
+
+        Raises:
+            ValueError: a name or a value is wrong, in one sentence.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(values.keys() - known):
+            raise ValueError(
+                f"there is nothing called {unknown[0]!r}: choose from {', '.join(sorted(known))}"
+            )
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name -> value, for a page."""
+        return asdict(self)
+
+    @property
+    def shape(self) -> ModelShape:
+        shape = MODELS[self.model]
+        return shape if self.sequence is None else replace(shape, sequence=self.sequence)
+
+    @property
+    def hardware(self) -> Hardware:
+        return GPUS[self.gpu]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan on the device, so that nothing is left open."""
+        names = {field.name for field in fields(Plan)}
+        return Plan(**{name: value for name, value in asdict(self).items() if name in names}).on(
+            self.hardware
+        )
+
+
+def calculate(question: MemoryQuestion) -> dict[str, Any]:
+    """What a page draws: bytes by rank and category with their formulas, the verdict, and changes that would fit."""
+    shape, plan, hardware = question.shape, question.plan, question.hardware
+    held = plan_memory(shape, plan, hardware)
+    peak = max(rank.occupied for rank in held)
+    fitting = peak <= hardware.memory
+    return {
+        "ranks": [
+            {
+                name: {"bytes": size, "terms": [list(term) for term in terms]}
+                for (name, size), terms in zip(
+                    memory.as_dict().items(),
+                    formulas(shape, plan, rank, memory, hardware).values(),
+                    strict=True,
+                )
+            }
+            for rank, memory in enumerate(held)
+        ],
+        "capacity": hardware.memory,
+        "devices": plan.ranks,
+        "parameters": shape.parameters,
+        "fits": fitting,
+        "verdict": _verdict(question, peak),
+        "changes": [] if fitting else _changes(question),
+    }
+
+
+def _verdict(question: MemoryQuestion, peak: float) -> str:
+    device = f"{human(question.hardware.memory)} of {question.gpu}"
+    if peak > question.hardware.memory:
+        return f"It does not fit: the fullest rank needs {human(peak)} of the {device}."
+    largest = largest_micro_batch(
+        question.plan,
+        lambda plan: plan_memory(question.shape, plan, question.hardware),
+        question.hardware.memory,
+    )
+    return (
+        f"It fits: the fullest rank needs {human(peak)} of the {device}. "
+        f"The largest microbatch that fits has {largest} {'sequence' if largest == 1 else 'sequences'}."
+    )
+
+
+def _changes(question: MemoryQuestion) -> list[dict[str, Any]]:
+    """Single changes after which it fits, each as values of the question."""
+    found = changes_that_fit(
+        question.plan,
+        lambda plan: plan_memory(question.shape, plan, question.hardware),
+        question.hardware.memory,
+    )
+    known = question.as_dict()
+    changes = ({name: value for name, value in change.items() if name in known} for change in found)
+    return [change for change in changes if _can_be_asked(question, change)]
+
+
+def _can_be_asked(question: MemoryQuestion, change: dict[str, Any]) -> bool:
+    try:
+        replace(question, **change)
+    except ValueError:
+        return False
+    return True

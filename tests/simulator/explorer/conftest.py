@@ -1,0 +1,27 @@
+"""The page's script, run in node without a page."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from simulator.explorer.bundle import script
+
+
+@pytest.fixture(scope="session")
+def run_in_node():
+    """Call it with a program and a list: what the program prints, in which the list is called ``questions``."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node to run the page's script in: `apt-get install nodejs`")
+
+    def run(program, questions):
+        whole = f"{script()}\nconst questions = {json.dumps(questions)};\n{program}"
+        done = subprocess.run(
+            [node, "--input-type=module", "-"], input=whole, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run

@@ -51,7 +51,7 @@ CHAPTERS = {
     "17": Chapter("lora_and_adapters", ("02", "03"), 40),
     "18": Chapter("prompt_tuning", ("17",), 35),
     "19": Chapter("gradient_compression", ("05",), 35),
-    "20": Chapter("elastic_training", ("06",)),
+    "20": Chapter("elastic_training", ("06",), 30),
     "21": Chapter("planner", ("12",)),
     "22": Chapter("expert_parallel", ("04", "05")),
     "23": Chapter("finding_the_bug", ("12",)),

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from math import ceil, floor
 
 from course_lib.grading.report import Report, check
 from simulator.inputs.shape import ModelShape
@@ -26,8 +27,11 @@ def right_bytes(way: str, tokens: int, hidden: int, columns: int, p: int, traini
     return round(three - two)
 
 
-def right_tokens(way: str, hidden: int, columns: int, p: int) -> int | None:
-    """Bytes grow evenly with the tokens, so two numbers of tokens tell all."""
+def equal_tokens(way: str, hidden: int, columns: int, p: int) -> Fraction | None:
+    """With so many tokens, not always a whole number, ``way`` sends as many bytes as TP; None if it never does.
+
+    Bytes grow evenly with the tokens, so two numbers of tokens tell all.
+    """
     fixed, slope = {}, {}
     for name in ("tp", way):
         few, many = (right_bytes(name, n * p, hidden, columns, p, True) for n in (1, 2))
@@ -35,7 +39,7 @@ def right_tokens(way: str, hidden: int, columns: int, p: int) -> int | None:
         fixed[name] = few - p * slope[name]
     if slope[way] >= slope["tp"]:
         return None
-    return int((fixed[way] - fixed["tp"]) / (slope["tp"] - slope[way])) + 1
+    return (fixed[way] - fixed["tp"]) / (slope["tp"] - slope[way])
 
 
 def _sums(way: str, hidden: int, columns: int) -> tuple[int, int]:
@@ -81,14 +85,35 @@ def _whole_tensors(way: str, tokens: int, hidden: int, columns: int, p: int, tra
     return 4 * ((1 + training) * _messages(way) * tokens * hidden + sums)
 
 
+def _without_two_biases(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    """Galaxy has two biases behind a block that is cut, and Galaxy2 has one."""
+    biases = {"galaxy": 2 * hidden, "galaxy2": hidden}.get(way, 0)
+    sums = 2 * (sum(_sums(way, hidden, columns)) - biases) * training
+    return _bytes((1 + training) * _messages(way) * tokens * hidden + sums, p)
+
+
+def _keys_and_values_as_one(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    messages = _messages(way) - (way == "sp")
+    sums = 2 * sum(_sums(way, hidden, columns)) * training
+    return _bytes((1 + training) * messages * tokens * hidden + sums, p)
+
+
 MISTAKES = {
     "when the gradients that are added up over the ranks are forgotten": _without_sums,
     "when the gradients of norms and biases are forgotten": _without_small_sums,
     "when an all-reduce is counted as (p - 1)/p of the gradients, and not twice that": _sums_once,
     "when gradients are counted in inference, too": _sums_in_inference,
+    "when the biases behind a block that is cut by heads or by columns are forgotten": _without_two_biases,
+    "when keys and values are counted as one activation, and not as two": _keys_and_values_as_one,
     "when a message is counted as the whole tensor, and not (p - 1)/p of it": _whole_tensors,
 }
-ROUNDED_DOWN = "when equally many bytes count as fewer, or the number is rounded down"
+EQUAL = {
+    "sp": 3,
+    "galaxy2": 4,
+    "galaxy": 4,
+}  # columns = hidden × this: some number of tokens sends equally much
+ROUNDED_DOWN = "when the number of tokens is rounded down"
+EQUAL_COUNTS = "when equally many bytes count as fewer"
 
 
 @check
@@ -109,13 +134,14 @@ def check_13_4(
                     )
     for way in ("sp", "galaxy2", "galaxy"):
         with report.case(f"{way}, fewest tokens"):
-            for p in (2, 3, 4):
+            for p in (3, 4, 2):
                 hidden = p * rng.randrange(2, 40)
-                columns = p * rng.randrange(2, 90)
-                got, want = fewest_tokens(way, hidden, columns, p), right_tokens(way, hidden, columns, p)
-                one_less = {} if want is None else {ROUNDED_DOWN: want - 1}
+                columns = p * rng.randrange(2, 90) if p > 2 else EQUAL[way] * hidden
+                got, equal = fewest_tokens(way, hidden, columns, p), equal_tokens(way, hidden, columns, p)
+                want = None if equal is None else floor(equal) + 1
+                mistakes = {} if equal is None else {ROUNDED_DOWN: floor(equal), EQUAL_COUNTS: ceil(equal)}
                 fact = f"{p} ranks: from how many tokens on it sends fewer bytes than tp"
-                report.equal(fact, got, want, mistakes=one_less, task="the smallest whole number of tokens")
+                report.equal(fact, got, want, mistakes=mistakes, task="the smallest whole number of tokens")
             report.at_most(
                 "lines of Python run by `fewest_tokens`, for a hidden size of 30,000",
                 lines_run(fewest_tokens, (way, 30_000, 120_000, 3)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from course_lib.grading.report import Report, check
 
@@ -55,6 +56,17 @@ def in_proportion(tables: Sequence[Sequence[float]], room: Sequence[int]) -> lis
     return shares
 
 
+def by_largest_remainder(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Heads in proportion to the speed at one head; what is left over goes where most was cut off."""
+    heads, speeds = len(tables[0]) - 1, [1 / table[1] for table in tables]
+    ideal = [heads * speed / sum(speeds) for speed in speeds]
+    shares = [min(int(part), own) for part, own in zip(ideal, room, strict=True)]
+    for _ in range(heads - sum(shares)):
+        free = [rank for rank, share in enumerate(shares) if share < room[rank]]
+        shares[max(free, key=lambda r: ideal[r] - shares[r])] += 1
+    return shares
+
+
 def evenly(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
     heads, p = len(tables[0]) - 1, len(tables)
     return [heads // p + (rank < heads % p) for rank in range(p)]
@@ -83,12 +95,33 @@ def by_time_now(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[
     return shares
 
 
+def by_least_increase(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Each head goes to the rank whose time grows least by it."""
+    shares = [0] * len(tables)
+    for _ in range(len(tables[0]) - 1):
+        free = [rank for rank, share in enumerate(shares) if share < room[rank]]
+        rank = min(free, key=lambda r: tables[r][shares[r] + 1] - tables[r][shares[r]])
+        shares[rank] += 1
+    return shares
+
+
+def one_too_few(exact: bool, tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Where memory is full to the last byte, the last head is refused."""
+    return greedy(tables, [max(0, own - exact) for own in room])
+
+
 MISTAKES = {
     "when the heads are dealt evenly": evenly,
     "when the heads are dealt in proportion to the speed, and the rest goes to the first ranks": in_proportion,
     "when no rank's memory is looked at": without_memory,
     "when a head goes to the rank that is least busy before it gets the head": by_time_now,
+    "when a head goes to the rank whose own time grows least by it": by_least_increase,
+    "when the heads are dealt in proportion to the speed, and the rest by the remainders": by_largest_remainder,
 }
+
+
+# here the memory of a rank is a multiple of `head_bytes`, so the last head fills it
+FULL = {"12 heads, the fast rank has memory for 5"}
 
 
 @check
@@ -106,17 +139,22 @@ def check_13_3(report: Report, deal_heads: Callable[..., list[int]]) -> None:
     }
     for name, (heads, slowness, room, steps) in cases.items():
         with report.case(name):
-            _check(report, deal_heads, _times(rng, heads, slowness, steps), room)
+            times = _times(rng, heads, slowness, steps)
+            _check(report, deal_heads, times, room, exact=name in FULL)
     with report.case("7 heads on 3 ranks, the slowest first"):  # fixed: here all mistakes differ
         _check(report, deal_heads, _times(None, 7, [4, 1.5, 1], False), [7, 7, 7])
     with report.case("heads that do not fit"):
         _refused(report, deal_heads, _times(rng, 12, [1, 3], False), [5, 6])
 
 
-def _check(report: Report, answer: Callable, tables: list[list[float]], room: list[int]) -> None:
+def _check(
+    report: Report, answer: Callable, tables: list[list[float]], room: list[int], exact: bool = False
+) -> None:
     heads, head_bytes = len(tables[0]) - 1, 100
     clock = Clock(tables)
-    memory = [own * head_bytes + (99 if own else 0) for own in room]
+    memory = [own * head_bytes + (99 if own and not exact else 0) for own in room]
+    full = "when a rank does not get the head that fills its memory to the last byte"
+    mistakes = MISTAKES | {full: partial(one_too_few, exact)}
     shares = answer(heads, clock, list(memory), head_bytes)
     asked, given = clock.asked, (tables, room)
     try:
@@ -135,7 +173,7 @@ def _check(report: Report, answer: Callable, tables: list[list[float]], room: li
         "every rank has memory for its heads",
         f"rank {over} gets {shares[over or 0]} heads, and has memory for {room[over or 0]}",
         got=shares,
-        mistakes=MISTAKES,
+        mistakes=mistakes,
         given=given,
         task="No rank gets more heads than fit into its memory",
     )
@@ -146,7 +184,7 @@ def _check(report: Report, answer: Callable, tables: list[list[float]], room: li
         "no other split ends sooner",
         f"with {shares} the slowest rank ends after {took:.2f} seconds; {least:.2f} seconds are possible",
         got=shares,
-        mistakes=MISTAKES,
+        mistakes=mistakes,
         given=given,
         task="the slowest rank ends as soon as possible",
     )

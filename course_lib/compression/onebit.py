@@ -69,6 +69,9 @@ class OneBit(CommHook):
 class OneBitAdam(Adam):
     """Adam whose momentum is averaged in one bit. Give its ``hook`` to DDP: ``DDP(model, comm_hook=optimizer.hook)``.
 
+    An element whose gradient was 0 in the whole warm-up is not updated any more. Signs have no 0, so it would get the
+    row's scale divided by ``eps``. (DeepSpeed has a mask for the momentum, for the same reason.)
+
     Args:
         params, lr, betas, eps: as of ``Adam``.
         warmup_steps: steps of plain Adam, at least 1; then ``exp_avg_sq`` is frozen.
@@ -99,7 +102,8 @@ class OneBitAdam(Adam):
             super().update(parameter, gradient, group)
             return
         state["step"] += 1
-        state["exp_avg"].copy_(gradient)  # the hook has averaged the momentum
+        learns = state["exp_avg_sq"] > 0  # where all gradients were 0 so far, a sign would be divided by eps
+        state["exp_avg"].copy_(gradient).mul_(learns)  # the hook has averaged the momentum
         beta1, beta2 = group["betas"]
         m_scale, v_scale = 1 - beta1 ** int(state["step"]), 1 - beta2**self.warmup_steps
         denominator = (state["exp_avg_sq"].sqrt() / v_scale**0.5).add_(group["eps"])

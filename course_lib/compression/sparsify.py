@@ -4,6 +4,9 @@ Top-k sends the k elements of the largest magnitude: Strom (Interspeech 2015), A
 Deep Gradient Compression (arXiv:1712.01887). Random-k sends k elements drawn at random. Both with error feedback:
 Stich et al., "Sparsified SGD with Memory" (arXiv:1809.07599). For both, |C(x) - x|² <= (1 - k/n) |x|²: for top-k
 always, for random-k on average over the draws.
+
+A kept element may be many steps old and many gradients large when it is sent. Momentum makes this larger still, so use
+SGD without it, or a smaller learning rate (Deep Gradient Compression corrects the momentum instead).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every method trains digits beside DDP, over the same samples, on four ranks; and bad settings end in one sentence.
+"""Every method trains digits beside DDP, over the same samples, on three ranks; and bad settings end in one sentence.
 
 Asynchronous averaging is left out here, because what it learns depends on the timing.
 """
@@ -24,7 +24,7 @@ from course_lib.runtime import launch
 from course_lib.training.loop import accuracy, train
 from simulator.inputs.mixing import pair_matrix, ring_matrix
 
-RANKS, STEPS, BATCH = 4, 120, 64
+RANKS, STEPS, BATCH = 3, 120, 66
 
 
 def network(seed):
@@ -49,7 +49,7 @@ HOOKS = {
     "8 bits": ByteGrad,
     "1 bit": OneBit,
     "top 1 %": lambda: TopK(0.01),
-    "random 5 %": lambda: RandomK(0.05),
+    "random 10 %": lambda: RandomK(0.1),
     "rank 1": lambda: PowerSGD(1),
     "ring": lambda: Decentralised(lambda step: ring_matrix(RANKS)),
     "pairs": lambda: Decentralised(lambda step: pair_matrix(RANKS, step)),
@@ -84,11 +84,7 @@ def accuracies(seed):
 
     for name, hook in HOOKS.items():
         model = DDP(network(seed), comm_hook=hook())
-        build = (
-            plain_sgd
-            if name in ("1 bit", "top 1 %", "random 5 %", "ring", "pairs", "ring in 8 bits")
-            else sgd
-        )
+        build = plain_sgd if name not in ("DDP", "8 bits") else sgd
         run(name, model, build(model.parameters()))
     adam = OneBitAdam((model := network(seed)).parameters(), lr=0.01, warmup_steps=20)
     run("1-bit Adam", DDP(model, comm_hook=adam.hook), adam)
@@ -98,15 +94,10 @@ def accuracies(seed):
     return found
 
 
-def both():
-    first, second = accuracies(0), accuracies(1)
-    return {name: (value + second[name]) / 2 for name, value in first.items()}
-
-
 def test_every_method_learns_digits_nearly_as_well_as_ddp():
-    found = launch(both, RANKS, timeout=600)[0]
+    found = launch(accuracies, RANKS, args=(0,), timeout=600)[0]
     assert found["DDP"] > 0.93
-    for value in found.values():  # one seed alone moves a value by up to 0.03
+    for value in found.values():  # another seed moves a value by up to 0.03
         assert value > found["DDP"] - 0.06, found
 
 

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.finetuning.prefix import Prefix
+from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.finetuning.side_decoders import Blend
 from course_lib.parallelize.shape import model_shape
@@ -26,6 +28,7 @@ def check_fits(
     """Raise a ValueError if the plan, the mesh, the running ranks and the model do not fit together."""
     check_applied(plan)
     check_side(model, plan)
+    check_virtual_tokens(model, plan, placement)
     if placement is not None:
         check_placement(model, plan, placement)
     sizes = {axis: getattr(plan, axis) for axis in AXES}
@@ -49,6 +52,25 @@ def check_side(model: nn.Module, plan: Plan) -> None:
         )
     if plan.sequence_parallel:
         raise ValueError("sequence_parallel must be no with side tuning: its network reads whole sequences")
+
+
+def check_virtual_tokens(model: nn.Module, plan: Plan, placement: Mapping[str, Any] | None) -> None:
+    """Raise a ValueError if trained vectors stand in front of the text, and the plan cuts what they are put into."""
+    prefix = any(isinstance(module, Prefix) for module in model.modules())
+    if not prefix and not any(isinstance(module, SoftPrompt) for module in model.modules()):
+        return
+    if plan.pp > 1:
+        raise ValueError(
+            f"pp must be 1 with virtual tokens, not {plan.pp}: they enter and leave the whole model"
+        )
+    if prefix and plan.tp > 1:
+        raise ValueError(
+            f"tp must be 1 with a prefix, not {plan.tp}: it holds the keys and values of all heads"
+        )
+    if plan.tp > 1 and placement is None:
+        raise ValueError(
+            f"tp must be 1 with a prompt, or there must be a placement, not {plan.tp}: the embedding would be cut"
+        )
 
 
 def plan_to_check(plan: Plan, placement: Mapping[str, Any] | None) -> Plan:

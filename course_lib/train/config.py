@@ -59,7 +59,11 @@ TUNING: dict[str, dict[str, type]] = {
     "adapter": {"width": int, "kind": str},
     "side": {"layers": int, "width": int, "alpha": float},
     "bias": {},
+    "prompt": {"tokens": int, "start": str},
+    "ptuning": {"tokens": int, "encoder": str, "width": int},
+    "prefix": {"tokens": int, "width": int},
 }
+VIRTUAL_TOKENS = 8  # in front of the text, where a file does not say how many
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ class Config:
     options: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, Any] = field(default_factory=lambda: {"method": "full"})
     placement: dict[str, Any] | None = None
+
+
+def virtual_tokens(tuning: Mapping[str, Any]) -> int:
+    """How many trained vectors stand in front of a text; 0 under the other methods."""
+    return tuning.get("tokens", VIRTUAL_TOKENS) if "tokens" in TUNING[tuning["method"]] else 0
 
 
 def shipped() -> list[str]:

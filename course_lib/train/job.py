@@ -17,6 +17,7 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masked_words import BertMaskedWords
+from course_lib.train.config import virtual_tokens
 from course_lib.train.tuning import tune
 from simulator.inputs.plan import Plan
 
@@ -58,6 +59,11 @@ class Job:
     resume: bool = False
     peak_flops: float | None = None
 
+    @property
+    def positions(self) -> int:
+        """That the model has: for the tokens of a sample, and for virtual tokens in front of them."""
+        return self.sequence + max(0, virtual_tokens(self.tuning))
+
     def make_model(self) -> nn.Module:
         """From the seed; under any plan the same. It is as large as the simulator takes it: nothing is added yet."""
         torch.manual_seed(self.seed)
@@ -71,7 +77,7 @@ class Job:
 
     def _gpt(self) -> GPT:
         sizes = {"num_layers": self.layers, "num_heads": self.heads, "hidden_size": self.hidden}
-        return GPT(GPTConfig.tiny(vocab_size=BYTES, max_length=self.sequence, **sizes))
+        return GPT(GPTConfig.tiny(vocab_size=BYTES, max_length=self.positions, **sizes))
 
     def _llama(self) -> Llama:
         inner = 8 * self.hidden // 3 // self.heads * self.heads
@@ -102,7 +108,7 @@ class Job:
             "eos_token_id": WORD_PIECES.end,
             "decoder_start_token_id": WORD_PIECES.end,
         }
-        sizes = {"d_model": self.hidden, "max_position_embeddings": self.sequence}
+        sizes = {"d_model": self.hidden, "max_position_embeddings": self.positions}
         return Bart(
             BartConfig.tiny(vocab_size=WORD_PIECES.words, final_logits_bias=False, **sizes, **sides, **tokens)
         )
@@ -112,7 +118,7 @@ class Job:
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "hidden_size": self.hidden,
-            "max_position_embeddings": self.sequence,
+            "max_position_embeddings": self.positions,
         }
 
     def load_data(self) -> Samples:

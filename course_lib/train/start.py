@@ -12,7 +12,13 @@ import torch.distributed as dist
 
 from course_lib.data.denoising import WORD_PIECES
 from course_lib.parallelize import latest_checkpoint, mesh_axes
-from course_lib.parallelize.checks import check_applied, check_placement, check_side, plan_to_check
+from course_lib.parallelize.checks import (
+    check_applied,
+    check_placement,
+    check_side,
+    check_virtual_tokens,
+    plan_to_check,
+)
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
 from course_lib.train.job import Job
@@ -45,6 +51,7 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     with torch.device("meta"):
         model = job.tuned(job.make_model())
     check_side(model, plan)
+    check_virtual_tokens(model, plan, job.placement)
     if job.placement is not None:
         check_placement(model, plan, job.placement)
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:

@@ -13,7 +13,10 @@ from torch import nn
 from course_lib.finetuning.adapter import add_adapters
 from course_lib.finetuning.freeze import ParameterCount, count_parameters, mark_only_biases_as_trainable
 from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
+from course_lib.finetuning.prefix import add_prefix
+from course_lib.finetuning.prompt import add_p_tuning, add_prompt
 from course_lib.finetuning.side import add_side
+from course_lib.train.config import virtual_tokens
 
 # The linear layers of queries and values, which the LoRA paper adapts (arXiv:2106.09685, section 7.1).
 QUERY_AND_VALUE = (("query", "value"), ("q_proj", "v_proj"))
@@ -29,6 +32,8 @@ def tune(model: nn.Module, method: str = "full", **settings: Any) -> ParameterCo
         ValueError: the method does not know this model, or a setting is out of its range.
     """
     head = ["classifier"] if hasattr(model, "classifier") else []  # it is new, so every method trains it
+    n = virtual_tokens({"method": method} | settings)
+    settings.pop("tokens", None)
     match method:
         case "full":
             model.requires_grad_(True)
@@ -43,6 +48,12 @@ def tune(model: nn.Module, method: str = "full", **settings: Any) -> ParameterCo
             add_side(model, **renamed(settings, width="hidden_size"))
         case "bias":
             mark_only_biases_as_trainable(model, also=head)
+        case "prompt":
+            add_prompt(model, n, **settings)
+        case "ptuning":
+            add_p_tuning(model, n, **renamed(settings, width="hidden_size"))
+        case "prefix":
+            add_prefix(model, n, **renamed(settings, width="hidden_size"))
     return count_parameters(model)
 
 

@@ -31,6 +31,9 @@ TUNINGS = {
     "lora": {"rank": 2, "alpha": 4},
     "adapter": {"width": 3},
     "side": {"layers": 1, "width": 8},
+    "prompt": {"tokens": 2},
+    "ptuning": {"tokens": 2, "width": 4},
+    "prefix": {"tokens": 2, "width": 4},
 }
 UNEVEN = {"heads": (3, 1), "columns": (5, 3), "sequence": (3, 1)}  # columns: in this proportion of the MLP's
 WAYS = {  # name -> (plan, placement)
@@ -46,7 +49,7 @@ MODELS = ("bert", "bart", "llama")
 NAMES = (
     {"bert": "BERT", "bart": "BART", "llama": "LLaMA"}
     | {tuning: tuning for tuning in TUNINGS}
-    | {"lora": "LoRA"}
+    | {"lora": "LoRA", "ptuning": "P-tuning"}
 )
 
 # Cells that are refused, each with its sentence.
@@ -55,6 +58,16 @@ SIDE = {
     "TP and SP": "sequence_parallel must be no with side tuning: its network reads whole sequences",
 }
 REFUSED = {("side", model, way): sentence for model in MODELS for way, sentence in SIDE.items()}
+NO_STAGES = "pp must be 1 with virtual tokens, not 2: they enter and leave the whole model"
+CUT = "tp must be 1 with a prompt, or there must be a placement, not 2: the embedding would be cut"
+ALL_HEADS = "tp must be 1 with a prefix, not 2: it holds the keys and values of all heads"
+NOT_BART = "this Bart holds none of Bert, GPT, LlamaModel, which can be adapted"
+for tuning in ("prompt", "ptuning", "prefix"):
+    cut = WAYS.keys() - {"DP", "PP"} if tuning == "prefix" else ("TP", "TP and SP")
+    for model in ("bert", "llama"):
+        REFUSED |= {(tuning, model, way): ALL_HEADS if tuning == "prefix" else CUT for way in cut}
+        REFUSED[tuning, model, "PP"] = NO_STAGES
+    REFUSED |= {(tuning, "bart", way): NOT_BART for way in ("serial", *WAYS)}
 
 
 def make(name, tuning):

@@ -1,13 +1,26 @@
 """``--config FILE``: what a file says is done, an option goes before it, and a slip is told in one sentence."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+import torch
 from click.testing import CliRunner
 
+import course_lib.train.job
+from course_lib.data.denoising import WORD_PIECES
+from course_lib.data.sharding import split_range
+from course_lib.models.bart import shift_right
+from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.runtime import launch
+from course_lib.runtime.mesh import make_mesh
 from course_lib.train.cli import _read, main
 from course_lib.train.config import TASKS, read_config, shipped
+from course_lib.train.job import PACKAGES
+from course_lib.train.run import train_step
 
 SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--sequence", "64", "--global-batch", "4"]
 
@@ -36,8 +49,49 @@ def test_every_file_that_comes_with_the_course_can_be_trained(name):
     assert job.steps > 1
 
 
+def samples_of(task, count, length=16):
+    """Drawn tokens in the form of the task's samples."""
+    g = torch.Generator().manual_seed(0)
+    tokens, targets = torch.randint(3, 200, (2, count, length), generator=g)
+    tensors = {
+        "package": (tokens, torch.ones_like(tokens), targets[:, 0] % PACKAGES),
+        "denoising": (tokens, shift_right(targets, 2, 1), torch.ones_like(tokens), targets),
+    }
+    return tensors.get(task, (tokens, targets))
+
+
+def first_steps(jobs):
+    """The losses and gradient norms of two steps of each job, with few words, so that the ends take little time."""
+    found = {}
+    with patch.object(course_lib.train.job, "WORD_PIECES", WORD_PIECES._replace(words=200)):
+        for name, job in jobs.items():
+            mesh = make_mesh(mesh_axes(job.plan))
+            plain = job.tuned(job.make_model())
+            model, optimizer = parallelize(plain, job.plan, mesh, placement=job.placement, lr=job.lr)
+            tensors = samples_of(job.task, job.plan.global_batch)
+            own = split_range(job.plan.global_batch, model.data_rank, model.data_ranks)
+            batch = [tensor[own.start : own.stop] for tensor in tensors]
+            found[name] = [train_step(model, optimizer, batch, job.clip) for _ in range(2)]
+    return found
+
+
+def test_every_file_that_comes_with_the_course_starts():
+    jobs = {name: job_of("--config", name, "--global-batch", 8) for name in shipped()}
+    jobs = {name: replace(job, sequence=16, lr=0.01) for name, job in jobs.items()}
+    assert {job.plan.ranks for job in jobs.values()} == {2}
+    first, second = launch(first_steps, 2, args=(jobs,))
+    assert list(first) == shipped()
+    for name, steps in first.items():
+        assert steps[0] == pytest.approx(second[name][0], rel=1e-4), "those of all ranks"
+        (loss, norm), (after, _) = steps
+        assert math.isfinite(norm)
+        assert norm > 0
+        assert after < loss, f"{name}: the second step on the same samples"
+
+
 def test_the_file_in_the_documentation_can_be_trained(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
+    assert [name for name in shipped() if f"| {name} |" not in page] == []
     path = tmp_path / "run.toml"
     path.write_text(page.split("```toml")[1].split("```")[0], encoding="utf-8")
     job = job_of("--config", path)
@@ -92,7 +146,7 @@ def test_options_go_before_the_file(tmp_path):
         ),
         (
             "[tuning]\nmethod = 'lara'",
-            "[tuning] method must be one of full, lora, adapter, side, bias, not 'lara'",
+            "[tuning] method must be one of full, lora, adapter, side, bias, prompt, ptuning, prefix, not 'lara'",
         ),
         (
             "[tuning]\nmethod = 'lora'\nrnk = 3",
@@ -101,6 +155,16 @@ def test_options_go_before_the_file(tmp_path):
         ("[tuning]\nrank = 3", "[tuning] has no key rank with the method full; its keys are method"),
         ("[tuning]\nmethod = 'lora'\nrank = '3'", "[tuning] rank must be a whole number, not '3'"),
         ("[tuning]\nmethod = 'lora'\nrank = 0", "rank"),
+        ("[tuning]\nmethod = 'prompt'\ntokens = 0", "0 virtual tokens; at least 1 is needed"),
+        ("[tuning]\nmethod = 'prompt'\nwidth = 4", "[tuning] has no key width with the method prompt"),
+        ("[tuning]\nmethod = 'prompt'\nstart = 'words'", "start must be 'random', 'vocabulary' or"),
+        ("[tuning]\nmethod = 'ptuning'\nencoder = 'gru'", "the encoder is 'gru'; choose 'lstm' or 'mlp'"),
+        (
+            "[model]\nname = 'bart'\n[tuning]\nmethod = 'prefix'",
+            "this Bart holds none of Bert, GPT, LlamaModel",
+        ),
+        ("[tuning]\nmethod = 'prefix'\n[plan]\npp = 2", "pp must be 1 with virtual tokens, not 2"),
+        ("[tuning]\nmethod = 'prompt'\n[plan]\ntp = 2", "tp must be 1 with a prompt, or there must be a"),
         ("[tuning]\nmethod = 'lora'\ntargets = ['qerry']", "qerry"),
         ("world = 'two'", "world must be a whole number, not 'two'"),
         ("world = 3\n[plan]\ntp = 2", "world must be the 2 ranks of the plan, not 3"),

@@ -130,6 +130,28 @@ for command in (next_command, hint_command, reset_command):
     main.add_command(command)
 
 
+@main.command("matrix", short_help="Show which tuning runs with which parallelism.")
+def matrix_command() -> None:
+    """Show which way of tuning runs with which parallelism, for BERT, BART and LLaMA.
+
+    The tests make this table. A cell is "yes", or the number of the sentence with which it is refused.
+    """
+    from course_lib.places import course_root
+
+    page = course_root() / "docs" / "matrix.md"
+    try:
+        lines = page.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        _stop(f"{page} is missing: start the command in the folder of the course")
+    # a table of Markdown, with columns as wide as their longest cell
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    rows = [row for row in rows if set("".join(row)) != {"-"}]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\n".join(["", *(line for line in lines if line[:1].isdigit())]))
+
+
 @main.command("doctor", short_help="Look at this machine: what is there, what is missing.")
 def doctor_command() -> None:
     """Look at this machine: what is there, what is missing, and how ranks will run."""

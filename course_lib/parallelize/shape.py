@@ -9,6 +9,9 @@ from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
 from simulator.inputs.shape import ModelShape
 
+# Parameters of LLaMA's heirs (ChatGLM, Qwen) in each layer, which no other field of a shape describes.
+OF_HEIRS = ("q_proj.bias", "k_proj.bias", "v_proj.bias", "q_norm.weight", "k_norm.weight")
+
 
 def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | None:
     """The shape of a GPT, a Bert (also inside a ``BertClassifier``) or a Llama; None for any other module.
@@ -55,6 +58,7 @@ def _llama(model: Llama, sequence: int | None) -> ModelShape:
         learned_positions=False,
         biases=False,
         dropout=False,
+        other_parameters=sum(p.numel() for name, p in model.named_parameters() if name.endswith(OF_HEIRS)),
     )
 
 

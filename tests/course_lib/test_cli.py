@@ -23,6 +23,7 @@ from course_lib.grading.exercise import Exercise
 from course_lib.grading.progress import chapters, load
 from course_lib.grading.results import Grade, Result
 from course_lib.grading.tables import grade_table
+from course_lib.places import course_root
 
 CHECK = """from course_lib.grading.report import check
 @check
@@ -265,6 +266,18 @@ def test_plain_nbval_works_on_exercises(course, body, code):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", str(path)]
     result = subprocess.run(command, cwd=course, capture_output=True, text=True)
     assert result.returncode == code, result.stdout
+
+
+def test_matrix_shows_every_cell_and_every_sentence():
+    result = CliRunner().invoke(main, ["matrix"])
+    assert result.exit_code == 0, result.output
+    table, _, sentences = result.output.partition("\n\n")
+    header, *rows = table.splitlines()
+    assert header.split()[:3] == ["model", "tuning", "serial"]
+    page = (course_root() / "docs" / "matrix.md").read_text(encoding="utf-8")
+    assert len(rows) == page.count("\n| BERT") + page.count("\n| BART") + page.count("\n| LLaMA")
+    numbers = {cell for row in rows for cell in row.split()[2:] if cell.isdigit()}
+    assert numbers == {line.partition(".")[0] for line in sentences.strip().splitlines()}
 
 
 def test_doctor_looks_at_everything(monkeypatch):

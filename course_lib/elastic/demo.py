@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.data.digits import load_digits
+from course_lib.elastic.journal import JournalWriter
+from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.sampler import ElasticSampler
 from course_lib.elastic.state import TrainingState, share_newest
 from course_lib.elastic.worker import Session
@@ -73,3 +77,40 @@ def summed_step(
     dist.all_reduce(total)
     state.optimizer.step()
     return total.item()
+
+
+def train_replica(
+    me: str, hosts: Sequence[str], limits: Limits, steps: int, folder: str | None = None, pause: float = 0.0
+) -> dict[str, Any]:
+    """The same run with fault tolerance by replica: one process, which nobody watches or starts again.
+
+    Args:
+        me, hosts: its own host, and those of all replicas.
+        folder: of the journal.
+    """
+    images, labels = load_digits()
+    state, writer = new_state(len(labels)), JournalWriter(folder, me)
+    replicas = Replicas(me, hosts, limits, state)
+    while state.step < steps:
+        replicas.begin_step()
+        own = state.sampler.batch(replicas.rank, replicas.ranks)
+        step, size = state.step + 1, len(state.sampler.global_batch())
+        writer.write("batch", step=step, round=replicas.round, samples=own.tolist())
+        state.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(state.model(images[own]), labels[own], reduction="sum") / size
+        loss.backward()
+        total = loss.detach().clone()
+        time.sleep(pause)
+        if replicas.all_reduce([*(p.grad for p in state.model.parameters()), total]):
+            state.optimizer.step()
+            state.commit(replicas.round)
+            writer.write("step", step=step, round=replicas.round, ranks=replicas.ranks, loss=total.item())
+        else:
+            writer.write("lost", step=step, round=replicas.round)
+    replicas.close()
+    return {
+        "step": state.step,
+        "history": state.history,
+        "model": state.model.state_dict(),
+        "healed": replicas.healed,
+    }

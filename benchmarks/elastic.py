@@ -1,0 +1,176 @@
+"""Elastic training beside torchrun: the same loop on four agents of one rank each, of which one is killed.
+
+Measured in seconds: from the start of the agents to the first step of four ranks, and from the kill (SIGKILL to an
+agent and its rank) to the first step of three. Then the agent that hosts the store is killed, too. torchrun's settings
+are the fastest that we found to work; with a shorter last call it can form two worlds at once. The two take turns.
+
+python benchmarks/elastic.py [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import paired  # noqa: F401  puts the project on the path
+import psutil
+import torch
+import torch.distributed as dist
+
+from course_lib.elastic.fleet import Fleet
+from course_lib.elastic.journal import Journal, JournalWriter
+from course_lib.elastic.rendezvous import Limits
+from course_lib.runtime import RankError
+
+SETTINGS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
+LIMITS = Limits(min_agents=2, max_agents=4, last_call=0.5)
+AGENTS, WAIT = 4, 60.0
+
+
+def step() -> None:
+    dist.all_reduce(torch.ones(100_000))
+    time.sleep(0.01)
+
+
+def our_training(session: Any) -> None:
+    done = 0
+    while True:
+        step()
+        done += 1
+        session.border(done)
+
+
+def torchruns_training(folder: str) -> None:
+    """What a worker of torchrun runs: it is started anew in each round."""
+    dist.init_process_group("gloo")
+    writer = JournalWriter(folder, "worker")
+    while True:
+        step()
+        writer.write("step", rank=dist.get_rank(), ranks=dist.get_world_size())
+
+
+class TorchrunFleet:
+    """What ``Fleet`` is for us: agents as processes, a journal, and a kill."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="torchrun-")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.agents = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"2:{AGENTS}"),
+                    *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
+                    *("--rdzv-id", "elastic", "--max-restarts", "9", "--monitor-interval", "0.1"),
+                    *("--local-addr", "127.0.0.1"),
+                    *("--rdzv-conf", f"{SETTINGS},is_host={'false' if i else 'true'}"),
+                    *(__file__, "--worker", self.folder.name),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+            )
+            for i in range(AGENTS)
+        ]
+
+    def __enter__(self) -> TorchrunFleet:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for i in range(AGENTS):
+            self.kill_agent(i)
+        self.folder.cleanup()
+
+    @property
+    def journal(self) -> Journal:
+        return Journal.read(self.folder.name)
+
+    def kill_agent(self, i: int) -> float:
+        at = time.monotonic()
+        family = psutil.Process(self.agents[i].pid).children(recursive=True) if self.is_alive(i) else []
+        for process in (self.agents[i], *family):
+            process.kill()
+        self.agents[i].wait()
+        return at
+
+    def is_alive(self, i: int) -> bool:
+        return self.agents[i].poll() is None
+
+    def wait_until(self, done: Callable[[Journal], Any], timeout: float) -> Any:
+        until = time.monotonic() + timeout
+        while not (found := done(self.journal)):
+            time.sleep(0.05)
+            if time.monotonic() > until or not any(map(self.is_alive, range(AGENTS))):
+                raise TimeoutError
+        return found
+
+
+def seconds_until(fleet: Any, ranks: int, since: float) -> float | None:
+    """To the first step of so many ranks; None: it did not come."""
+
+    def first(journal: Journal) -> float | None:
+        return next(
+            (e["time"] for e in journal.of("step") if e["time"] > since and _ranks(e, journal) == ranks), None
+        )
+
+    def _ranks(event: dict[str, Any], journal: Journal) -> int:
+        return event.get("ranks") or journal.of("connected", round=event["round"])[0]["ranks"]
+
+    try:
+        return fleet.wait_until(first, WAIT) - since
+    except (TimeoutError, RankError):
+        return None
+
+
+def measure(make: Callable[[], Any]) -> tuple[float | None, float | None, float | None]:
+    """Seconds to the first step of four ranks, of three after a kill, of two after the loss of the store's host."""
+    began = time.monotonic()
+    with make() as fleet:
+        first = seconds_until(fleet, 4, began)
+        again = seconds_until(fleet, 3, fleet.kill_agent(3))
+        lost = seconds_until(fleet, 2, fleet.kill_agent(0))
+    return first, again, lost
+
+
+def shown(found: list[float | None]) -> str:
+    came = [seconds for seconds in found if seconds is not None]
+    if not came:
+        return f"not within {WAIT:g} s"
+    text = f"{statistics.median(came):.2f} s"
+    return text if len(came) == len(found) else f"{text} ({len(found) - len(came)} of {len(found)} did not)"
+
+
+@click.command(help=__doc__)
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--worker", hidden=True)
+def main(rounds: int, worker: str | None) -> None:
+    if worker:
+        torchruns_training(worker)
+    sides = {"ours": lambda: Fleet(our_training, AGENTS, limits=LIMITS), "torchrun": TorchrunFleet}
+    found: dict[str, list] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, make in sides.items():
+            found[name].append(measure(make))
+    print(f"{'':44}{'ours':>26}{'torchrun':>26}")
+    for i, what in enumerate(
+        ("first step of four ranks", "of three, after a kill", "of two, after the loss of the store's host")
+    ):
+        ours, theirs = (shown([times[i] for times in found[name]]) for name in sides)
+        print(f"{what:44}{ours:>26}{theirs:>26}")
+    again = [times[1] for times in found["ours"]]
+    met = all(seconds is not None and seconds < 3 for seconds in again)
+    print(f"re-formed after a kill in under 3 s, each time: {'met' if met else 'MISSED'}")
+    sys.exit(not met)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""A replica is killed: the others repeat the step without it. It comes back and gets the state from a peer."""
+
+import time
+from collections import Counter
+
+import torch
+from torch import nn
+
+from course_lib.data.digits import load_digits
+from course_lib.elastic.demo import new_state, train_replica
+from course_lib.elastic.journal import Journal
+from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.replicas import Replicas
+from course_lib.elastic.stores import free_hosts
+from course_lib.runtime import launch
+from course_lib.runtime.errors import read_result
+from course_lib.runtime.mesh import make_mesh
+from course_lib.runtime.rank import Call
+from course_lib.runtime.serialize import pickle_call
+from course_lib.runtime.world import World
+
+PATIENT = 250  # seconds: a limit for a machine that is busy
+LIMITS = Limits(min_agents=2, max_agents=3, last_call=0.5, beat_timeout=20, give_up=200)
+STEPS = 60
+
+
+def start(host, hosts, folder):
+    world = World(1, "gloo", quiet=True)
+    args = (host, hosts, LIMITS, STEPS, str(folder), 0.02)
+    world.processes[0].begin("call", Call(pickle_call(train_replica, args), None, {}))
+    return world
+
+
+def wait_for(done, worlds):
+    until = time.monotonic() + PATIENT
+    while not done():
+        for world in worlds:
+            world.processes[0].receive()
+            raised = world.processes[0].raised
+            assert raised is None, raised.text
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_replica_drops_out_and_heals(tmp_path):
+    hosts = free_hosts(3)
+    worlds = [start(host, hosts, tmp_path) for host in hosts]
+    try:
+        pids = [world.processes[0].pid for world in worlds]
+        wait_for(lambda: len(Journal.read(tmp_path).of("step", ranks=3)) > 9, worlds)
+        worlds[0].processes[0].process.kill()  # the one that hosts the store
+        wait_for(lambda: len(Journal.read(tmp_path).of("step", ranks=2)) > 3, worlds[1:])
+        lost, worlds[0] = worlds[0], start(hosts[0], hosts, tmp_path)
+        lost.stop()
+        wait_for(lambda: all(w.processes[0].returned is not None for w in worlds), worlds)
+        results = [read_result(world.processes[0]) for world in worlds]
+    finally:
+        for world in worlds:
+            world.stop()
+    journal = Journal.read(tmp_path)
+    assert {e["pid"] for e in journal.of("lost")} == set(pids[1:]), "the others went on in the same processes"
+    assert [result["healed"] > 0 for result in results] == [True, False, False]
+    history = results[1]["history"]
+    assert journal.samples(history) == Counter({i: STEPS // 15 for i in range(1437)})
+    assert {e["ranks"] for e in journal.of("step", round=history[-1])} == {3}, "they were three again"
+    images, labels = load_digits()
+    state = new_state(len(labels))
+    for _ in range(STEPS):
+        chosen = state.sampler.next_batch(0, 1)
+        state.optimizer.zero_grad()
+        nn.functional.cross_entropy(state.model(images[chosen]), labels[chosen]).backward()
+        state.optimizer.step()
+    for name, weights in state.model.state_dict().items():
+        for result in results:
+            torch.testing.assert_close(result["model"][name], weights, rtol=1e-2, atol=1e-3)
+            assert torch.equal(result["model"][name], results[0]["model"][name])
+
+
+def groups_of_two(hosts):
+    """Four ranks are two replica groups of two; each rank has one half of the gradient, other in each."""
+    mesh = make_mesh({"replica": 2, "inner": 2})
+    replica, inner = mesh["replica"].get_local_rank(), mesh["inner"].get_local_rank()
+    limits = Limits(min_agents=2, max_agents=2, beat_timeout=20, give_up=200)
+    replicas = Replicas(hosts[replica], hosts, limits, new_state(1437), inner=mesh["inner"].get_group())
+    replicas.begin_step()
+    gradient = torch.full((3,), float(10 * replica + inner))
+    assert replicas.all_reduce([gradient])
+    if replica == 0 and inner == 1:
+        replicas.group = BrokenConnection()
+    return replicas.rank, gradient.tolist(), replicas.all_reduce([torch.ones(1)])
+
+
+class BrokenConnection:
+    def allreduce(self, tensors):
+        raise RuntimeError("Connection reset by peer")
+
+
+def test_ranks_of_a_replica_group_take_a_step_together_or_not_at_all():
+    results = launch(groups_of_two, 4, args=(free_hosts(2),), timeout=PATIENT)
+    assert [rank for rank, _, _ in results] == [0, 0, 1, 1]
+    assert [gradient[0] for _, gradient, _ in results] == [10.0, 12.0, 10.0, 12.0]
+    assert not any(worked for _, _, worked in results), "the connection of one rank broke"

@@ -32,7 +32,7 @@ from course_lib.runtime import RankError
 
 SETTINGS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
 LIMITS = Limits(min_agents=2, max_agents=4, last_call=0.5)
-AGENTS, WAIT = 4, 60.0
+AGENTS, WAIT = 4, 120.0
 
 
 def step() -> None:

@@ -85,7 +85,7 @@ class Fleet:
 
     def add_agent(self) -> int:
         """Start an agent at the first host that no living agent has; returns its number."""
-        i = next((i for i in range(len(self.hosts)) if not self._lives(i)), None)
+        i = next((i for i in range(len(self.hosts)) if not self.lives(i)), None)
         if i is None:
             raise ValueError(f"all {len(self.hosts)} places are taken: ask for more with places=")
         if i in self.agents:
@@ -113,7 +113,7 @@ class Fleet:
         until = time.monotonic() + timeout
         while not (found := done(self.journal)):
             self._receive(0.05)
-            if not any(self._lives(i) for i in self.agents):
+            if not any(self.lives(i) for i in self.agents):
                 if found := done(self.journal):
                     return found
                 raise RankError(f"all agents have ended: {self._why()}")
@@ -142,7 +142,7 @@ class Fleet:
             TimeoutError: it has not ended in time.
         """
         until = time.monotonic() + timeout
-        while any(self._lives(i) for i in self.agents):
+        while any(self.lives(i) for i in self.agents):
             self._receive(0.1)
             if time.monotonic() > until:
                 raise TimeoutError(f"the agents have not ended within {timeout:g} s")
@@ -194,11 +194,12 @@ class Fleet:
             self._writer.file.close()
             self.folder.cleanup()
 
-    def _lives(self, i: int) -> bool:
+    def lives(self, i: int) -> bool:
+        """Whether agent i runs, or is paused."""
         return i in self.agents and i not in self.ended and self.agents[i].is_alive()
 
     def _receive(self, timeout: float) -> None:
-        living = {i: w.processes[0] for i, w in self.agents.items() if self._lives(i)}
+        living = {i: w.processes[0] for i, w in self.agents.items() if self.lives(i)}
         if living:
             wait([source for p in living.values() for source in p.sources()], timeout=timeout)
         for i, process in living.items():

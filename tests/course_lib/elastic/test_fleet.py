@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from collections import Counter
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from course_lib.data.digits import load_digits
@@ -19,6 +21,7 @@ from course_lib.elastic.demo import new_state, train_digits
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal
 from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.state import share_newest
 from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
 from course_lib.runtime import RankError
 from simulator.predict.recovery import PHASES
@@ -124,6 +127,59 @@ def test_an_exception_and_a_lack_of_agents_end_the_run_with_one_sentence():
     with Fleet(raises_at_step_2, 1, limits=few) as fleet, pytest.raises(RankError) as caught:
         fleet.wait(PATIENT)
     assert str(caught.value) == "no round was formed in 2 s: 2 agents are needed, and 1 had joined"
+
+
+def train_until_told(session, told):
+    """Steps without end, until the file ``told`` is there; all ranks look at the same step."""
+    state = session.kept.setdefault("state", None) or new_state(1437)
+    session.kept["state"] = state
+    share_newest(state)
+    session.restored(state.step)
+    end = torch.zeros(1)
+    while not end:
+        session.note_batch(state.step + 1, state.sampler.batch(session.rank, session.ranks))
+        end = torch.tensor([float(session.rank == 0 and os.path.exists(told))])
+        dist.all_reduce(end)
+        time.sleep(0.02)
+        state.commit(session.round)
+        session.border(state.step)
+    return state.history
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_random_kills_joins_and_pauses_of_real_processes(seed, tmp_path):
+    """After each event a later step is done by at least three ranks; in the end no sample was lost or seen twice."""
+    choose, told, paused = random.Random(seed), tmp_path / "told", set()
+    limits = Limits(min_agents=3, max_agents=5, last_call=0.3, beat_timeout=3.0, give_up=200)
+    with Fleet(train_until_told, 5, args=(str(told),), limits=limits, places=5) as fleet:
+        fleet.wait_for_step(2, PATIENT)
+        for event in ["pause", *choose.choices(["kill agent", "kill rank", "add", "pause"], k=4)]:
+            running = [i for i in fleet.agents if fleet.lives(i) and i not in paused]
+            if event == "add" and len(running) + len(paused) < 5:
+                fleet.add_agent()
+            elif paused and event == "pause":
+                fleet.resume_agent(paused.pop())
+            elif len(running) > 3 and event == "pause":
+                paused.add(choose.choice(running))
+                fleet.pause_agent(*paused)
+            elif len(running) > 3 and event == "kill agent":
+                fleet.kill_agent(choose.choice(running))
+            elif len(running) > 3 and not paused:
+                fleet.kill_rank(0)
+            at = time.monotonic()
+            fleet.wait_until(
+                lambda journal, at=at: len([e for e in journal.of("step") if e["time"] > at]) > 8, PATIENT
+            )
+        for i in paused:
+            fleet.resume_agent(i)
+        told.touch()
+        histories = fleet.wait(PATIENT)
+    history = max(histories, key=len)
+    sampler, expected = new_state(1437).sampler, Counter()
+    for _ in history:
+        expected.update(sampler.next_batch(0, 1).tolist())
+    assert fleet.journal.samples(history) == expected
+    check_nothing_is_left(fleet.journal, fleet.hosts, fleet.folder.name)
 
 
 SCRIPT = """

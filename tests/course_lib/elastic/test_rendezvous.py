@@ -169,7 +169,7 @@ def test_random_kills_joins_and_pauses(seeds):
         random_run(seed, pauses=bool(seed % 2))
 
 
-def random_run(seed, pauses, events=8):
+def random_run(seed, pauses, events=6):
     """With pauses, more than half of the hosts are needed: a paused agent is not dead, and would go on with others."""
     hosts = [f"10.0.0.{i}:29400" for i in range(5)]
     fewest = 3 if pauses else 1
@@ -190,7 +190,7 @@ def random_run(seed, pauses, events=8):
         change, whom = choose.choice([(c, i) for c, i in changes.items() if i])
         change(choose.choice(whom))
         settled = choose.random() < 0.5  # the other half of the events come while one is being handled
-        for _ in range(40 if settled else choose.randrange(1, 15)):
+        for _ in range(30 if settled else choose.randrange(1, 15)):
             machines.tick()
             assert len(machines.running_rounds()) < 2, f"seed {seed}: two rounds at once"
     for i, host in enumerate(hosts):

@@ -23,10 +23,9 @@ from course_lib.runtime.world import World
 
 LOOK = 0.02  # seconds between two looks at a round that is being formed; at one that runs, a heartbeat
 GRACE = 0.3  # seconds in which ranks may end a round by themselves, before their connections are closed
-STUCK = (
-    3.0  # seconds after which a rank whose connections were closed, and that still does not end, is killed
-)
-IN_VAIN = 4  # rounds of the same members without one step, after which the run ends
+AGAIN = 0.5  # seconds after which they are closed once more: a rank may have opened new ones
+STUCK = 5.0  # seconds after which a rank that was told so, and still does not end its round, is killed
+IN_VAIN = 6  # rounds of the same members without one step, after which the run ends
 DONE = "done"
 
 
@@ -63,7 +62,8 @@ class Worker:
         self.rank = 0
         self.busy = False
         self.outcome: Outcome | None = None
-        self.interrupted: float | None = None  # when it was first told to let its connections go
+        self.interrupted: float | None = None  # since when its round has been over
+        self.told = 0.0  # when it was last told to close its connections
 
     def begin(self, train: bytes, place: Place) -> None:
         self.rank, self.busy, self.outcome, self.interrupted = place.rank, True, None, None
@@ -162,7 +162,8 @@ class Agent:
                 worker.interrupted = now
             elif now - worker.interrupted > STUCK:
                 self._replace(i)
-            elif now - worker.interrupted > GRACE:
+            elif now - worker.interrupted > GRACE and now - worker.told > AGAIN:
+                worker.told = now
                 worker.process.send("disconnect")
         return not any(worker.busy for worker in self.workers)
 

@@ -69,6 +69,7 @@ class Fleet:
         self.agents: dict[int, World] = {}  # by number; those that have ended, too
         self.ended: dict[int, Ended] = {}
         self._journal: Journal | None = None
+        self._paused: set[int] = set()  # processes
         self._writer = JournalWriter(self.folder.name, "fleet")
         try:
             for _ in range(agents):
@@ -166,9 +167,9 @@ class Fleet:
     def pause_agent(self, i: int, resume: bool = False) -> None:
         """Stop an agent and its ranks (SIGSTOP), as if their machine hung; or let them go on (SIGCONT)."""
         ranks = {e["pid"] for e in self.journal.of("connected", who=self.hosts[i])}
-        for pid in (self.agents[i].processes[0].pid, *ranks):
-            if psutil.pid_exists(pid):
-                os.kill(pid, signal.SIGCONT if resume else signal.SIGSTOP)
+        for pid in filter(psutil.pid_exists, (self.agents[i].processes[0].pid, *ranks)):
+            os.kill(pid, signal.SIGCONT if resume else signal.SIGSTOP)
+            (self._paused.discard if resume else self._paused.add)(pid)
 
     def resume_agent(self, i: int) -> None:
         self.pause_agent(i, resume=True)
@@ -190,6 +191,8 @@ class Fleet:
         if self._journal is None:
             for world in self.agents.values():
                 world.stop()
+            for pid in filter(psutil.pid_exists, self._paused):
+                os.kill(pid, signal.SIGCONT)  # a stopped rank does not see that its agent is gone
             self._journal = Journal.read(self.folder.name)
             self._writer.file.close()
             self.folder.cleanup()

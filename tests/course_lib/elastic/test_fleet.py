@@ -146,7 +146,7 @@ def train_until_told(session, told):
     return state.history
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_random_kills_joins_and_pauses_of_real_processes(seed, tmp_path):
     """After each event a later step is done by at least three ranks; in the end no sample was lost or seen twice."""
     choose, told, paused = random.Random(seed), tmp_path / "told", set()

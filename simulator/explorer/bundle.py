@@ -14,8 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from simulator.explorer.question import Question
-from simulator.pipeline.actions import KINDS, Schedule
+from simulator.plots.style import CATEGORIES
 from simulator.plots.timeline import COLOURS
 
 PAGE = Path(__file__).with_name("page")
@@ -23,6 +22,7 @@ IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 FUNCTION = re.compile(r"^export (?:async )?function (\w+)", re.MULTILINE)
 CONSTANTS = re.compile(r"^export const (.*)$", re.MULTILINE)  # one or several, each with a value
 PAINTED = {"forward": "forward", "backward": "backward", "weights": "weight gradients"}  # in CSS: in COLOURS
+LAST = ("", "-last")  # the colours of the first chunk and of the last
 HTML = """<!doctype html>
 <html lang="en">
 <head>
@@ -40,7 +40,7 @@ body {{ margin: 0; padding: 12px 16px; background: #ffffff; }}
 <main></main>
 <script type="module">
 {script}
-start(document.querySelector("main"), {question}, {own});
+start(document.querySelector("main"), {given});
 </script>
 </body>
 </html>
@@ -79,33 +79,25 @@ def _exported(part: str) -> str:
 @cache
 def style() -> str:
     """The style sheet, with the colours of the still pictures."""
-    colours = "".join(
-        f"--{name}: {COLOURS[kind][0]}; --{name}-last: {COLOURS[kind][1]}; " for name, kind in PAINTED.items()
-    )
-    return f".explorer {{ {colours}}}\n" + (PAGE / "style.css").read_text(encoding="utf-8")
+    colours = {
+        f"{name}{last}": COLOURS[kind][k] for name, kind in PAINTED.items() for k, last in enumerate(LAST)
+    }
+    variables = "".join(f"--{name}: {colour}; " for name, colour in (colours | CATEGORIES).items())
+    return f".explorer {{ {variables}}}\n" + (PAGE / "style.css").read_text(encoding="utf-8")
 
 
-def widget_script() -> str:
+def widget_script(main: str = "main") -> str:
     """The script as anywidget loads it: an ES module that exports ``render``."""
-    return script() + "\nexport default { render };\n"
+    return script(main) + "\nexport default { render };\n"
 
 
-def standalone(question: Question, own: Schedule | None = None, title: str = "Pipeline explorer") -> str:
-    """One HTML file that computes and draws in the browser, without Python and without a network.
+def standalone(main: str, given: dict[str, Any], title: str) -> str:
+    """One HTML file that draws in the browser, without Python and without a network.
 
     Args:
-        own: the schedule that a reader has written; the page draws it for the ranks and microbatches that it has.
+        main: the module whose ``start`` is called, with the page's ``<main>`` and ``given``.
     """
-    data = {"question": _json(question.as_dict()), "own": _json(own and _schedule(own))}
-    return HTML.format(title=escape(title), style=style(), script=script(), **data)
-
-
-def _schedule(own: Schedule) -> dict[str, Any]:
-    """A schedule as schedules.js makes it; the pairs that run together as lists."""
-    actions = [[[KINDS.index(kind), stage, i] for kind, stage, i in rank] for rank in own.actions]
-    pairs = [sorted(rank) for rank in own.overlapped or [frozenset()] * own.ranks]
-    sizes = {name: getattr(own, name) for name in ("name", "ranks", "microbatches", "chunks", "placement")}
-    return sizes | {"actions": actions, "overlapped": pairs}
+    return HTML.format(title=escape(title), style=style(), script=script(main), given=_json(given))
 
 
 def _json(value: Any) -> str:

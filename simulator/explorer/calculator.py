@@ -106,6 +106,7 @@ def calculate(question: MemoryQuestion) -> dict[str, Any]:
     held = plan_memory(shape, plan, hardware)
     peak = max(rank.occupied for rank in held)
     fitting = peak <= hardware.memory
+    devices = "1 device" if plan.ranks == 1 else f"{plan.ranks} devices"
     return {
         "ranks": [
             {
@@ -119,8 +120,7 @@ def calculate(question: MemoryQuestion) -> dict[str, Any]:
             for rank, memory in enumerate(held)
         ],
         "capacity": hardware.memory,
-        "devices": plan.ranks,
-        "parameters": shape.parameters,
+        "about": f"{question.model} has {shape.parameters / 1e9:.4g} billion parameters; the plan takes {devices}.",
         "fits": fitting,
         "verdict": _verdict(question, peak),
         "changes": [] if fitting else _changes(question),
@@ -128,16 +128,18 @@ def calculate(question: MemoryQuestion) -> dict[str, Any]:
 
 
 def _verdict(question: MemoryQuestion, peak: float) -> str:
-    device = f"{human(question.hardware.memory)} of {question.gpu}"
+    capacity = human(question.hardware.memory)
     if peak > question.hardware.memory:
-        return f"It does not fit: the fullest rank needs {human(peak)} of the {device}."
+        return (
+            f"It does not fit: the fullest rank needs {human(peak)}, and one {question.gpu} has {capacity}."
+        )
     largest = largest_micro_batch(
         question.plan,
         lambda plan: plan_memory(question.shape, plan, question.hardware),
         question.hardware.memory,
     )
     return (
-        f"It fits: the fullest rank needs {human(peak)} of the {device}. "
+        f"It fits: the fullest rank needs {human(peak)}, and one {question.gpu} has {capacity}. "
         f"The largest microbatch that fits has {largest} {'sequence' if largest == 1 else 'sequences'}."
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from simulator.explorer.question import OWN, Question
-from simulator.pipeline.actions import Action, Schedule
+from simulator.pipeline.actions import KINDS, Action, Schedule
 from simulator.pipeline.schedules import make_schedule
 from simulator.pipeline.validate import validate_schedule
 
@@ -75,3 +76,13 @@ def _actions(rank: int, entries: Sequence[Action | str]) -> list[Action]:
         found.append(Action(kind, stage, i))
     weights = {action[1:] for action in found if action.kind == "W"}
     return [a._replace(kind="BW") if a.kind == "B" and a[1:] not in weights else a for a in found]
+
+
+def lists_of(schedule: Schedule) -> dict[str, Any]:
+    """A schedule as ``page/schedules.js`` makes it: plain lists, for a page that runs without Python."""
+    actions = [[[KINDS.index(kind), stage, i] for kind, stage, i in rank] for rank in schedule.actions]
+    pairs = [sorted(rank) for rank in schedule.overlapped or [frozenset()] * schedule.ranks]
+    sizes = {
+        name: getattr(schedule, name) for name in ("name", "ranks", "microbatches", "chunks", "placement")
+    }
+    return sizes | {"actions": actions, "overlapped": pairs}

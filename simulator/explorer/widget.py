@@ -1,19 +1,23 @@
-"""The explorer as a widget: the page sends a question, Python answers with the arrays as bytes.
+"""A live view: the page sends questions, Python answers, arrays travel as bytes.
 
 anywidget is imported when a widget is made, and not before: the simulator itself needs nothing of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from simulator.explorer.answer import answer
 from simulator.explorer.bundle import style, widget_script
+from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.own import Own
 from simulator.explorer.question import Question
 
+Reply = tuple[dict[str, Any], list[memoryview]]
 
-def reply_to(message: dict[str, Any], own: Own | None = None) -> tuple[dict[str, Any], list[memoryview]]:
+
+def reply_to(message: dict[str, Any], own: Own | None = None) -> Reply:
     """The answer to a page's message: what it says, and the bytes of its arrays. A wrong question gets a sentence."""
     number = message.get("id")
     try:
@@ -21,13 +25,26 @@ def reply_to(message: dict[str, Any], own: Own | None = None) -> tuple[dict[str,
     except ValueError as error:
         return {"id": number, "error": str(error)}, []
     arrays = [[name, values.typecode] for name, values in found.arrays.items()]
-    return {"id": number, "head": found.head, "arrays": arrays}, [
-        memoryview(v) for v in found.arrays.values()
-    ]
+    buffers = [memoryview(values) for values in found.arrays.values()]
+    return {"id": number, "head": found.head, "arrays": arrays}, buffers
 
 
-def new_widget(question: Question, own: Own | None = None) -> Any:
-    """A live view of that question; ``own`` is the schedule that a reader has written.
+def reply_about_memory(message: dict[str, Any]) -> Reply:
+    """The same for the memory calculator, whose answers are small."""
+    number = message.get("id")
+    try:
+        return {"id": number, "answer": calculate(MemoryQuestion.of(message["question"]))}, []
+    except ValueError as error:
+        return {"id": number, "error": str(error)}, []
+
+
+def new_widget(main: str, given: dict[str, Any], reply: Callable[[dict[str, Any]], Reply]) -> Any:
+    """A live view.
+
+    Args:
+        main: the module whose ``render`` shows it.
+        given: what it starts with.
+        reply: answers its messages.
 
     Raises:
         ImportError: anywidget is not installed.
@@ -35,12 +52,11 @@ def new_widget(question: Question, own: Own | None = None) -> Any:
     import anywidget
     import traitlets
 
-    class Explorer(anywidget.AnyWidget):
-        _esm = widget_script()
+    class View(anywidget.AnyWidget):
+        _esm = widget_script(main)
         _css = style()
-        question = traitlets.Dict().tag(sync=True)
-        own = traitlets.Bool().tag(sync=True)
+        given = traitlets.Dict().tag(sync=True)
 
-    widget = Explorer(question=question.as_dict(), own=own is not None)
-    widget.on_msg(lambda _, message, __: widget.send(*reply_to(message, own)))
+    widget = View(given=given)
+    widget.on_msg(lambda _, message, __: widget.send(*reply(message)))
     return widget

@@ -11,6 +11,7 @@ from notebook_page import PANEL, command, open_page, wait_for_kernel
 
 from course_lib.grading.build import METADATA
 from simulator.explorer import Explorer, explore
+from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.question import Question
 from simulator.predict.memory_over_time import replay
 
@@ -179,6 +180,37 @@ def test_two_schedules_are_compared_in_numbers_and_to_one_scale(opened):
     assert opened.locator("canvas.timeline:visible").count() == 1
 
 
+def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
+    path = tmp_path / "challenge.html"
+    explore("1f1b", ranks=4, microbatches=8, challenge={"makespan": 28, "bytes": 4.5e9}).save(path)
+    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    page.goto(path.as_uri())
+    canvas, said = page.locator("canvas.timeline"), page.locator(".challenge-said")
+    page.locator(".explorer[data-shown]").wait_for()
+    assert canvas.is_hidden()
+    assert page.get_by_label("F, forward", exact=True).is_disabled()
+    for schedule, guess, sentence in [
+        (
+            "1f1b",
+            "33",
+            "The makespan is 33; you were right. Not reached yet: the makespan must be at most 28.",
+        ),
+        ("zb-h2", "30", "more than 4.5 GB"),
+        ("zb-h1", "20", "The makespan is 27; your 20 is too low by 25.9 %. Reached: "),
+    ]:
+        page.get_by_label("schedule").select_option(schedule)
+        wait_for = f'() => document.querySelector(".explorer").dataset.shown.includes("{schedule}")'
+        page.wait_for_function(wait_for)
+        page.get_by_label("Your guess of the makespan").fill(guess)
+        page.get_by_role("button", name="Reveal").click()
+        said.get_by_text(sentence).wait_for()
+        assert canvas.is_visible()
+    page.get_by_label("Your guess of the makespan").fill("soon")
+    page.get_by_role("button", name="Reveal").click()
+    said.get_by_text("Your guess must be a number more than 0, not 'soon'.").wait_for()
+    page.close()
+
+
 def test_dark_and_narrow_and_inside_of_another_page(browser):
     page = browser.new_page(viewport={"width": 700, "height": 900}, color_scheme="dark")
     page.set_content(f"<body style='background: #111'>{explore(transfer=0.25).iframe()}</body>")
@@ -200,14 +232,17 @@ def mine(ranks, microbatches):
     return [order] * ranks
 
 explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
-    notebook = new_notebook(cells=[new_code_cell(source)], metadata=METADATA)
+    memory = (
+        "from simulator.explorer import explore_memory\nexplore_memory('llama-3-8b', 'h100', dp=8, zero=0)"
+    )
+    notebook = new_notebook(cells=[new_code_cell(source), new_code_cell(memory)], metadata=METADATA)
     nbformat.write(notebook, lab.root / "notebooks" / "95_explorer.ipynb")
     open_page(page, lab, "notebooks/95_explorer.ipynb")
     wait_for_kernel(page)
     command(page, "notebook:run-all-cells")
     question = replace(FIRST, schedule="gpipe")  # what the reader's function amounts to, up to 9 microbatches
     assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
-    assert page.locator(f"{PANEL} .explorer-still").is_hidden()
+    assert page.locator(f"{PANEL} .explorer-still:visible").count() == 0
     slider = page.get_by_label("microbatches, slider")
     slider.press("ArrowRight")
     question = replace(question, microbatches=9)
@@ -219,6 +254,17 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     assert wrong_boxes(wait_until_drawn(page, question), question) == []
     page.locator("canvas.timeline").press("ArrowRight")  # and JupyterLab leaves the keys to the view
     page.locator(".said").get_by_text("F0 on rank 0").wait_for()
+    calculator = page.locator(f"{PANEL} .explorer").nth(1)
+    verdict = calculator.locator(".verdict")
+    verdict.get_by_text("It does not fit: the fullest rank needs").wait_for()
+    calculator.get_by_role("button", name="zero 2").click()
+    found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=2))
+    verdict.get_by_text(found["verdict"]).wait_for()
+    calculator.locator(".part summary", has_text="optimizer states").click()
+    (words, _), *_ = found["ranks"][0]["optimizer_states"]["terms"]
+    calculator.locator(".part li", has_text=words).wait_for()
+    calculator.get_by_label("tensor-parallel ranks (tp)", exact=True).fill("3")
+    calculator.locator(".tp [role=alert]").get_by_text("Tp must divide the 32 heads, not 3.").wait_for()
     command(page, "docmanager:save")
     saved = nbformat.read(lab.root / "notebooks" / "95_explorer.ipynb", as_version=4).cells[0].outputs
     assert "explorer-still" in saved[0]["data"]["text/html"]

@@ -1,16 +1,14 @@
 // The controls: a select, or a slider with a field in which a number can be typed. What is wrong is said below it.
 
-import { FIELDS, GROUPS, isIdle, textOf, valueOf } from "./fields.js";
-import { OWN } from "./schedules.js";
 import { h, newId } from "./dom.js";
+import { textOf, valueOf } from "./fields.js";
 
-/** The form of one question; own: is there a schedule of the reader's? onChange(question, name) is called for every change. */
-export function makeControls(start, own, onChange) {
+/** The controls of a form, such as pipelineForm makes. onChange(question, name) is called for every change. */
+export function makeControls({ title, groups, fields, isIdle, settle }, start, onChange) {
   let question = { ...start };
   const parts = {};
   const changed = (name, text) => {
-    question = { ...question, [name]: valueOf(name, text) };
-    if (name === "schedule") question.chunks = null;
+    question = settle({ ...question, [name]: valueOf(fields[name], text) }, name);
     show();
     onChange(question, name);
   };
@@ -20,11 +18,11 @@ export function makeControls(start, own, onChange) {
       part.box.toggleAttribute("data-idle", isIdle(name, question));
     }
   };
-  const form = h("form", { class: "controls", "aria-label": "What is drawn", onsubmit: (event) => event.preventDefault() });
-  for (const [title, names] of GROUPS) {
-    const group = h("fieldset", {}, h("legend", {}, title));
+  const form = h("form", { class: "controls", "aria-label": title, onsubmit: (event) => event.preventDefault() });
+  for (const [legend, names] of groups) {
+    const group = h("fieldset", {}, h("legend", {}, legend));
     for (const name of names) {
-      parts[name] = makeControl(name, changed, name === "schedule" && own ? [OWN] : []);
+      parts[name] = makeControl(name, fields[name], changed);
       group.append(parts[name].box);
     }
     form.append(group);
@@ -33,6 +31,18 @@ export function makeControls(start, own, onChange) {
   return {
     element: form,
     get question() { return question; },
+    /** Change several values at once. */
+    set(values) {
+      question = { ...question, ...values };
+      show();
+      onChange(question, Object.keys(values)[0]);
+    },
+    /** Switch off all controls but those. */
+    lock(free) {
+      for (const [name, { box }] of Object.entries(parts)) {
+        box.querySelectorAll("input, select").forEach((field) => (field.disabled = !free.includes(name)));
+      }
+    },
     /** As if the reader had written that text into the control of that name. */
     change: changed,
     /** Say what is wrong below the control of that name; without a sentence, nothing is wrong any more. */
@@ -43,14 +53,14 @@ export function makeControls(start, own, onChange) {
   };
 }
 
-function makeControl(name, changed, moreOptions) {
-  const { kind, label, slider, empty, example, options } = FIELDS[name], id = newId(name), errorId = newId("error");
+function makeControl(name, entry, changed) {
+  const { kind, label, slider, empty, example, options, words = {} } = entry, id = newId(name), errorId = newId("error");
   const error = h("p", { id: errorId, class: "error", role: "alert" });
   const described = { id, name, "aria-describedby": errorId };
   let field;
   if (kind === "choice") {
     field = h("select", { ...described, onchange: () => changed(name, field.value) },
-      ...[...options, ...moreOptions].map((option) => h("option", { value: option }, option)));
+      ...options.map((option) => h("option", { value: String(option) }, words[option] ?? String(option))));
   } else {
     const hint = [empty && `empty: ${empty}`, example && `for example ${example}`].filter(Boolean).join("; ");
     field = h("input", {
@@ -71,7 +81,7 @@ function makeControl(name, changed, moreOptions) {
   return {
     box,
     show(value) {
-      const text = textOf(name, value);
+      const text = textOf(entry, value);
       if (field !== document.activeElement && field.getRootNode().activeElement !== field) field.value = text;
       if (range && text !== "") range.value = text;
     },

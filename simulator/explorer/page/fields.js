@@ -2,14 +2,14 @@
 
 import { CHUNKS, OWN } from "./schedules.js";
 
-export const GROUPS = [
+const GROUPS = [
   ["Pipeline", ["schedule", "ranks", "microbatches", "chunks"]],
   ["Time of one microbatch on a rank", ["forward", "backward_input", "backward_weight", "transfer", "together", "speeds"]],
   ["Bytes of one microbatch on a rank", ["saved", "kept", "recompute", "checkpoint"]],
 ];
 
-/** kind: choice, count (a whole number), amount, or list (numbers with commas). empty: what an empty field means. */
-export const FIELDS = {
+// kind: choice, count (a whole number), amount, or list (numbers with commas). empty: what an empty field means.
+const FIELDS = {
   schedule: { kind: "choice", label: "schedule", options: Object.keys(CHUNKS) },
   ranks: { kind: "count", label: "ranks", slider: [1, 64, 1] },
   microbatches: { kind: "count", label: "microbatches", slider: [1, 64, 1] },
@@ -28,18 +28,27 @@ export const FIELDS = {
   checkpoint: { kind: "amount", label: "part that a stage's input takes", slider: [0, 1, 0.05] },
 };
 
-/** Fields that change nothing in this question are switched off. */
-export function isIdle(name, question) {
+/** The form of a pipeline; own: is there a schedule of the reader's? */
+export function pipelineForm(own) {
+  const options = [...FIELDS.schedule.options, ...(own ? [OWN] : [])];
+  const fields = { ...FIELDS, schedule: { ...FIELDS.schedule, options } };
+  // Another schedule has chunks of its own.
+  const settle = (question, name) => (name === "schedule" ? { ...question, chunks: null } : question);
+  return { title: "What is drawn", groups: GROUPS, fields, isIdle, settle };
+}
+
+/** Fields that change nothing in this question are pale. */
+function isIdle(name, question) {
   if (name === "together") return question.schedule !== "dualpipe-v";
   if (name === "chunks") return question.schedule !== "interleaved-1f1b" && question.chunks === null;
   if (name === "checkpoint") return question.recompute === "none";
   return name === "kept" && !["zb-h1", "zb-h2", "zb-v", "dualpipe-v", OWN].includes(question.schedule);
 }
 
-/** What a text field says as a value: a number, a list, null where it is empty, or the text where it is neither. */
-export function valueOf(name, text) {
-  const { kind, unit = 1, empty } = FIELDS[name], given = text.trim();
-  if (kind === "choice") return given;
+/** What a field's text says as a value: a number, a list, null where it is empty, or the text where it is neither. */
+export function valueOf({ kind, unit = 1, empty, options }, text) {
+  const given = text.trim();
+  if (kind === "choice") return options.find((option) => String(option) === given);
   if (given === "" && empty) return null;
   const number = (word) => (word.trim() !== "" && Number.isFinite(Number(word)) ? Number(word) : word.trim());
   if (kind === "list") return given.replace(/^\[|\]$/g, "").split(",").map(number);
@@ -47,9 +56,10 @@ export function valueOf(name, text) {
   return typeof value === "number" ? value * unit : value;
 }
 
-/** A value as its text field shows it. */
-export function textOf(name, value) {
+/** A value as its field shows it. */
+export function textOf({ kind, unit = 1 }, value) {
+  if (kind === "choice") return String(value);
   if (value === null || value === undefined) return "";
   if (Array.isArray(value)) return value.join(", ");
-  return typeof value === "number" ? String(Number((value / (FIELDS[name].unit ?? 1)).toPrecision(12))) : value;
+  return typeof value === "number" ? String(Number((value / unit).toPrecision(12))) : value;
 }

@@ -1,20 +1,24 @@
 // Where the page begins: as a widget of a notebook, or as a page of its own.
 
 import { kernelSource, pageSource } from "./sources.js";
+import { answer } from "./answer.js";
+import { hideStill } from "./page.js";
+import { OWN } from "./schedules.js";
 import { startView } from "./view.js";
 
 /** anywidget calls this for every place in which the widget is shown. */
 export function render({ model, el }) {
-  const still = el.closest(".jp-OutputArea, .output_area, .cell-output-container")?.querySelector(".explorer-still");
-  if (still) still.hidden = true;
-  const end = startView(el, model.get("question"), kernelSource(model));
+  const { question, own, challenge } = model.get("given"), showStill = hideStill(el);
+  // Where Python is busy the page answers, but only Python can run the reader's own code.
+  const instead = (asked) => (asked.schedule === OWN ? null : () => answer(asked));
+  const end = startView(el, question, { ...kernelSource(model, instead), own }, challenge);
   return () => {
-    if (still) still.hidden = false;
+    showStill();
     end();
   };
 }
 
-/** The standalone page calls this once. */
-export function start(el, question, own) {
-  return startView(el, question, pageSource(own));
+/** The standalone page calls this once; own: the schedule that a reader has written, or null; challenge: a task. */
+export function start(el, { question, own, challenge }) {
+  return startView(el, question, pageSource(own), challenge);
 }

@@ -1,6 +1,5 @@
 // Where answers come from: Python, where a kernel runs, or the page itself. Both give the same numbers.
 
-import { OWN } from "./schedules.js";
 import { answer } from "./answer.js";
 
 const PATIENCE = 1500; // milliseconds after which the page answers for a kernel that is busy
@@ -9,8 +8,14 @@ const ARRAYS = { i: Int32Array, d: Float64Array, B: Uint8Array };
 /** The page computes; own: the schedule that a reader has written, or null. */
 export const pageSource = (own) => ({ own: own !== null, ask: async (question) => answer(question, own) });
 
-/** Python computes: anywidget's model carries the question there and the answer back. */
-export function kernelSource(model) {
+/** One answer that is known already. */
+export const fixedSource = (answer) => ({ fixed: true, ask: async () => answer });
+
+/**
+ * Python computes: anywidget's model carries the question there and the answer back. instead(question): a function that
+ * answers in the page when Python is busy, or null.
+ */
+export function kernelSource(model, instead = () => null) {
   const open = new Map();
   let count = 0;
   model.on("msg:custom", (reply, buffers) => {
@@ -18,19 +23,23 @@ export function kernelSource(model) {
     if (!settle) return;
     open.delete(reply.id);
     if (reply.error) settle.reject(new Error(reply.error));
-    else settle.resolve(unpack(reply, buffers));
+    else settle.resolve(reply.arrays ? unpack(reply, buffers) : reply.answer);
   });
   const send = (content) => new Promise((resolve, reject) => {
     open.set(++count, { resolve, reject });
     model.send({ id: count, ...content });
   });
-  const later = (question) => new Promise((resolve, reject) => {
+  const later = (compute) => new Promise((resolve, reject) => {
     setTimeout(() => {
-      try { resolve(answer(question)); } catch (error) { reject(error); }
+      try { resolve(compute()); } catch (error) { reject(error); }
     }, PATIENCE);
   });
-  const own = model.get("own"); // only Python can run the reader's code
-  return { own, ask: (question) => Promise.race([send({ question }), ...(question.schedule === OWN ? [] : [later(question)])]) };
+  return {
+    ask(question) {
+      const compute = instead(question), asked = send({ question });
+      return compute ? Promise.race([asked, later(compute)]) : asked;
+    },
+  };
 }
 
 /** The flat arrays of an answer, from the bytes that Python sent. */

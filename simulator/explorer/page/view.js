@@ -1,17 +1,20 @@
 // The whole view: controls, drawing, buttons, tables.
 
+import { FREE, makeChallenge } from "./challenge.js";
+import { asSentence, keepTheme } from "./page.js";
 import { connect } from "./gestures.js";
 import { h } from "./dom.js";
-import { isDark } from "./palette.js";
 import { makeComparison, makeOverview } from "./compare.js";
 import { makeControls } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeTables } from "./table.js";
 import { newestFirst } from "./sources.js";
+import { pipelineForm } from "./fields.js";
 
-/** Show a question and whatever the reader makes of it. Returns the function that takes the view away. */
-export function startView(root, question, source) {
+/** Show a question and whatever the reader makes of it; goal: {makespan, bytes} of a challenge, or null. Returns the function that takes the view away. */
+export function startView(root, question, source, goal = null) {
   const drawing = makeDrawing(), tables = makeTables(), comparison = makeComparison(drawing);
+  const challenge = goal && makeChallenge(goal, drawing);
   const overview = makeOverview(source, (schedule) => controls.change("schedule", schedule));
   let lastChanged = "schedule", controls = null, latest = null;
   const ask = newestFirst(source,
@@ -25,45 +28,31 @@ export function startView(root, question, source) {
       overview.show(asked);
     },
     (error) => {
-      controls.complain(lastChanged, sentence(error));
+      controls.complain(lastChanged, asSentence(error));
       drawing.element.classList.add("outdated");
     });
-  controls = makeControls(question, source.own, (changed, name) => {
+  controls = makeControls(pipelineForm(source.own), question, (changed, name) => {
     lastChanged = name;
+    challenge?.cover();
     ask(changed);
   });
   const buttons = makeButtons(drawing, comparison, () => controls.question);
+  if (challenge) {
+    controls.lock(FREE);
+    challenge.cover();
+  }
   const both = h("div", { class: "both" }, h("div", {}, comparison.ownTitle, drawing.element), comparison.place);
-  const result = h("div", { class: "result" }, buttons, comparison.said, both, overview.element, tables.element);
+  const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, comparison.said, both, ...(challenge ? [] : [overview.element, tables.element]));
   const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
-  view.addEventListener("focusin", leaveKeys);
   root.append(view);
   // What is shown now, for whoever reads the drawing back: tests, and scripts of a page.
   drawing.element.addEventListener("drawn", () => (view.dataset.shown = JSON.stringify(latest)));
-  const theme = () => {
-    view.dataset.theme = isDark(root) ? "dark" : "light";
-    drawing.redraw();
-  };
-  const watch = new MutationObserver(theme), system = matchMedia("(prefers-color-scheme: dark)");
-  for (const node of [document.documentElement, document.body]) watch.observe(node, { attributes: true });
-  system.addEventListener("change", theme);
-  theme();
+  const end = keepTheme(root, view, drawing.redraw);
   ask(controls.question);
   return () => {
-    watch.disconnect();
-    system.removeEventListener("change", theme);
+    end();
     view.remove();
   };
-}
-
-/** JupyterLab leaves the keys to an element with this attribute; otherwise arrows would fold headings, and so on. */
-export function leaveKeys({ target }) {
-  target.setAttribute("data-lm-suppress-shortcuts", "true");
-}
-
-/** The sentence of an error, with a capital and a full stop. */
-function sentence({ message }) {
-  return `${message[0].toUpperCase()}${message.slice(1)}.`;
 }
 
 function makeButtons(drawing, comparison, question) {

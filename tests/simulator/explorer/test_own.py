@@ -6,8 +6,7 @@ import pytest
 
 from simulator.explorer import explore
 from simulator.explorer.answer import answer
-from simulator.explorer.bundle import _schedule
-from simulator.explorer.own import schedule_of
+from simulator.explorer.own import lists_of, schedule_of
 from simulator.explorer.question import OWN, Question
 from simulator.explorer.widget import reply_to
 from simulator.pipeline.actions import Action
@@ -78,7 +77,7 @@ try { modules.answer.answer({ ...questions[0], ranks: 4 }, questions[1]); } catc
 const plain = Object.entries(run).map(([k, v]) => [k, ArrayBuffer.isView(v) ? [...v] : v]);
 console.log(JSON.stringify({ run: Object.fromEntries(plain), error }));
 """
-    told = run_in_node(program, [question.as_dict(), _schedule(own)])
+    told = run_in_node(program, [question.as_dict(), lists_of(own)])
     assert told["run"] == answer(question, own).as_dict()
     assert told["error"] == "your schedule is written for 3 ranks and 8 microbatches, not for 4 and 8"
     assert '"name": "your own"' in explore(own, transfer=0.1).html()

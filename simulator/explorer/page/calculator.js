@@ -1,0 +1,98 @@
+// The memory calculator: a bar for each rank against the device's memory, the verdict, and the formula of each part.
+
+import { asSentence, keepTheme } from "./page.js";
+import { h } from "./dom.js";
+import { human } from "./scale.js";
+import { makeControls } from "./controls.js";
+import { memoryForm } from "./memory_fields.js";
+import { newestFirst } from "./sources.js";
+
+const wordOf = (name) => name.replaceAll("_", " ");
+
+/** Show a plan's memory and whatever the reader makes of it. Returns the function that takes the view away. */
+export function startCalculator(root, question, choices, source) {
+  const verdict = h("p", { class: "verdict", "aria-live": "polite" }), changes = h("p", { class: "changes" });
+  const bars = h("div", { class: "bars" }), line = h("p", { class: "line" }), parts = h("div", { class: "parts" });
+  const result = h("div", { class: "result" }, verdict, changes, h("h4", {}, "Bytes of every rank"), bars, line,
+    h("h4", {}, "Parts of one rank"), parts);
+  let lastChanged = "model", controls = null, chosen = null;
+  const show = (found) => {
+    const rank = Math.min(chosen ?? fullest(found.ranks), found.ranks.length - 1);
+    verdict.textContent = found.verdict;
+    verdict.dataset.fits = found.fits;
+    line.textContent = `The dashed line is the memory of one device: ${human(found.capacity)}.`;
+    changes.replaceChildren(...changeButtons(found, controls, Boolean(source.fixed)));
+    bars.replaceChildren(...barsOf(found, rank, (which) => {
+      chosen = which;
+      show(found);
+      bars.querySelectorAll("button")[which].focus();
+    }));
+    parts.replaceChildren(partsOf(found, rank));
+  };
+  const ask = newestFirst(source,
+    (found, asked) => {
+      controls.complain();
+      result.classList.remove("outdated");
+      show(found);
+      view.dataset.shown = JSON.stringify(asked);
+    },
+    (error) => {
+      controls.complain(lastChanged, asSentence(error));
+      result.classList.add("outdated");
+    });
+  controls = makeControls(memoryForm(choices), question, (changed, name) => {
+    lastChanged = name;
+    ask(changed);
+  });
+  if (source.fixed) {
+    controls.lock([]);
+    controls.element.prepend(h("p", { class: "fixed" }, "This page shows one plan. In a notebook, explore_memory() computes others."));
+  }
+  const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
+  root.append(view);
+  const end = keepTheme(root, view, () => {});
+  ask(question);
+  return () => {
+    end();
+    view.remove();
+  };
+}
+
+const totalOf = (rank) => Object.values(rank).reduce((sum, part) => sum + part.bytes, 0);
+
+const fullest = (ranks) => ranks.reduce((best, rank, k) => (totalOf(rank) > totalOf(ranks[best]) ? k : best), 0);
+
+/** A button for each single change that would fit. */
+function changeButtons(found, controls, fixed) {
+  if (found.fits) return [];
+  if (!found.changes.length) return ["No single change of the plan makes it fit."];
+  const words = (change) => Object.entries(change).filter(([name]) => name !== "microbatches" || !("pp" in change))
+    .map(([name, value]) => `${wordOf(name)} ${value}`).join(", ");
+  return ["One of these changes makes it fit: ", ...found.changes.map((change) =>
+    h("button", { type: "button", disabled: fixed, onclick: () => controls.set(change) }, words(change)))];
+}
+
+/** For each rank a button with its bar; the line is the device's memory. */
+function barsOf({ ranks, capacity }, rank, choose) {
+  const most = Math.max(capacity, ...ranks.map(totalOf)) * 1.02, share = (bytes) => `${(100 * bytes) / most}%`;
+  return ranks.map((parts, k) => {
+    const pieces = Object.entries(parts).map(([name, { bytes }]) =>
+      h("span", { class: `piece ${name}`, style: `width: ${share(bytes)}`, title: `${wordOf(name)}: ${human(bytes)}` }));
+    const line = h("span", { class: "capacity", style: `left: ${share(capacity)}` });
+    const total = human(totalOf(parts)), label = `rank ${k}: ${total} of ${human(capacity)}`;
+    return h("button", { type: "button", class: "bar", "aria-pressed": String(k === rank), "aria-label": label, onclick: () => choose(k) },
+      h("span", { class: "name" }, `rank ${k}`), h("span", { class: "track" }, ...pieces, line), h("span", { class: "total" }, total));
+  });
+}
+
+/** Each part with its bytes; a click opens its formula. */
+function partsOf(found, rank) {
+  const parts = found.ranks[rank];
+  const rows = Object.entries(parts).map(([name, { bytes, terms }]) => {
+    const formula = terms.length ? terms.map(([words, size]) => h("li", {}, `${words}: `, h("b", {}, human(size)))) : [h("li", {}, "none")];
+    return h("details", { class: "part" },
+      h("summary", {}, h("span", { class: `swatch ${name}` }), wordOf(name), h("b", {}, human(bytes))), h("ul", {}, ...formula));
+  });
+  const all = `${found.about} Rank ${rank} holds ${human(totalOf(parts))}:`;
+  return h("div", {}, h("p", { class: "of" }, all), ...rows);
+}

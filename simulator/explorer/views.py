@@ -1,0 +1,145 @@
+"""What a notebook shows: a still picture, a live view in its place, and the same as a page of its own."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from simulator.explorer.bundle import standalone
+from simulator.explorer.calculator import CHOICES, MemoryQuestion, calculate
+from simulator.explorer.own import Own, lists_of, schedule_of
+from simulator.explorer.question import OWN, Question
+from simulator.inputs.checks import at_least, positive
+from simulator.pipeline.engine import simulate
+from simulator.pipeline.execution import Execution
+from simulator.predict.memory import plan_memory
+
+MOST_IN_A_STILL = 3000  # actions; with more of them, drawing the still picture takes longer than a second
+
+
+class View(ABC):
+    """A notebook shows it; ``save`` writes it as a page, ``iframe`` embeds that page."""
+
+    @abstractmethod
+    def html(self) -> str:
+        """The page: one HTML file that needs nothing else."""
+
+    @abstractmethod
+    def widget(self) -> Any:
+        """The live view alone, as an anywidget."""
+
+    @abstractmethod
+    def still(self) -> dict[str, str]:
+        """What is seen where nothing can be live."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the page; any browser opens it, without a network."""
+        Path(path).write_text(self.html(), encoding="utf-8")
+
+    def iframe(self, height: int = 900) -> str:
+        """The page as an ``<iframe srcdoc>``, for a static page or a notebook without a kernel."""
+        at_least(1, height=height)
+        page = escape(self.html(), quote=True)
+        title = "Explorer"
+        return f'<iframe title="{title}" width="100%" height="{height}" style="border: 0" srcdoc="{page}"></iframe>'
+
+    def _ipython_display_(self) -> None:
+        """First the picture, for GitHub and for readers without a kernel; then the live view."""
+        from IPython.display import display
+
+        display(self.still(), raw=True)
+        if "google.colab" in sys.modules:  # Colab shows no widget of others before it has been told to
+            from google.colab import output
+
+            output.enable_custom_widget_manager()
+        display(self.widget())
+
+
+class Explorer(View):
+    """A pipeline schedule; ``own`` is one that a reader has written, ``challenge`` a task."""
+
+    def __init__(
+        self, question: Question, own: Own | None = None, challenge: dict[str, float] | None = None
+    ) -> None:
+        schedule_of(question, own)  # refuses what cannot be shown
+        if challenge is not None:
+            if set(challenge) != {"makespan", "bytes"}:
+                raise ValueError(
+                    f"a challenge must have a makespan and bytes, not {', '.join(challenge) or 'nothing'}"
+                )
+            positive(**challenge)
+        self.question, self.own, self.challenge = question, own, challenge
+
+    def html(self) -> str:
+        """The page: one HTML file that computes in the browser."""
+        own = lists_of(schedule_of(self.question, self.own)) if self.question.schedule == OWN else None
+        given = {"question": self.question.as_dict(), "own": own, "challenge": self.challenge}
+        return standalone("main", given, "Pipeline explorer")
+
+    def execution(self) -> Execution:
+        """What is shown first, as the simulator's own timeline."""
+        schedule = schedule_of(self.question, self.own)
+        return simulate(schedule, **replace(self.question, chunks=schedule.chunks).times)
+
+    def widget(self) -> Any:
+        """The live view alone, as an anywidget."""
+        from simulator.explorer.widget import new_widget, reply_to
+
+        given = {
+            "question": self.question.as_dict(),
+            "own": self.own is not None,
+            "challenge": self.challenge,
+        }
+        return new_widget("main", given, partial(reply_to, own=self.own))
+
+    def still(self) -> dict[str, str]:
+        """A picture, or a sentence where there is too much to draw."""
+        if self.challenge:  # the picture would give the answer away
+            text = "A challenge: run this cell to see it."
+            return {"text/plain": text, "text/html": f'<p class="explorer-still">{text}</p>'}
+        execution = self.execution()
+        if len(execution.schedule) > MOST_IN_A_STILL:
+            text = f"{execution.schedule.name}: {execution.makespan:.4g} long, {execution.bubble():.1%} idle"
+            return {"text/plain": text, "text/html": f'<p class="explorer-still">{escape(text)}</p>'}
+        from simulator.plots import plot_timeline
+
+        return _marked(plot_timeline(execution))
+
+
+class MemoryExplorer(View):
+    """What each rank holds under a plan."""
+
+    def __init__(self, question: MemoryQuestion) -> None:
+        self.question = question
+
+    def html(self) -> str:
+        """The page: it shows this plan, and says that other plans need Python."""
+        return standalone("calculator_main", self._given() | {"answer": calculate(self.question)}, "Memory")
+
+    def widget(self) -> Any:
+        """The live view alone, as an anywidget."""
+        from simulator.explorer.widget import new_widget, reply_about_memory
+
+        return new_widget("calculator_main", self._given(), reply_about_memory)
+
+    def still(self) -> dict[str, str]:
+        """A bar for every rank."""
+        from simulator.plots import plot_memory
+
+        asked = self.question
+        held = plan_memory(asked.shape, asked.plan, asked.hardware)
+        return _marked(plot_memory(held, capacity=asked.hardware.memory, device=f"one {asked.gpu}"))
+
+    def _given(self) -> dict[str, Any]:
+        return {"question": self.question.as_dict(), "choices": CHOICES}
+
+
+def _marked(picture: Any) -> dict[str, str]:
+    """The picture, so that a live view of the same cell can take its place."""
+    bundle = picture._repr_mimebundle_()
+    return {**bundle, "text/html": f'<div class="explorer-still">{bundle["text/html"]}</div>'}

@@ -23,9 +23,9 @@ FRAME = "canvas => Object.fromEntries(Object.entries(canvas.dataset).map(([name,
 
 
 def wait_until_drawn(view: Page | Frame, question: Question, schedule: str | None = None) -> Locator:
-    """The timeline's canvas, once it shows this question; ``schedule``: its name there, where it is another."""
+    """The first timeline's canvas, once it shows this question; ``schedule``: its name there, where it is another."""
     asked = question.as_dict() | ({"schedule": schedule} if schedule else {})
-    view.locator(".explorer[data-shown]").wait_for()
+    view.locator(".explorer[data-shown]").first.wait_for()
     view.wait_for_function(SHOWN, arg=asked)
     return view.locator("canvas.timeline").first
 

@@ -243,18 +243,18 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     question = replace(FIRST, schedule="gpipe")  # what the reader's function amounts to, up to 9 microbatches
     assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
     assert page.locator(f"{PANEL} .explorer-still:visible").count() == 0
-    slider = page.get_by_label("microbatches, slider")
+    pipeline, calculator = (page.locator(f"{PANEL} .explorer").nth(k) for k in (0, 1))
+    slider = pipeline.get_by_label("microbatches, slider")
     slider.press("ArrowRight")
     question = replace(question, microbatches=9)
     assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
     slider.press("ArrowRight")
-    page.locator(".microbatches [role=alert]").get_by_text("Rank 0 never does B9 of stage 0.").wait_for()
-    page.get_by_label("schedule").select_option("1f1b")
+    pipeline.locator(".microbatches [role=alert]").get_by_text("Rank 0 never does B9 of stage 0.").wait_for()
+    pipeline.get_by_label("schedule").select_option("1f1b")
     question = replace(FIRST, microbatches=10)
     assert wrong_boxes(wait_until_drawn(page, question), question) == []
-    page.locator("canvas.timeline").press("ArrowRight")  # and JupyterLab leaves the keys to the view
-    page.locator(".said").get_by_text("F0 on rank 0").wait_for()
-    calculator = page.locator(f"{PANEL} .explorer").nth(1)
+    pipeline.locator("canvas.timeline").press("ArrowRight")  # and JupyterLab leaves the keys to the view
+    pipeline.locator(".said").get_by_text("F0 on rank 0").wait_for()
     verdict = calculator.locator(".verdict")
     verdict.get_by_text("It does not fit: the fullest rank needs").wait_for()
     calculator.get_by_role("button", name="zero 2").click()

@@ -12,11 +12,12 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
+# In place of this folder, whose simulator.py would hide the package of that name.
+sys.path[0] = str(Path(__file__).parents[1] / "tests" / "browser")
 
-from server import chromium
+from server import chromium  # noqa: E402
 
-from simulator.explorer import explore
+from simulator.explorer import explore  # noqa: E402
 
 REPEATED = 9
 CASES = (("1f1b", 16, 64), ("zb-h1", 16, 64), ("zb-v", 16, 64), ("zb-h1", 64, 512), ("dualpipe-v", 64, 512))

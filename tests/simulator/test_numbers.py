@@ -526,6 +526,7 @@ ELSEWHERE = {
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
+    "Explorer": "of a challenge; tests/simulator/explorer/test_explorer.py tries wrong ones",
     "MemoryQuestion": "counts for Plan and ModelShape; tests/simulator/explorer/test_calculator.py tries wrong ones",
     "formulas, Term": "of bytes that plan_memory has computed",
     "largest_micro_batch, changes_that_fit": "a device's memory, which Hardware has checked",

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from simulator.explorer import explore
+from simulator.explorer import MemoryQuestion, explore, explore_memory
 from simulator.explorer.answer import answer
 from simulator.explorer.bundle import style
 from simulator.explorer.question import Question
-from simulator.explorer.widget import reply_to
+from simulator.explorer.widget import reply_about_memory, reply_to
 from simulator.plots.timeline import lightness
 
 HEAVY = ("anywidget", "matplotlib", "IPython", "numpy", "traitlets")
@@ -87,3 +87,30 @@ def test_the_still_picture_says_what_it_shows():
     large = explore("1f1b", ranks=16, microbatches=128).still()
     assert "<img" not in large["text/html"]
     assert large["text/plain"] == "1f1b: 429 long, 10.5% idle"
+
+
+@pytest.mark.parametrize(
+    ("challenge", "sentence"),
+    [
+        ({"makespan": 0, "bytes": 1e9}, "makespan must be a number more than 0, not 0"),
+        ({"makespan": 9, "bytes": float("nan")}, "bytes must be a number more than 0, not nan"),
+        ({"makespan": 9}, "a challenge must have a makespan and bytes, not makespan"),
+    ],
+)
+def test_a_challenge_is_refused_in_a_sentence(challenge, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        explore(challenge=challenge)
+
+
+def test_the_still_of_a_challenge_gives_nothing_away():
+    still = explore(challenge={"makespan": 28, "bytes": 4e9}).still()
+    assert still["text/plain"] == "A challenge: run this cell to see it."
+    assert "<img" not in still["text/html"]
+
+
+def test_the_calculator_is_a_page_and_a_picture(tmp_path):
+    shown = explore_memory("gpt2", "laptop-cpu", dp=2)
+    assert "It fits: the fullest rank needs" in shown.html()
+    assert shown.still()["text/html"].startswith('<div class="explorer-still"><img alt=')
+    reply, _ = reply_about_memory({"id": 3, "question": MemoryQuestion().as_dict() | {"dp": 0}})
+    assert reply == {"id": 3, "error": "dp must be a whole number of at least 1, not 0"}

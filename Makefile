@@ -50,7 +50,7 @@ lint: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	for name in $(filter-out benchmarks/paired.py, $(wildcard benchmarks/*.py)); do \
+	for name in $(filter-out benchmarks/paired.py benchmarks/slow_network.py, $(wildcard benchmarks/*.py)); do \
 		echo "== $$name"; $(BIN)/python $$name || exit 1; done
 
 clean:

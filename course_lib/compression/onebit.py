@@ -31,20 +31,18 @@ class Signs:
     def encode(self, rows: Tensor) -> Tensor:
         """(r, c) float -> (r, 4 + ceil(c / 8)) uint8."""
         scale = rows.abs().mean(dim=1, keepdim=True).float().view(torch.uint8)  # (r, 4)
-        bits = F.pad((rows >= 0).to(torch.uint8), (0, -rows.shape[1] % 8))  # (r, a multiple of 8)
-        return torch.cat(
-            [scale, (bits.view(len(rows), -1, 8) * _powers(rows)).sum(2, dtype=torch.uint8)], dim=1
-        )
+        bits = F.pad((rows >= 0).to(torch.uint8), (0, -rows.shape[1] % 8)).view(len(rows), -1, 8)
+        packed = bits[:, :, 0]
+        for place in range(1, 8):  # eight bits in a byte, the first one highest
+            packed = 2 * packed + bits[:, :, place]
+        return torch.cat([scale, packed], dim=1)
 
     def decode(self, message: Tensor, columns: int) -> Tensor:
         """(r, 4 + ceil(c / 8)) uint8 -> (r, c) float32."""
         scale = message[:, :4].flatten().clone().view(torch.float32)[:, None]  # (r, 1)
-        positive = message[:, 4:, None].bitwise_and(_powers(message)) != 0  # (r, bytes, 8)
-        return scale * (2.0 * positive.flatten(1)[:, :columns] - 1)
-
-
-def _powers(like: Tensor) -> Tensor:
-    return torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=like.device)
+        masks = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=message.device)
+        positive = message[:, 4:, None].bitwise_and(masks) != 0  # (r, bytes, 8)
+        return torch.where(positive.flatten(1)[:, :columns], scale, -scale)
 
 
 class OneBit(CommHook):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from course_lib.finetuning.adapter import add_adapters, add_llama_adapter
-from course_lib.finetuning.freeze import ParameterCount, count_parameters, mark_only_biases_as_trainable
+from course_lib.finetuning.freeze import ParameterCount, count_parameters, mark_only_as_trainable
 from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
 from course_lib.finetuning.prompt import add_prompt
 from course_lib.models.bert import Bert, BertConfig
@@ -127,14 +127,23 @@ def _only_lora(model: nn.Module, targets: Sequence[str], rank: int) -> None:
 
 @cache
 def _adapters() -> list[Count]:
-    paper, d = "arXiv:1902.00751", BERT_LARGE.hidden_size
+    paper, d = "arXiv:1902.00751, ", BERT_LARGE.hidden_size
     m = 64
     one = count_parameters(add_adapters(Bert(BERT_LARGE), m)[0]).trainable
     printed = f"2md + d + m = {2 * m * d + d + m:,}"
     return [
-        Count("adapters", "BERT large", f"one adapter, m = {m}, d = {d:,}", one, printed, paper),
         Count(
-            *("adapters", "BERT large on GLUE", "adapters and norms, mean over tasks", None, "3.6 %", paper),
+            "adapters", "BERT large", f"one adapter, m = {m}, d = {d:,}", one, printed, f"{paper}section 2.1"
+        ),
+        Count(
+            *(
+                "adapters",
+                "BERT large on GLUE",
+                "adapters and norms, mean over tasks",
+                None,
+                "3.6 %",
+                f"{paper}table 1",
+            ),
             "m was chosen between 8 and 256 for each task, and which task had which m is not printed",
         ),
     ]
@@ -150,9 +159,13 @@ def _llama_adapter() -> list[Count]:
 
 @cache
 def _bitfit() -> list[Count]:
-    count = _count(Bert(BERT_LARGE, pooler=True), mark_only_biases_as_trainable)
-    formula = f"{count.trainable:,} of {count.total:,}"
-    return [Count("BitFit", "BERT large", formula, count.percent, "0.08 %", "arXiv:2106.10199, table 1")]
+    """Those of the queries and inside the MLPs, which the paper says are half of all biases."""
+    count = _count(
+        Bert(BERT_LARGE, pooler=True),
+        lambda model: mark_only_as_trainable(model, ["attention.self.query.bias", "intermediate.dense.bias"]),
+    )
+    formula = f"biases of queries and inside MLPs: {count.trainable:,} of {count.total:,}"
+    return [Count("BitFit", "BERT large", formula, count.percent, "0.04 %", "arXiv:2106.10199, section 1")]
 
 
 @cache

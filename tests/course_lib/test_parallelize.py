@@ -402,6 +402,11 @@ def refused(mesh):
         except ValueError as error:
             said.append(str(error))
         assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    plan = Plan(pp=2, precision="fp32")
+    try:
+        parallelize(bert(), plan, mesh_of(plan), placement={"placement": "galaxy", "heads": [3, 1]})
+    except ValueError as error:
+        said.append(str(error))
     model, _ = make_parallel({"dp": 2, "microbatches": 3})
     for targets in (torch.zeros(2, 4, dtype=torch.long), torch.full((3, 4), -100)):
         try:
@@ -414,6 +419,7 @@ def refused(mesh):
 def test_a_plan_that_does_not_fit_is_refused_in_one_sentence():
     for said in launch(refused, mesh={"pp": 1, "dp": 2, "tp": 1}):
         sentences = [sentence for _, sentence in REFUSED]
+        sentences.append("pp must be 1 with a placement, not 2: a stage would not know where its blocks are")
         sentences += ["2 rows cannot be cut into 3 microbatches", "no target counts: all of them are -100"]
         for got, sentence in zip(said, sentences, strict=True):
             assert sentence in got

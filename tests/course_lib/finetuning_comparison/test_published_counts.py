@@ -28,6 +28,8 @@ def test_the_printed_figures_follow_from_the_shapes_or_it_is_said_why_not():
     assert "1.23 M" in text
     assert "cannot be computed" in text
     assert "GPT-3" not in text
+    [bitfit] = published_counts("BitFit")
+    assert f"{24 * (1024 + 4096):,} of " in bitfit.formula
 
 
 def test_equal_means_less_than_one_in_the_last_printed_digit():

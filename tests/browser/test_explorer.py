@@ -184,6 +184,7 @@ def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
     path = tmp_path / "challenge.html"
     explore("1f1b", ranks=4, microbatches=8, challenge={"makespan": 28, "bytes": 4.5e9}).save(path)
     page = browser.new_page(viewport={"width": 1100, "height": 900})
+    page.set_default_timeout(60_000)
     page.goto(path.as_uri())
     canvas, said = page.locator("canvas.timeline"), page.locator(".challenge-said")
     page.locator(".explorer[data-shown]").wait_for()
@@ -213,6 +214,7 @@ def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
 
 def test_dark_and_narrow_and_inside_of_another_page(browser):
     page = browser.new_page(viewport={"width": 700, "height": 900}, color_scheme="dark")
+    page.set_default_timeout(60_000)
     page.set_content(f"<body style='background: #111'>{explore(transfer=0.25).iframe()}</body>")
     frame = page.locator("iframe").element_handle().content_frame()
     canvas = wait_until_drawn(frame, FIRST)

@@ -83,7 +83,7 @@ function makeControl(name, entry, changed) {
     show(value) {
       const text = textOf(entry, value);
       if (field !== document.activeElement && field.getRootNode().activeElement !== field) field.value = text;
-      if (range && text !== "") range.value = text;
+      if (range) range.value = text === "" ? slider[0] : text;
     },
     complain(sentence) {
       if (error.textContent !== sentence) error.textContent = sentence;

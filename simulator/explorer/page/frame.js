@@ -34,7 +34,7 @@ export function writeRanks(pen, frame, palette) {
   pen.fillStyle = palette.quiet;
   pen.textAlign = "right";
   for (let rank = 0; rank < frame.ranks; rank += every) {
-    pen.fillText(`rank ${rank}`, frame.left - 8, (rank + 0.5) * frame.row);
+    pen.fillText(`rank ${rank}`, frame.left - 8, Math.max(7, (rank + 0.5) * frame.row)); // the first is not cut
   }
 }
 

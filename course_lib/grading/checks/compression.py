@@ -46,15 +46,17 @@ def draw(case: Case) -> Tensor:
     """Numbers that lie on no border between two levels, so that every right answer finds the same levels."""
     parts = []
     for number, part in enumerate(torch.zeros(case.n).split(case.chunk) if case.n else ()):
-        drawn = _draw_part(len(part), case.size)
+        short = len(part) < case.chunk  # far from 0, so that zeros put behind it widen its range
+        drawn = _draw_part(len(part), case.size, above=0.5 if short else None)
         parts.append(drawn[:1].expand(len(part)) if number == case.equal else drawn)
     x = torch.cat([torch.empty(0), *parts])
     return torch.stack([x, x.flip(0)], 1)[:, 0] if case.view else x
 
 
-def _draw_part(n: int, size: float) -> Tensor:
+def _draw_part(n: int, size: float, above: float | None = None) -> Tensor:
     while True:
         low, wide = torch.randn(()), 0.5 + 1.5 * torch.rand(())
+        low = low if above is None else above + low.abs()
         place = torch.randint(1, 255, (n,)).float() + (0.8 * torch.rand(n) - 0.4)
         ends = torch.randperm(n)[:2]
         place[ends] = torch.tensor([0.0, 255.0])[: len(ends)]
@@ -75,6 +77,7 @@ def levels(
     around_zero: bool = False,
     add_low: bool = True,
     last_chunk: bool = True,
+    filled: bool = False,
 ) -> Tensor:
     """What comes back; the settings make single mistakes of it."""
     if not len(x):
@@ -83,7 +86,8 @@ def levels(
         return torch.cat([_around_zero(part) for part in x.double().split(chunk)])
     back = []
     for part in x.split(max(1, len(x)) if one else chunk):
-        low, step = part.min(), (part.max() - part.min()) / parts
+        ends = torch.cat([part, part.new_zeros(1)]) if filled and len(part) < chunk else part
+        low, step = ends.min(), (ends.max() - ends.min()) / parts
         code = nearest((part - low) / step) if step else torch.zeros_like(part)
         code = code % 256 if last is None else code.clamp(max=last)
         back.append((low.double() if add_low else 0.0) + step.double() * code.double())
@@ -114,6 +118,9 @@ MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
         lambda *g: levels(*g, around_zero=True)
     ),
     "when the low is not added again": lambda *g: levels(*g, add_low=False),
+    "when zeros fill up the last chunk, and they change its low or its step": lambda *g: levels(
+        *g, filled=True
+    ),
     "when the last chunk, which is shorter, is left out": lambda *g: levels(*g, last_chunk=False),
     "when the numbers are not quantised": lambda x, chunk: x.double(),
 }

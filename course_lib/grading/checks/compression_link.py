@@ -29,12 +29,13 @@ class Case(NamedTuple):
 
 
 QUICK = {"full": 0.0, "8 bits": 1e-3, "top-k": 4e-3, "low rank": 2e-3, "local": 0.0}
+NONE_FREE = QUICK | {"full": 2e-5, "local": 3e-4}
 FREE = dict.fromkeys(METHODS, 0.0)
 CASES: dict[str, Case] = {
     "4 ranks, a fast link": Case(1000, 1000, 4, 1e-6, 100e9, 10_000, 4, 1, QUICK),
-    "4 ranks, a slow link": Case(1000, 1000, 4, 1e-4, 12.5e6, 1000, 4, 10, QUICK),
-    "8 ranks, a slow link, few numbers kept": Case(600, 800, 8, 1e-5, 1e6, 50, 8, 20, QUICK),
-    "16 ranks far apart": Case(100, 200, 16, 0.05, 1e8, 200, 2, 50, QUICK),
+    "4 ranks, a slow link": Case(1000, 1000, 4, 1e-4, 12.5e6, 1000, 4, 10, NONE_FREE),
+    "8 ranks, a slow link, few numbers kept": Case(600, 800, 8, 1e-5, 1e6, 50, 8, 20, NONE_FREE),
+    "16 ranks far apart": Case(100, 200, 16, 0.05, 1e8, 200, 2, 50, NONE_FREE),
     "3 ranks, a link of middling speed": Case(900, 500, 3, 2e-5, 3e8, 45_000, 90, 1, QUICK),
     "2 ranks, compression takes no time": Case(64, 32, 2, 1e-3, 1e6, 100, 1, 2, FREE),
     "64 ranks, compression takes no time": Case(500, 400, 64, 0.0, 1e7, 2000, 1, 4, FREE),
@@ -79,6 +80,8 @@ def seconds(
         time -= (len(parts) - low_rounds) * 2 * (p - 1) * case.latency if len(parts) > low_rounds else 0
     else:
         time = all_reduce(n) / (case.every if every == "all" else 1)
+        if every == "all, compression too":
+            return (all_reduce(n) + case.compress[name]) / case.every
         if every == "bytes":
             latencies = rounds * (p - 1) * case.latency
             time = (all_reduce(n) - latencies) / case.every + latencies
@@ -98,11 +101,12 @@ HALF = {
 SIZE = {"when numbers are counted, and not bytes": _when(itemsize=1)}
 COMPRESS = {"when the seconds of the compression are left out": _when(compress=False)}
 MISTAKES: dict[str, dict[str, Callable[[str, Case], float]]] = {
-    "full": HALF | SIZE,
+    "full": HALF | SIZE | COMPRESS,
     "8 bits": HALF | COMPRESS | {"when the low and the step of the chunks are left out": _when(scales=0)},
     "top-k": COMPRESS
     | {
         "when the places of the k numbers are left out": _when(pair=4),
+        "when a place takes eight bytes": _when(pair=12),
         "when the k numbers are all-reduced, although each rank has other places": _when(ring=True),
     },
     "low rank": HALF
@@ -115,7 +119,11 @@ MISTAKES: dict[str, dict[str, Callable[[str, Case], float]]] = {
     },
     "local": HALF
     | SIZE
+    | COMPRESS
     | {
+        "when the seconds of the compression are divided by the steps between two averages, too": _when(
+            every="all, compression too"
+        ),
         "when the time is not divided by the steps between two averages": _when(every="never"),
         "when the latencies are paid in every step": _when(every="bytes"),
     },

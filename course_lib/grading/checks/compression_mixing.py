@@ -89,11 +89,12 @@ def run(mix: Callable[[Tensor], Tensor], shape: Sequence[int], seed: int) -> dic
     own = parts[dist.get_rank()].clone()
     with record_traffic() as log:
         got = mix(own)
-    again = mix(own)
+    kept = torch.equal(own, parts[dist.get_rank()])
+    again = mix(parts[dist.get_rank()].clone())
     return {
         "got": got,
         "again": again,
-        "kept": torch.equal(own, parts[dist.get_rank()]),
+        "kept": kept,
         "sent": round(log.traffic.sent),
         "own object": got is not own,
     }
@@ -199,6 +200,12 @@ def _try_mix(report: Report, mix: Callable, ranks: int, shape: tuple[int, ...]) 
     seed = report.seed()
     parts = tensors(ranks, shape, seed)
     results = on_ranks(run, ranks, (mix, shape, seed), 20)
+    report.true(
+        all(result["kept"] for result in results),
+        "x is as it was",
+        "`x` has other values than before",
+        task="`x` stays as it is.",
+    )
     for when, key in (("after one mixing", "got"), ("when it is called again", "again")):
         report.on_every_rank(
             when,
@@ -208,12 +215,6 @@ def _try_mix(report: Report, mix: Callable, ranks: int, shape: tuple[int, ...]) 
             given=(parts,),
             task=MEAN,
         )
-    report.true(
-        all(result["kept"] for result in results),
-        "x is as it was",
-        "`x` has other values than before",
-        task="`x` stays as it is.",
-    )
     size = 4 * math.prod(shape)
     whole = 2 * (ranks - 1) / ranks * size
     report.at_most(

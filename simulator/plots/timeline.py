@@ -196,7 +196,7 @@ def _label(name: str) -> str:
 
 
 def _row_name(rank: int, lane: str) -> str:
-    return f"rank {rank}" if lane == "compute" else lane
+    return f"rank {rank}" if lane in ("compute", "recovery") else lane
 
 
 def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]], points: float) -> list[Written]:

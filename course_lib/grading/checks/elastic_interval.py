@@ -15,6 +15,9 @@ Choose = Callable[[float, float, float, float], int]
 
 STEPS = "Return the number of steps whose work is there at the time `until`"
 LOST = "All work since the last complete checkpoint is lost"
+ANEW = "If a failure comes during a restart, the restart begins anew."
+COMPLETE = "A checkpoint that is complete at the very moment of a failure is not lost."
+MEANWHILE = "No step is computed meanwhile."
 WHOLE = "Return a whole number of at least 1"
 TARGET = "The mean useful share with your number is at most half a percent lower than with the best one."
 MOST = 5  # thousandths
@@ -34,6 +37,14 @@ class Case(NamedTuple):
         return (*self[1:5], list(self.failures), self.until)
 
 
+LONG = "the run ends while a checkpoint is written that takes longer than two steps"
+RULES = {
+    "a failure during a restart": ANEW,
+    "a failure at the moment when a checkpoint is complete": COMPLETE,
+    LONG: MEANWHILE,
+}
+
+
 def _cases(seed: int) -> list[Case]:
     """All but the last are fixed, and any two mistakes below differ in one of these."""
     draw = random.Random(seed)
@@ -49,6 +60,7 @@ def _cases(seed: int) -> list[Case]:
         Case("a failure at the moment when a restart ends", 3, 10, 5, 40, [80, 120], 300),
         Case("the run ends during a restart", 3, 10, 5, 40, [80], 100),
         Case("the run ends while a checkpoint is written", 3, 10, 5, 40, [], 67),
+        Case(LONG, 3, 10, 25, 40, [], 107),
         Case("a checkpoint costs nothing", 1, 7, 0, 12, [50, 90], 200),
         Case("a restart costs nothing", 4, 5, 2, 0, [33, 71], 160),
         Case("a failure at the very beginning", 2, 5, 1, 10, [0], 60),
@@ -79,7 +91,7 @@ def check_20_4(report: Report, useful_steps: Done, best_every: Choose) -> None:
                 replay(*case.given),
                 mistakes=MISTAKES,
                 given=case.given,
-                task=LOST if case.failures else STEPS,
+                task=RULES.get(case.name, LOST if case.failures else STEPS),
             )
     _check_choice(report, best_every)
 
@@ -165,6 +177,8 @@ def replay(
     """Go from one failure to the next; in between, whole periods of ``every`` steps and one save."""
     start = kept = 0
     first = True
+    if mistake == "none in a restart":
+        failures = _apart(failures, restart)
     for end in [*failures, until]:
         if first or mistake == "restarts are free":
             begin = start
@@ -181,7 +195,7 @@ def replay(
             periods, rest = periods - 1, period
         if mistake == "begun is saved" and rest > every * step:
             periods, rest = periods + 1, 0
-        begun = min(every, rest // step)
+        begun = rest // step if mistake == "steps beside a save" else min(every, rest // step)
         if mistake == "part of a step" and rest < every * step and rest % step:
             begun += 1
         if (end == until and mistake != "only saved steps") or mistake == "nothing is lost":
@@ -192,6 +206,15 @@ def replay(
             kept += periods * every
         start = end
     return kept
+
+
+def _apart(failures: Sequence[int], restart: int) -> list[int]:
+    """Those that do not come during the restart of another one."""
+    found: list[int] = []
+    for failure in failures:
+        if not found or failure >= found[-1] + restart:
+            found.append(failure)
+    return found
 
 
 def _by(mistake: str) -> Callable[..., int]:
@@ -212,6 +235,8 @@ MISTAKES: dict[str, Callable[..., int]] = {
         "an end is too late"
     ),
     "when a failure during a restart does not begin the restart anew": _by("restarts queue"),
+    "when a failure during a restart changes nothing": _by("none in a restart"),
+    "when steps are counted while a checkpoint is written": _by("steps beside a save"),
     "when the steps behind the last checkpoint do not count at `until`": _by("only saved steps"),
     "when a step counts that has been begun": _by("part of a step"),
 }

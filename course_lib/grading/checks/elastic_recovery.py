@@ -61,6 +61,7 @@ CASES = (
     Case("rank 0 has not begun the next step", (6, 6, 6), (0, 1, 1)),
     Case("one member", (4,), (1,)),
     Case("before the first step", (0, 0, None), (1, 1, 0)),
+    Case("before the first step, and a new one is rank 0", (None, 0, 0), (0, 1, 1)),
 )
 SHOWN = (CASES[0], CASES[1], CASES[4])
 
@@ -186,7 +187,8 @@ def faults_in_numbers(recover: Recover) -> list[list[Any]]:
 
 
 def _mended(members: list[Member], batch: int, send: Send, mistake: str = "") -> None:
-    steps = [-1 if member.step is None else member.step for member in members]
+    new = 0 if mistake == "new is 0" else -1
+    steps = [new if member.step is None else member.step for member in members]
     newest = steps.index(max(steps))
     if mistake == "rank 0":
         newest = 0
@@ -194,7 +196,7 @@ def _mended(members: list[Member], batch: int, send: Send, mistake: str = "") ->
         newest = steps.index(min(step for step in steps if step >= 0))
     if mistake == "first old":
         newest = next(rank for rank, step in enumerate(steps) if step >= 0)
-    step = members[newest].step
+    step = steps[newest]
     positions = [member.position for member in members]
     for rank, member in enumerate(members):
         behind = steps[rank] < steps[newest] if mistake != "fewest" else steps[rank] != steps[newest]
@@ -206,8 +208,8 @@ def _mended(members: list[Member], batch: int, send: Send, mistake: str = "") ->
             send(newest, rank, "weights")
             if mistake != "no momentum":
                 send(newest, rank, "momentum")
-        member.step = step
-        member.position = batch * (step or 0)
+        member.step = None if step < 0 else step
+        member.position = batch * max(step, 0)
         if mistake == "newest position":
             member.position = positions[newest]
         if mistake == "furthest position":
@@ -227,6 +229,7 @@ MISTAKES: dict[str, Recover] = {
     "when the first member that is not new sends its state, though it may be a step behind": _by("first old"),
     "when the member with the fewest steps sends its state": _by("fewest"),
     "when only new members get the state": _by("only new ones"),
+    "when a member that has just come counts as one that has done 0 steps": _by("new is 0"),
     "when the momentum is not sent": _by("no momentum"),
     "when the gradients of the interrupted step stay": _by("gradients stay"),
     "when all take the position of the member that has done the most steps": _by("newest position"),

@@ -136,8 +136,10 @@ def measure(make: Callable[[], Any]) -> tuple[float | None, float | None, float 
     began = time.monotonic()
     with make() as fleet:
         first = seconds_until(fleet, 4, began)
+        if first is None:  # what comes later would mean something else
+            return None, None, None
         again = seconds_until(fleet, 3, fleet.kill_agent(3))
-        lost = seconds_until(fleet, 2, fleet.kill_agent(0))
+        lost = None if again is None else seconds_until(fleet, 2, fleet.kill_agent(0))
     return first, again, lost
 
 

@@ -18,16 +18,19 @@ STEPS, MATMUL = 250, "medium"
 COMMAND = f"python -m course_lib.finetuning_comparison --matmul {MATMUL} --out course_lib/finetuning_comparison/kept"
 
 
-def kept_runs(task: str = "word-order") -> list[Run]:
-    """Every finished run of this task.
+def kept_runs(task: str = "word-order", steps: int = STEPS) -> list[Run]:
+    """Every finished run of this task with so many steps.
 
     Raises:
         ValueError: there is none.
     """
-    like = Setting(task, "minilm", method="", start="", lr=0, seed=0, steps=STEPS, matmul=MATMUL)
+    like = Setting(task, "minilm", method="", start="", lr=0, seed=0, steps=steps, matmul=MATMUL)
     found = Runs(FOLDER / "runs.jsonl").like(like)
     if not found:
-        raise ValueError(f"no run of the task {task!r} is kept; this makes them: {COMMAND} --task {task}")
+        raise ValueError(
+            f"no run of {steps} steps of the task {task!r} is kept; this makes them: "
+            f"{COMMAND} --task {task} --steps {steps}"
+        )
     return found
 
 
@@ -36,6 +39,6 @@ def kept_times() -> dict | None:
     return read_times(FOLDER / "times.json")
 
 
-def kept_lines(task: str = "word-order") -> list[Line]:
+def kept_lines(task: str = "word-order", steps: int = STEPS) -> list[Line]:
     """A line for each method that was run; a method that was not has none, and fewer seeds are said in the line."""
-    return lines(kept_runs(task), SEEDS)
+    return lines(kept_runs(task, steps), SEEDS)

@@ -69,6 +69,24 @@ def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Sho
     return table(heads, rows)
 
 
+def steps_table(by_steps: Mapping[int, Sequence[Line]], methods: Sequence[str]) -> Shown:
+    """Test accuracy of some methods after fewer and more steps, and how far each is below full fine-tuning.
+
+    Args:
+        by_steps: number of steps -> what ``kept.kept_lines`` returns for it; ``"full"`` is in each.
+    """
+    rows = []
+    for steps, lines in by_steps.items():
+        by_name = {line.method: line for line in lines}
+        for line in (by_name[name] for name in methods):
+            spread = None if line.spread is None else f"{100 * line.spread:.1f}"
+            below = 100 * (by_name["full"].test - line.test)
+            figures = [f"{100 * line.test:.1f} %", spread, len(line.tests), f"{below:.1f}"]
+            rows.append([steps, line.title, rate_of(line), *figures])
+    heads = ["steps", "method", "learning rate", "test accuracy", "± over seeds", "seeds"]
+    return table([*heads, "points below full"], rows)
+
+
 def memory_table(
     lines: Sequence[Line], methods: Sequence[str] = NAMES, times: Mapping[str, Any] | None = None
 ) -> Shown:

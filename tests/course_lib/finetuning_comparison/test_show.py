@@ -12,6 +12,7 @@ from course_lib.finetuning_comparison.show import (
     accuracy_table,
     family_of,
     memory_table,
+    steps_table,
     sweep_picture,
     sweep_table,
 )
@@ -42,6 +43,16 @@ def test_a_table_says_what_is_not_there():
     assert "– / 2.0" in memory
     assert "no steps" in memory
     assert "not run yet" in memory
+
+
+def test_more_steps_beside_fewer():
+    few = [line(), line("lora-all-r8", (0.5, 0.7))]
+    many = [line(tests=(0.8,)), line("lora-all-r8", (0.79,), complete=False)]
+    text = str(steps_table({250: few, 500: many}, ("full", "lora-all-r8"))).splitlines()
+    assert [row.split()[-4:] for row in text[2:4]] == [["%", "7.1", "2", "0.0"], ["%", "14.1", "2", "15.0"]]
+    assert text[5].split()[0] == "500"
+    assert text[5].split()[-2:] == ["1", "1.0"]
+    assert "so far" in text[5]
 
 
 def test_the_sweep_is_shown_with_every_start():

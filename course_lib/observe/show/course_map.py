@@ -80,11 +80,11 @@ def course_map(points: Mapping[str, tuple[int, int]] | None = None) -> Picture |
         lines = [f"{chapter.minutes} min"]
         colours = {}
         if possible:
-            lines.append(f"{earned} of {possible} points")
+            lines.append(f"{earned}/{possible} points")
             if earned:
                 colours = {"colours": (COMPLETE if earned == possible else BEGUN,)}
         title, *more = wrap(
-            f"{number} {chapter.name.replace('_', ' ')}", 14
+            f"{number} {chapter.name.replace('_', ' ')}", 12
         )  # narrow boxes: many stand in a row
         boxes.append(Box(number, title, (*more, *lines), **colours))
     edges = [(before, number) for number, chapter in written.items() for before in chapter.builds_on]

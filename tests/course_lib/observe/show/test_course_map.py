@@ -52,7 +52,7 @@ def test_the_map_shows_points_and_names_what_builds_on_what():
     picture = course_map({"04": (18, 18), "05": (3, 16)})
     assert "06 builds on 03, 05" in repr(picture)
     html = picture.svg if hasattr(picture, "svg") else picture.html
-    assert "3 of 16 points" in html
+    assert "3/16 points" in html
     assert not hasattr(picture, "svg") or COMPLETE in html
 
 

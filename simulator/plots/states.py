@@ -50,7 +50,7 @@ def plot_states(
                 raise ValueError(f"an arrow names the state {name!r}; choose one of {', '.join(states)}")
     figure = Figure(figsize=(WIDTH, height))
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set(xlim=(0, 1), ylim=(0, 1))
+    axis.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
     axis.axis("off")
     half = (0.085, 0.17 / height * 1.3)
     boxes = {}

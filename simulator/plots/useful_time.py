@@ -53,7 +53,7 @@ def plot_useful_time(
     axis.set_xticks(ticks, [f"{n:,}" for n in ticks])
     axis.minorticks_off()
     axis.set_xlabel("GPUs", fontsize=TEXT, loc="right")
-    axis.set_title("useful time, %", loc="left", fontsize=TEXT)
+    axis.set_ylabel("useful time, %", fontsize=TEXT)
     plain_axes(axis)
     figure.legend(loc="outside lower left", fontsize=TEXT, frameon=False, ncols=1)
     said = "; ".join(f"{n}: from {100 * s[0]:.0f} to {100 * s[-1]:.0f} %" for n, s in curves.items())

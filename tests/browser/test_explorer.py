@@ -8,6 +8,7 @@ import pytest
 from drawn import drawn_bytes, wait_until_drawn, wrong_boxes
 from nbformat.v4 import new_code_cell, new_notebook
 from notebook_page import PANEL, command, open_page, wait_for_kernel
+from playwright.sync_api import expect
 
 from course_lib.grading.build import METADATA
 from simulator.explorer import Explorer, explore
@@ -244,7 +245,7 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     command(page, "notebook:run-all-cells")
     question = replace(FIRST, schedule="gpipe")  # what the reader's function amounts to, up to 9 microbatches
     assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
-    assert page.locator(f"{PANEL} .explorer-still:visible").count() == 0
+    expect(page.locator(f"{PANEL} .explorer-still:visible")).to_have_count(0, timeout=60_000)
     pipeline, calculator = (page.locator(f"{PANEL} .explorer").nth(k) for k in (0, 1))
     slider = pipeline.get_by_label("microbatches, slider")
     slider.press("ArrowRight")

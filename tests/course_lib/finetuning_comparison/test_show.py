@@ -89,5 +89,7 @@ def test_the_kept_runs_are_those_of_one_comparison():
         assert 0.6 < found[method].test < 0.9  # better than chance by far, and no method solves it
     settings = {(r["model"], r["steps"], r["batch"], r["samples"], r["device"]) for r in kept_runs()}
     assert settings == {("minilm", 250, 32, None, "cpu")}
-    with pytest.raises(ValueError, match="no run of the task 'chess' is kept; this makes them: python -m"):
+    with pytest.raises(
+        ValueError, match="no run of 250 steps of the task 'chess' is kept; this makes them: python -m"
+    ):
         kept_lines("chess")

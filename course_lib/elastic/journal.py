@@ -80,6 +80,8 @@ class Journal:
         spans = []
         for pid in dict.fromkeys(e["pid"] for e in self.of("lost") if e["time"] >= lost_at):
             own = [e for e in self.events if e["pid"] == pid]
+            if not any(e["kind"] == "connected" and e["time"] < lost_at for e in own):
+                continue  # a newcomer, which lost a peer later on
             marks = list(_milestones(own, lost_at))
             rank = next((e["rank"] for e in own if e["kind"] == "connected" and e["time"] > lost_at), None)
             if rank is None or len(marks) < len(PHASES):

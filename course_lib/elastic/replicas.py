@@ -2,7 +2,8 @@
 
 No agent starts anything again, and nobody leaves the training function. At the start of each step the copies that are
 there agree on a round. Where a copy was lost, the others throw the step's gradients away and repeat the step. A copy
-that comes back gets the state from a peer: it heals. The organisation is that of torchft
+that comes back gets the state from a peer: it heals. A sum may end on one copy and break on another. Then only the
+first has taken the step, and the other heals, too. The organisation is that of torchft
 (https://github.com/meta-pytorch/torchft), whose quorum is our round.
 
 A copy may itself be spread over several ranks, for example by FSDP: a replica group. Then rank i of each group adds up

@@ -42,6 +42,7 @@ exercises: setup
 	$(BIN)/python -m course_lib.grading.build
 
 notebooks: setup
+	$(BIN)/python -m course_lib.grading.opening
 	$(BIN)/python -m course_lib.grading.execute notebooks solutions
 	$(BIN)/python -m course_lib.grading.build
 

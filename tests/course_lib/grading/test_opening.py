@@ -1,0 +1,181 @@
+"""The cells behind a notebook's title: the same in every notebook as the script writes them, and Colab's cell works."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from course_lib.grading.build import make_exercise
+from course_lib.grading.opening import CLONE, COLAB, FOLDERS, LINKS, Addresses, opening, with_opening
+from course_lib.jupyter.colab import COLABS_OWN, needed, replaced_torch
+
+ROOT = Path(__file__).parents[3]
+ADDRESSES = Addresses.of(ROOT)
+NOTEBOOKS = [
+    path.relative_to(ROOT).as_posix()
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).glob("*.ipynb"))
+]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_every_notebook_opens_with_what_the_script_writes(path):
+    cells = json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]
+    for found, wanted in zip(cells[1:3], opening(path, ADDRESSES), strict=True):
+        assert (found["id"], "".join(found["source"]), found["metadata"]) == (
+            wanted.id,
+            wanted.source,
+            wanted.metadata,
+        ), "run python -m course_lib.grading.opening and python -m course_lib.grading.build"
+        assert not found.get("outputs"), "the cell says nothing outside of Colab"
+
+
+def test_a_link_leads_to_the_notebook_in_which_it_stands():
+    name = ADDRESSES.repository.removeprefix("https://github.com/")
+    for path in ("notebooks/05_ddp.ipynb", "solutions/05_ddp.ipynb"):
+        links = opening(path, ADDRESSES)[0].source
+        opened = path if path.startswith("notebooks") else "exercises/05_exercises_ddp.ipynb"
+        assert f"](https://colab.research.google.com/github/{name}/blob/main/{opened})" in links
+        assert f"](https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/{opened})" in links
+        assert f"](https://codespaces.new/{name})" in links
+        assert (ROOT / opened).exists()
+    site = opening("notebooks/05_ddp.ipynb", ADDRESSES)[0].source
+    assert f"]({ADDRESSES.site}/notebooks/05_ddp.html)" in site
+    assert "![" not in site, "words, and no picture from elsewhere"
+
+
+def test_the_cells_take_the_place_of_those_that_are_there_and_all_else_stays():
+    cells = [new_markdown_cell("# 97"), new_markdown_cell("## The problem"), new_code_cell("1")]
+    notebook = new_notebook(cells=cells)
+    first = with_opening(notebook, "notebooks/97_try.ipynb", ADDRESSES)
+    assert [cell.id for cell in first.cells] == [cells[0].id, LINKS, COLAB, cells[1].id, cells[2].id]
+    nbformat.validate(first)
+    first.cells[2].execution_count = 1
+    other = Addresses("https://github.com/somebody/course", "https://course.example")
+    second = with_opening(first, "notebooks/97_try.ipynb", other)
+    assert with_opening(second, "notebooks/97_try.ipynb", ADDRESSES) == first
+    assert "somebody/course" in second.cells[1].source
+    assert "somebody/course" in second.cells[2].source
+
+
+@pytest.mark.parametrize("urls", ["", '[project.urls]\nRepository = "https://example.org/x"'])
+def test_an_address_of_another_form_is_refused(tmp_path, urls):
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'x'\n{urls}\n")
+    with pytest.raises(
+        ValueError, match=r"Repository in pyproject\.toml must be https://github.com/ACCOUNT/NAME"
+    ):
+        Addresses.of(tmp_path)
+
+
+def test_the_address_is_ours_or_nobodys():
+    """Colab runs what lies there: an address that stands for a missing one must be free for ever."""
+    account = ADDRESSES.repository.split("/")[3]
+    assert len(account) > 39 or "not-named" not in account, "GitHub allows 39 characters"
+
+
+def test_colab_keeps_its_jupyter_and_a_torch_that_fits():
+    wanted = needed()
+    assert not any(each.startswith(tuple(COLABS_OWN)) for each in wanted)
+    assert any(each.startswith("nbval") for each in wanted)
+    versions = {"2.9.0+cu126": "2.9.0+cu126", "2.11.0": None, "2.13.1+cu130": None, "2.14.0": "2.14.0"}
+    for version, replaced in versions.items():
+        assert replaced_torch(wanted, lambda _, v=version: v) == replaced
+
+
+def test_codespaces_and_binder_set_the_course_up():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "make setup"
+    assert re.search(r"^setup:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "pip install --no-cache-dir -e ." in (ROOT / "binder" / "postBuild").read_text()
+
+
+def test_elsewhere_the_cell_does_nothing(capfd):
+    source, names = opening("notebooks/05_ddp.ipynb", ADDRESSES)[1].source, {}
+    assert len(source.splitlines()) <= 12
+    exec(source, names)
+    assert set(names) == {"__builtins__", "sys"}
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def empty_environment(tmp_path):
+    """A Python of its own that has what the course needs, and not the course."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    others = tmp_path / "others"
+    others.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not re.match(
+            r"(_*editable_+)?training_large_models|__editable__|course_lib|simulator|zz_", entry.name
+        ):
+            (others / entry.name).symlink_to(entry)
+    python = tmp_path / "env" / "bin" / "python"
+    paths = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    own = subprocess.run(paths, check=True, capture_output=True, text=True).stdout.strip()
+    (Path(own) / "others.pth").write_text(f"{others}\n")
+    return python
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A repository with the course as it is here."""
+    place = tmp_path / "published"
+    for folder in ("course_lib", "simulator", "solutions"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place)
+    git = ["git", "-C", place, "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    return place.as_uri()
+
+
+@pytest.mark.skipif(
+    not (find_spec("setuptools") and find_spec("pip") and shutil.which("git") and os.name != "nt"),
+    reason="needs pip, setuptools, git and a shell",
+)
+def test_in_colab_the_first_cells_of_a_chapter_run_anywhere(tmp_path, empty_environment, published):
+    """Without a network: what the course needs is there, so pip has nothing to fetch."""
+    cells = json.loads((ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))["cells"]
+    install, imports, *_ = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    install = install.replace(ADDRESSES.repository, published).replace(CLONE, str(tmp_path / "course"))
+    check = (
+        "from course_lib.places import course_root\n"
+        "from course_lib.runtime.launch import launch\n"
+        "print(course_root(), launch(lambda: 1 + dist.get_rank(), ranks=2))"
+    )
+    program = "\n".join(
+        [
+            "import sys, types, importlib.util",
+            "assert importlib.util.find_spec('course_lib') is None, 'the environment is not empty'",
+            "sys.modules['google.colab'] = types.ModuleType('google.colab')",
+            install,
+            imports,
+            install,  # a second run finds the course and does nothing
+            check,
+        ]
+    )
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    pip = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_ROOT_USER_ACTION": "ignore"}
+    command = [empty_environment, "-c", program]
+    ran = subprocess.run(command, cwd=elsewhere, env=kept | pip, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines()[-1] == f"{tmp_path / 'course'} [1, 2]"
+
+
+def test_an_exercise_opens_with_the_links_of_its_own():
+    solution = nbformat.read(ROOT / "solutions" / "05_ddp.ipynb", as_version=4)
+    cells = make_exercise(solution, "05_ddp").cells
+    assert "exercises/05_exercises_ddp.ipynb" in cells[1].source
+    assert "solutions/" not in cells[1].source
+    assert ast.parse(cells[2].source)

@@ -47,6 +47,7 @@ def _cases(seed: int) -> list[Case]:
         Case("the ranks change their order", 9, 3, [2, 0, 1]),
         Case("nothing changes", 10, 4, [0, 1, 2, 3]),
         Case("from 6 ranks to 3: every second one is gone", 18, 6, [1, 3, 5]),
+        Case("ranks 0 and 2 of 5 are gone: a new shard meets three old ones", 15, 5, [1, 3, 4]),
         Case("from 1 rank to 3", 7, 1, [None, 0, None]),
         Case("5 numbers on 4 ranks: one shard is all padding", 5, 4, [0, 1, 2]),
         Case("5 numbers on 4 ranks: only padding is lost", 5, 4, [1, 2, None]),
@@ -187,6 +188,8 @@ def reference(length: int, old: int, before: list[int | None], mistake: str = ""
     if mistake == "rounds down":
         after = max(1, length // len(before))
     ends = old * size if mistake == "padding too" else length
+    if mistake == "0 is new":
+        before = [rank or None for rank in before]
     found: Moves = []
     for target in range(len(before)):
         for shard in range(old):
@@ -197,6 +200,9 @@ def reference(length: int, old: int, before: list[int | None], mistake: str = ""
             source = _source(target, shard, old, before, mistake)
             start, place, count = first - shard * size, first - target * after, last - first
             if first >= last:
+                continue
+            outer = (target * after // size, (min((target + 1) * after, ends) - 1) // size)
+            if mistake == "two at most" and shard not in outer:
                 continue
             if mistake == "absolute start":
                 start = first
@@ -243,6 +249,10 @@ MISTAKES: dict[str, Callable[[Case], list[Any]]] = {
     "when `source` is the number that the rank had before": _by("old numbers"),
     "when `start` is counted from the beginning of the flat tensor": _by("absolute start"),
     "when `place` is the place in the old shard": _by("place of the shard"),
+    "when the rank whose number was 0 before is taken for one that has just come": _by("0 is new"),
+    "when a new shard gets numbers of its first and its last old shard, and of none in between": _by(
+        "two at most"
+    ),
     "when the ranks are taken to have the numbers that they had before": _by("nobody is gone"),
     "when a shard is called lost although it is only padding": _by("padding is lost"),
 }

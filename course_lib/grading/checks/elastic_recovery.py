@@ -18,7 +18,7 @@ Recover = Callable[[list["Member"], int, Send], None]
 NEWEST = (
     "All members then have the weights, the momentum and the step of the member that has done the most steps."
 )
-AGAIN = "The batch of the next step is the first one that is in no step of this state."
+AGAIN = "With it the next step takes the first batch that no step of this state has used."
 CLEARED = "No member keeps a gradient."
 BY_SEND = "Weights and momentum go from one member to another by `send` alone"
 TARGET = "Nothing is sent to a member that has done the most steps."
@@ -157,7 +157,7 @@ def check_20_5(report: Report, mended_recovery: Recover) -> None:
                     mistakes={text: _seen(program, of) for text, program in MISTAKES.items()},
                     given=(case,),
                     task=task,
-                    thing=name,
+                    thing={"weights": "copy of the weights", "gradients": "gradient"}.get(name, name),
                 )
             needed = 2 * sum(each != step for each in case.steps)
             more = max(0, got.sends - needed)
@@ -206,7 +206,7 @@ def _mended(members: list[Member], batch: int, send: Send, mistake: str = "") ->
             behind = steps[rank] < 0
         if (behind or mistake == "to all") and rank != newest:
             send(newest, rank, "weights")
-            if mistake != "no momentum":
+            if mistake != "no momentum" and (mistake != "momentum for new" or steps[rank] < 0):
                 send(newest, rank, "momentum")
         member.step = None if step < 0 else step
         member.position = batch * max(step, 0)
@@ -231,6 +231,7 @@ MISTAKES: dict[str, Recover] = {
     "when only new members get the state": _by("only new ones"),
     "when a member that has just come counts as one that has done 0 steps": _by("new is 0"),
     "when the momentum is not sent": _by("no momentum"),
+    "when a member that is a step behind keeps its own momentum": _by("momentum for new"),
     "when the gradients of the interrupted step stay": _by("gradients stay"),
     "when all take the position of the member that has done the most steps": _by("newest position"),
     "when all take the position of the sampler that is furthest": _by("furthest position"),

@@ -19,10 +19,8 @@ SAME = (
 SHARED = "The numbers of samples of two ranks differ by at most 1 at each step."
 TEXT = "`state()` returns what `json.dumps` can write."
 ANY_RANK = "The state of every rank is the same, and any rank of the next run can load it."
-TARGET = (
-    "The state is at most 64 characters of JSON, and after `load` no order of an epoch is drawn "
-    "but those of the epochs that are still needed."
-)
+SHORT = "The state is at most 64 characters of JSON."
+DRAWN = "After `load`, `shuffle` is called once for each epoch that is still needed, and for no other."
 CHARACTERS = 64
 
 
@@ -127,9 +125,9 @@ def check_20_3(report: Report, sampler: Callable[..., Any]) -> None:
                 report.true(False, "", story, got=got.steps, mistakes=MISTAKES, given=(case,), task=SAME)
             report.equal("the samples of every step", got.steps, want.steps, mistakes=MISTAKES, given=(case,))
             report.true(not got.uneven, "they are shared out evenly", got.uneven, task=SHARED)
-            report.at_most("characters of the state", got.characters, CHARACTERS, task=TARGET)
+            report.at_most("characters of the state", got.characters, CHARACTERS, task=SHORT)
             report.at_most(
-                "orders drawn beyond those needed", max(0, got.drawn), 0, mistakes=SLOW, given=(case,), task=TARGET
+                "orders drawn beyond those needed", max(0, got.drawn), 0, mistakes=SLOW, given=(case,), task=DRAWN
             )  # fmt: skip
 
 
@@ -165,7 +163,7 @@ class Reference:
 
     def __init__(self, shuffle: Shuffle, length: int, batch: int, rank: int, ranks: int) -> None:
         self.shuffle, self.length, self.batch, self.rank, self.ranks = shuffle, length, batch, rank, ranks
-        self.epoch, self.consumed, self.order, self.own = 0, 0, None, 0
+        self.epoch, self.consumed, self.order, self.own, self.steps = 0, 0, None, 0, 0
 
     def next_batch(self) -> list[int]:
         if self.order is None:
@@ -175,7 +173,12 @@ class Reference:
             size = self.batch * self.ranks
         found = self.order[self.consumed : self.consumed + size]
         self.consumed += size
-        last = self.consumed + size > self.length if self.mistake == "drops" else self.consumed >= self.length
+        self.steps += 1
+        last = self.consumed >= self.length
+        if self.mistake == "drops":
+            last = self.consumed + size > self.length
+        if self.mistake == "empty step":
+            last = self.consumed > self.length
         if last:
             self.epoch, self.consumed, self.order = self.epoch + 1, 0, None
         if self.mistake == "pads" and len(found) % self.ranks:
@@ -195,17 +198,19 @@ class Reference:
         consumed = {"own samples": self.own, "divided": self.consumed // self.ranks}.get(
             self.mistake, self.consumed
         )
-        return {"epoch": self.epoch, "consumed": consumed}
+        return {"epoch": self.epoch, "consumed": consumed, "steps": self.steps}
 
     def load(self, state: dict[str, int]) -> None:
         self.epoch, self.consumed, self.order = state["epoch"], state["consumed"], None
-        self.own = self.consumed
+        self.own, self.steps = self.consumed, state["steps"]
         if self.mistake == "begins the epoch again":
             self.consumed = 0
         if self.mistake == "forgets the epoch":
             self.epoch = 0
         if self.mistake == "one step more":
             self.consumed = min(self.length, self.consumed + self.batch)
+        if self.mistake == "full steps":
+            self.epoch, self.consumed = divmod(self.steps * self.batch, self.length)
         if self.mistake == "nothing":
             self.epoch = self.consumed = 0
 
@@ -234,6 +239,10 @@ MISTAKES: dict[str, Callable[[Case], list[list[int]]]] = {
     "when `load` sets the epoch back to 0": _by("forgets the epoch"),
     "when `load` leaves one step out": _by("one step more"),
     "when the run begins again after `load`": _by("nothing"),
+    "when `load` takes every earlier step for one of `batch` samples, also the last one of an epoch": _by(
+        "full steps"
+    ),
+    "when an epoch whose last step is a full one is followed by a step without samples": _by("empty step"),
     "when every epoch has the order of epoch 0": _by("one order"),
     "when the short last step of an epoch is left out": _by("drops"),
     "when samples are repeated so that every rank gets as many": _by("pads"),

@@ -26,6 +26,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_state
 from course_lib.parallelize.checks import AXES, check_fits
+from course_lib.parallelize.comm_hooks import check_compression, make_hook
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
 from course_lib.parallelize.parallel_model import ParallelModel
@@ -66,6 +67,7 @@ def parallelize(
     *,
     loss_fn: LossFunction | None = None,
     placement: Mapping[str, Any] | None = None,
+    compression: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[ParallelModel, Optimizer]:
     """Spread a plain model over the ranks of ``mesh`` as ``plan`` says. All ranks call it, with a model made alike.
@@ -85,6 +87,7 @@ def parallelize(
         loss_fn: of outputs and targets, the **sum** over the targets; None: cross entropy.
         placement: the arguments of ``tensor_parallel.galaxy.apply_galaxy``, which then cuts the layers over the axis
             tp: ``{"placement": "galaxy", "heads": [5, 3]}``. None: tensor parallelism does.
+        compression: how DDP sends gradients: ``{"method": "powersgd", "matrix_rank": 4}``. None: as they are.
         settings: for the optimizer (``lr=…``); with zero 1 and 2 also ``max_norm``, which clips in ``step``.
 
     Raises:
@@ -92,6 +95,7 @@ def parallelize(
             and the model is as it was.
     """
     check_fits(model, plan, mesh, placement)
+    check_compression(plan, compression)
     model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
     broadcast_state(model)
     if placement is not None:
@@ -113,7 +117,7 @@ def parallelize(
     for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
         stage.forward = torch.autocast(mesh.device_type, torch.bfloat16)(stage.forward)
     if plan.zero == 0:
-        data = Replicated(model, plan, mesh["dp"])
+        data = Replicated(model, plan, mesh["dp"], make_hook(compression))
     elif plan.zero == 3:
         data = FullySharded(model, plan, sharding_mesh(plan, mesh))
     else:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from course_lib.compression.hook import CommHook
 from course_lib.data_parallel.checkpoint import load_full_state, named_groups
 from course_lib.data_parallel.ddp import DDP, FlatDDP
 from course_lib.data_parallel.flat import storage_bytes
@@ -46,16 +47,25 @@ class Part:
 
 
 class Replicated:
-    """Zero 0: each rank has all of ``module``. Gradients are averaged while the last backward runs, or after it."""
+    """Zero 0: each rank has all of ``module``. Gradients are averaged while the last backward runs, or after it.
 
-    def __init__(self, module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+    Args:
+        comm_hook: how DDP sends a bucket of gradients; None: by an all-reduce.
+    """
+
+    def __init__(
+        self, module: nn.Module, plan: Plan, mesh: DeviceMesh, comm_hook: CommHook | None = None
+    ) -> None:
         self.module, self.copies = module, mesh.size()
         self.called: nn.Module = module
         if mesh.size() > 1 and any(p.requires_grad for p in module.parameters()):
             # Each microbatch of a pipeline has its backward while others are in their forward: DDP's hooks expect one
             # after the other. So there all gradients are averaged at the end, in one message.
             beside_backward = plan.pp == 1 and "gradients" in plan.overlap
-            self.called = (DDP if beside_backward else FlatDDP)(module, group=mesh.get_group())
+            if beside_backward:
+                self.called = DDP(module, group=mesh.get_group(), comm_hook=comm_hook)
+            else:
+                self.called = FlatDDP(module, group=mesh.get_group())
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
         trained = [p for p in self.module.parameters() if p.requires_grad]

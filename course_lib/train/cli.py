@@ -39,8 +39,8 @@ CONFIG = click.option(
     metavar="FILE",
     is_eager=True,
     callback=use_config,
-    help="A TOML file that says all of this, and the tuning and the placement; options go before it. Or the name of "
-    f"one that comes with the course: {', '.join(shipped())}.",
+    help="A TOML file that says all of this, and the tuning, placement and compression; options go before it. Or the "
+    f"name of one that comes with the course: {', '.join(shipped())}.",
 )
 MODEL_OPTIONS = [
     click.option(
@@ -245,7 +245,8 @@ def _read(values: dict[str, Any]) -> tuple[Job, Hardware | None]:
         "task",
     }
     settings = {name: values[name] for name in set(values) - elsewhere}
-    settings |= {"task": values["task"] or tasks[0], "tuning": config.tuning, "placement": config.placement}
+    settings |= {"task": values["task"] or tasks[0], "tuning": config.tuning}
+    settings |= {"placement": config.placement, "compression": config.compression}
     return checked_job(plan, settings, "precision" in asked), hardware
 
 

@@ -14,6 +14,10 @@
     [plan]
     tp = 2                          # the fields of the simulator's Plan
 
+    [compression]
+    method = "powersgd"             # none if this table is left out
+    matrix_rank = 4
+
     [placement]
     way = "galaxy"                  # or, for each block, where it is: attention = "heads", …
     heads = [3, 1]
@@ -63,6 +67,22 @@ TUNING: dict[str, dict[str, type]] = {
     "ptuning": {"tokens": int, "encoder": str, "width": int},
     "prefix": {"tokens": int, "width": int},
 }
+# How gradients are sent, and what each way takes. ``parallelize/comm_hooks.py`` does it.
+SPARSE = {"density": float, "error_feedback": bool, "warmup_steps": int}
+COMPRESSION: dict[str, dict[str, type]] = {
+    "none": {},
+    "bytegrad": {"warmup_steps": int},
+    "top-k": SPARSE,
+    "random-k": SPARSE,
+    "powersgd": {
+        "matrix_rank": int,
+        "error_feedback": bool,
+        "warm_start": bool,
+        "min_compression": float,
+        "warmup_steps": int,
+    },
+    "one-bit": {"warmup_steps": int},
+}
 VIRTUAL_TOKENS = 8  # in front of the text, where a file does not say how many
 
 
@@ -74,11 +94,13 @@ class Config:
         options: values for options of the command line, by their names.
         tuning: the method and its settings.
         placement: None: the plan alone says how layers are cut.
+        compression: the method and its settings; None: gradients are sent as they are.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, Any] = field(default_factory=lambda: {"method": "full"})
     placement: dict[str, Any] | None = None
+    compression: dict[str, Any] | None = None
 
 
 def virtual_tokens(tuning: Mapping[str, Any]) -> int:
@@ -113,7 +135,7 @@ def read_config(name: str) -> Config:
 
 def _read(tables: dict[str, Any]) -> Config:
     plan_keys = {plan_field.name for plan_field in fields(Plan)}
-    known = {**OPTIONS, "plan": plan_keys, "placement": PLACEMENT, "tuning": None}
+    known = {**OPTIONS, "plan": plan_keys, "placement": PLACEMENT, "tuning": None, "compression": None}
     options: dict[str, Any] = {}
     if "world" in tables:
         options["world"] = _of_type("world", tables.pop("world"), int)
@@ -131,7 +153,10 @@ def _read(tables: dict[str, Any]) -> Config:
                 options[OPTIONS[table][key]] = _scalar(f"[{table}] {key}", value)
     if "plan" in tables:
         options["plan"] = ",".join(f"{key}={_in_plan(key, value)}" for key, value in tables["plan"].items())
-    return Config(options, _tuning(tables.get("tuning", {})), _placement(tables.get("placement")))
+    tuning = _with_method("tuning", TUNING, tables.get("tuning", {}))
+    compression = _with_method("compression", COMPRESSION, tables.get("compression", {}))
+    sent_whole = compression["method"] == "none"
+    return Config(options, tuning, _placement(tables.get("placement")), None if sent_whole else compression)
 
 
 def _check_keys(
@@ -142,17 +167,20 @@ def _check_keys(
             raise ValueError(f"[{table}] has no key {key}; its keys are {', '.join(sorted(known))}")
 
 
-def _tuning(values: dict[str, Any]) -> dict[str, Any]:
-    method = values.get("method", "full")
-    if method not in TUNING:
-        raise ValueError(f"[tuning] method must be one of {', '.join(TUNING)}, not {method!r}")
-    keys = {"method": str, **TUNING[method]}
+def _with_method(
+    table: str, methods: Mapping[str, Mapping[str, type]], values: dict[str, Any]
+) -> dict[str, Any]:
+    """A table whose other keys depend on its ``method``, by default the first one."""
+    method = values.get("method", next(iter(methods)))
+    if method not in methods:
+        raise ValueError(f"[{table}] method must be one of {', '.join(methods)}, not {method!r}")
+    keys = {"method": str, **methods[method]}
     for key, value in values.items():
         if key not in keys:
             raise ValueError(
-                f"[tuning] has no key {key} with the method {method}; its keys are {', '.join(keys)}"
+                f"[{table}] has no key {key} with the method {method}; its keys are {', '.join(keys)}"
             )
-        _of_type(f"[tuning] {key}", value, keys[key])
+        _of_type(f"[{table}] {key}", value, keys[key])
     return {"method": method} | values
 
 
@@ -178,7 +206,7 @@ def _scalar(key: str, value: Any) -> Any:
 
 
 def _of_type(key: str, value: Any, kind: type) -> Any:
-    names = {int: "a whole number", float: "a number", str: "a text", list: "a list"}
+    names = {int: "a whole number", float: "a number", str: "a text", list: "a list", bool: "true or false"}
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{key} must be {names[kind]}, not {value!r}")

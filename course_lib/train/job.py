@@ -37,6 +37,7 @@ class Job:
         tuning: the method of fine-tuning, and its settings.
         placement: where the blocks of each layer are, and how many heads, columns and tokens each rank has; None:
             as the plan says.
+        compression: how data-parallel ranks send gradients, and its settings; None: as they are.
         save_every: steps between two checkpoints in ``checkpoint``; the last step is saved, too.
         peak_flops: of all devices together, for MFU; None: not known.
     """
@@ -50,6 +51,7 @@ class Job:
     sequence: int = 64
     tuning: Mapping[str, Any] = field(default_factory=lambda: {"method": "full"})
     placement: Mapping[str, Any] | None = None
+    compression: Mapping[str, Any] | None = None
     steps: int = 20
     lr: float = 1e-3
     clip: float = 1.0

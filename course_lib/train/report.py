@@ -38,11 +38,15 @@ class Report:
         method = self.job.tuning["method"]
         words = {self.job.model: True, self.job.task: self.job.task != TASKS[self.job.model][0]}
         words |= {method: method != "full", self._way(): self.job.placement is not None}
+        words |= {self._sent(): self.job.compression is not None}
         return ", ".join(word for word, said in words.items() if said)
 
     def _way(self) -> str:
         way = (self.job.placement or {}).get("placement")
         return way if isinstance(way, str) else "own placement"
+
+    def _sent(self) -> str:
+        return (self.job.compression or {"method": "none"})["method"]
 
     def step(self, told: dict[str, Any]) -> None:
         if told["seconds"] is not None and self.begun:  # the first step makes what later ones use again

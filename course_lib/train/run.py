@@ -42,7 +42,8 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
     """
     plain = job.make_model()
     flops = step_flops(job, plain)
-    model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, placement=job.placement, lr=job.lr)
+    ways = {"placement": job.placement, "compression": job.compression}
+    model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, **ways, lr=job.lr)
     samples = samples or same_everywhere(job)
     first = resume(job, model, optimizer) if job.resume else 0
     numbers = torch.arange(len(samples.tokens))

@@ -19,6 +19,7 @@ from course_lib.parallelize.checks import (
     check_virtual_tokens,
     plan_to_check,
 )
+from course_lib.parallelize.comm_hooks import check_compression
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
 from course_lib.train.job import Job
@@ -52,6 +53,7 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
         model = job.tuned(job.make_model())
     check_side(model, plan)
     check_virtual_tokens(model, plan, job.placement)
+    check_compression(plan, job.compression)
     if job.placement is not None:
         check_placement(model, plan, job.placement)
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:
@@ -128,9 +130,9 @@ def devices(plan: Plan) -> int:
 
 
 def priced(job: Job, device: str | None) -> str | None:
-    """The command that predicts this run; None: the simulator prices no such model, tuning or placement."""
+    """The command that predicts this run; None: the simulator has no price for such a job."""
     shape = shape_of(job)
-    if shape is None or job.tuning["method"] != "full" or job.placement:
+    if shape is None or job.tuning["method"] != "full" or job.placement or job.compression:
         return None
     words = ["python -m simulator step"]
     for field in fields(ModelShape):

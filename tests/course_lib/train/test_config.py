@@ -67,7 +67,8 @@ def first_steps(jobs):
         for name, job in jobs.items():
             mesh = make_mesh(mesh_axes(job.plan))
             plain = job.tuned(job.make_model())
-            model, optimizer = parallelize(plain, job.plan, mesh, placement=job.placement, lr=job.lr)
+            ways = {"placement": job.placement, "compression": job.compression}
+            model, optimizer = parallelize(plain, job.plan, mesh, **ways, lr=job.lr)
             tensors = samples_of(job.task, job.plan.global_batch)
             own = split_range(job.plan.global_batch, model.data_rank, model.data_ranks)
             batch = [tensor[own.start : own.stop] for tensor in tensors]

@@ -92,6 +92,12 @@ def _without_two_biases(way: str, tokens: int, hidden: int, columns: int, p: int
     return _bytes((1 + training) * _messages(way) * tokens * hidden + sums, p)
 
 
+def _second_bias_twice(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+    """In Galaxy2 the MLP is not cut, so the bias of its second matrix belongs to the MLP, and to no connection."""
+    sums = 2 * (sum(_sums(way, hidden, columns)) + hidden * (way == "galaxy2")) * training
+    return _bytes((1 + training) * _messages(way) * tokens * hidden + sums, p)
+
+
 def _keys_and_values_as_one(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
     messages = _messages(way) - (way == "sp")
     sums = 2 * sum(_sums(way, hidden, columns)) * training
@@ -104,6 +110,9 @@ MISTAKES = {
     "when an all-reduce is counted as (p - 1)/p of the gradients, and not twice that": _sums_once,
     "when gradients are counted in inference, too": _sums_in_inference,
     "when the biases behind a block that is cut by heads or by columns are forgotten": _without_two_biases,
+    "when Galaxy2 counts the bias of the MLP's second matrix twice: with the MLP and with connection 2": (
+        _second_bias_twice
+    ),
     "when keys and values are counted as one activation, and not as two": _keys_and_values_as_one,
     "when a message is counted as the whole tensor, and not (p - 1)/p of it": _whole_tensors,
 }

@@ -67,6 +67,17 @@ def by_largest_remainder(tables: Sequence[Sequence[float]], room: Sequence[int])
     return shares
 
 
+def rest_to_the_fastest(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Heads in proportion to the speed at one head; what is left over is dealt one by one, the fastest rank first."""
+    heads, speeds = len(tables[0]) - 1, [1 / table[1] for table in tables]
+    shares = [min(int(heads * speed / sum(speeds)), own) for speed, own in zip(speeds, room, strict=True)]
+    order = sorted(range(len(speeds)), key=lambda r: -speeds[r])
+    while sum(shares) < heads:
+        for rank in order:
+            shares[rank] += shares[rank] < room[rank] and sum(shares) < heads
+    return shares
+
+
 def evenly(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
     heads, p = len(tables[0]) - 1, len(tables)
     return [heads // p + (rank < heads % p) for rank in range(p)]
@@ -117,6 +128,7 @@ MISTAKES = {
     "when a head goes to the rank that is least busy before it gets the head": by_time_now,
     "when a head goes to the rank whose own time grows least by it": by_least_increase,
     "when the heads are dealt in proportion to the speed, and the rest by the remainders": by_largest_remainder,
+    "when the heads are dealt in proportion to the speed, and the rest goes to the fastest ranks": rest_to_the_fastest,
 }
 
 
@@ -141,8 +153,8 @@ def check_13_3(report: Report, deal_heads: Callable[..., list[int]]) -> None:
         with report.case(name):
             times = _times(rng, heads, slowness, steps)
             _check(report, deal_heads, times, room, exact=name in FULL)
-    with report.case("7 heads on 3 ranks, the slowest first"):  # fixed: here all mistakes differ
-        _check(report, deal_heads, _times(None, 7, [4, 1.5, 1], False), [7, 7, 7])
+    with report.case("9 heads on 4 ranks, three with memory for 2"):  # fixed: here all mistakes differ
+        _check(report, deal_heads, _times(None, 9, [1.5, 5, 1, 3], False), [2, 2, 9, 2])
     with report.case("heads that do not fit"):
         _refused(report, deal_heads, _times(rng, 12, [1, 3], False), [5, 6])
 

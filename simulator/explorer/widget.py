@@ -1,5 +1,7 @@
 """A live view: the page sends questions, Python answers, arrays travel as bytes.
 
+The page draws at once what it can compute itself, and Python has the last word (``page/sources.js``).
+
 anywidget is imported when a widget is made, and not before: the simulator itself needs nothing of it.
 """
 
@@ -14,6 +16,7 @@ from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.own import Own
 from simulator.explorer.question import Question
 
+NOT_LIVE = "Run this cell in a notebook to move the sliders."
 Reply = tuple[dict[str, Any], list[memoryview]]
 
 
@@ -56,6 +59,9 @@ def new_widget(main: str, given: dict[str, Any], reply: Callable[[dict[str, Any]
         _esm = widget_script(main)
         _css = style()
         given = traitlets.Dict().tag(sync=True)
+
+        def __repr__(self) -> str:  # what a notebook shows where it is not live, below the still picture
+            return NOT_LIVE
 
     widget = View(given=given)
     widget.on_msg(lambda _, message, __: widget.send(*reply(message)))

@@ -1,5 +1,6 @@
 """The explorer in a real browser: what is drawn after a slider has moved is what the engine says, pixel by pixel."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -256,6 +257,10 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     pipeline.get_by_label("schedule").select_option("1f1b")
     question = replace(FIRST, microbatches=10)
     assert wrong_boxes(wait_until_drawn(page, question), question) == []
+    confirmed = pipeline.locator(".drawing")  # the page drew it, and Python computed the same
+    expect(confirmed).to_have_attribute(
+        "data-confirmed", re.compile('"1f1b","ranks":4,"microbatches":10,'), timeout=60_000
+    )
     pipeline.locator("canvas.timeline").press("ArrowRight")  # and JupyterLab leaves the keys to the view
     pipeline.locator(".said").get_by_text("F0 on rank 0").wait_for()
     verdict = calculator.locator(".verdict")

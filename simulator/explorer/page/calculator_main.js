@@ -1,17 +1,12 @@
 // Where the memory calculator begins: as a widget of a notebook, or as a page of its own.
 
 import { fixedSource, kernelSource } from "./sources.js";
-import { hideStill } from "./page.js";
 import { startCalculator } from "./calculator.js";
 
 /** anywidget calls this for every place in which the widget is shown. */
 export function render({ model, el }) {
-  const { question, choices } = model.get("given"), showStill = hideStill(el);
-  const end = startCalculator(el, question, choices, kernelSource(model));
-  return () => {
-    showStill();
-    end();
-  };
+  const { question, choices } = model.get("given");
+  return startCalculator(el, question, choices, kernelSource(model));
 }
 
 /** The standalone page calls this once; answer: what Python has computed. */

@@ -69,19 +69,21 @@ export function compared(now, kept, name) {
 export function makeOverview(source, onChoose) {
   const inside = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "what each of them would save" });
   const element = h("details", { class: "overview" }, h("summary", {}, "All schedules with these times"), inside);
-  let question = null, asked = 0;
+  let question = null, latest = 0;
   const fill = async () => {
     if (!element.open || !question) return;
-    const mine = ++asked, rows = [];
+    const mine = ++latest, rows = [];
     for (const schedule of Object.keys(CHUNKS)) {
       const same = schedule === question.schedule;
+      const asked = { ...question, schedule, chunks: same ? question.chunks : null };
       try {
-        const run = await source.ask({ ...question, schedule, chunks: same ? question.chunks : null });
+        const run = source.atOnce(asked) ?? await source.ask(asked);
         rows.push([schedule, summaryOf(run), same]);
       } catch (error) {
         rows.push([schedule, null, same]);
       }
-      if (mine !== asked) return; // a newer question has come
+      await new Promise((done) => setTimeout(done)); // so that the page can do something else in between
+      if (mine !== latest) return; // a newer question has come
     }
     inside.replaceChildren(overviewTable(rows, onChoose));
   };

@@ -2,20 +2,15 @@
 
 import { kernelSource, pageSource } from "./sources.js";
 import { answer } from "./answer.js";
-import { hideStill } from "./page.js";
 import { OWN } from "./schedules.js";
 import { startView } from "./view.js";
 
 /** anywidget calls this for every place in which the widget is shown. */
 export function render({ model, el }) {
-  const { question, own, challenge } = model.get("given"), showStill = hideStill(el);
-  // Where Python is busy the page answers, but only Python can run the reader's own code.
-  const instead = (asked) => (asked.schedule === OWN ? null : () => answer(asked));
-  const end = startView(el, question, { ...kernelSource(model, instead), own }, challenge);
-  return () => {
-    showStill();
-    end();
-  };
+  const { question, own, challenge } = model.get("given");
+  // The page draws at once what it can compute, and Python confirms it; only Python can run the reader's own code.
+  const atOnce = (asked) => (asked.schedule === OWN ? undefined : answer(asked));
+  return startView(el, question, { ...kernelSource(model, atOnce), own }, challenge);
 }
 
 /** The standalone page calls this once; own: the schedule that a reader has written, or null; challenge: a task. */

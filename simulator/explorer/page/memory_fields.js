@@ -15,7 +15,7 @@ export function memoryForm(choices) {
     fields: {
       model: choice("model", "model"),
       gpu: choice("gpu", "device"),
-      sequence: { kind: "count", label: "tokens of a sequence", empty: "as the model was trained" },
+      sequence: { kind: "count", label: "tokens of a sequence", slider: [128, 8192, 128], empty: "as the model was trained" },
       micro_batch: COUNT("sequences in a microbatch", [1, 32, 1]),
       dp: COUNT("data-parallel ranks (dp)"),
       tp: COUNT("tensor-parallel ranks (tp)", [1, 16, 1]),

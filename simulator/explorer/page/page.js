@@ -1,4 +1,4 @@
-// What both views need of the page around them: its theme, its keys, and the still picture that they replace.
+// What both views need of the page around them: its theme and its keys.
 
 import { isDark } from "./palette.js";
 
@@ -22,15 +22,6 @@ export function keepTheme(root, view, onChange) {
 /** JupyterLab leaves the keys to an element with this attribute; otherwise arrows would fold headings, and so on. */
 function leaveKeys({ target }) {
   target.setAttribute("data-lm-suppress-shortcuts", "true");
-}
-
-/** In a notebook: hide the still picture of the same cell. Returns the function that shows it again. */
-export function hideStill(el) {
-  const still = el.closest(".jp-OutputArea, .output_area, .cell-output-container")?.querySelector(".explorer-still");
-  if (still) still.hidden = true;
-  return () => {
-    if (still) still.hidden = false;
-  };
 }
 
 /** What an error says, with a capital and a full stop. */

@@ -1,21 +1,21 @@
-// Where answers come from: Python, where a kernel runs, or the page itself. Both give the same numbers.
+// Where answers come from: the page itself, at once, and Python, where a kernel runs. Both give the same numbers.
+//
+// A source is {atOnce, ask}. atOnce(question) answers now, or returns undefined where the page cannot; it throws an
+// Error of one sentence where the question is wrong. ask(question) promises Python's answer. One of the two may be absent.
 
 import { answer } from "./answer.js";
 
-const PATIENCE = 1500; // milliseconds after which the page answers for a kernel that is busy
+const REST = 150; // milliseconds without a newer question, after which Python is asked to confirm what is shown
 const ARRAYS = { i: Int32Array, d: Float64Array, B: Uint8Array };
 
 /** The page computes; own: the schedule that a reader has written, or null. */
-export const pageSource = (own) => ({ own: own !== null, ask: async (question) => answer(question, own) });
+export const pageSource = (own) => ({ own: own !== null, atOnce: (question) => answer(question, own) });
 
 /** One answer that is known already. */
-export const fixedSource = (answer) => ({ fixed: true, ask: async () => answer });
+export const fixedSource = (answer) => ({ fixed: true, atOnce: () => answer });
 
-/**
- * Python computes: anywidget's model carries the question there and the answer back. instead(question): a function that
- * answers in the page when Python is busy, or null.
- */
-export function kernelSource(model, instead = () => null) {
+/** Python computes: anywidget's model carries the question there and the answer back. atOnce: as in a source. */
+export function kernelSource(model, atOnce = () => undefined) {
   const open = new Map();
   let count = 0;
   model.on("msg:custom", (reply, buffers) => {
@@ -25,20 +25,12 @@ export function kernelSource(model, instead = () => null) {
     if (reply.error) settle.reject(new Error(reply.error));
     else settle.resolve(reply.arrays ? unpack(reply, buffers) : reply.answer);
   });
-  const send = (content) => new Promise((resolve, reject) => {
-    open.set(++count, { resolve, reject });
-    model.send({ id: count, ...content });
-  });
-  const later = (compute) => new Promise((resolve, reject) => {
-    setTimeout(() => {
-      try { resolve(compute()); } catch (error) { reject(error); }
-    }, PATIENCE);
-  });
   return {
-    ask(question) {
-      const compute = instead(question), asked = send({ question });
-      return compute ? Promise.race([asked, later(compute)]) : asked;
-    },
+    atOnce,
+    ask: (question) => new Promise((resolve, reject) => {
+      open.set(++count, { resolve, reject });
+      model.send({ id: count, question });
+    }),
   };
 }
 
@@ -52,21 +44,57 @@ function unpack({ head, arrays }, buffers) {
   return run;
 }
 
-/** Asks one question at a time; of those that come meanwhile only the newest is asked. */
-export function newestFirst(source, onAnswer, onError) {
-  let busy = false, next = null;
-  const run = async (question) => {
+/**
+ * Shows what the page answers at once, and what Python answers later where that is something else: Python has the last
+ * word. One question at a time is asked of Python; of those that come meanwhile only the newest is. Python is asked at
+ * once where the page cannot answer, and otherwise when the slider rests, so that it does not compute while the page
+ * draws. No answer is shown after the answer to a newer question. onConfirmed(question) is called when Python's answer
+ * is what is shown.
+ */
+export function newestFirst(source, onAnswer, onError, onConfirmed = () => {}, rest = REST) {
+  let busy = false, next = null, asked = 0, shown = 0, timer = null;
+  const show = ({ number, question }, { value, error }) => {
+    shown = number;
+    if (error) onError(error, question);
+    else onAnswer(value, question);
+  };
+  const confirm = async (one) => {
     busy = true;
-    try { onAnswer(await source.ask(question), question); } catch (error) { onError(error, question); }
+    const found = await source.ask(one.question).then((value) => ({ value }), (error) => ({ error }));
     busy = false;
-    if (next) {
-      const question = next;
-      next = null;
-      run(question);
-    }
+    if (one.number > shown || (one.number === shown && !same(found, one.first))) show(one, found);
+    if (one.number === shown) onConfirmed(one.question);
+    if (!next) return;
+    const newest = next;
+    next = null;
+    confirm(newest);
   };
   return (question) => {
-    if (busy) next = question;
-    else run(question);
+    const one = { number: ++asked, question, first: outcomeOf(() => source.atOnce(question)) };
+    if (one.first) show(one, one.first);
+    if (!source.ask) return;
+    const tell = () => {
+      if (busy) next = one;
+      else confirm(one);
+    };
+    clearTimeout(timer);
+    if (one.first) timer = setTimeout(tell, rest);
+    else tell();
   };
+}
+
+/** {value} or {error} of a computation; null where it has neither. */
+function outcomeOf(compute) {
+  try {
+    const value = compute();
+    return value === undefined ? null : { value };
+  } catch (error) { return { error }; }
+}
+
+/** Do two outcomes say the same, number by number? */
+function same(one, other) {
+  if (!other || one.error || other.error) return one.error?.message === other?.error?.message && Boolean(other);
+  const equal = (a, b) => (a?.length === undefined || typeof a === "string" ? a === b :
+    a.length === b?.length && a.every((value, k) => value === b[k]));
+  return Object.keys(one.value).every((name) => equal(one.value[name], other.value[name]));
 }

@@ -30,7 +30,8 @@ export function startView(root, question, source, goal = null) {
     (error) => {
       controls.complain(lastChanged, asSentence(error));
       drawing.element.classList.add("outdated");
-    });
+    },
+    (asked) => (drawing.element.dataset.confirmed = JSON.stringify(asked)));
   controls = makeControls(pipelineForm(source.own), question, (changed, name) => {
     lastChanged = name;
     challenge?.cover();

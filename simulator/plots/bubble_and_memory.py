@@ -66,5 +66,10 @@ def plot_bubble_and_memory(
     axis.set_xlabel(x, fontsize=TEXT, loc="right")
     axis.set_ylabel(y, fontsize=TEXT)
     plain_axes(axis)
+    return render(figure, alt or sentence(predicted, x, y))
+
+
+def sentence(predicted: Mapping[str, tuple[float, float]], x: str, y: str) -> str:
+    """What is seen, for readers who see no picture."""
     said = ", ".join(f"{name} {bubble:.1%} at {memory:.3g}" for name, (memory, bubble) in predicted.items())
-    return render(figure, alt or f"{y[:1].upper()}{y[1:]} over {x}: {said}.")
+    return f"{y[:1].upper()}{y[1:]} over {x}: {said}."

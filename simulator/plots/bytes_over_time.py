@@ -130,7 +130,7 @@ def plot_bytes_over_time(
         columnspacing=1.2,
         handlelength=1.4,
     )
-    return render(figure, alt or "; ".join(map(_history_sentence, histories, titles)) + ".")
+    return render(figure, alt or "; ".join(map(history_sentence, histories, titles)) + ".")
 
 
 def _stack(axis: Axes, history: MemoryHistory, size: float) -> None:
@@ -174,7 +174,7 @@ def _phases(axis: Axes, history: MemoryHistory, middle: float, named: bool) -> N
         )
 
 
-def _history_sentence(ranks: Sequence[MemoryHistory], title: str) -> str:
+def history_sentence(ranks: Sequence[MemoryHistory], title: str) -> str:
     history = max(ranks, key=lambda h: h.peak.bytes)
     where = f" at {history.peak.action}" if history.peak.action else ""
     subject = f"Memory over time of {title}" if title else "Memory over time"

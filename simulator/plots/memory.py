@@ -96,11 +96,11 @@ def plot_memory(
     ]  # as they are stacked
     handles = [drawn[label] for label in shown]
     figure.legend(handles, shown, loc="outside right upper", fontsize=TEXT, frameon=False, handlelength=1.2)
-    sentences = (_memory_sentence(ranks, title, bars) for ranks, title in zip(sets, titles, strict=True))
+    sentences = (memory_sentence(ranks, title, bars) for ranks, title in zip(sets, titles, strict=True))
     return render(figure, "; ".join(sentences) + ".")
 
 
-def _memory_sentence(ranks: Sequence[MemoryBreakdown], title: str, bars: Sequence[str] | None) -> str:
+def memory_sentence(ranks: Sequence[MemoryBreakdown], title: str, bars: Sequence[str] | None) -> str:
     subject = f"Memory of {title}" if title else "Memory"
     if bars is not None:
         held = ", ".join(f"{bar} {human(m.occupied)}" for bar, m in zip(bars, ranks, strict=True))

@@ -76,16 +76,16 @@ def plot_timeline(
     if not timelines or not all(timeline.spans for timeline in timelines):
         raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
     positive(width=width)
-    titles = _titles(timelines, titles)
+    titles = titles_of(timelines, titles)
     framed: Sequence[Timeline | None] = [None] * len(timelines) if over is None else over
     if len(framed) != len(timelines):
         raise ValueError(f"{len(timelines)} drawings need as many timelines over them, not {len(framed)}")
-    rows = [_rows(timeline) for timeline in timelines]
+    rows = [rows_of(timeline) for timeline in timelines]
     heights = [sum(height for *_, height in lanes) for lanes in rows]
     figure = Figure(figsize=(width, 0.75 + sum(0.3 * h + 0.5 for h in heights)), layout="constrained")
     axes = figure.subplots(len(timelines), 1, squeeze=False, height_ratios=[h + 1 for h in heights])[:, 0]
     longest = max(timeline.makespan for timeline in (*timelines, *filter(None, framed))) or 1
-    names = [_row_name(rank, lane) for lanes in rows for rank, lane, _ in lanes]
+    names = [row_name(rank, lane) for lanes in rows for rank, lane, _ in lanes]
     room = 72 * width - 0.6 * TEXT * max(map(len, names)) - 15  # points from left to right
     drawn: set[str] = set()
     for axis, timeline, frames, lanes, title in zip(axes, timelines, framed, rows, titles, strict=True):
@@ -98,12 +98,12 @@ def plot_timeline(
         if not unit:
             axis.set_xticks([])
     axes[-1].set_xlabel(f"time, {unit}" if unit else "time", fontsize=TEXT, loc="right")
-    chunks = any(chunks > 1 for t in timelines for _, chunks in _stages(t).values())
+    chunks = any(chunks > 1 for t in timelines for _, chunks in stages_of(t).values())
     _legend(figure, width, drawn, chunks=chunks, framed=over is not None)
-    return render(figure, alt or "; ".join(map(_sentence, timelines, titles)) + ".")
+    return render(figure, alt or "; ".join(map(timeline_sentence, timelines, titles)) + ".")
 
 
-def _rows(timeline: Timeline) -> list[tuple[int, str, float]]:
+def rows_of(timeline: Timeline) -> list[tuple[int, str, float]]:
     """Rank, lane and height of every row, from top to bottom: compute first."""
     order = sorted(timeline.lanes, key=lambda lane: (lane != "compute", lane))
     present = {(span.rank, span.lane) for span in timeline.spans}
@@ -128,7 +128,7 @@ def _draw(
     from matplotlib.path import Path
 
     dense = len(timeline.spans) > DENSE
-    stages = _stages(timeline)
+    stages = stages_of(timeline)
     boxes: dict[str, list] = {}
     numbers, ticks, used = [], [], set()
     top = 0.0
@@ -138,16 +138,16 @@ def _draw(
             boxes.setdefault(IDLE, []).append(
                 [(0, low), (0, high), (timeline.makespan, high), (timeline.makespan, low)]
             )
-            ticks.append(((low + high) / 2, _row_name(rank, lane)))
+            ticks.append(((low + high) / 2, row_name(rank, lane)))
         for span in timeline.of(rank, lane):
-            what, (chunk, chunks) = category(span.name), stages.get(_stage(span.name), (0, 1))
-            colour = _shade(what, chunk, chunks)
+            what, (chunk, chunks) = category(span.name), stages.get(stage_of(span.name), (0, 1))
+            colour = shade(what, chunk, chunks)
             start, end = span.start - timeline.start, span.end - timeline.start
             boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
             used.add(what)
             if height == 1:
                 numbers.append(
-                    ((start + end) / 2, (low + high) / 2, _label(span.name), (end - start) * points, colour)
+                    ((start + end) / 2, (low + high) / 2, label_in(span.name), (end - start) * points, colour)
                 )
         top += height
     for colour, corners in boxes.items():  # one path a colour: the file stays small
@@ -189,13 +189,13 @@ def _frame(
         axis.add_patch(PathPatch(path, facecolor="none", edgecolor=INK, linewidth=0.9, clip_on=False))
 
 
-def _label(name: str) -> str:
+def label_in(name: str) -> str:
     """What a box says: the number of its microbatch or layer. A bucket says ``b0``: it is no layer's number."""
     prefix = "b" if name.startswith("bucket ") else ""
     return prefix + "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+)", name))
 
 
-def _row_name(rank: int, lane: str) -> str:
+def row_name(rank: int, lane: str) -> str:
     return f"rank {rank}" if lane in ("compute", "recovery") else lane
 
 
@@ -222,21 +222,21 @@ def category(name: str) -> str:
     return "all-reduce" if re.match("bucket|all-reduce", name) else "other"
 
 
-def _stage(name: str) -> int:
+def stage_of(name: str) -> int:
     match = re.search(r"stage (\d+)", name)
     return int(match[1]) if match else -1
 
 
-def _stages(timeline: Timeline) -> dict[int, tuple[int, int]]:
+def stages_of(timeline: Timeline) -> dict[int, tuple[int, int]]:
     """For every stage named in the spans: which chunk of its rank it is, and of how many."""
     held: dict[int, set[int]] = {}
     for span in timeline.spans:
-        if span.lane == "compute" and (stage := _stage(span.name)) >= 0:
+        if span.lane == "compute" and (stage := stage_of(span.name)) >= 0:
             held.setdefault(span.rank, set()).add(stage)
     return {s: (k, len(stages)) for stages in held.values() for k, s in enumerate(sorted(stages))}
 
 
-def _shade(what: str, chunk: int, chunks: int) -> str:
+def shade(what: str, chunk: int, chunks: int) -> str:
     """Between the first chunk's colour and the last chunk's."""
     first, last = COLOURS[what]
     share = chunk / (chunks - 1) if chunks > 1 else 0
@@ -281,7 +281,7 @@ def _legend(figure: Figure, width: float, used: set[str], chunks: bool, framed: 
     )
 
 
-def _titles(timelines: Sequence[Timeline], titles: Sequence[str] | None) -> Sequence[str]:
+def titles_of(timelines: Sequence[Timeline], titles: Sequence[str] | None) -> Sequence[str]:
     if titles is None:
         schedules = [getattr(timeline, "schedule", None) for timeline in timelines]
         return [schedule.name if schedule else "" for schedule in schedules]
@@ -290,7 +290,7 @@ def _titles(timelines: Sequence[Timeline], titles: Sequence[str] | None) -> Sequ
     return titles
 
 
-def _sentence(timeline: Timeline, title: str) -> str:
+def timeline_sentence(timeline: Timeline, title: str) -> str:
     idle = f", {timeline.bubble():.1%} of the computing time idle" if "compute" in timeline.lanes else ""
     subject = f"Timeline of {title}" if title else "Timeline"
     return f"{subject} on {len(timeline.ranks)} ranks: {timeline.makespan:.4g} long{idle}"

@@ -1,0 +1,143 @@
+"""The page in a real browser: each cell shows what Python shows, and nothing is asked of another server.
+
+Skipped where Pyodide has not been fetched: ``python site/play`` fetches it.
+"""
+
+from contextlib import ExitStack
+
+import pytest
+from npm import KEPT
+from play.build import PYODIDE, build
+from play_helper import cells, chapters, run_without_packages
+from playwright.sync_api import expect
+from served import served, watched
+from server import chromium
+
+from simulator.pipeline.engine import simulate
+from simulator.pipeline.schedules import make_schedule
+
+VENDORED = KEPT / f"pyodide-{PYODIDE}"
+LONG = 240_000  # ms; loading takes three seconds on an idle machine
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not VENDORED.is_dir(), reason="Pyodide has not been fetched: run `python site/play` once"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("play") / "play"
+    build(path, VENDORED)
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    """The page, with Python loaded; ``wrong`` lists foreign requests, missing files and errors since it was opened."""
+    with ExitStack() as stack:
+        try:
+            browser = stack.enter_context(chromium())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        address = stack.enter_context(served(folder))
+        page, wrong = stack.enter_context(watched(browser, viewport={"width": 1100, "height": 900}))
+        page.set_default_timeout(LONG)
+        expect.set_options(timeout=LONG)
+        stack.callback(expect.set_options, timeout=5_000)
+        page.wrong, page.asked = wrong, []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(f"{address}/index.html")
+        page.locator("#chapter-00").scroll_into_view_if_needed()
+        expect(page.locator("#python")).to_contain_text("Python is ready")
+        yield page
+
+
+def run(cell, source, keys="Control+Enter"):
+    """Write into a cell and run it; returns when it has ended."""
+    cell.locator("textarea").fill(source)
+    cell.locator("textarea").press(keys)
+    expect(cell.locator(".run")).to_have_text("Run")
+
+
+def test_every_cell_shows_what_python_shows(opened, folder):
+    page = opened
+    expected = run_without_packages(
+        folder / "course.zip", [[cell.source for cell in part.cells] for part in chapters()]
+    )["results"]
+    for part in chapters():
+        page.locator(f"#chapter-{part.number} .run-all").click()
+        expect(page.locator(f"#chapter-{part.number} .cell").last.locator(".state")).to_contain_text(
+            "has run"
+        )
+    shown = page.evaluate("""() => [...document.querySelectorAll(".cell")].map((cell) => ({
+        id: cell.dataset.cell,
+        source: cell.querySelector("textarea").value,
+        printed: cell.querySelector(".output > pre")?.textContent ?? "",
+        html: cell.querySelector(".output > .value")?.innerHTML ?? "",
+        error: cell.querySelector(".output > .error")?.textContent ?? "",
+    }))""")
+    tidy = (
+        """(html) => { const t = document.createElement("div"); t.innerHTML = html; return t.innerHTML; }"""
+    )
+    for (_, cell), found, right in zip(cells(), shown, expected, strict=True):
+        assert (found["id"], found["source"]) == (cell.id, cell.source)
+        assert found["error"] == "", found
+        assert found["printed"] == right["printed"], cell.id
+        assert found["html"] == page.evaluate(tidy, right["html"]), cell.id
+
+
+def test_a_changed_cell(opened):
+    """Numbers, keys, variables that stay, one sentence for a mistake, Reset, Stop."""
+    page = opened
+    first, second = (page.locator("#chapter-11 .cell").nth(i) for i in (1, 2))
+    mine = 'step = simulate(make_schedule("zb-v", 16, 64), 1, 1, 1, transfer=0.25)\nprint(step.makespan, step.bubble())'
+    run(
+        first,
+        "from simulator.pipeline.engine import simulate\n"
+        "from simulator.pipeline.schedules import make_schedule\n" + mine,
+        "Shift+Enter",
+    )
+    step = simulate(make_schedule("zb-v", 16, 64), 1, 1, 1, transfer=0.25)
+    expect(first.locator(".output > pre")).to_have_text(f"{step.makespan} {step.bubble()}\n")
+    expect(second.locator("textarea")).to_be_focused()
+
+    run(second, "round(step.makespan)")
+    expect(second.locator(".value")).to_have_text(f"{round(step.makespan)}")
+    run(second, "step\nmake_schedule('zb-x', 4, 8)")
+    expect(second.locator(".output > .error")).to_have_count(1)
+    said = second.locator(".output > .error").inner_text()
+    assert said.startswith("Line 2: ")
+    assert "zb-x" in said
+    assert "\n" not in said
+    assert "Traceback" not in second.inner_text()
+    run(second, "import matplotlib")
+    expect(second.locator(".error")).to_contain_text(
+        "matplotlib is not on this page, which has only the simulator"
+    )
+
+    second.locator(".reset").click()
+    expect(second.locator("textarea")).to_have_value(chapters()[2].cells[2].source)
+    expect(second.locator(".reset")).to_be_disabled()
+    expect(second.locator(".output")).to_be_hidden()
+
+    second.locator("textarea").fill("print('begun')\nwhile True:\n    pass")
+    second.locator(".run").click()
+    expect(second.locator(".output > pre")).to_have_text("begun\n")
+    second.locator(".run").click()  # it is called Stop now
+    expect(second.locator(".state")).to_contain_text("was stopped")
+    run(second, "1 + 1")
+    expect(second.locator(".value")).to_have_text("2")
+    run(second, "step")
+    expect(second.locator(".error")).to_contain_text("the name 'step' is not defined")
+
+
+def test_the_explorer_is_on_the_page(opened):
+    frame = opened.frame_locator("#explorer iframe")
+    expect(frame.locator("[data-number='makespan']")).to_contain_text("29.4")
+
+
+def test_nothing_came_from_elsewhere_and_nothing_failed(opened):
+    assert opened.wrong == []
+    assert any(url.endswith("pyodide.asm.wasm") for url in opened.asked)

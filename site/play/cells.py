@@ -16,6 +16,7 @@ import nbformat
 from play.files import ROOT, file_of, runs_in_browser
 
 CHAPTERS = ("00", "03", "11")
+UNSEEN = "remove-cell"  # the tag of cells that no reader of a page needs
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ def chapter(number: str) -> Chapter:
     defined = set(dir(builtins))
     chosen, last = [], None
     for at, cell in enumerate(notebook.cells):
-        if cell.cell_type != "code" or (parsed := _parsed(cell.source)) is None:
+        if cell.cell_type != "code" or UNSEEN in cell.metadata.get("tags", ()):
+            continue
+        if (parsed := _parsed(cell.source)) is None:
             continue
         imports = [node for node in parsed.body if isinstance(node, ast.Import | ast.ImportFrom)]
         imported |= {name: alias for node in imports for name, alias in _light(node).items()}

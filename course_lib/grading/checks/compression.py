@@ -78,6 +78,7 @@ def levels(
     add_low: bool = True,
     last_chunk: bool = True,
     filled: bool = False,
+    half: bool = False,
 ) -> Tensor:
     """What comes back; the settings make single mistakes of it."""
     if not len(x):
@@ -90,6 +91,7 @@ def levels(
         low, step = ends.min(), (ends.max() - ends.min()) / parts
         code = nearest((part - low) / step) if step else torch.zeros_like(part)
         code = code % 256 if last is None else code.clamp(max=last)
+        low, step = (low.half(), step.half()) if half else (low, step)
         back.append((low.double() if add_low else 0.0) + step.double() * code.double())
     if not last_chunk and len(back[-1]) < chunk:
         back[-1] = torch.zeros_like(back[-1])
@@ -121,6 +123,7 @@ MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "when zeros fill up the last chunk, and they change its low or its step": lambda *g: levels(
         *g, filled=True
     ),
+    "when lows and steps are float16": lambda *g: levels(*g, half=True),
     "when the last chunk, which is shorter, is left out": lambda *g: levels(*g, last_chunk=False),
     "when the numbers are not quantised": lambda x, chunk: x.double(),
 }

@@ -114,15 +114,18 @@ def means(
     divide: bool = True,
     late: bool = False,
     one_for_all_ranks: bool = False,
+    not_copied: bool = False,
 ) -> list[Tensor]:
     """All means of each step on each rank, (steps, numbers); the settings make single faults of it."""
     compress, missing, steps = case.function(), [{} for _ in range(case.ranks)], []
-    for now in drawn:
+    for step, now in enumerate(drawn):
         results = []
         for name in case.shapes:
             key = case.shapes[name] if by_shape else name
             own = [g[name] for g in now]
             old = [m.get(key, torch.zeros_like(g)) for m, g in zip(missing, own, strict=True)]
+            if not_copied and step == 1:  # the memory of the first gradient has the second one now
+                old = [m + g - first[name] for m, g, first in zip(old, own, drawn[0], strict=True)]
             whole = [g + m for g, m in zip(own, old, strict=True)]
             sent = [compress(w) for w in whole]
             if late:
@@ -155,6 +158,9 @@ MISTAKES: dict[str, dict[str, bool]] = {
     "when nothing of what is missing is added later": {"feedback": False},
     "when the sum over the ranks is not divided by their number": {"divide": False},
     "when what is missing is added after the compression": {"late": True},
+    "when the first gradient is kept and not copied, and the caller writes other numbers into it": {
+        "not_copied": True
+    },
     "when what is missing is averaged over the ranks": {"one_for_all_ranks": True},
 }
 

@@ -50,7 +50,7 @@ def seconds(
     itemsize: float = 4,
     halves: int = 2,
     rounds: int = 2,
-    scales: int = 8,
+    scales: float = 8,
     pair: int = 8,
     ring: bool = False,
     low: str = "both",
@@ -102,7 +102,14 @@ SIZE = {"when numbers are counted, and not bytes": _when(itemsize=1)}
 COMPRESS = {"when the seconds of the compression are left out": _when(compress=False)}
 MISTAKES: dict[str, dict[str, Callable[[str, Case], float]]] = {
     "full": HALF | SIZE | COMPRESS,
-    "8 bits": HALF | COMPRESS | {"when the low and the step of the chunks are left out": _when(scales=0)},
+    "8 bits": HALF
+    | COMPRESS
+    | {
+        "when the low and the step of the chunks are left out": _when(scales=0),
+        "when one low and one step are counted for all chunks": lambda name, case: seconds(
+            name, case, scales=8 / case.ranks
+        ),
+    },
     "top-k": COMPRESS
     | {
         "when the places of the k numbers are left out": _when(pair=4),

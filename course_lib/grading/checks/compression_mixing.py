@@ -107,7 +107,7 @@ def needed(matrix: Tensor, factor: float, second: Callable[[Tensor], float] | No
         return 0
     if rho > 1 - 1e-6:
         return math.inf
-    return max(1, math.ceil(math.log(factor) / math.log(rho))) if rho > 1e-9 else 1
+    return max(1, math.ceil(math.log(factor) / math.log(rho))) if rho >= 1e-6 else 1
 
 
 def _second(values: Tensor) -> float:
@@ -116,6 +116,16 @@ def _second(values: Tensor) -> float:
 
 def _signed(values: Tensor) -> float:
     return max(0.0, values.sort().values[-2].item()) if len(values) > 1 else 0.0
+
+
+def _not_rounded(matrix: Tensor, factor: float, *, above: float = 1e-6, below: float = 1e-6) -> float:
+    """Where a rho near 1 or near 0 is taken as it is; ``above`` and ``below`` say how near still counts as equal."""
+    rho = _second(torch.linalg.eigvalsh(matrix.double()))
+    if 1 - 1e-6 < rho < 1 - above and factor < 1:
+        return math.ceil(math.log(factor) / math.log(rho))
+    if below <= rho < 1e-6 and factor < 1:
+        return math.ceil(math.log(factor) / math.log(rho))
+    return needed(matrix, factor)
 
 
 def _other(matrix: Tensor, factor: float, count: Callable[[float, float], int]) -> float:
@@ -128,6 +138,14 @@ def _other(matrix: Tensor, factor: float, count: Callable[[float, float], int]) 
 COUNTS: dict[str, Callable[[Tensor, float], float]] = {
     "when the second largest eigenvalue is taken with its sign, and not by its absolute value": partial(
         needed, second=_signed
+    ),
+    "when the largest absolute value is taken, which is always 1": partial(
+        needed, second=lambda v: v.abs().max().item() if len(v) > 1 else 0.0
+    ),
+    "when a ρ that is nearly 1 is not taken for 1": partial(_not_rounded, above=1e-12),
+    "when a ρ that is nearly 0 is not taken for 0": partial(_not_rounded, below=1e-12),
+    "when a ρ that is nearly 1 or nearly 0 is taken as it is": partial(
+        _not_rounded, above=1e-12, below=1e-12
     ),
     "when the smallest absolute value is taken": lambda m, f: needed(m, f, lambda v: v.abs().min().item()),
     "when the number is rounded down": partial(
@@ -151,6 +169,9 @@ def _random_matrix(ranks: int) -> Tensor:
 
 def matrices() -> dict[str, tuple[Tensor, float]]:
     two = torch.tensor([[0.2, 0.8], [0.8, 0.2]], dtype=torch.float64)
+    hardly, almost = (
+        torch.tensor([[a, 1 - a], [1 - a, a]], dtype=torch.float64) for a in (0.99999975, 0.50000025)
+    )
     apart = torch.block_diag(*[torch.full((2, 2), 0.5, dtype=torch.float64)] * 2)
     return {
         "a ring of 8 ranks": (ring(8), 0.01),
@@ -159,6 +180,8 @@ def matrices() -> dict[str, tuple[Tensor, float]]:
         "2 ranks that almost change places": (two, 0.05),
         "a ring of 4 ranks without their own tensor": (weighted(4, 0, 1 / 2, 1 / 2), 0.1),
         "two pairs that never meet": (apart, 0.1),
+        "2 ranks that hardly mix, ρ is 0.9999995": (hardly, 0.1),
+        "2 ranks that are almost equal at once, ρ is 0.0000005": (almost, 1e-9),
         "all ranks average with all": (ring(3), 0.001),
         "nothing is asked": (ring(6), 1.0),
         "1 rank": (ring(1), 0.5),

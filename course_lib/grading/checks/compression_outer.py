@@ -106,6 +106,8 @@ def outer_steps(
     from_mean: bool = False,
     lr: float | None = None,
     dampened: bool = False,
+    divide: bool = True,
+    not_copied: bool = False,
 ) -> list[Tensor]:
     """By rank the parameters after each outer step, (steps, numbers); the settings make single mistakes of it."""
     p, lr, mu = case.ranks, case.lr if lr is None else lr, case.momentum if momentum is None else momentum
@@ -115,7 +117,8 @@ def outer_steps(
     after = []
     for by_rank in moved:
         now = [x + move.double() for x, move in zip(now, by_rank, strict=True)]
-        average = sum(now) / p
+        average = sum(now) / (p if divide else 1)
+        theta = now if not_copied else theta
         for r in range(p):
             g = sign * (theta[r] - (now[r] if own else average))
             g = g * (1 if mean else p)
@@ -133,6 +136,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "when the momentum is not Nesterov's: θ − lr · m": {"nesterov": False},
     "when the sign of g is wrong: the mean minus θ": {"sign": -1.0},
     "when the changes of the ranks are added up, and not averaged": {"mean": False},
+    "when the sum of the ranks' parameters is not divided by their number": {"divide": False},
+    "when θ is not a copy, and the inner steps change it": {"not_copied": True},
     "when each rank uses its own change": {"own": True},
     "when θ stays at the parameters of the beginning": {"anchor": "start"},
     "when θ of the next step is the mean of the ranks, and not the result of the outer step": {

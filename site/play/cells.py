@@ -144,6 +144,8 @@ def _imports(needed: dict[str, tuple[str, str]]) -> str:
 
 
 def _shown(outputs: list) -> str:
-    return "".join(
-        output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
-    ).strip()
+    """The outputs as text; of the explorer its still picture, behind which a notebook keeps nothing of the live one."""
+    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
+    if outputs and "explorer-still" in outputs[0].get("data", {}).get("text/html", ""):
+        texts = texts[:1]
+    return "".join(texts).strip()

@@ -139,6 +139,13 @@ def test_cells_share_their_names_and_show_the_last_value():
     assert Chapter().run("a", print)["error"]  # another chapter knows nothing of it
 
 
+def test_the_explorer_is_a_page_inside_of_the_page():
+    found = Chapter().run("from simulator.explorer import explore\nexplore('zb-v', 4, 8)", print)
+    assert found["text"].startswith("Timeline of zb-v on 4 ranks: 25.5 long")
+    assert found["html"].startswith("<iframe")
+    assert "srcdoc=" in found["html"]
+
+
 def test_every_action_is_drawn_where_the_engine_puts_it():
     execution = simulate(make_schedule("zb-h1", 4, 8), 1, 1, 1, transfer=0.25)
     svg = plot_timeline(execution, unit="units").svg

@@ -117,6 +117,10 @@ def test_a_changed_cell(opened):
         "matplotlib is not on this page, which has only the simulator"
     )
 
+    run(second, "from simulator.explorer import explore\nexplore('zb-v', 4, 8)")
+    makespan = second.frame_locator("iframe").locator("[data-number='makespan']")
+    expect(makespan).to_contain_text(f"{simulate(make_schedule('zb-v', 4, 8), 0.5, 0.5, 0.5).makespan:g}")
+
     second.locator(".reset").click()
     expect(second.locator("textarea")).to_have_value(chapters()[2].cells[2].source)
     expect(second.locator(".reset")).to_be_disabled()

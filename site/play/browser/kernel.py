@@ -73,7 +73,7 @@ def shown(value: Any) -> tuple[str, str]:
     if svg := getattr(value, "svg", ""):  # a Picture: in the page itself it follows the page's theme
         return repr(value), svg
     if callable(iframe := getattr(value, "iframe", None)):  # the explorer, as a page of its own
-        return "The explorer, as a page inside of this one.", iframe()
+        return value.still()["text/plain"], iframe()
     if callable(bundle := getattr(value, "_repr_mimebundle_", None)):
         faces = bundle()
         return faces.get("text/plain", ""), faces.get("text/html", "")

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.explorer.calculator import MemoryQuestion
-from simulator.explorer.own import Own
+from simulator.explorer.measured import Measured
+from simulator.explorer.own import Own, schedule_of
 from simulator.explorer.question import OWN, Question
 from simulator.explorer.views import Explorer, MemoryExplorer
+from simulator.ledgers.timeline import Timeline
 from simulator.pipeline.actions import Schedule
 
 __all__ = ["Explorer", "MemoryExplorer", "MemoryQuestion", "Question", "explore", "explore_memory"]
@@ -21,6 +23,7 @@ def explore(
     ranks: int = 4,
     microbatches: int = 8,
     challenge: dict[str, float] | None = None,
+    measured: Timeline | None = None,
     **values: Any,
 ) -> Explorer:
     """Show a pipeline schedule that can be changed: its timeline, its memory, and the reason for every bubble.
@@ -39,6 +42,9 @@ def explore(
             again whenever a slider changes the ranks or the microbatches. A ``Schedule`` may stand there, too.
         challenge: a task, ``{"makespan": 28, "bytes": 4e9}``: the reader must find a step that is at most that long
             and keeps at most that many bytes on each rank, and guesses the makespan before it is shown.
+        measured: the timeline of one step that really ran under this schedule, such as ``gather_timeline`` returns. It
+            is drawn below the prediction, which then begins with its times: the medians of F, B and W, and the fastest
+            message, unless ``values`` say otherwise.
         values: the other parts of a ``Question``: ``chunks``, ``forward``, ``transfer``, ``speeds``, ``saved`` …
 
     Raises:
@@ -48,7 +54,10 @@ def explore(
     if isinstance(own, Schedule):
         ranks, microbatches = own.ranks, own.microbatches
     given = {"schedule": OWN if own else schedule, "ranks": ranks, "microbatches": microbatches}
-    return Explorer(Question.of(given | values), own, challenge)
+    if measured is None:
+        return Explorer(Question.of(given | values), own, challenge)
+    found = Measured.of(measured, schedule_of(Question.of(given | values), own))
+    return Explorer(Question.of(given | found.times() | values), own, challenge, found)
 
 
 def explore_memory(model: str = "llama-3-8b", gpu: str = "h100", **values: Any) -> MemoryExplorer:

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.explorer.bundle import standalone
 from simulator.explorer.calculator import CHOICES, MemoryQuestion, calculate
+from simulator.explorer.measured import Measured
 from simulator.explorer.own import Own, lists_of, schedule_of
 from simulator.explorer.question import OWN, Question
 from simulator.inputs.checks import at_least, positive
@@ -61,10 +62,14 @@ class View(ABC):
 
 
 class Explorer(View):
-    """A pipeline schedule; ``own`` is one that a reader has written, ``challenge`` a task."""
+    """A pipeline schedule; ``own`` is one that a reader has written, ``challenge`` a task, ``measured`` a real step."""
 
     def __init__(
-        self, question: Question, own: Own | None = None, challenge: dict[str, float] | None = None
+        self,
+        question: Question,
+        own: Own | None = None,
+        challenge: dict[str, float] | None = None,
+        measured: Measured | None = None,
     ) -> None:
         schedule_of(question, own)  # refuses what cannot be shown
         if challenge is not None:
@@ -73,13 +78,14 @@ class Explorer(View):
                     f"a challenge must have a makespan and bytes, not {', '.join(challenge) or 'nothing'}"
                 )
             positive(**challenge)
-        self.question, self.own, self.challenge = question, own, challenge
+            if measured is not None:
+                raise ValueError("a challenge must have no measured step: it would give the answer away")
+        self.question, self.own, self.challenge, self.measured = question, own, challenge, measured
 
     def html(self) -> str:
         """The page: one HTML file that computes in the browser."""
         own = lists_of(schedule_of(self.question, self.own)) if self.question.schedule == OWN else None
-        given = {"question": self.question.as_dict(), "own": own, "challenge": self.challenge}
-        return standalone("main", given, "Pipeline explorer")
+        return standalone("main", self._given(own), "Pipeline explorer")
 
     def execution(self) -> Execution:
         """What is shown first, as the simulator's own timeline."""
@@ -90,12 +96,16 @@ class Explorer(View):
         """The live view alone, as an anywidget."""
         from simulator.explorer.widget import new_widget, reply_to
 
-        given = {
+        return new_widget("main", self._given(self.own is not None), partial(reply_to, own=self.own))
+
+    def _given(self, own: dict[str, Any] | bool | None) -> dict[str, Any]:
+        measured = None if self.measured is None else self.measured.as_dict()
+        return {
             "question": self.question.as_dict(),
-            "own": self.own is not None,
+            "own": own,
             "challenge": self.challenge,
+            "measured": measured,
         }
-        return new_widget("main", given, partial(reply_to, own=self.own))
 
     def still(self) -> dict[str, str]:
         """A picture, or a sentence where there is too much to draw."""
@@ -108,7 +118,11 @@ class Explorer(View):
             return {"text/plain": text, "text/html": f'<p class="explorer-still">{escape(text)}</p>'}
         from simulator.plots import plot_timeline
 
-        return _marked(plot_timeline(execution))
+        if self.measured is None:
+            return _marked(plot_timeline(execution))
+        return _marked(
+            plot_timeline(self.measured.timeline(), over=[execution], titles=[execution.schedule.name])
+        )
 
 
 class MemoryExplorer(View):

@@ -6,6 +6,7 @@ from playwright.sync_api import Frame, Locator, Page
 
 from simulator.explorer import Explorer
 from simulator.explorer.question import Question
+from simulator.pipeline.execution import Execution
 from simulator.plots.timeline import COLOURS, IDLE
 
 KINDS = {"F": "forward", "B": "backward", "BW": "backward", "W": "weight gradients"}
@@ -30,9 +31,13 @@ def wait_until_drawn(view: Page | Frame, question: Question, schedule: str | Non
     return view.locator("canvas.timeline").first
 
 
-def wrong_boxes(canvas: Locator, question: Question) -> list[str]:
-    """Actions and gaps whose place does not show their colour: a sentence for each. Schedules of one chunk a rank."""
-    execution, frame = Explorer(question).execution(), canvas.evaluate(FRAME)
+def wrong_boxes(canvas: Locator, question: Question, measured: Execution | None = None) -> list[str]:
+    """Actions and gaps whose place does not show their colour: a sentence for each. Schedules of one chunk a rank.
+
+    With a measured step, it is looked for in the lower halves of the rows.
+    """
+    execution, frame = measured or Explorer(question).execution(), canvas.evaluate(FRAME)
+    top = frame["row"] // 2 - 1 if measured else 0
     pixels_a_unit = (frame["right"] - frame["left"]) / (frame["to"] - frame["from"])
     sides = []  # what, its rank, where, its colour
     for rank, actions in enumerate(execution.schedule.actions):
@@ -40,9 +45,10 @@ def wrong_boxes(canvas: Locator, question: Question) -> list[str]:
             sides.append((f"{action}", rank, start, end, COLOURS[KINDS[action.kind]][0]))
     for rank, start, end, cause in execution.idle_gaps():
         sides.append((f"gap, since {cause}", rank, start, end, IDLE))
+    sides = [side for side in sides if (side[3] - side[2]) * pixels_a_unit > 6]  # wide enough for both points
     points = []
     for _, rank, start, end, _ in sides:
-        y = rank * frame["row"] + 3  # above the number
+        y = rank * frame["row"] + top + 3  # above the number
         for inside in (start + 2.5 / pixels_a_unit, end - 2.5 / pixels_a_unit):
             points.append([frame["left"] + (inside - frame["from"]) * pixels_a_unit, y])
     found = canvas.evaluate(PIXELS, points)

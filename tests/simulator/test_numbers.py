@@ -527,6 +527,7 @@ ELSEWHERE = {
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
     "Explorer": "of a challenge; tests/simulator/explorer/test_explorer.py tries wrong ones",
+    "Measured": "of a recorded Timeline, which checks its numbers; tests/simulator/explorer/test_measured.py",
     "MemoryQuestion": "counts for Plan and ModelShape; tests/simulator/explorer/test_calculator.py tries wrong ones",
     "formulas, Term": "of bytes that plan_memory has computed",
     "largest_micro_batch, changes_that_fit": "a device's memory, which Hardware has checked",

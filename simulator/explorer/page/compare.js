@@ -4,6 +4,7 @@ import { CHUNKS } from "./schedules.js";
 import { connect } from "./gestures.js";
 import { h } from "./dom.js";
 import { human, percent, short } from "./scale.js";
+import { endOf } from "./measured.js";
 import { makeDrawing } from "./drawing.js";
 import { summaryOf } from "./summary.js";
 
@@ -38,14 +39,14 @@ export function makeComparison(current) {
       place.hidden = ownTitle.hidden = true;
       place.replaceChildren();
       said.textContent = "";
-      current.change({ longest: null, most: null, from: 0, to: current.state.summary.end || 1 });
+      current.change({ longest: null, most: null, from: 0, to: endOf(current.state) || 1 });
     },
     /** After the current drawing has changed: one scale for both, and what differs. */
     update(question) {
       if (!kept) return;
       ownTitle.textContent = `Now: ${inWords(question)}`;
       const now = current.state.summary, then = kept.state.summary;
-      const shared = { longest: Math.max(now.end, then.end), most: Math.max(now.heaviest.peak, then.heaviest.peak) };
+      const shared = { longest: Math.max(endOf(current.state), endOf(kept.state)), most: Math.max(now.heaviest.peak, then.heaviest.peak) };
       for (const drawing of [current, kept]) drawing.change(shared);
       together(0, shared.longest || 1);
       said.textContent = compared(now, then, before.schedule);

@@ -7,6 +7,7 @@ import { explainAction, explainGap } from "./sentences.js";
 import { h } from "./dom.js";
 import { human, percent, short } from "./scale.js";
 import { paletteOf } from "./palette.js";
+import { endOf, explainMeasured, explainMeasuredGap } from "./measured.js";
 import { heldAt, summaryOf } from "./summary.js";
 import { stopAt } from "./stops.js";
 import { W } from "./schedules.js";
@@ -23,7 +24,7 @@ export function makeDrawing() {
   const legend = h("ul", { class: "legend" });
   const element = h("div", { class: "drawing" }, numbers,
     h("h4", {}, "Who does what"), legend, timeline, said, h("h4", {}, "Bytes alive"), bytes);
-  const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, capacity: null, longest: null, most: null };
+  const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, beside: true, capacity: null, longest: null, most: null };
   let frame = null, queued = false, path = null;
 
   const draw = () => {
@@ -32,7 +33,7 @@ export function makeDrawing() {
     if (!run || !width) return;
     const palette = paletteOf(element), view = { ...state, end: summary.end };
     if (state.path && !path) path = criticalPath(run);
-    frame = drawTimeline(timeline, run, palette, width, { ...view, marked: state.path ? path : null });
+    frame = drawTimeline(timeline, run, palette, width, { ...view, marked: state.path ? path : null, real: measuredIn(state) });
     const below = drawBytes(bytes, run, summary, palette, width, view);
     describe(timeline, frame);
     describe(bytes, below);
@@ -47,7 +48,9 @@ export function makeDrawing() {
   const sayWhatIsChosen = () => {
     const { run, chosen } = state;
     if (!chosen) return say(state.head === null ? "Point at an action or a gap, or choose one with the arrow keys." : holders(state));
-    say(chosen.gap ? explainGap(run, chosen.gap) : explainAction(run, chosen.at));
+    if (chosen.real) return say(explainMeasuredGap(run, chosen.gap));
+    const also = measuredIn(state) && !chosen.gap ? ` ${explainMeasured(run, chosen.at)}` : "";
+    say((chosen.gap ? explainGap(run, chosen.gap) : explainAction(run, chosen.at)) + also);
   };
 
   new ResizeObserver(redraw).observe(element);
@@ -57,7 +60,7 @@ export function makeDrawing() {
     show(run) {
       path = null;
       Object.assign(state, { run, summary: summaryOf(run), chosen: null, head: null });
-      Object.assign(state, { from: 0, to: state.summary.end || 1 });
+      Object.assign(state, { from: 0, to: endOf(state) || 1 });
       numbers.replaceChildren(...numbersOf(run, state.summary));
       legend.replaceChildren(...legendOf(run));
       bytes.setAttribute("aria-label", bytesInWords(run, state.summary));
@@ -74,10 +77,23 @@ export function makeDrawing() {
     stopBelow(event) {
       const box = timeline.getBoundingClientRect(), y = event.clientY - box.top;
       const point = frame && pointAt(frame, event.clientX - box.left, y);
-      return point && stopAt(state.run, point.rank, point.time, (y / frame.row) % 1 > 0.5);
+      return point && stopIn(state, point, (y / frame.row) % 1);
     },
     timeAt: (event) => frame.time.invert(event.clientX - timeline.getBoundingClientRect().left),
   };
+}
+
+/** The measured run, where there is one and the reader has not hidden it. */
+const measuredIn = ({ run, beside }) => (beside && run.measured) || null;
+
+/** What lies at a rank and a time; height: how far down in the rank's row, from 0 to 1. A measured row is the lower half. */
+function stopIn(state, { rank, time }, height) {
+  const { run } = state, real = measuredIn(state);
+  if (!real) return stopAt(run, rank, time, height > 0.5);
+  if (height < 0.5) return stopAt(run, rank, time, height > 0.25);
+  const stop = stopAt(real, rank, time, height > 0.75);
+  if (!stop || stop.gap) return stop && { ...stop, real: true };
+  return { rank, start: run.start[stop.at], end: run.end[stop.at], at: stop.at };
 }
 
 /** Where things are drawn, for whoever reads the drawing back: tests, and scripts of a page. */
@@ -102,7 +118,7 @@ function legendOf(run) {
   if (split) entries.push(["weights", "W, its part for the weights"]);
   entries.push(["idle", "idle"]);
   const items = entries.map(([name, text]) => h("li", {}, h("span", { class: `swatch ${name}` }), text));
-  const more = [run.chunks > 1 && "paler: a later chunk", run.paired.includes(1) && "half a row each: at once"].filter(Boolean);
+  const more = [run.measured && "upper row of a rank: predicted", run.measured && "lower row: measured", run.chunks > 1 && "paler: a later chunk", run.paired.includes(1) && "half a row each: at once"].filter(Boolean);
   return [...items, ...more.map((text) => h("li", {}, text))];
 }
 

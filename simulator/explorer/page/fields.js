@@ -2,6 +2,7 @@
 
 import { CHUNKS, OWN } from "./schedules.js";
 
+const TIMES = ["forward", "backward_input", "backward_weight", "transfer", "together"];
 const GROUPS = [
   ["Pipeline", ["schedule", "ranks", "microbatches", "chunks"]],
   ["Time of one microbatch on a rank", ["forward", "backward_input", "backward_weight", "transfer", "together", "speeds"]],
@@ -28,13 +29,21 @@ const FIELDS = {
   checkpoint: { kind: "amount", label: "part that a stage's input takes", slider: [0, 1, 0.05] },
 };
 
-/** The form of a pipeline; own: is there a schedule of the reader's? */
-export function pipelineForm(own) {
+/** The form of a pipeline that begins with a question; own: is there a schedule of the reader's? */
+export function pipelineForm(own, question) {
   const options = [...FIELDS.schedule.options, ...(own ? [OWN] : [])];
   const fields = { ...FIELDS, schedule: { ...FIELDS.schedule, options } };
+  for (const name of TIMES) fields[name] = { ...fields[name], slider: around(question[name], fields[name].slider) };
   // Another schedule has chunks of its own.
   const settle = (question, name) => (name === "schedule" ? { ...question, chunks: null } : question);
   return { title: "What is drawn", groups: GROUPS, fields, isIdle, settle };
+}
+
+/** A slider's range for times of any unit: it goes to twice the first value, where that is far from the usual range. */
+function around(value, [from, to, step]) {
+  if (!value || (value >= step && value <= to)) return [from, to, step];
+  const wide = Number((2 * value).toPrecision(1));
+  return [0, wide, wide / 100];
 }
 
 /** Fields that change nothing in this question are pale. */

@@ -1,5 +1,6 @@
 // Keys, pointer and play head of a drawing.
 
+import { endOf } from "./measured.js";
 import { stopBeside, stopsOf } from "./stops.js";
 
 const WHOLE_STEP = 12000; // milliseconds in which the play head crosses the step
@@ -9,7 +10,7 @@ export function connect(drawing, onPlaying = () => {}) {
   const { state, timeline } = drawing;
   let playing = 0, dragged = null;
 
-  const longest = () => state.longest || state.summary.end || 1;
+  const longest = () => state.longest || endOf(state) || 1;
   const look = (from, to) => {
     const end = longest(), size = Math.min(end, Math.max(to - from, end / 5000));
     const start = Math.max(0, Math.min(from, end - size));

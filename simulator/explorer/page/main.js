@@ -7,13 +7,13 @@ import { startView } from "./view.js";
 
 /** anywidget calls this for every place in which the widget is shown. */
 export function render({ model, el }) {
-  const { question, own, challenge } = model.get("given");
+  const { question, own, challenge, measured } = model.get("given");
   // The page draws at once what it can compute, and Python confirms it; only Python can run the reader's own code.
   const atOnce = (asked) => (asked.schedule === OWN ? undefined : answer(asked));
-  return startView(el, question, { ...kernelSource(model, atOnce), own }, challenge);
+  return startView(el, question, { ...kernelSource(model, atOnce), own }, challenge, measured);
 }
 
-/** The standalone page calls this once; own: the schedule that a reader has written, or null; challenge: a task. */
-export function start(el, { question, own, challenge }) {
-  return startView(el, question, pageSource(own), challenge);
+/** The standalone page calls this once; own: the schedule that a reader has written, or null; challenge: a task; measured: a step. */
+export function start(el, { question, own, challenge, measured }) {
+  return startView(el, question, pageSource(own), challenge, measured);
 }

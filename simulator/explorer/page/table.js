@@ -2,6 +2,7 @@
 
 import { allGaps, stopsOf } from "./stops.js";
 import { causeOf, nameOf } from "./causes.js";
+import { besideRows } from "./measured.js";
 import { human, percent, short } from "./scale.js";
 import { h } from "./dom.js";
 import { explainAction, explainGap } from "./sentences.js";
@@ -24,7 +25,8 @@ export function makeTables() {
       fill();
       inside.querySelector("select").focus();
     };
-    inside.replaceChildren(ranksTable(run, summary), h("p", {}, "Actions and gaps of ", select), actionsTable(run, rank));
+    const beside = run.measured ? [table("Measured beside predicted", ...besideRows(run, summary))] : [];
+    inside.replaceChildren(ranksTable(run, summary), ...beside, h("p", {}, "Actions and gaps of ", select), actionsTable(run, rank));
   };
   element.ontoggle = fill;
   return { element, show(run, summary) { shown = { run, summary }; fill(); } };

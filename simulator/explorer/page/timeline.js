@@ -6,27 +6,44 @@ import { inkOn } from "./palette.js";
 import { rankAt } from "./causes.js";
 
 const ROOM = { room: 420, least: 5, most: 28 };
+const ROOM_FOR_TWO = { room: 620, least: 10, most: 46 };
 
 /**
- * Draw a run into a canvas of that width, for the times from..to. marked: places on the critical path, in order;
- * chosen: {rank, start, end} of the action or gap in focus; head: the time of the play head. Returns the frame.
+ * Draw a run into a canvas of that width, for the times from..to. real: the measured run, which gets the lower half of
+ * each row, or null; end: of the run; marked: places on the critical path, in order; chosen: {rank, start, end} of the
+ * action or gap in focus; head: the time of the play head. Returns the frame.
  */
-export function drawTimeline(canvas, run, palette, width, { from, to, marked, chosen, head, end }) {
-  const frame = frameOf(run.ranks, width, ROOM, [from, to]), pen = prepare(canvas, width, frame.height);
+export function drawTimeline(canvas, run, palette, width, { from, to, marked, chosen, head, end, real = null }) {
+  const room = real ? ROOM_FOR_TWO : ROOM, frame = frameOf(run.ranks, width, room, [from, to]);
+  const pen = prepare(canvas, width, frame.height);
+  const tall = real ? Math.floor(frame.row / 2) - 2 : Math.max(1, frame.row - 2);
+  const band = { ...frame, top: 1, tall }, lower = { ...frame, top: tall + 2, tall };
   clipped(pen, frame, () => {
-    pen.fillStyle = palette.idle;
-    for (let rank = 0; rank < run.ranks; rank++) {
-      const x = frame.time(0);
-      pen.fillRect(x, rank * frame.row + 1, frame.time(end) - x, Math.max(1, frame.row - 2));
+    drawIdle(pen, band, palette, end);
+    drawBoxes(pen, run, band, palette);
+    if (real) {
+      drawIdle(pen, lower, palette, real.summary.end);
+      drawBoxes(pen, real, lower, palette);
     }
-    drawBoxes(pen, run, frame, palette);
-    if (marked) drawPath(pen, run, frame, palette, marked);
-    if (chosen) outline(pen, frame, palette.accent, chosen.rank, chosen.start, chosen.end, 3);
+    if (marked) drawPath(pen, run, band, palette, marked);
+    if (chosen) outline(pen, chosen.real ? lower : band, palette.accent, chosen.rank, chosen.start, chosen.end, 3);
+    if (chosen && real && chosen.at !== undefined) {
+      outline(pen, lower, palette.accent, chosen.rank, real.start[chosen.at], real.end[chosen.at], 3);
+    }
     drawHead(pen, frame, palette, head);
   });
   writeRanks(pen, frame, palette);
   writeTimes(pen, frame, palette);
   return frame;
+}
+
+/** The ground of the rows: what stays of it is idle time. */
+function drawIdle(pen, frame, palette, end) {
+  const x = frame.time(0);
+  pen.fillStyle = palette.idle;
+  for (let rank = 0; rank < frame.ranks; rank++) {
+    pen.fillRect(x, rank * frame.row + frame.top, frame.time(end) - x, frame.tall);
+  }
 }
 
 /** The boxes, colour by colour: changing the colour of a pen costs more than a box. */
@@ -39,7 +56,7 @@ function drawBoxes(pen, run, frame, palette) {
       boxes.get(colour).push(at);
     }
   }
-  const numbers = frame.row >= 13;
+  const numbers = frame.tall >= 11;
   for (const [colour, places] of boxes) {
     pen.fillStyle = colour;
     for (const at of places) {
@@ -59,7 +76,7 @@ function drawBoxes(pen, run, frame, palette) {
 /** Two actions that run together share their row: the forward above, the backward below. */
 function boxOf(run, at, frame) {
   const x = frame.time(run.start[at]), w = frame.time(run.end[at]) - x;
-  const top = rankAt(run, at) * frame.row + 1, tall = Math.max(1, frame.row - 2);
+  const top = rankAt(run, at) * frame.row + frame.top, tall = frame.tall;
   if (run.paired[at]) return { x, y: top, w, tall: tall / 2 };
   if (at > 0 && run.paired[at - 1]) return { x, y: top + tall / 2, w, tall: tall / 2 };
   return { x, y: top, w, tall };
@@ -74,8 +91,9 @@ function drawPath(pen, run, frame, palette, marked) {
     pen.strokeStyle = palette.ink;
     pen.lineWidth = 2;
     pen.beginPath();
-    pen.moveTo(frame.time(run.end[node.at]), (rank + 0.5) * frame.row);
-    pen.lineTo(frame.time(run.start[next.at]), (rankAt(run, next.at) + 0.5) * frame.row);
+    const middle = frame.top + frame.tall / 2;
+    pen.moveTo(frame.time(run.end[node.at]), rank * frame.row + middle);
+    pen.lineTo(frame.time(run.start[next.at]), rankAt(run, next.at) * frame.row + middle);
     pen.stroke();
     pen.lineWidth = 1;
   });
@@ -85,7 +103,7 @@ function outline(pen, frame, colour, rank, start, end, line) {
   const x = frame.time(start);
   pen.strokeStyle = colour;
   pen.lineWidth = frame.row < 10 ? 1 : line;
-  pen.strokeRect(x, rank * frame.row + 1, frame.time(end) - x, Math.max(1, frame.row - 2));
+  pen.strokeRect(x, rank * frame.row + frame.top, frame.time(end) - x, frame.tall);
   pen.lineWidth = 1;
 }
 

@@ -7,21 +7,27 @@ import { h } from "./dom.js";
 import { makeComparison, makeOverview } from "./compare.js";
 import { makeControls } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
+import { makeBeside, withMeasured } from "./measured.js";
 import { makeTables } from "./table.js";
 import { newestFirst } from "./sources.js";
 import { pipelineForm } from "./fields.js";
 
-/** Show a question and whatever the reader makes of it; goal: {makespan, bytes} of a challenge, or null. Returns the function that takes the view away. */
-export function startView(root, question, source, goal = null) {
+/**
+ * Show a question and whatever the reader makes of it; goal: {makespan, bytes} of a challenge, or null; measured: when
+ * each action of a schedule really ran, or null. Returns the function that takes the view away.
+ */
+export function startView(root, question, source, goal = null, measured = null) {
   const drawing = makeDrawing(), tables = makeTables(), comparison = makeComparison(drawing);
-  const challenge = goal && makeChallenge(goal, drawing);
+  const challenge = goal && makeChallenge(goal, drawing), beside = measured && makeBeside(drawing, measured);
   const overview = makeOverview(source, (schedule) => controls.change("schedule", schedule));
   let lastChanged = "schedule", controls = null, latest = null;
   const ask = newestFirst(source,
-    (run, asked) => {
+    (found, asked) => {
+      const run = withMeasured(found, measured);
       controls.complain();
       drawing.element.classList.remove("outdated");
       drawing.show(run);
+      beside?.show(drawing.state);
       latest = asked;
       comparison.update(asked);
       tables.show(run, drawing.state.summary);
@@ -32,18 +38,19 @@ export function startView(root, question, source, goal = null) {
       drawing.element.classList.add("outdated");
     },
     (asked) => (drawing.element.dataset.confirmed = JSON.stringify(asked)));
-  controls = makeControls(pipelineForm(source.own), question, (changed, name) => {
+  controls = makeControls(pipelineForm(source.own, question), question, (changed, name) => {
     lastChanged = name;
     challenge?.cover();
     ask(changed);
   });
   const buttons = makeButtons(drawing, comparison, () => controls.question);
+  if (beside) buttons.append(beside.button);
   if (challenge) {
     controls.lock(FREE);
     challenge.cover();
   }
   const both = h("div", { class: "both" }, h("div", {}, comparison.ownTitle, drawing.element), comparison.place);
-  const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, comparison.said, both, ...(challenge ? [] : [overview.element, tables.element]));
+  const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, ...(beside ? [beside.said] : []), comparison.said, both, ...(challenge ? [] : [overview.element, tables.element]));
   const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
   root.append(view);
   // What is shown now, for whoever reads the drawing back: tests, and scripts of a page.

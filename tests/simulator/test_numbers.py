@@ -536,6 +536,7 @@ ELSEWHERE = {
     "plot_layer_split": "shares by name, tried in test_split_timeline.py",
     "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
     "Shares": "an answer of deal_shares, which checks the numbers",
+    "row_name, shade, sentence": "words and colours of a drawing, whose numbers were checked before",
     "plot_states, Arrow": "places in a drawing, which are only drawn",
     "GoodputRun": "an answer of simulate_run",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",

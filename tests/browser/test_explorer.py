@@ -248,6 +248,9 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
     expect(page.locator(f"{PANEL} .explorer-still:visible")).to_have_count(0, timeout=60_000)
     pipeline, calculator = (page.locator(f"{PANEL} .explorer").nth(k) for k in (0, 1))
+    ids = page.locator(f"{PANEL} .explorer [id]").evaluate_all("found => found.map(one => one.id)")
+    assert len(ids) > 40
+    assert len(set(ids)) == len(ids)  # a label finds the field of its own view
     slider = pipeline.get_by_label("microbatches, slider")
     slider.press("ArrowRight")
     question = replace(question, microbatches=9)

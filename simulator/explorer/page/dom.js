@@ -11,7 +11,5 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-let made = 0;
-
-/** A name that no other element of the page has. */
-export const newId = (name) => `explorer-${name}-${++made}`;
+/** A name that no other element of the page has. Each view of a notebook loads this file anew, so counting is not enough. */
+export const newId = (name) => `explorer-${name}-${Math.random().toString(36).slice(2)}`;

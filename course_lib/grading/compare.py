@@ -134,9 +134,11 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
     norm = float((b * b).sum())
     ratio = float((a * b).sum()) / norm if norm > 0 else 0.0
     if a.ndim == 0:
-        digits = 3 if f"{ratio:.3g}" != "1" else 5  # "1 times" would say that nothing is wrong
+        # So many digits that the two differ: "1 times" would say that nothing is wrong.
+        digits = next((d for d in (3, 5, 8, 12) if f"{ratio:.{d}g}" != "1"), 17)
         times = f" ({ratio:.{digits}g} times)" if ratio else ""
-        return f"is {float(a):.6g}, expected {float(b):.6g}{times}"
+        shown = next((d for d in (6, 9, 12) if f"{float(a):.{d}g}" != f"{float(b):.{d}g}"), 17)
+        return f"is {float(a):.{shown}g}, expected {float(b):.{shown}g}{times}"
     place = tuple(int(index) for index in np.argwhere(~near)[0])
     first = f"(first difference at {list(place)}: got {a[place]:.6g}, expected {b[place]:.6g})"
     if not a.any():

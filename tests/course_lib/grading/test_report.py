@@ -296,6 +296,10 @@ def test_difference_of_scalars_lists_and_tensors():
     assert difference([torch.ones(2), torch.zeros(2)], [[1, 1], [0, 0]], 1e-6) is None
     assert difference(torch.tensor(1, dtype=torch.bfloat16), 1.0, 1e-6) is None
     assert difference(3, 4, 1e-6) == "is 3, expected 4 (0.75 times)"
+    close = difference(1501380.5, 1501375.5, 1e-6)
+    assert close == "is 1501380.5, expected 1501375.5 (1.0000033 times)", (
+        "digits enough to see that they differ"
+    )
     assert difference([Fraction(1, 3)], [1 / 3], 1e-9) is None
 
 

@@ -2,6 +2,7 @@
 # make exercises  regenerate exercises/               make notebooks  execute every notebook again
 # make lint       ruff on code and notebooks          make bench      the benchmarks
 # make setup      only the environment in .venv       make clean      remove it
+# make site       the course as web pages             make site-test  every page of them, in a browser
 
 PYTHON ?= python3
 # One more than the two cores of a small machine: a test often waits, for ranks or for a browser. What runs on one
@@ -18,7 +19,7 @@ export OMP_WAIT_POLICY = PASSIVE
 # Tests run side by side: each computes in one thread.
 test: export OMP_NUM_THREADS = 1
 
-.PHONY: lab test setup exercises notebooks lint bench clean
+.PHONY: lab test setup exercises notebooks lint bench site site-test clean
 
 setup: .venv/.installed
 
@@ -53,6 +54,16 @@ lint: setup
 bench: setup
 	for name in $(filter-out benchmarks/paired.py benchmarks/slow_network.py, $(wildcard benchmarks/*.py)); do \
 		echo "== $$name"; $(BIN)/python $$name || exit 1; done
+
+site: .venv/.installed-site
+	$(BIN)/python site/build.py
+
+.venv/.installed-site: .venv/.installed
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[site]'
+	@touch $@
+
+site-test: setup
+	BUILT_SITE=build/site $(BIN)/python -m pytest tests/site
 
 clean:
 	rm -rf .venv build dist runs .pytest_cache .ruff_cache .hypothesis

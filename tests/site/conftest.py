@@ -13,9 +13,9 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("site", "tests/site", "tests/b
 @pytest.fixture(scope="session")
 def site():
     """The folder of the built site, which ``make site-test`` names. Other runs of the suite build none."""
-    if not os.environ.get("SITE"):
+    if not os.environ.get("BUILT_SITE"):
         pytest.skip("tests of the built site: make site, then make site-test")
-    folder = ROOT / os.environ["SITE"]
+    folder = ROOT / os.environ["BUILT_SITE"]
     if not (folder / "index.html").exists():
         pytest.fail(f"there is no site in {folder}: make site builds it")
     return folder

@@ -1,0 +1,59 @@
+"""Build the site: ``make site``, or ``python site/build.py --out FOLDER``. Nothing of the course is executed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from gather import gather
+from npm import npm_package
+
+from simulator.explorer import explore, explore_memory
+
+HERE = Path(__file__).parent
+BUILD = HERE.parent / "build"
+MATHJAX = "3.2.2"
+
+
+def build(out: Path) -> None:
+    """Write the whole site into a folder.
+
+    Raises:
+        RuntimeError: Sphinx has found something wrong, or a tool is missing.
+    """
+    pages, static = BUILD / "site-pages", BUILD / "site-static"
+    gather(pages)
+    shutil.rmtree(static, ignore_errors=True)
+    (static / "mathjax").mkdir(parents=True)
+    shutil.copy(npm_package("mathjax", MATHJAX) / "es5" / "tex-svg.js", static / "mathjax")
+    shutil.copy(npm_package("mathjax", MATHJAX) / "LICENSE", static / "mathjax")
+    explorer = static / "explorer"
+    explorer.mkdir()
+    explore("zb-h1", ranks=4, microbatches=8, transfer=0.2).save(explorer / "pipeline.html")
+    explore_memory("llama-3-70b", "h100", dp=8, tp=8, zero=1).save(explorer / "memory.html")
+    options = ["--builder", "html", "--conf-dir", HERE, "--doctree-dir", BUILD / "site-doctrees"]
+    options += ["--fail-on-warning", "--keep-going", "--quiet", "--jobs", "auto"]
+    environment = os.environ | {"SITE_STATIC": str(static)}
+    if subprocess.run([sys.executable, "-m", "sphinx", *options, pages, out], env=environment).returncode:
+        raise RuntimeError("the site was not built; the lines above say what is wrong with which page")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=BUILD / "site", help="where the site is written: build/site"
+    )
+    out = parser.parse_args().out.resolve()
+    try:
+        build(out)
+    except RuntimeError as error:
+        sys.exit(str(error))
+    print(f"The site is in {out}. To look at it: python -m http.server --directory {out}")
+
+
+if __name__ == "__main__":
+    main()

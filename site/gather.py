@@ -1,0 +1,76 @@
+"""The folder that Sphinx reads: notebooks, exercises and docs as they lie in the course, and the site's own pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from linked_map import linked_map, linked_numbers
+from moving_timeline import executions, moving_timeline
+from notebook_page import as_page, linked_sources
+from reference import listing, overview, source_file, topic_page, topics
+
+ROOT = Path(__file__).parents[1]
+PAGES = Path(__file__).with_name("pages")
+
+
+def gather(into: Path) -> None:
+    """Bring a folder up to date. A file that stays as it is is not touched, so that Sphinx need not read it again."""
+    pages = {path.relative_to(PAGES).as_posix(): _text(path) for path in PAGES.glob("*.md")}
+    pages |= {path.relative_to(ROOT).as_posix(): _text(path) for path in ROOT.glob("docs/*")}
+    notebooks, linked = _notebooks()
+    reference, documented = _reference()
+    pages |= notebooks | reference
+    for file in linked | documented:
+        pages |= {file: _text(ROOT / file), file.replace(".py", ".md"): listing(file)}
+    readme = _text(ROOT / "README.md")
+    pages["parts/chapters.md"] = linked_numbers(section(readme, "The chapters"))
+    pages["parts/install.md"] = section(readme, None)
+    pages["parts/moving_timeline.html"] = moving_timeline(executions())
+    pages["parts/map.html"] = linked_map()
+    for path in into.rglob("*"):
+        if path.is_file() and path.relative_to(into).as_posix() not in pages:
+            path.unlink()
+    for name, text in pages.items():
+        path = into / name
+        if not path.exists() or _text(path) != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def _notebooks() -> tuple[dict[str, str], set[str]]:
+    """Chapters and exercises, and the files of source that they link to."""
+    pages, sources = {}, set()
+    for path in sorted(ROOT.glob("notebooks/*.ipynb")) + sorted(ROOT.glob("exercises/*.ipynb")):
+        notebook = json.loads(_text(path))
+        sources |= set(linked_sources(notebook))
+        pages[path.relative_to(ROOT).as_posix()] = json.dumps(as_page(notebook))
+    return pages, sources
+
+
+def _reference() -> tuple[dict[str, str], set[str]]:
+    """The pages of the reference, and the files that hold what they document."""
+    found = topics()
+    pages = {f"reference/{topic['file']}.md": topic_page(topic) for topic in found}
+    pages["reference/index.md"] = overview(found)
+    return pages, {source_file(name.rpartition(".")[0]) for topic in found for name in topic["names"]}
+
+
+def section(markdown: str, title: str | None) -> str:
+    """What stands under a heading of the second level; None: the code block with its text before the first of them.
+
+    Raises:
+        ValueError: there is no such heading.
+    """
+    before, *rest = re.split(r"^## (.+)\n", markdown, flags=re.MULTILINE)
+    if title is None:
+        return before[before.index("```") : before.index("![")]
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    if title not in sections:
+        raise ValueError(f"README.md has no section {title!r}: its sections are {', '.join(sections)}")
+    return sections[title]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,41 @@
+"""A notebook as a page of the site: nothing is executed, and what is folded in JupyterLab is folded here."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+Notebook = dict[str, Any]
+# The course's own source, as an output links to it: ``show_source`` writes such links.
+SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
+# Folded in JupyterLab -> the tag by which myst-nb folds.
+TAGS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}
+
+
+def as_page(notebook: Notebook) -> Notebook:
+    """A copy that the site shows: folded cells get myst-nb's tags, links to source lead to the pages that show it.
+
+    A cell of which both are folded keeps its two folds apart: a reader opens the result without the code.
+    """
+    page = copy.deepcopy(notebook)
+    for cell in page["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        folded = cell["metadata"].get("jupyter", {})
+        tags = cell["metadata"].setdefault("tags", [])
+        tags += [tag for name, tag in TAGS.items() if folded.get(name) and tag not in tags]
+        for output in cell["outputs"]:
+            if "text/html" in output.get("data", {}):
+                html = "".join(output["data"]["text/html"])
+                output["data"]["text/html"] = SOURCE.sub(r'href="../\1.html"', html)
+    return page
+
+
+def linked_sources(notebook: Notebook) -> Iterator[str]:
+    """The files of source that a notebook's outputs link to: ``course_lib/data_parallel/ddp.py``."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            html = "".join(output.get("data", {}).get("text/html", ""))
+            yield from (f"{path}.py" for path in SOURCE.findall(html))

@@ -1,0 +1,193 @@
+"""The built site, in files and in a browser: ``make site``, then ``make site-test``. Skipped elsewhere."""
+
+import re
+import time
+from html.parser import HTMLParser
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from served import served, watched
+from server import chromium
+
+RAW = ("_static/", "play/")  # not pages of Sphinx: the standalone explorer, and the page that runs Python
+
+
+class Links(HTMLParser):
+    """What a page links to and loads, the places in it, and its pictures."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.places, self.tags = [], set(), []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.tags.append((tag, given))
+        self.links += [given[name] for name in ("href", "src", "data") if given.get(name)]
+        self.places |= {given[name] for name in ("id", "name") if given.get(name)}
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    found = {path.relative_to(site).as_posix(): Links(path) for path in site.rglob("*.html")}
+    assert len(found) > 80
+    return found
+
+
+def test_no_link_is_broken(site, pages):
+    broken = []
+    for name, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or link.startswith("//"):
+                continue
+            target = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            target = (target / "index.html" if target.is_dir() else target).resolve()
+            if not target.is_file():
+                broken.append(f"{name}: there is no {link}")
+            elif parts.fragment and target.suffix == ".html" and not name.startswith(RAW):
+                there = pages[target.relative_to(site.resolve()).as_posix()]
+                if unquote(parts.fragment) not in there.places:
+                    broken.append(f"{name}: {link} has no such place")
+    assert not broken, "\n".join(broken[:40])
+
+
+def test_every_picture_can_be_read_aloud(pages):
+    silent = []
+    for name, page in pages.items():
+        for tag, given in page.tags:
+            if tag == "img" and len(given.get("alt") or "") < 15:
+                silent.append(f"{name}: <img> without words")
+            if tag == "iframe" and not given.get("title"):
+                silent.append(f"{name}: <iframe> without a title")
+            if tag == "svg" and given.get("role") in ("img", "group") and not given.get("aria-label"):
+                silent.append(f"{name}: <svg> without words")
+    assert not silent, "\n".join(silent[:40])
+
+
+def test_no_page_names_another_server_for_what_it_loads(pages):
+    loaded = {"script": "src", "img": "src", "iframe": "src", "link": "href"}
+    foreign = [
+        f"{name}: {given[loaded[tag]]}"
+        for name, page in pages.items()
+        for tag, given in page.tags
+        if tag in loaded and re.match(r"(https?:)?//", given.get(loaded[tag]) or "")
+        if given.get("rel") != "canonical"
+    ]
+    assert not foreign, "\n".join(foreign[:40])
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with served(site) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        block = chromium()
+        found = block.__enter__()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    yield found
+    block.__exit__(None, None, None)
+
+
+@pytest.mark.timeout(600)
+def test_every_page_loads_from_its_own_server_alone(browser, address, pages):
+    names = [name for name in pages if not name.startswith((*RAW, "course_lib/", "simulator/"))]
+    with watched(browser) as (page, wrong):
+        for name in names:
+            page.goto(f"{address}/{name}", wait_until="load")
+            page.evaluate("window.MathJax?.startup?.promise")
+    assert not wrong, "\n".join(wrong[:40])
+
+
+def test_the_first_page_says_in_one_screen_what_the_course_is(browser, address):
+    with watched(browser, viewport={"width": 1100, "height": 700}) as (page, wrong):
+        page.goto(address)
+        for seen in (
+            "h1",
+            ".moving svg",
+            ".moving figcaption",
+            "a[href='notebooks/00_start_here.html'] >> nth=-1",
+        ):
+            box = page.locator(f"article {seen}").first.bounding_box()
+            assert box["y"] >= 0, seen
+            assert box["y"] + box["height"] <= 700, f"{seen} ends at {box['y'] + box['height']:.0f} px"
+        assert page.locator(".course-map a").count() >= 20
+        page.locator(".course-map a").nth(5).click()
+        assert page.url.endswith("notebooks/05_ddp.html")
+    assert not wrong
+
+
+def test_the_picture_moves_stops_and_stands_still_for_who_wants_it(browser, address):
+    def swept(page):
+        return page.evaluate("getComputedStyle(document.querySelector('.moving .done')).transform")
+
+    with watched(browser) as (page, _):
+        page.goto(address)
+        first = swept(page)
+        page.wait_for_function(
+            "before => getComputedStyle(document.querySelector('.moving .done')).transform !== before",
+            arg=first,
+        )
+        page.locator(".pause input").check()
+        stopped = swept(page)
+        page.evaluate("new Promise(done => setTimeout(done, 300))")
+        assert swept(page) == stopped
+    with watched(browser, reduced_motion="reduce") as (page, _):
+        page.goto(address)
+        assert swept(page) == "none"
+        assert not page.locator(".moving .pause").is_visible()
+
+
+def test_results_are_hidden_until_they_are_asked_for(browser, address):
+    with watched(browser) as (page, wrong):
+        page.goto(f"{address}/notebooks/05_ddp.html")
+        folds = page.locator("div.cell details.hide")
+        assert folds.count() > 20
+        assert not page.locator("div.cell details.hide[open]").count()
+        result = page.get_by_text("gradients sent by each of 4 ranks:").first
+        assert not result.is_visible()
+        page.locator("div.cell details:has-text('gradients sent by each of 4 ranks:') > summary").last.click()
+        assert result.is_visible()
+        page.get_by_role("button", name="Show all results").click()
+        assert page.locator("div.cell details.hide[open]").count() == folds.count()
+    assert not wrong
+
+
+def test_formulas_are_set(browser, address):
+    with watched(browser) as (page, wrong):
+        page.goto(f"{address}/notebooks/04_collectives.html")
+        page.wait_for_selector("mjx-container svg")
+        page.evaluate("window.MathJax.startup.promise")
+        assert page.locator("mjx-container").count() > 10
+        assert not page.locator(".math.notranslate", has_text=re.compile(r"\\\(|\\\[")).count()
+    assert not wrong
+
+
+def test_the_search_finds_a_term(browser, address):
+    with watched(browser) as (page, wrong):
+        page.goto(address)
+        page.locator("input[name=q]").first.fill("bubble")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#search-results li a")
+        found = page.locator("#search-results li a").all_text_contents()
+        assert any("Pipeline parallelism" in title for title in found), found
+    assert not wrong
+
+
+def test_the_explorer_follows_a_slider(browser, address):
+    with watched(browser, viewport={"width": 1100, "height": 900}) as (page, wrong):
+        page.goto(f"{address}/explorer.html")
+        frame = page.frame_locator("iframe.explorer")
+        frame.locator("canvas, svg").first.wait_for()
+        before = frame.locator("body").inner_text()
+        frame.locator("input[type=range]").first.press("ArrowRight")
+        deadline = time.monotonic() + 30
+        while frame.locator("body").inner_text() == before and time.monotonic() < deadline:
+            page.evaluate("new Promise(done => setTimeout(done, 50))")
+        assert frame.locator("body").inner_text() != before
+    assert not wrong

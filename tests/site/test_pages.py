@@ -1,0 +1,118 @@
+"""What the site shows is what the course holds: its notebooks, as they are committed, and what a user may take out."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+from gather import section
+from linked_map import linked_map, linked_numbers, page_of
+from notebook_page import as_page, linked_sources
+from reference import find, source_file, source_page, topics
+
+from course_lib.observe.show.course_map import CHAPTERS
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("exercises/*.ipynb")])
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def notebook(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_what_is_folded_in_jupyterlab_is_folded_on_the_site():
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": "## Predict"},
+        code({"jupyter": {"outputs_hidden": True}}),
+        code({"jupyter": {"outputs_hidden": True, "source_hidden": True}, "tags": ["setup"]}),
+        code({}),
+    ]
+    page = as_page({"cells": cells})
+    assert [cell["metadata"].get("tags") for cell in page["cells"]] == [
+        None,
+        ["hide-output"],
+        ["setup", "hide-input", "hide-output"],
+        [],
+    ]
+    assert "tags" not in cells[1]["metadata"], "the notebook itself stays as it is"
+
+
+def test_every_result_after_predict_is_folded():
+    folded = 0
+    for path in NOTEBOOKS:
+        after = path.parent.name == "exercises"
+        for cell in as_page(notebook(path))["cells"]:
+            after |= cell["cell_type"] == "markdown" and "## Predict" in "".join(cell["source"])
+            if after and cell.get("outputs"):
+                assert "hide-output" in cell["metadata"]["tags"], path.name
+                folded += 1
+    assert folded > 100
+
+
+def test_a_listing_links_to_the_page_of_its_source():
+    link = '<a href="../course_lib/data_parallel/ddp.py" style="x">DDP</a>'
+    given = {"cells": [code({}, link)]}
+    assert list(linked_sources(given)) == ["course_lib/data_parallel/ddp.py"]
+    shown = as_page(given)["cells"][0]["outputs"][0]["data"]["text/html"]
+    assert shown == link.replace("ddp.py", "ddp.html")
+
+
+def test_no_output_shows_a_picture_without_words_or_loads_anything():
+    for path in NOTEBOOKS:
+        for cell in notebook(path)["cells"]:
+            for output in cell.get("outputs", []):
+                data = output.get("data", {})
+                html = re.sub(r"base64,[^\"]*", "", "".join(data.get("text/html", "")))
+                images = re.findall(r"<img\b[^>]*>", html)
+                assert all(re.search(r'alt="[^"]{15,}"', image) for image in images), path.name
+                assert not re.search(r"<svg(?![^>]*aria-label)", html), path.name
+                assert not re.search(r'<(script|link|iframe)\b|src="http|@import', html), path.name
+                assert not {"image/png", "image/jpeg"} & set(data), f"{path.name}: a picture without words"
+
+
+@pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic["file"])
+def test_the_reference_names_what_exists_and_is_explained(topic):
+    assert topic["about"].endswith(".")
+    for name in topic["names"]:
+        found = find(name)
+        assert inspect.getdoc(found), f"{name} has no docstring"
+        module = name.rpartition(".")[0]
+        assert (ROOT / source_file(module)).is_file()
+        assert source_page(module) == source_file(module).replace(".py", ".html")
+
+
+def test_a_name_stands_once_in_the_reference_and_a_wrong_one_is_refused():
+    names = [name for topic in topics() for name in topic["names"]]
+    assert len(names) == len(set(names))
+    with pytest.raises(ValueError, match=r"simulator\.plan\.Plan, which cannot be imported"):
+        find("simulator.plan.Plan")
+
+
+def test_every_chapter_of_the_map_leads_to_its_notebook():
+    written = [number for number, chapter in CHAPTERS.items() if chapter.minutes]
+    links = re.findall(r'<a href="(notebooks/[^"]+)">', linked_map())
+    assert sorted(links) == [page_of(number) for number in written]
+    assert all((ROOT / link.replace(".html", ".ipynb")).exists() for link in links)
+
+
+def test_the_readmes_tables_become_links():
+    chapters = linked_numbers(section(README, "The chapters"))
+    assert "[03](notebooks/03_where_memory_goes.ipynb), [08](notebooks/08_recomputation.ipynb)" in chapters
+    assert "git clone" in section(README, None)
+    with pytest.raises(ValueError, match="no section 'The chaptres': its sections are The chapters"):
+        section(README, "The chaptres")
+
+
+def test_the_first_page_leads_to_everything():
+    index = (ROOT / "site" / "pages" / "index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^(docs/\w+)$", index, re.MULTILINE))
+    assert listed == {f"docs/{path.stem}" for path in ROOT.glob("docs/*.md")}
+    assert re.search(r"^notebooks/\*$", index, re.MULTILINE)
+    assert re.search(r"^exercises/\*$", index, re.MULTILINE)
+
+
+def code(metadata, html=""):
+    output = {"output_type": "execute_result", "data": {"text/html": html}, "metadata": {}}
+    return {"cell_type": "code", "metadata": metadata, "source": "x", "outputs": [output]}

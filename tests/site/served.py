@@ -40,6 +40,12 @@ def watched(browser: Browser, **options) -> Iterator[tuple[Page, list[str]]]:
         if response.status >= 400:
             wrong.append(f"{page.url}: {response.url} gives {response.status}")
 
+    def says(line):
+        if line.type == "error" and not line.location["url"].endswith(
+            "/favicon.ico"
+        ):  # asked for once by the browser
+            wrong.append(f"{page.url}: {line.text}")
+
     page.on("request", asks)
     page.on("response", gets)
     page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import play.build
 from gather import gather
 from npm import npm_package
 
@@ -40,6 +41,7 @@ def build(out: Path) -> None:
     environment = os.environ | {"SITE_STATIC": str(static)}
     if subprocess.run([sys.executable, "-m", "sphinx", *options, pages, out], env=environment).returncode:
         raise RuntimeError("the site was not built; the lines above say what is wrong with which page")
+    play.build.build(out / "play")  # last: its page links to those that it finds
 
 
 def main() -> None:

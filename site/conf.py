@@ -45,6 +45,7 @@ maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_static_path = ["static", os.environ["SITE_STATIC"]]  # our own files, and those that the build makes
+html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 html_js_files = ["results.js"]
 html_show_sourcelink = False

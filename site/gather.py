@@ -9,10 +9,15 @@ from pathlib import Path
 from linked_map import linked_map, linked_numbers
 from moving_timeline import executions, moving_timeline
 from notebook_page import as_page, linked_sources
+from play.cells import CHAPTERS as PLAYED
 from reference import listing, overview, source_file, topic_page, topics
 
 ROOT = Path(__file__).parents[1]
 PAGES = Path(__file__).with_name("pages")
+RUNS_HERE = (
+    ' The cells that need only the simulator <a href="../play/index.html#chapter-{}">run in your browser</a>, '
+    "with nothing installed."
+)
 
 
 def gather(into: Path) -> None:
@@ -45,7 +50,9 @@ def _notebooks() -> tuple[dict[str, str], set[str]]:
     for path in sorted(ROOT.glob("notebooks/*.ipynb")) + sorted(ROOT.glob("exercises/*.ipynb")):
         notebook = json.loads(_text(path))
         sources |= set(linked_sources(notebook))
-        pages[path.relative_to(ROOT).as_posix()] = json.dumps(as_page(notebook))
+        name = path.relative_to(ROOT)
+        runs = path.stem[:2] in PLAYED and name.parts[0] == "notebooks"
+        pages[name.as_posix()] = json.dumps(as_page(notebook, RUNS_HERE.format(path.stem[:2]) * runs))
     return pages, sources
 
 

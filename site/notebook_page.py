@@ -10,17 +10,24 @@ from typing import Any
 Notebook = dict[str, Any]
 # The course's own source, as an output links to it: ``show_source`` writes such links.
 SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
+# What a notebook says of the site is not said on the site.
+ON_THE_SITE = re.compile(r", (\[[^]]+\]\([^)]+\)), or \[on the site\]\([^)]+\)")
+OPEN_LINKS = "open-links"  # the id of the cell that says where else a notebook can be opened
 # Folded in JupyterLab -> the tag by which myst-nb folds.
 TAGS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}
 
 
-def as_page(notebook: Notebook) -> Notebook:
+def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
     """A copy that the site shows: folded cells get myst-nb's tags, links to source lead to the pages that show it.
 
-    A cell of which both are folded keeps its two folds apart: a reader opens the result without the code.
+    Args:
+        notebook: as it lies in the course.
+        runs_here: a sentence for the cell that says where else the notebook can be opened.
     """
     page = copy.deepcopy(notebook)
     for cell in page["cells"]:
+        if cell.get("id") == OPEN_LINKS:
+            cell["source"] = ON_THE_SITE.sub(r", or \1", "".join(cell["source"])) + runs_here
         if cell["cell_type"] != "code":
             continue
         folded = cell["metadata"].get("jupyter", {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gather import section
 from linked_map import linked_map, linked_numbers, page_of
-from notebook_page import as_page, linked_sources
+from notebook_page import OPEN_LINKS, as_page, linked_sources
 from reference import find, source_file, source_page, topics
 
 from course_lib.observe.show.course_map import CHAPTERS
@@ -57,6 +57,16 @@ def test_a_listing_links_to_the_page_of_its_source():
     assert list(linked_sources(given)) == ["course_lib/data_parallel/ddp.py"]
     shown = as_page(given)["cells"][0]["outputs"][0]["data"]["text/html"]
     assert shown == link.replace("ddp.py", "ddp.html")
+
+
+def test_a_chapter_does_not_send_its_reader_to_the_page_that_they_read():
+    links = [path for path in NOTEBOOKS if any(c.get("id") == OPEN_LINKS for c in notebook(path)["cells"])]
+    assert len(links) == len(NOTEBOOKS)
+    for path in links:
+        cells = as_page(notebook(path), runs_here=" Here.")["cells"]
+        text = next(cell["source"] for cell in cells if cell.get("id") == OPEN_LINKS)
+        assert "on the site" not in text, path.name
+        assert re.search(r", or \[in Codespaces\]\([^)]+\)\. Here\.$", text), text
 
 
 def test_no_output_shows_a_picture_without_words_or_loads_anything():

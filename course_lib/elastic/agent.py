@@ -83,7 +83,7 @@ class Agent:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.writer = JournalWriter(job.journal, job.me)
-        self.rendezvous = Rendezvous(job.me, job.hosts, Stores(), job.limits)
+        self.rendezvous = Rendezvous(job.me, job.hosts, Stores(job.limits.patience), job.limits)
         self.workers: list[Worker] = []
         self.round: Round | None = None  # the one that the workers were given
         self.restarts = job.restarts
@@ -121,7 +121,7 @@ class Agent:
             return None
         if self.round and any(kind != "returned" for kind in outcomes):
             self.rendezvous.reform(self.round.number)
-        if self.rendezvous.is_member() and (self.round is None or round.number != self.round.number):
+        if self.rendezvous.is_member() and not self._is_running(round):
             if self._interrupt():
                 self._begin(round)
         elif not self.rendezvous.is_member():
@@ -132,19 +132,22 @@ class Agent:
             self.left_round = time.monotonic()
         return None
 
+    def _is_running(self, round: Round) -> bool:
+        return self.round is not None and (round.number, round.host) == (self.round.number, self.round.host)
+
     def _begin(self, round: Round) -> None:
         if vain := self._rounds_in_vain(round):
             self.rendezvous.end(vain)
             return
         self.round, first = round, round.members.index(self.job.me) * self.job.ranks
-        self.writer.write("round", number=round.number, members=round.members, host=self.rendezvous.host)
+        self.writer.write("round", number=round.number, members=round.members, host=round.host)
         for local, worker in enumerate(self.workers):
             place = Place(
                 first + local,
                 len(round.members) * self.job.ranks,
                 round.number,
                 self.job.me,
-                self.rendezvous.host,
+                round.host,
                 self.job.limits.max_agents,
                 self.job.timeout,
                 self.job.backend,

@@ -34,24 +34,27 @@ def new_state(samples: int, batch_size: int = 96, width: int = 64, seed: int = 0
 
 
 def train_digits(
-    session: Session, steps: int, pause: float = 0.0, fatal: tuple[int, int] | None = None
+    session: Session, steps: int, pause: float = 0.0, fatal: tuple[int, int, int] | None = None
 ) -> dict[str, Any]:
     """Train until ``steps`` steps have been done, in this round or in others.
 
     Args:
         pause: seconds of sleep in each step, so that there is time to watch.
-        fatal: ``(step, rank)``: in the first round that rank kills itself with SIGKILL in the middle of that step's
-            all-reduce. It has begun to send, and the others wait for the rest.
+        fatal: ``(step, rank, ranks)``: this rank kills itself with SIGKILL in the middle of an all-reduce, once. It
+            does so in the first round of so many ranks, at this step or, if the round began later, at its first
+            one. It has begun to send, and the others wait for the rest.
     """
     images, labels = load_digits()
     state = session.kept.setdefault("state", None) or new_state(len(labels))
     session.kept["state"] = state
     share_newest(state)
     session.restored(state.step)
+    step, *whom = fatal or (0,)
+    is_fatal = whom == [session.rank, session.ranks] and not session.seen("kill")
     while state.step < steps:
         own = state.sampler.batch(session.rank, session.ranks)
         session.note_batch(state.step + 1, own)
-        dies = session.round == 1 and fatal == (state.step + 1, session.rank)
+        dies = is_fatal and state.step + 1 >= step
         loss = summed_step(state, images[own], labels[own], session if dies else None)
         time.sleep(pause)
         state.commit(session.round)

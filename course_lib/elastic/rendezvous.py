@@ -7,8 +7,9 @@ the record, computes the next one, and writes it only if nobody has changed it i
 
 **Where the record is.** All agents are given the same list of hosts. Each agent opens a store at its own host, and all
 use one of them. The first round is formed at the first host of the list, which must therefore be up at the start. When
-the host in use dies, the members of the last round go to the first of them that still answers, and form the next round
-there. Whoever looks for the run goes where the round with the highest number is.
+the host in use dies, the members of the last round go to the first of them that still answers, and form a round there.
+Its number is higher than that of the last one in any case, so a number never stands for two rounds. Whoever looks for
+the run goes where the round with the highest number is.
 
 **What is assumed.** An agent dies or stops; it does not lie. No network cuts the agents into two groups that both live
 on: against that, ``min_agents`` must be more than half of the hosts.
@@ -38,6 +39,11 @@ class Limits:
     beat_timeout: float = 1.5  # without a heartbeat, after which an agent counts as dead
     give_up: float = 30.0  # without a sealed round, after which the run ends
 
+    @property
+    def patience(self) -> float:
+        """How long a store may take to answer. An agent that waits for one sends no heartbeat to another."""
+        return self.beat_timeout * 2 / 3
+
     def __post_init__(self) -> None:
         if not 1 <= self.min_agents <= self.max_agents:
             raise ValueError(
@@ -61,6 +67,7 @@ class Round:
     expected: tuple[str, ...] = ()  # members of the round before, and those who waited: no last call for them
     waiting: tuple[str, ...] = ()  # late comers: they came when the round was sealed
     sentence: str = ""  # why the run ended
+    host: str = ""  # where the record is
 
 
 # ---- the changes of a round; one that does not apply returns the round as it is ----
@@ -145,7 +152,10 @@ class Rendezvous:
         self.round = Round(0)  # as last seen; 0: none yet
         self.host: str | None = None  # where the record is
         self.store: Store | None = None
-        self.joined = 0  # the number of the last round that this agent, and not one before it, joined
+        self.joined = (
+            0,
+            "",
+        )  # number and host of the last round that this agent, and not one before it, joined
         self._beats: dict[str, tuple[int, float]] = {}  # host -> its heartbeats, and when they last changed
         self._last_beat = self._last_look = -1e9
         self._quorum_since: tuple[int, float] | None = None  # number of the round, time
@@ -156,8 +166,8 @@ class Rendezvous:
         try:
             if self.store is None or self._should_look():
                 self._look_for_the_record()
+            self._beat()
             if self.store is not None:
-                self._beat()
                 self._change(self._next)
         except ConnectionError:
             self._lose_store()
@@ -165,8 +175,9 @@ class Rendezvous:
 
     def is_member(self) -> bool:
         """Whether a sealed round is there to be run by this agent."""
+        round = self.round
         return (
-            self.round.phase == SEALED and self.me in self.round.members and self.joined == self.round.number
+            round.phase == SEALED and self.me in round.members and self.joined == (round.number, round.host)
         )
 
     def reform(self, number: int) -> None:
@@ -184,7 +195,7 @@ class Rendezvous:
 
     def _next(self, round: Round) -> Round:
         if round.phase == SEALED:
-            if self.me in round.members and self.joined != round.number:
+            if self.me in round.members and self.joined != (round.number, round.host):
                 return reopen(round, round.number)  # an agent that died at this host is still in the round
             gone = [m for m in round.members if self._is_dead(m)]
             return leave(round, gone[0]) if gone else join(round, self.me)
@@ -207,7 +218,7 @@ class Rendezvous:
         return full or all_here or self.clock() - self._quorum_since[1] >= self.limits.last_call
 
     def _beat(self) -> None:
-        if self.clock() - self._last_beat >= self.limits.beat:
+        if self.store is not None and self.clock() - self._last_beat >= self.limits.beat:
             self.store.add(f"beat/{self.me}", 1)
             self._last_beat = self.clock()
 
@@ -224,8 +235,8 @@ class Rendezvous:
         """Compare and set, until nobody has changed the record in between."""
         text = self.store.compare_set("round", "", "")
         while True:
-            before = read(text)
-            after = change(before)
+            before = replace(read(text), host=self.host)
+            after = replace(change(before), host=self.host)
             if after == before:
                 break
             wanted = json.dumps(asdict(after))
@@ -234,10 +245,12 @@ class Rendezvous:
                 break
         self.round = after
         if after.phase == OPEN and self.me in after.members:
-            self.joined = after.number
+            self.joined = (after.number, after.host)
 
     def _try(self, change: Callable[[Round], Round]) -> None:
         try:
+            if self.store is None:
+                self._look_for_the_record()
             if self.store is not None:
                 self._change(change)
         except ConnectionError:
@@ -246,8 +259,7 @@ class Rendezvous:
     # ---- where the record is ----
 
     def _lose_store(self) -> None:
-        if self.host is not None:
-            self._silent[self.host] = self.clock()
+        """It is asked once more, over a new connection, when the record is looked for: it may only have been slow."""
         self.host = self.store = None
 
     def _should_look(self) -> bool:
@@ -267,6 +279,7 @@ class Rendezvous:
             except ConnectionError:
                 stores.pop(host, None)
                 self._silent[host] = self.clock()
+                self._beat()  # to ask a host that does not answer takes long, and others wait for a sign of life
                 continue
             rank = (found.number, PHASES.index(found.phase), bool(found.members), -place)
             if best is None or rank > best[0]:
@@ -278,11 +291,11 @@ class Rendezvous:
                 self._go_to(self.hosts[0], stores[self.hosts[0]])
         elif self.store is None:  # the record is lost: the first one left opens the next round
             was = self.round
-            number = was.number + (was.phase == SEALED)
             left = [h for h in self.hosts if h in stores and h in (*was.members, *was.expected, *was.waiting)]
             if left:
                 self._go_to(left[0], stores[left[0]])
-                self._change(lambda r: r if r.number >= number else Round(number, expected=tuple(left)))
+                opened = Round(was.number + 1, expected=tuple(left))
+                self._change(lambda r: r if r.number >= opened.number else opened)
 
     def _go_to(self, host: str, store: Store) -> None:
         if host != self.host:

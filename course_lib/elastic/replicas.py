@@ -69,7 +69,7 @@ class Replicas:
         self._someone_waits = False
         if self.inner_rank == 0:  # one rank of the group speaks for it
             self._store = open_store(me)
-            self._rendezvous = Rendezvous(me, hosts, Stores(), limits)
+            self._rendezvous = Rendezvous(me, hosts, Stores(limits.patience), limits)
 
     def begin_step(self) -> None:
         """Wait until this replica group is in a round whose members are all connected and have the same state.
@@ -132,7 +132,7 @@ class Replicas:
             if round.phase == ENDED:
                 raise RuntimeError(f"the run was ended: {round.sentence}")
             member = self._rendezvous.is_member()
-            found = [(round.number, round.members, self._rendezvous.host) if member else (0, (), "")]
+            found = [(round.number, round.members, round.host) if member else (0, (), "")]
         self._someone_waits = False
         if self.inner is not None:
             dist.broadcast_object_list(found, group=self.inner, group_src=0)
@@ -161,18 +161,25 @@ class Replicas:
         self.group = None
 
     def _heal(self) -> None:
-        """Who has done the most steps gives its state to those that have done fewer."""
-        steps = torch.zeros(self.ranks, dtype=torch.int64)
-        steps[self.rank] = self.state.step
-        self.group.allreduce([steps]).wait()
-        newest = int(steps.argmax())
-        if int(steps.min()) == int(steps[newest]):
+        """Who is furthest gives its state to those that are not there.
+
+        Two copies can have done equally many steps and still differ: a sum ends on one copy and breaks on another; a
+        round without the first is formed, and repeats the step with other slices. So it is asked in which round the
+        last step was done, too. Of two rounds the later one counts, since more copies are in it.
+        """
+        state = self.state
+        reached = torch.zeros(self.ranks, 2, dtype=torch.int64)
+        reached[self.rank] = torch.tensor([state.step, state.history[-1] if state.history else 0])
+        self.group.allreduce([reached]).wait()
+        places = [tuple(place) for place in reached.tolist()]
+        newest = places.index(max(places))
+        if min(places) == places[newest]:
             return
         packed = pack(self.state.state_dict()) if self.rank == newest else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(packed)])
         self.group.broadcast(length, newest).wait()
         packed = packed if self.rank == newest else torch.empty(int(length), dtype=torch.uint8)
         self.group.broadcast(packed, newest).wait()
-        if self.state.step < int(steps[newest]):
+        if places[self.rank] != places[newest]:
             self.state.load_state_dict(unpack(packed))
             self.healed += len(packed)

@@ -45,7 +45,7 @@ class Stores:
     each call runs in a thread of its own, and one that does not come back is given up.
     """
 
-    def __init__(self, patience: float = 1.0) -> None:
+    def __init__(self, patience: float) -> None:
         self.patience = patience
         self._reached: dict[str, ReachedStore] = {}
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.elastic import rendezvous
-from course_lib.elastic.journal import JournalWriter, timed
+from course_lib.elastic.journal import Journal, JournalWriter, timed
 from course_lib.elastic.stores import split
 
 _kept: dict[str, Any] = {}  # of this process, for all rounds
@@ -75,6 +75,10 @@ class Session:
     def restored(self, step: int) -> None:
         """Write down that all ranks have the same state, at this step."""
         self.journal.write("restored", step=step, round=self.round, rank=self.rank)
+
+    def seen(self, kind: str) -> bool:
+        """Whether something of this kind is in the journal of any process of the run."""
+        return self._place.journal is not None and bool(Journal.read(self._place.journal).of(kind))
 
     def span(self, name: str) -> contextlib.AbstractContextManager[None]:
         return timed(self.journal, name)
@@ -137,6 +141,9 @@ def close_group() -> None:
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
+    # PyTorch counts the groups of a process, and ranks meet under that number. A group that could not be connected is
+    # counted, too, and never taken back: after it, this rank would look for the others under a number of its own.
+    dist.distributed_c10d._world.group_count = 0
 
 
 def lost_a_peer(error: BaseException) -> bool:

@@ -14,18 +14,34 @@ HOSTS = [f"10.0.0.{i}:29400" for i in range(4)]
 TICK = 0.1
 
 
+class SlowStore(DictStore):
+    """When its host is slow, many calls are not answered in time."""
+
+    def __init__(self, machines):
+        super().__init__()
+        self.machines = machines
+
+    def _check(self):
+        super()._check()
+        if (
+            any(self.machines.stores[h] is self for h in self.machines.slow)
+            and self.machines.random.random() < 0.2
+        ):
+            raise ConnectionError("no answer in time")
+
+
 class Machines:
     """Simulated machines, each with a store and an agent's rendezvous; time goes on in ticks."""
 
     def __init__(self, hosts=HOSTS, limits=LIMITS, seed=0):
         self.hosts, self.limits, self.now = hosts, limits, 0.0
-        self.stores, self.agents, self.paused = {}, {}, set()
+        self.stores, self.agents, self.paused, self.slow = {}, {}, set(), set()
         self.random = random.Random(seed)
 
     def start(self, *indices):
         for i in indices:
             host = self.hosts[i]
-            self.stores[host] = DictStore()
+            self.stores[host] = SlowStore(self)
             self.agents[host] = Rendezvous(host, self.hosts, self.reach, self.limits, lambda: self.now)
 
     def reach(self, host):
@@ -38,6 +54,10 @@ class Machines:
         self.stores[host].alive = False
         del self.agents[host]
         self.paused.discard(host)
+        self.slow.discard(host)
+
+    def slow_down(self, i):
+        self.slow ^= {self.hosts[i]}
 
     def pause(self, i, paused=True):
         host = self.hosts[i]
@@ -67,6 +87,12 @@ class Machines:
         """Sealed rounds that all of their living members know of: only those can train."""
         known = {h: a.round.members if a.is_member() else () for h, a in self.agents.items()}
         return {m for m in known.values() if m and all(known.get(h, m) == m for h in m)}
+
+    def two_rounds_of_one_number(self):
+        """Members of two rounds would take them for one: their ranks would wait for each other at different hosts."""
+        rounds = {a.round for a in self.agents.values() if a.is_member()}
+        known = {(r.number, r.members, r.host) for r in rounds}
+        return len({number for number, *_ in known}) < len(known)
 
     def together(self, *indices):
         """Exactly these agents are in one sealed round."""
@@ -150,6 +176,36 @@ def test_a_host_of_the_store_that_was_paused_comes_back_as_a_late_comer():
     machines.until(lambda: machines.together(0, 1, 2, 3), 10)
 
 
+def test_one_answer_that_comes_too_late_does_not_move_the_record():
+    machines = Machines()
+    machines.start(0, 1, 2, 3)
+    machines.until(lambda: machines.together(0, 1, 2, 3), 3)
+    number = machines.agents[HOSTS[0]].round.number
+    for i in range(4):
+        machines.agents[HOSTS[i]]._lose_store()
+    for _ in range(50):
+        machines.tick()
+    assert machines.together(0, 1, 2, 3)
+    assert {(a.round.number, a.round.host) for a in machines.agents.values()} == {(number, HOSTS[0])}
+
+
+def test_a_record_that_is_opened_elsewhere_has_a_number_of_its_own():
+    """One agent takes the store for lost while the round is still open; the others do not."""
+    machines = Machines()
+    machines.start(0, 1)
+    machines.until(lambda: machines.agents[HOSTS[1]].joined == (1, HOSTS[0]), 3)
+    lonely = machines.agents[HOSTS[1]]
+    lonely._lose_store()
+    lonely._silent[HOSTS[0]] = machines.now
+    lonely.poll()
+    assert (lonely.round.number, lonely.round.host) == (2, HOSTS[1])
+    while not machines.together(0, 1):
+        assert machines.now < 20
+        machines.tick()
+        assert not machines.two_rounds_of_one_number()
+    assert lonely.round.number >= 2
+
+
 def test_an_agent_that_was_started_again_at_the_same_host_before_its_death_was_noticed():
     machines = Machines()
     machines.start(0, 1, 2, 3)
@@ -186,6 +242,7 @@ def random_run(seed, pauses, events=6):
             machines.pause: running if pauses and len(running) > fewest else [],
             machines.start: down,
             partial(machines.pause, paused=False): [i for i in up if i not in running],
+            machines.slow_down: up if pauses else [],
         }
         change, whom = choose.choice([(c, i) for c, i in changes.items() if i])
         change(choose.choice(whom))
@@ -193,6 +250,8 @@ def random_run(seed, pauses, events=6):
         for _ in range(30 if settled else choose.randrange(1, 15)):
             machines.tick()
             assert len(machines.running_rounds()) < 2, f"seed {seed}: two rounds at once"
+            assert not machines.two_rounds_of_one_number(), f"seed {seed}"
+    machines.slow.clear()
     for i, host in enumerate(hosts):
         if host in machines.paused:
             machines.pause(i, False)

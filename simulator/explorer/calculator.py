@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from simulator.explorer.formulas import formulas
+from simulator.explorer.from_page import FromPage
 from simulator.inputs.checks import one_of
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import GPUS
@@ -31,7 +32,7 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
-class MemoryQuestion:
+class MemoryQuestion(FromPage):
     """A model, a plan and a device.
 
     Args:
@@ -64,24 +65,6 @@ class MemoryQuestion:
             one_of(name, getattr(self, name), accepted)
         self.plan.check(self.shape)
 
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> MemoryQuestion:
-        """The question that a page sends.
-
-        Raises:
-            ValueError: a name or a value is wrong, in one sentence.
-        """
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(values.keys() - known):
-            raise ValueError(
-                f"there is nothing called {unknown[0]!r}: choose from {', '.join(sorted(known))}"
-            )
-        return cls(**values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Name -> value, for a page."""
-        return asdict(self)
-
     @property
     def shape(self) -> ModelShape:
         shape = MODELS[self.model]
@@ -95,7 +78,7 @@ class MemoryQuestion:
     def plan(self) -> Plan:
         """The plan on the device, so that nothing is left open."""
         names = {field.name for field in fields(Plan)}
-        return Plan(**{name: value for name, value in asdict(self).items() if name in names}).on(
+        return Plan(**{name: value for name, value in self.as_dict().items() if name in names}).on(
             self.hardware
         )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from simulator.explorer.from_page import FromPage
 from simulator.inputs.checks import at_least, not_negative, one_of, refuse, speeds_of
 from simulator.pipeline.placement import CHUNKS, chunks_of
 
@@ -16,7 +17,7 @@ MOST_FORWARDS = 70_000  # 64 ranks x 512 microbatches x 2 chunks: what a page st
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(FromPage):
     """What is drawn. Times and bytes are those of one microbatch in all chunks of a rank together.
 
     So a schedule with two chunks a rank is compared with one that has a single chunk for the same model: each stage
@@ -72,24 +73,6 @@ class Question:
             not_negative(**{name: value})
             if value > 1:
                 refuse(name, "between 0 and 1", value)
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Question:
-        """The question that a page sends: names it does not know are refused.
-
-        Raises:
-            ValueError: a name or a value is wrong, in one sentence.
-        """
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(values.keys() - known):
-            raise ValueError(
-                f"there is nothing called {unknown[0]!r}: choose from {', '.join(sorted(known))}"
-            )
-        return cls(**values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Name -> value, for a page."""
-        return asdict(self)
 
     @cached_property
     def chunks_a_rank(self) -> int:

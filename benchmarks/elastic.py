@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal, JournalWriter
-from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.limits import Limits
 from course_lib.runtime import RankError
 
 SETTINGS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"

@@ -13,7 +13,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from course_lib.elastic.journal import JournalWriter
-from course_lib.elastic.rendezvous import ENDED, Limits, Rendezvous, Round
+from course_lib.elastic.limits import Limits
+from course_lib.elastic.rendezvous import ENDED, Rendezvous, Round
 from course_lib.elastic.stores import Stores, open_store
 from course_lib.elastic.worker import Outcome, Place, run_round
 from course_lib.runtime.errors import read_result
@@ -99,10 +100,17 @@ class Agent:
                 sources = [source for w in self.workers for source in w.process.sources() if w.busy]
                 wait(sources, timeout=self.job.limits.beat if self.rendezvous.is_member() else LOOK)
             self.writer.write("ended", sentence=ended.sentence)
+            self._part()
             return ended
         finally:
             for worker in self.workers:
                 worker.world.stop()
+
+    def _part(self) -> None:
+        """The host of the record stays until the others have read how the run ended; it ends with this process."""
+        until = time.monotonic() + self.job.limits.patience
+        while not self.rendezvous.may_part() and time.monotonic() < until:
+            time.sleep(LOOK)
 
     def _turn(self) -> Ended | None:
         """Look once at the round and at the workers, and act."""

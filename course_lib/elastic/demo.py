@@ -14,7 +14,7 @@ from torch import nn
 
 from course_lib.data.digits import load_digits
 from course_lib.elastic.journal import JournalWriter
-from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.limits import Limits
 from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.sampler import ElasticSampler
 from course_lib.elastic.state import TrainingState, share_newest

@@ -15,7 +15,7 @@ import psutil
 
 from course_lib.elastic.agent import DONE, Ended, Job, run_agent
 from course_lib.elastic.journal import Journal, JournalWriter
-from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.limits import Limits
 from course_lib.elastic.stores import free_hosts
 from course_lib.runtime.errors import RankError, read_result
 from course_lib.runtime.rank import Call
@@ -143,16 +143,27 @@ class Fleet:
             TimeoutError: it has not ended in time.
         """
         until = time.monotonic() + timeout
-        while any(self.lives(i) for i in self.agents):
+        while any(self.lives(i) for i in self.agents) and not self._has_all_results():
             self._receive(0.1)
             if time.monotonic() > until:
                 raise TimeoutError(f"the agents have not ended within {timeout:g} s")
-        results = [
-            item for e in self.ended.values() if e.sentence == DONE for item in sorted(e.results.items())
-        ]
-        if not results:
+        if not (results := self._results()):
             raise RankError(self._why())
-        return [value for _, value in sorted(results, key=lambda item: item[0])]
+        return [results[rank] for rank in sorted(results)]
+
+    def _results(self) -> dict[int, Any]:
+        """By rank."""
+        return {
+            rank: value
+            for e in self.ended.values()
+            if e.sentence == DONE
+            for rank, value in e.results.items()
+        }
+
+    def _has_all_results(self) -> bool:
+        """Those of all ranks that trained at the end. An agent that came too late would wait for a round in vain."""
+        results = self._results()
+        return bool(results) and len(results) == self.journal.rounds()[-1][2]
 
     # ---- to harm ----
 

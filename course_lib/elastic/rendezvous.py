@@ -24,37 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+from course_lib.elastic.limits import Limits
+
 OPEN, SEALED, ENDED = PHASES = ("open", "sealed", "ended")
 LOOK_AGAIN = 0.75  # seconds after which an agent that waits asks all hosts again
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How many agents a round needs, and how long one waits; times in seconds."""
-
-    min_agents: int = 1
-    max_agents: int = 64
-    last_call: float = 1.0  # how long an open round waits for more agents once it has min_agents
-    beat: float = 0.2  # between two heartbeats
-    beat_timeout: float = 1.5  # without a heartbeat, after which an agent counts as dead
-    give_up: float = 30.0  # without a sealed round, after which the run ends
-
-    @property
-    def patience(self) -> float:
-        """How long a store may take to answer. An agent that waits for one sends no heartbeat to another."""
-        return self.beat_timeout * 2 / 3
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_agents <= self.max_agents:
-            raise ValueError(
-                f"min_agents is {self.min_agents} and max_agents {self.max_agents}: at least 1 agent is needed, "
-                "and min_agents must not be more than max_agents"
-            )
-        if not 0 < self.beat < self.beat_timeout < self.give_up or not self.last_call >= 0:
-            raise ValueError(
-                f"times must be 0 < beat < beat_timeout < give_up, not {self.beat}, {self.beat_timeout} and "
-                f"{self.give_up}; and last_call must be 0 or more, not {self.last_call}"
-            )
 
 
 @dataclass(frozen=True)
@@ -159,6 +132,7 @@ class Rendezvous:
         self._beats: dict[str, tuple[int, float]] = {}  # host -> its heartbeats, and when they last changed
         self._last_beat = self._last_look = -1e9
         self._quorum_since: tuple[int, float] | None = None  # number of the round, time
+        self._parting = False
         self._silent: dict[str, float] = {}  # host -> when it did not answer
 
     def poll(self) -> Round:
@@ -190,6 +164,18 @@ class Rendezvous:
     def end(self, sentence: str) -> None:
         """The run is over, for all."""
         self._try(lambda round: end(round, sentence))
+
+    def may_part(self) -> bool:
+        """Whether this agent can go after the end of a run. Who has the record stays until all others have read it."""
+        round = self.round
+        try:
+            if self.store is None or round.phase != ENDED:
+                return True
+            parted = self.store.add("parted", 0 if self._parting else 1)
+            self._parting = True
+            return round.host != self.me or parted >= len({*round.members, *round.waiting, self.me})
+        except ConnectionError:
+            return True
 
     # ---- what this agent does next ----
 

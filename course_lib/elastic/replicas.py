@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
-from course_lib.elastic.rendezvous import ENDED, Limits, Rendezvous
+from course_lib.elastic.limits import Limits
+from course_lib.elastic.rendezvous import ENDED, Rendezvous
 from course_lib.elastic.state import TrainingState, pack, unpack
 from course_lib.elastic.stores import Stores, open_store, split
 

@@ -21,7 +21,7 @@ from course_lib.data.digits import load_digits
 from course_lib.elastic.demo import new_state, train_digits
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal
-from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.limits import Limits
 from course_lib.elastic.state import share_newest
 from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
 from course_lib.elastic.worker import Place, connected
@@ -94,6 +94,8 @@ def test_four_ranks_three_ranks_four_again_and_the_host_of_the_store_is_lost():
         fleet.kill_agent(0)
         fleet.wait_for_ranks(3, PATIENT)
         results = fleet.wait(PATIENT)
+        fleet.add_agent()
+        assert len(fleet.wait(5)) == 3, "nobody waits for an agent that came after the end"
         assert {e["host"] for e in fleet.journal.of("round")} == {fleet.hosts[0], fleet.hosts[1]}
     assert [r["step"] for r in results] == [steps] * 3
     history = results[0]["history"]
@@ -209,7 +211,7 @@ SCRIPT = """
 import sys, time
 from course_lib.elastic.demo import train_digits
 from course_lib.elastic.fleet import Fleet
-from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.limits import Limits
 fleet = Fleet(train_digits, 2, args=(10**6, 0.02), limits=Limits(2, 2))
 fleet.wait_for_step(3, 250)
 print(fleet.folder.name, *fleet.hosts, *{e["pid"] for e in fleet.journal.events}, flush=True)

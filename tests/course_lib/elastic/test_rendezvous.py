@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from course_lib.elastic import rendezvous
-from course_lib.elastic.rendezvous import ENDED, OPEN, SEALED, Limits, Rendezvous, Round
+from course_lib.elastic.limits import Limits
+from course_lib.elastic.rendezvous import ENDED, OPEN, SEALED, Rendezvous, Round
 from course_lib.elastic.stores import DictStore
 
 LIMITS = Limits(min_agents=2, max_agents=4, last_call=1.0, beat=0.2, beat_timeout=1.5)
@@ -204,6 +205,22 @@ def test_a_record_that_is_opened_elsewhere_has_a_number_of_its_own():
         machines.tick()
         assert not machines.two_rounds_of_one_number()
     assert lonely.round.number >= 2
+
+
+def test_the_host_of_the_record_stays_until_the_others_have_read_how_the_run_ended():
+    machines = Machines()
+    machines.start(0, 1, 2)
+    machines.until(lambda: machines.together(0, 1, 2), 3)
+    first, *others = machines.agents.values()
+    assert first.may_part(), "the run goes on: whoever leaves now does not wait"
+    first.end("done")
+    assert not first.may_part()
+    for other in others:
+        other.poll()
+        assert other.round.sentence == "done"
+        assert other.may_part()
+        assert other.may_part()
+        assert first.may_part() == (other is others[-1])
 
 
 def test_an_agent_that_was_started_again_at_the_same_host_before_its_death_was_noticed():

@@ -10,7 +10,7 @@ from torch import nn
 from course_lib.data.digits import load_digits
 from course_lib.elastic.demo import new_state, train_replica
 from course_lib.elastic.journal import Journal
-from course_lib.elastic.rendezvous import Limits
+from course_lib.elastic.limits import Limits
 from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.stores import free_hosts
 from course_lib.runtime import launch

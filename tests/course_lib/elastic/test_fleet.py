@@ -250,6 +250,7 @@ time.sleep(1000)
         assert store.compare_set("a", "", "1") == "1"
         assert store.add("n", 2) == 2
         process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it does not stop")
         store.patience = 0.2
         for _ in range(2):
             with pytest.raises(ConnectionError, match="does not answer"):

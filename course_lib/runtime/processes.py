@@ -143,15 +143,20 @@ class RankProcess:
         """Make sure that the process and everything it started is gone."""
         if self._leaving:
             self.process.join(timeout=2)
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            family = psutil.Process(self.process.pid).children(recursive=True)
-        for kill in (self.process.kill, *(child.kill for child in family), self._kill_group):
-            with contextlib.suppress(psutil.Error, OSError):
-                kill()
+        if not self._is_somebody_else():
+            family: list[psutil.Process] = []
+            with contextlib.suppress(psutil.Error):
+                family = psutil.Process(self.process.pid).children(recursive=True)
+            for kill in (self.process.kill, *(child.kill for child in family), self._kill_group):
+                with contextlib.suppress(psutil.Error, OSError):
+                    kill()
         self.process.join()
         self.process.close()
         self.channel.close()
+
+    def _is_somebody_else(self) -> bool:
+        """Whether the rank ended some time ago, and the system has given its number to another process since."""
+        return self.is_dead() and psutil.pid_exists(self.process.pid)
 
     def _kill_group(self) -> None:
         if hasattr(os, "killpg"):

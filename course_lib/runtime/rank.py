@@ -121,6 +121,9 @@ def _set_up(job: Job) -> None:
     os.chdir(job.folder)
     sys.path[:] = job.path
     torch.set_num_threads(job.threads)
+    # The first square root of a process prepares MKL's functions. When two threads do that at once, one of them
+    # sometimes computes with half of the digits (3 in 1,000 processes). So one thread does it, before all else.
+    torch.ones(1).sqrt()
     _own_processes(os.path.dirname(job.meeting))
     join_group(job, job.meeting)
 

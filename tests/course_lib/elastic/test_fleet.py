@@ -180,6 +180,7 @@ def test_random_kills_joins_and_pauses_of_real_processes(seed, tmp_path):
         told.touch()
         histories = fleet.wait(PATIENT)
     history = max(histories, key=len)
+    assert fleet.journal.of("batch"), "the journal is there to the end"
     sampler, expected = new_state(1437).sampler, Counter()
     for _ in history:
         expected.update(sampler.next_batch(0, 1).tolist())

@@ -142,6 +142,15 @@ def test_the_explorer_is_on_the_page(opened):
     expect(frame.locator("[data-number='makespan']")).to_contain_text("29.4")
 
 
+def test_opened_as_a_file_it_says_what_to_do(opened, folder):
+    assert opened.locator("#from-a-file").is_hidden()
+    page = opened.context.browser.new_page()
+    page.goto((folder / "index.html").as_uri())
+    expect(page.locator("#from-a-file")).to_contain_text("A browser runs this page only from a server")
+    expect(page.locator("#from-a-file")).to_be_visible()
+    page.close()
+
+
 def test_nothing_came_from_elsewhere_and_nothing_failed(opened):
     assert opened.wrong == []
     assert any(url.endswith("pyodide.asm.wasm") for url in opened.asked)

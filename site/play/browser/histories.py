@@ -91,7 +91,7 @@ def _panel(
     px, py = x + peak.time / longest * width, y + tall - peak.bytes / most * tall
     svg.area([(px - 4, py - 7), (px + 4, py - 7), (px, py)], INK)
     words = f"{human(peak.bytes)} at {peak.action}" if peak.action else human(peak.bytes)
-    svg.text(px + (-7 if late else 7), py - 8, words, "end" if late else "start", SIZE)
+    svg.text(px + (-7 if late else 7), py - 8, words, "end" if late else "start", SIZE, clear=True)
 
 
 def _outline(times: list[float], base: list[float], upper: list[float]) -> list[tuple[float, float]]:

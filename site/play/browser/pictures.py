@@ -43,8 +43,8 @@ def plot_timeline(
     y = 0.0
     for timeline, lanes, title in zip(timelines, rows, titles, strict=True):
         if title:
-            body.text(left, y + 12, title, size=13)
-        y = _rows(body, timeline, lanes, left, y + (26 if title else 6), scale, used)
+            body.text(left, y + 14, title, size=13)
+        y = 4 + _rows(body, timeline, lanes, left, y + (26 if title else 6), scale, used)
     end = y
     if unit:
         for tick in ticks(longest, 8):
@@ -118,7 +118,7 @@ def plot_memory(
         svg.line([(left, y), (right, y)], LINE)
         svg.text(left - 6, y, f"{tick:g} {unit}" if tick else "0", "end")
     step = (right - left) / (len(every) + len(sets) - 1)
-    at = 0
+    at, totals = 0, []
     for ranks, title in zip(sets, titles, strict=True):
         svg.text(left + at * step + 4, top - 14, title, size=13)
         for rank, held in enumerate(ranks):
@@ -127,8 +127,7 @@ def plot_memory(
                 height = getattr(held, name) / most * tall
                 svg.box(middle - 0.38 * step, y - height, 0.76 * step, height, CATEGORIES[name])
                 y -= height
-            if step >= 34:
-                svg.text(middle, y - 9, f"{held.occupied / size:.3g}", "middle")
+            totals.append((middle, y - 9, f"{held.occupied / size:.3g}"))
             if bars or step >= 14 or rank % 8 == 0:
                 for k, word in enumerate(_lines(bars[rank] if bars else str(rank), step)):
                     svg.text(middle, top + tall + 12 + 15 * k, word, "middle")
@@ -138,6 +137,8 @@ def plot_memory(
         y = top + tall - capacity / most * tall
         svg.line([(left, y), (right, y)], INK, 1.2, "5 4")
         svg.text(right + 4, y, line)
+    for middle, y, total in totals if step >= 34 else ():
+        svg.text(middle, y, total, "middle", clear=True)
     if bars is None:
         svg.text(right, top + tall + 28, "rank", "end")
     deep = max((len(_lines(bar, step)) for bar in bars), default=1) if bars else 2

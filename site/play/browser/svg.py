@@ -51,12 +51,20 @@ class Svg:
         self.parts.append(f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{radius}" style="fill: {_paint(colour)}"/>')
 
     def text(
-        self, x: float, y: float, words: str, anchor: str = "start", size: float = SIZE, colour: str = INK
+        self,
+        x: float,
+        y: float,
+        words: str,
+        anchor: str = "start",
+        size: float = SIZE,
+        colour: str = INK,
+        clear: bool = False,
     ) -> None:
-        """Words whose middle line is at ``y``."""
+        """Words whose middle line is at ``y``; ``clear``: lines behind them stop before they touch a letter."""
+        rim = f"; paint-order: stroke; stroke: {_paint('#ffffff')}; stroke-width: 4" if clear else ""
         self.parts.append(
             f'<text x="{x:.2f}" y="{y + 0.35 * size:.2f}" font-size="{size}" text-anchor="{anchor}" '
-            f'style="fill: {_paint(colour)}">{escape(words)}</text>'
+            f'style="fill: {_paint(colour)}{rim}">{escape(words)}</text>'
         )
 
     def inside(self, x: float, y: float, words: str, box: str) -> None:

@@ -40,7 +40,8 @@ function prepareCell(element, chapter) {
     if (running) return false;
     running = true;
     runButton.textContent = "Stop";
-    said.textContent = "runs …";
+    said.textContent = python.isReady() ? "runs …" : "waits until Python is loaded …";
+    python.begin().then(() => { if (running) said.textContent = "runs …"; }, () => {});
     output.replaceChildren();
     const printed = document.createElement("pre");
     const result = await python.run(chapter, area.value, (text) => {

@@ -2,17 +2,16 @@
 
 /** Python in a worker. said: called with a sentence whenever its state changes. */
 export function newPython(said) {
-  let worker = null, number = 0, waiting = new Map(), begun = null;
+  let worker = null, number = 0, waiting = new Map(), begun = null, ready = false;
 
   function begin() {
     if (begun) return begun;
     said("Python is loading …");
+    ready = false;
     begun = new Promise((resolve, reject) => {
       worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
       const fail = (error) => {
-        const why = location.protocol === "file:"
-          ? "A browser loads Python only from a server: run “python -m http.server” in this folder."
-          : `Python could not be loaded: ${error}.`;
+        const why = `Python could not be loaded: ${error}.`;
         said(why, true);
         reject(new Error(why));
       };
@@ -20,6 +19,7 @@ export function newPython(said) {
       worker.onmessage = ({ data }) => {
         if (data.kind === "ready") {
           said(`Python is ready. It loaded in ${data.seconds.toFixed(1)} s.`);
+          ready = true;
           resolve(data.seconds);
         } else if (data.kind === "failed") fail(data.error);
         else if (data.kind === "text") waiting.get(data.id)?.onText(data.text);
@@ -58,5 +58,5 @@ export function newPython(said) {
     begin();
   }
 
-  return { begin, run, stop };
+  return { begin, run, stop, isReady: () => ready };
 }

@@ -268,9 +268,12 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     pipeline.locator(".said").get_by_text("F0 on rank 0").wait_for()
     verdict = calculator.locator(".verdict")
     verdict.get_by_text("It does not fit: the fullest rank needs").wait_for()
+    long = calculator.locator(".piece.activations").first.get_attribute("style")
     calculator.get_by_role("button", name="zero 2").click()
     found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=2))
     verdict.get_by_text(found["verdict"]).wait_for()
+    kept = calculator.locator(".piece.activations").first.get_attribute("style")
+    assert kept == long  # what keeps its bytes keeps its length
     calculator.locator(".part summary", has_text="optimizer states").click()
     (words, _), *_ = found["ranks"][0]["optimizer_states"]["terms"]
     calculator.locator(".part li", has_text=words).wait_for()

@@ -15,14 +15,15 @@ export function startCalculator(root, question, choices, source) {
   const bars = h("div", { class: "bars" }), line = h("p", { class: "line" }), parts = h("div", { class: "parts" });
   const result = h("div", { class: "result" }, verdict, changes, h("h4", {}, "Bytes of every rank"), bars, line,
     h("h4", {}, "Parts of one rank"), parts);
-  let lastChanged = "model", controls = null, chosen = null;
+  let lastChanged = "model", controls = null, chosen = null, scale = 0;
   const show = (found) => {
     const rank = Math.min(chosen ?? fullest(found.ranks), found.ranks.length - 1);
     verdict.textContent = found.verdict;
     verdict.dataset.fits = found.fits;
     line.textContent = `The dashed line is the memory of one device: ${human(found.capacity)}.`;
     changes.replaceChildren(...changeButtons(found, controls, Boolean(source.fixed)));
-    bars.replaceChildren(...barsOf(found, rank, (which) => {
+    scale = nextScale(scale, Math.max(found.capacity, ...found.ranks.map(totalOf)));
+    bars.replaceChildren(...barsOf(found, scale, rank, (which) => {
       chosen = which;
       show(found);
       bars.querySelectorAll("button")[which].focus();
@@ -72,9 +73,12 @@ function changeButtons(found, controls, fixed) {
     h("button", { type: "button", disabled: fixed, onclick: () => controls.set(change) }, words(change)))];
 }
 
+/** The bytes of the longest bar: they stay while a bar becomes shorter, so that this is seen, unless it would be tiny. */
+const nextScale = (scale, needed) => (needed > scale || needed < scale / 4 ? needed : scale);
+
 /** For each rank a button with its bar; the line is the device's memory. */
-function barsOf({ ranks, capacity }, rank, choose) {
-  const most = Math.max(capacity, ...ranks.map(totalOf)) * 1.02, share = (bytes) => `${(100 * bytes) / most}%`;
+function barsOf({ ranks, capacity }, scale, rank, choose) {
+  const share = (bytes) => `${(100 * bytes) / (1.02 * scale)}%`;
   return ranks.map((parts, k) => {
     const pieces = Object.entries(parts).map(([name, { bytes }]) =>
       h("span", { class: `piece ${name}`, style: `width: ${share(bytes)}`, title: `${wordOf(name)}: ${human(bytes)}` }));

@@ -25,6 +25,7 @@ def plot_curves(
     x: str = "step",
     y: str = "loss",
     bottom: float | None = None,
+    first: int = 0,
     stairs: bool = False,
     log: bool = False,
     own_scales: bool = False,
@@ -38,6 +39,7 @@ def plot_curves(
         titles: one for each panel.
         x, y: what the axes say.
         bottom: where the vertical axis begins; by default a little below the lowest curve.
+        first: the number of the first step.
         stairs: keep each value until the next one, for what changes all at once; by default points are joined.
         log: a logarithmic vertical axis, for values above 0.
         own_scales: each panel has a vertical scale of its own, for curves that measure different things.
@@ -68,7 +70,7 @@ def plot_curves(
         for (name, values), (colour, width, style) in zip(curves.items(), strokes, strict=False):
             ends = [*values, values[-1]] if stairs else values  # the last value, too, lasts for a step
             axis.plot(
-                range(len(ends)),
+                range(first, first + len(ends)),
                 ends,
                 color=colour,
                 linewidth=width,
@@ -88,6 +90,8 @@ def plot_curves(
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlabel(x, fontsize=TEXT, loc="right")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not log and all(isinstance(value, int) for values in curves.values() for value in values):
+            axis.yaxis.set_major_locator(MaxNLocator(integer=True))  # no half ranks
         plain_axes(axis)
         if axis is axes[0] or list(curves) != list(panels[0]):  # the same names need no second legend
             axis.legend(fontsize=TEXT, frameon=False)

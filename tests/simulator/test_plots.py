@@ -214,6 +214,14 @@ def test_an_axis_begins_where_it_is_told():
     assert "0.0" in texts(plot_curves({"bytes": [3.0, 4.0]}, bottom=0))
 
 
+def test_steps_are_counted_from_the_first_one_and_counts_have_whole_ticks():
+    picture = plot_curves({"loss": [3.0, 2.0]}, {"ranks": [4, 3]}, own_scales=True, bottom=0, first=1)
+    loss, ranks = picture._figure.axes
+    assert list(loss.lines[0].get_xdata()) == list(ranks.lines[0].get_xdata()) == [1, 2]
+    assert all(tick == int(tick) for tick in ranks.get_yticks())
+    assert any(tick != int(tick) for tick in loss.get_yticks())
+
+
 def test_stairs_keep_each_value_for_a_step():
     def lines(stairs):
         """Whether each line of the curve is upright or level."""

@@ -28,7 +28,7 @@ class TrainingState:
         self.history: list[int] = []
 
     def commit(self, round: int) -> None:
-        """Count the step that the optimizer has just taken: until here, everything could be repeated."""
+        """Count the step that the optimizer has just taken, and go on to the next batch."""
         self.step += 1
         self.history.append(round)
         self.sampler.advance()

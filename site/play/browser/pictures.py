@@ -167,15 +167,15 @@ def plot_bubble_and_memory(
         names.setdefault((round(held, 6), round(bubble, 6)), []).append(name)
     wide_as, tall_as = (1.25 * max(values) or 1 for values in zip(*predicted.values(), strict=True))
     svg, left, top, tall = Svg(), 50, 26, 260
-    width, bottom = COLUMN - left - 6, top + tall
+    width, bottom = COLUMN - left - 18, top + tall
     svg.text(0, 10, y)
     for tick in ticks(tall_as, 5):
         at = bottom - tick / tall_as * tall
-        svg.line([(left, at), (COLUMN - 6, at)], LINE)
+        svg.line([(left, at), (left + width, at)], LINE)
         svg.text(left - 6, at, f"{tick:.0%}", "end")
     for tick in ticks(wide_as, 8):
         svg.text(left + tick / wide_as * width, bottom + 14, f"{tick:g}", "middle")
-    svg.text(COLUMN - 6, bottom + 32, x, "end")
+    svg.text(left + width, bottom + 32, x, "end")
     taken: dict[float, float] = {}  # height -> how far its labels reach to the right
     for (held, bubble), those in sorted(names.items()):
         px, py = left + held / wide_as * width, bottom - bubble / tall_as * tall

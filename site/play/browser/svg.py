@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from simulator.plots.bubble_and_memory import PREDICTED
 from simulator.plots.picture import COLUMN, Picture
 from simulator.plots.style import CATEGORIES
 from simulator.plots.timeline import COLOURS, IDLE, INK, lightness
@@ -15,6 +16,7 @@ LETTER = 0.56  # of the size: the width of an average letter, a little more than
 LINE = "#d0d7de"
 # What is dark in a picture on white would vanish on a dark page. style.css gives these variables other values there.
 THEMED = {INK: "ink", IDLE: "idle", LINE: "line", "#ffffff": "paper", CATEGORIES["parameters"]: "parameters"}
+THEMED[PREDICTED] = "dot"
 THEMED |= {colour: f"weights-{i}" for i, colour in enumerate(COLOURS["weight gradients"])}
 
 

@@ -49,7 +49,7 @@ def overview(found: list[dict[str, Any]]) -> str:
         (Path(__file__).parent / "pages" / "reference.txt").read_text(encoding="utf-8"),
     ]
     for topic in found:
-        names = ", ".join(f"`{name.rsplit('.', 1)[1]}`" for name in topic["names"])
+        names = ", ".join(f"{{py:obj}}`~{name}`" for name in topic["names"])
         lines += [f"## [{topic['title']}]({topic['file']}.md)", "", topic["about"], "", names, ""]
     files = "\n".join(topic["file"] for topic in found)
     return "\n".join([*lines, "```{toctree}", ":hidden:", "", files, "```", ""])

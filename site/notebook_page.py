@@ -12,6 +12,9 @@ Notebook = dict[str, Any]
 SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
 # What a notebook says of the site is not said on the site.
 ON_THE_SITE = re.compile(r", (\[[^]]+\]\([^)]+\)), or \[on the site\]\([^)]+\)")
+# The still picture of an explorer, behind which a live view follows that only a kernel shows.
+STILL = 'class="explorer-still"'
+LIVE = '<p>Here is a still picture. The site has the <a href="../{}.html">live view on a page of its own</a>.</p>'
 OPEN_LINKS = "open-links"  # the id of the cell that says where else a notebook can be opened
 # Folded in JupyterLab -> the tag by which myst-nb folds.
 TAGS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}
@@ -33,11 +36,21 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
         folded = cell["metadata"].get("jupyter", {})
         tags = cell["metadata"].setdefault("tags", [])
         tags += [tag for name, tag in TAGS.items() if folded.get(name) and tag not in tags]
+        if STILL in str(cell["outputs"]):
+            cell["outputs"] = [_with_link(cell)]
         for output in cell["outputs"]:
             if "text/html" in output.get("data", {}):
                 html = "".join(output["data"]["text/html"])
                 output["data"]["text/html"] = SOURCE.sub(r'href="../\1.html"', html)
     return page
+
+
+def _with_link(cell: dict[str, Any]) -> dict[str, Any]:
+    """The still picture alone, with a link to the site's page of what the cell's last line opens."""
+    still = next(output for output in cell["outputs"] if STILL in str(output))
+    page = "memory" if "explore_memory(" in "".join(cell["source"]) else "explorer"
+    html = "".join(still["data"]["text/html"]) + LIVE.format(page)
+    return still | {"data": {"text/html": html}}
 
 
 def linked_sources(notebook: Notebook) -> Iterator[str]:

@@ -59,6 +59,17 @@ def test_a_listing_links_to_the_page_of_its_source():
     assert shown == link.replace("ddp.py", "ddp.html")
 
 
+def test_a_still_explorer_leads_to_the_live_one():
+    cell = code({}, '<div class="explorer-still"><img alt="a still"/></div>')
+    cell["source"] = 'explore_memory("gpt3-175b", "h100")'
+    cell["outputs"].append({"output_type": "display_data", "data": {"text/plain": "View()"}, "metadata": {}})
+    (output,) = as_page({"cells": [cell]})["cells"][0]["outputs"]
+    assert output["data"]["text/html"].startswith('<div class="explorer-still">')
+    assert 'href="../memory.html"' in output["data"]["text/html"]
+    shown = sum("explorer-still" in str(as_page(notebook(path))) for path in NOTEBOOKS)
+    assert shown >= 1, "chapter 11 shows an explorer"
+
+
 def test_a_chapter_does_not_send_its_reader_to_the_page_that_they_read():
     links = [path for path in NOTEBOOKS if any(c.get("id") == OPEN_LINKS for c in notebook(path)["cells"])]
     assert len(links) == len(NOTEBOOKS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from linked_map import linked_map, linked_numbers
 from moving_timeline import executions, moving_timeline
-from notebook_page import as_page, linked_sources
+from notebook_as_page import as_page, linked_sources
 from play.cells import CHAPTERS as PLAYED
 from reference import listing, overview, source_file, topic_page, topics
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gather import section
 from linked_map import linked_map, linked_numbers, page_of
-from notebook_page import OPEN_LINKS, as_page, linked_sources
+from notebook_as_page import OPEN_LINKS, as_page, linked_sources
 from reference import find, source_file, source_page, topics
 
 from course_lib.observe.show.course_map import CHAPTERS

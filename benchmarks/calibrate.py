@@ -1,12 +1,14 @@
 """How far a calibrated machine's prediction is from a real training step: a GPT of course_lib, on the CPU, in fp32.
 
-    python benchmarks/calibrate.py
+python benchmarks/calibrate.py [--rounds 5]
 
 The machine is measured as ``python -m simulator calibrate`` measures it, the file is written and read back, and steps
 of three shapes are predicted from it and run: forward, backward, clipping and Adam. All is measured on one thread, by
 the clock of this process, which stands still while other programs have the processor: so the ratio means something on
-a busy machine, too, where only the caches and the memory are shared. Prints predicted, measured and their ratio, and
-exits with 1 where the ratio is outside 0.5 to 2.
+a busy machine, too, where only the caches and the memory are shared.
+
+Prints for each shape the predicted and the measured step and their ratio, and ends with exit code 1 where a ratio is
+outside 0.5 to 2. Takes about a minute on two idle cores.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import paired  # noqa: F401 (puts the project on the path)
+import click
+import paired
 import torch
 import torch.nn.functional as F
 
@@ -30,7 +33,6 @@ from simulator.predict.calibration import busy_machine, hardware_of
 from simulator.predict.step import step_cost
 
 LEAST, MOST = 0.5, 2.0
-STEPS = 5
 CONFIGS = {  # layers, hidden, heads, vocabulary, sequence, batch
     "narrow, 1 x 256 tokens": (4, 256, 4, 8192, 256, 1),
     "narrow, 4 x 256 tokens": (4, 256, 4, 8192, 256, 4),
@@ -60,11 +62,11 @@ def real_step(
     return {"forward": forward, "backward": lambda: held["loss"].backward(), "update": update}
 
 
-def measured_step(*sizes: int) -> float:
-    """Seconds of the fastest of several steps, part by part."""
+def measured_step(*sizes: int, rounds: int) -> float:
+    """Seconds of the fastest of so many steps, part by part."""
     parts = real_step(*sizes)
     fastest = dict.fromkeys(parts, float("inf"))
-    for number in range(STEPS + 1):
+    for number in range(rounds + 1):
         for name, part in parts.items():
             start = calibrate.CLOCK()
             part()
@@ -81,7 +83,9 @@ def predicted_step(
     return step_cost(shape, plan, read_hardware(device)).seconds
 
 
-def main() -> None:
+@click.command(help=__doc__)
+@paired.count("--rounds", 5, "Steps of each shape; the fastest counts.")
+def main(rounds: int) -> None:
     torch.set_num_threads(1)
     calibrate.CLOCK = time.process_time
     calibrate._rank_counts = lambda device: []  # the step has one rank
@@ -94,7 +98,7 @@ def main() -> None:
         file = Path(folder) / "here.toml"
         write_hardware(file, hardware, sources)
         for name, sizes in CONFIGS.items():
-            predicted, measured = predicted_step(file, *sizes), measured_step(*sizes)
+            predicted, measured = predicted_step(file, *sizes), measured_step(*sizes, rounds=rounds)
             ratio = predicted / measured
             missed |= not LEAST <= ratio <= MOST
             print(

@@ -1,6 +1,10 @@
 """Step time of our bucketed DDP beside torch's DistributedDataParallel, on 2 Gloo ranks, alternating in one run.
 
 python benchmarks/ddp.py [--ranks 2] [--width 32] [--batch 64] [--rounds 25]
+
+The naive DDP, one message for each parameter, runs beside them. Prints the median ratio of the step times of each of
+ours to torch's, and ends with exit code 1 where that of the bucketed one misses its target. Takes about 20 seconds on
+two idle cores.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import click
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from paired import report
+from paired import count, report, rounds
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -55,12 +59,10 @@ def step_times(width: int, batch: int, rounds: int) -> dict[str, list[float]]:
 
 
 @click.command(help=__doc__)
-@click.option("--ranks", default=2, show_default=True)
-@click.option(
-    "--width", default=32, show_default=True, help="channels of ResNet-18's first stage (64 in the paper)"
-)
-@click.option("--batch", default=64, show_default=True, help="images a step, over all ranks")
-@click.option("--rounds", default=25, show_default=True)
+@count("--ranks", 2, "Processes that train together.")
+@count("--width", 32, "Channels of ResNet-18's first stage (64 in the paper).")
+@count("--batch", 64, "Images a step, over all ranks.")
+@rounds(25)
 def main(ranks: int, width: int, batch: int, rounds: int) -> None:
     times = launch(step_times, ranks, args=(width, batch, rounds), timeout=None)[0]
     report("naive / torch DDP", times["naive"], times["torch"])

@@ -1,8 +1,13 @@
 """From a slider to pixels: how long the explorer takes for 16 x 64 and for 64 x 512, as a page and in JupyterLab.
 
+python benchmarks/explorer.py [--rounds 9]
+
 A slider's event is sent in a headless Chromium. The clock stops when the canvas has been drawn, and its pixels have
 been read back, so that nothing is left to be drawn later. In JupyterLab a second clock stops when Python has confirmed
 what is drawn. The wall-clock time is that of a busy machine, too: run it on an idle one.
+
+Prints the median and the least for each schedule. It judges nothing, and needs a Chromium. Takes about a minute on
+two idle cores.
 """
 
 from __future__ import annotations
@@ -14,19 +19,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-# In place of this folder, whose simulator.py would hide the package of that name.
-sys.path[0] = str(Path(__file__).parents[1] / "tests" / "browser")
+import click
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+from paired import rounds
+from playwright.sync_api import Browser, Page
 
-import nbformat  # noqa: E402
-from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402
-from notebook_page import command, open_page, wait_for_kernel  # noqa: E402
-from playwright.sync_api import Browser, Page  # noqa: E402
-from server import chromium, course_copy, jupyterlab  # noqa: E402
+from course_lib.grading.build import METADATA
+from simulator.explorer import explore
 
-from course_lib.grading.build import METADATA  # noqa: E402
-from simulator.explorer import explore  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
-REPEATED = 9
+from notebook_page import command, open_page, wait_for_kernel
+from server import chromium, course_copy, jupyterlab
+
 CASES = (("1f1b", 16, 64), ("zb-h1", 16, 64), ("zb-v", 16, 64), ("zb-h1", 64, 512), ("dualpipe-v", 64, 512))
 IN_JUPYTERLAB = CASES[:3]
 NOTEBOOK = "notebooks/96_explorer.ipynb"
@@ -86,14 +92,16 @@ def said(times: list[float]) -> str:
     return f"{median(times):.0f} ({min(times):.0f})"
 
 
-def main() -> None:
+@click.command(help=__doc__)
+@rounds(9)
+def main(rounds: int) -> None:
     print("slider to pixels and to Python's answer, ms: median (least)")
     print(f"{'where':10} {'schedule':10}  ranks x microbatches  actions   pixels       confirmed")
     with chromium() as browser:
         for where, opened in (("page", as_page), ("JupyterLab", in_jupyterlab)):
             for schedule, ranks, microbatches, page in opened(browser):
                 page.locator(".explorer[data-shown]").wait_for()
-                moved = [page.evaluate(MOVE, where != "page") for _ in range(REPEATED)]
+                moved = [page.evaluate(MOVE, where != "page") for _ in range(rounds)]
                 pixels, confirmed = zip(*moved, strict=True)
                 actions = len(explore(schedule, ranks, microbatches).execution().schedule)
                 size = f"{ranks} x {microbatches}"

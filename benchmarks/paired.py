@@ -1,4 +1,6 @@
-"""How the benchmarks judge: the median of the ratios of measurements that were taken next to each other.
+"""What the benchmarks share: how they judge, and the options of their command lines.
+
+They judge by the median of the ratios of measurements that were taken next to each other.
 
 These machines are noisy, and noise comes in waves: two sides measured in the same second share their wave, so
 their ratio is steadier than either time.
@@ -8,8 +10,10 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import click
 
 # A script's own folder comes first on the path, and there simulator.py would hide the package of its name.
 sys.path.append(sys.path.pop(0))
@@ -38,3 +42,28 @@ def report(
     if not met:
         sys.exit(1)
     return ratio
+
+
+def count(name: str, default: int, what: str) -> Callable[[Callable], Callable]:
+    """An option for a whole number from 1 on; ``what`` says what it counts. Other values end with exit code 2."""
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=what)
+
+
+def rounds(default: int) -> Callable[[Callable], Callable]:
+    """The option ``--rounds``, which all benchmarks that repeat a measurement have."""
+    return count("--rounds", default, "How often each side is measured. The sides take turns.")
+
+
+def list_of(kind: type[int] | type[float]) -> Callable[[str], list]:
+    """The type of an option such as ``20,100,500``: positive numbers. Other values end with exit code 2."""
+
+    def numbers(text: str) -> list:
+        try:
+            found = [kind(part) for part in text.split(",")]
+        except ValueError:
+            found = []
+        if not found or not all(0 < number < float("inf") for number in found):
+            raise click.BadParameter(f"{text!r} is not a list of positive numbers with commas between them.")
+        return found
+
+    return numbers

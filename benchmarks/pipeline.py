@@ -1,8 +1,11 @@
 """Pipeline parallelism by hand beside ``torch.distributed.pipelining``: forward and backward of a GPT's microbatches.
 
-    python benchmarks/pipeline.py [--ranks 2] [--hidden 256] [--microbatches 8] [--rounds 25]
+python benchmarks/pipeline.py [--ranks 2] [--hidden 256] [--microbatches 8] [--rounds 25]
 
-The two take turns; ``paired`` judges. Both run the same stages, so only what executes the schedule differs.
+The two take turns. Both run the same stages, so only what executes the schedule differs.
+
+Prints for each of three schedules the median ratio of their times beside its target, and ends with exit code 1 where
+one is missed. Takes about half a minute on two idle cores.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Mapping
 import click
 import torch
 import torch.distributed as dist
-from paired import report
+from paired import count, report, rounds
 from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
@@ -102,10 +105,10 @@ def measure(
 
 
 @click.command(help=__doc__)
-@click.option("--ranks", default=2, show_default=True)
-@click.option("--hidden", default=256, show_default=True)
-@click.option("--microbatches", default=8, show_default=True)
-@click.option("--rounds", default=25, show_default=True)
+@count("--ranks", 2, "Processes; each holds some of the stages.")
+@count("--hidden", 256, "Hidden size of the GPT.")
+@count("--microbatches", 8, "Microbatches of a step.")
+@rounds(25)
 def main(ranks: int, hidden: int, microbatches: int, rounds: int) -> None:
     for name in OFFICIAL:
         ours, theirs = launch(

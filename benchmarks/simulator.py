@@ -1,8 +1,9 @@
 """How fast the simulator is: its engine, its queries, and its lists beside PyTorch's own with spacing.
 
-    python benchmarks/simulator.py
+python benchmarks/simulator.py
 
-Prints the target beside what was measured and exits with 1 if one is missed.
+Prints each target beside what was measured, and ends with exit code 1 where one is missed. Takes about half a minute
+on two idle cores.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 
+import click
 from paired import report
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
@@ -78,6 +80,7 @@ def queries() -> tuple[float, float]:
     return one, len(plans) / min(seconds(all_plans, time.process_time) for _ in range(3))
 
 
+@click.command(help=__doc__)
 def main() -> None:
     schedule = make_schedule("1f1b", RANKS, MICROBATCHES)
     rate = len(schedule) / min(seconds(lambda: simulate(schedule)) for _ in range(7))

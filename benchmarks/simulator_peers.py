@@ -1,10 +1,15 @@
 """What peers predict beside ours: mlsysim's closed forms on the published rows, torch's schedule lists on our clock.
 
-    pip install "mlsysim>=0.3,<0.4"      # only for the first part, and no dependency of the project
-    python benchmarks/simulator_peers.py
+python benchmarks/simulator_peers.py
+
+The part with mlsysim is left out where that package is missing: pip install "mlsysim>=0.3,<0.4". It is no dependency
+of the project.
 
 mlsysim takes the efficiency of the device as an argument: its rows are shown with its default of 0.5, and with the
-one efficiency for all rows that makes their mean error least. Exits with 1 if ours is worse than either.
+one efficiency for all rows that makes their mean error least.
+
+Prints a table of errors, one of bubbles and one of makespans, and ends with exit code 1 where our mean error is
+larger than either of mlsysim's. Takes about five seconds on two idle cores.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import sys
 import warnings
 from importlib.util import find_spec
 
+import click
 import paired  # noqa: F401  (puts the project before this folder on the path)
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
@@ -174,6 +180,7 @@ def beside_torch(ranks: int = 4, microbatches: int = 16) -> None:
         print(f"{name:18}{mine}; torch's {theirs.makespan:5g}, {theirs.peak_in_flight[0]:2}")
 
 
+@click.command(help=__doc__)
 def main() -> None:
     beside_torch()
     if find_spec("mlsysim") is None:

@@ -1,8 +1,11 @@
 """Tensor and sequence parallelism by hand beside PyTorch's ``parallelize_module``: forward, loss and backward of a GPT.
 
-    python benchmarks/tensor_parallel.py [--ranks 2] [--hidden 256] [--rounds 25]
+python benchmarks/tensor_parallel.py [--ranks 2] [--hidden 256] [--rounds 25]
 
-The two take turns; ``paired`` judges. On both sides the vocabulary is cut, too, and the loss is that of cut logits.
+The two take turns. On both sides the vocabulary is cut, too, and the loss is that of cut logits.
+
+Prints the median ratio of their times, without and with sequence parallelism, beside its target, and ends with exit
+code 1 where one is missed. Takes about 20 seconds on two idle cores.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import click
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from paired import report
+from paired import count, report, rounds
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -112,9 +115,9 @@ def measure(
 
 
 @click.command(help=__doc__)
-@click.option("--ranks", default=2, show_default=True)
-@click.option("--hidden", default=256, show_default=True)
-@click.option("--rounds", default=25, show_default=True)
+@count("--ranks", 2, "Processes that share each layer.")
+@count("--hidden", 256, "Hidden size of the GPT.")
+@rounds(25)
 def main(ranks: int, hidden: int, rounds: int) -> None:
     for name, sequence_parallel in (("tensor parallel", False), ("with sequence parallel", True)):
         ours, theirs = launch(

@@ -1,0 +1,100 @@
+"""The command lines of the benchmarks: ``--help`` says what runs and starts nothing; wrong options end with 2.
+
+Each script is run as ``python benchmarks/X.py`` would run it, but in this process, so that torch is imported once.
+"""
+
+import importlib.util
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(ROOT.glob("benchmarks/*.py"))
+LIBRARIES = {"paired", "slow_network"}  # what the others import
+BENCHMARKS = [script for script in SCRIPTS if script.stem not in LIBRARIES]
+
+pytestmark = pytest.mark.timeout(60)  # a script that starts to measure when it is asked for help
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """(script, arguments) -> the exit code."""
+
+    def run(script, *arguments):
+        monkeypatch.setattr(sys, "path", [str(script.parent), *sys.path])
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(script), run_name="__main__")
+        return ended.value.code
+
+    return run
+
+
+@pytest.mark.parametrize("script", BENCHMARKS, ids=lambda script: script.stem)
+def test_help_says_what_is_compared_how_long_it_takes_and_what_is_printed(script, run, capsys):
+    assert run(script, "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"python benchmarks/{script.name}" in said
+    assert "Prints " in said
+    assert "Takes about " in said
+
+
+@pytest.mark.parametrize("script", BENCHMARKS, ids=lambda script: script.stem)
+def test_an_unknown_option_ends_with_2(script, run, capsys):
+    assert run(script, "--nonsense") == 2
+    said = capsys.readouterr().err
+    assert "No such option" in said
+    assert "--nonsense" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("recompute", "--rounds", "0"),
+        ("zero", "--rounds", "many"),
+        ("compression", "--mbit", "20,fast"),
+        ("flash", "--lengths", "1024,-1"),
+        ("unequal_devices", "--slowness", "1,,3"),
+    ],
+)
+def test_a_value_that_is_not_accepted_ends_with_2_and_is_named(name, option, value, run, capsys):
+    assert run(ROOT / "benchmarks" / f"{name}.py", option, value) == 2
+    said = capsys.readouterr().err
+    assert option in said
+    assert value in said
+
+
+def test_make_bench_runs_every_benchmark():
+    rule = re.search(r"^bench:.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+    left_out = re.search(r"filter-out ([^,]+),", rule)
+    assert {Path(name).stem for name in left_out[1].split()} == LIBRARIES
+
+
+def test_elastic_prints_each_measurement_when_it_is_there(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    spec = importlib.util.spec_from_file_location("benchmark_of_elastic", ROOT / "benchmarks/elastic.py")
+    elastic = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elastic)
+    printed = []
+
+    def measure(make):
+        printed.append(capsys.readouterr().out)
+        return (1.5, 2.5, 0.5) if len(printed) % 2 else (None, None, None)
+
+    monkeypatch.setattr(elastic, "measure", measure)
+    with pytest.raises(SystemExit) as ended:
+        elastic.main.callback(rounds=2, worker=None)
+    assert ended.value.code == 0
+    assert [line.partition(":")[0] for line in printed] == [
+        "",
+        "round 1 of 2, ours",
+        "round 1 of 2, torchrun",
+        "round 2 of 2, ours",
+    ]
+    assert "of three, after a kill: 2.50 s" in printed[1]
+    assert printed[2].endswith("torchrun: first step of four ranks: not within 120 s\n"), (
+        "the rest was not tried"
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from course_lib.elastic.journal import JournalWriter
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, Rendezvous, Round
+from course_lib.elastic.rendezvous import ENDED, RUN_ID, Rendezvous, Round
 from course_lib.elastic.stores import Stores, open_store
 from course_lib.elastic.worker import Outcome, Place, run_round
 from course_lib.runtime.errors import read_result
@@ -43,6 +43,8 @@ class Job:
     timeout: float = 60.0  # of collectives
     backend: str = "gloo"
     journal: str | None = None
+    run_id: str = RUN_ID
+    checkpoints: str | None = None  # the folder
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Agent:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.writer = JournalWriter(job.journal, job.me)
-        self.rendezvous = Rendezvous(job.me, job.hosts, Stores(job.limits.patience), job.limits)
+        self.rendezvous = Rendezvous(
+            job.me, job.hosts, Stores(job.limits.patience), job.limits, run_id=job.run_id
+        )
         self.workers: list[Worker] = []
         self.round: Round | None = None  # the one that the workers were given
         self.restarts = job.restarts
@@ -114,7 +118,10 @@ class Agent:
 
     def _turn(self) -> Ended | None:
         """Look once at the round and at the workers, and act."""
-        round = self.rendezvous.poll()
+        try:
+            round = self.rendezvous.poll()
+        except ValueError as refused:  # by the store of another run
+            return Ended(str(refused), {})
         for worker in self.workers:
             worker.look()
         if ended := self._failed_worker():
@@ -160,6 +167,7 @@ class Agent:
                 self.job.timeout,
                 self.job.backend,
                 self.job.journal,
+                self.job.checkpoints,
             )
             worker.begin(self.job.train, place)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -85,14 +86,16 @@ class Checkpoints:
 
     def _write(self, state: Mapping[str, Any], step: int) -> None:
         path = self._path(step)
-        part = path.with_suffix(".part")  # a process that is killed now leaves no file that looks complete
+        # A process that is killed now leaves no file that looks complete. The name is its own: a rank of an earlier
+        # round, which hung, may still be writing.
+        part = path.with_suffix(f".{uuid.uuid4().hex}.part")
         with open(part, "wb") as file:
             torch.save(dict(state), file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
         for old in self.steps()[: -self.keep]:
-            self._path(old).unlink()
+            self._path(old).unlink(missing_ok=True)
 
 
 class PeerMemory:
@@ -105,9 +108,16 @@ class PeerMemory:
     def __init__(self) -> None:
         self.kept: dict[int, dict[int, Tensor]] = {}  # step -> rank -> its shard
         self.ranks: dict[int, int] = {}  # step -> of how many
+        self.about: dict[int, Any] = {}  # step -> what was kept beside the shards
 
-    def exchange(self, shard: Tensor, step: int, group: dist.ProcessGroup | None = None) -> None:
-        """Send this rank's shard to the right and receive the left neighbour's, (n,) each. All ranks call it."""
+    def exchange(
+        self, shard: Tensor, step: int, group: dist.ProcessGroup | None = None, about: Any = None
+    ) -> None:
+        """Send this rank's shard to the right and receive the left neighbour's, (n,) each. All ranks call it.
+
+        Args:
+            about: kept beside the shard; the same on all ranks, such as the sampler's state.
+        """
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         left, right = (rank - 1) % ranks, (rank + 1) % ranks
         own, theirs = shard.detach().clone(), torch.empty_like(shard)
@@ -119,32 +129,46 @@ class PeerMemory:
             for work in dist.batch_isend_irecv(both):
                 work.wait()
         self.kept[step] = {left: theirs, rank: own} if ranks > 1 else {rank: own}
-        self.ranks[step] = ranks
+        self.ranks[step], self.about[step] = ranks, deepcopy(about)
         for old in sorted(self.kept)[:-2]:
-            del self.kept[old], self.ranks[old]
+            self._drop(old)
+
+    def forget_after(self, step: int) -> None:
+        """Training goes on from ``step``, so the copies of later steps are not of this training any more."""
+        for later in [s for s in self.kept if s > step]:
+            self._drop(later)
+
+    def _drop(self, step: int) -> None:
+        for of_step in (self.kept, self.ranks, self.about):
+            of_step.pop(step, None)
 
     def recover(self, group: dist.ProcessGroup | None = None) -> tuple[int, list[Tensor]]:
         """From those who are left: the newest step of which all shards are there, and the shards, on every rank.
+
+        Afterwards ``about[step]`` is there on every rank, too.
 
         Raises:
             ValueError: of some rank's shard no copy is left; every rank raises it.
         """
         everyone: list[Any] = [None] * dist.get_world_size(group)
-        here = {step: (self.ranks[step], list(shards)) for step, shards in self.kept.items()}
+        # A step may have been done twice, by different numbers of ranks: their shards do not fit together.
+        here = {(step, self.ranks[step]): list(shards) for step, shards in self.kept.items()}
         dist.all_gather_object(everyone, here, group=group)
         lost: list[int] = []
-        for step in sorted({step for held in everyone for step in held}, reverse=True):
-            ranks = next(held[step][0] for held in everyone if step in held)
+        for step, ranks in sorted({key for held in everyone for key in held}, reverse=True):
             holders = [
-                next((h for h, held in enumerate(everyone) if step in held and r in held[step][1]), None)
+                next((h for h, held in enumerate(everyone) if r in held.get((step, ranks), ())), None)
                 for r in range(ranks)
             ]
             lost = lost or [r for r, holder in enumerate(holders) if holder is None]
             if None not in holders:
-                return step, [self._send(step, r, holder, group) for r, holder in enumerate(holders)]
+                self.about[step] = self._send(self.about.get(step), holders[0], group)
+                own = self.kept.get(step, {})
+                return step, [self._send(own.get(r), holder, group) for r, holder in enumerate(holders)]
         raise ValueError(f"no copy is left of the shards of ranks {lost}: load a checkpoint from a file")
 
-    def _send(self, step: int, rank: int, holder: int, group: dist.ProcessGroup | None) -> Tensor:
-        box = [self.kept[step][rank] if dist.get_rank(group) == holder else None]
+    def _send(self, own: Any, holder: int, group: dist.ProcessGroup | None) -> Any:
+        """What ``holder`` has, on every rank."""
+        box = [own if dist.get_rank(group) == holder else None]
         dist.broadcast_object_list(box, group=group, group_src=holder)
         return box[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from course_lib.elastic.journal import JournalWriter
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.sampler import ElasticSampler
-from course_lib.elastic.state import TrainingState, share_newest
+from course_lib.elastic.state import TrainingState
 from course_lib.elastic.worker import Session
 from course_lib.runtime.world import preload
 
@@ -34,7 +34,11 @@ def new_state(samples: int, batch_size: int = 96, width: int = 64, seed: int = 0
 
 
 def train_digits(
-    session: Session, steps: int, pause: float = 0.0, fatal: tuple[int, int, int] | None = None
+    session: Session,
+    steps: int,
+    pause: float = 0.0,
+    fatal: tuple[int, int, int] | None = None,
+    save_every: int = 10,
 ) -> dict[str, Any]:
     """Train until ``steps`` steps have been done, in this round or in others.
 
@@ -43,12 +47,12 @@ def train_digits(
         fatal: ``(step, rank, ranks)``: this rank kills itself with SIGKILL in the middle of an all-reduce, once. It
             does so in the first round of so many ranks, at this step or, if the round began later, at its first
             one. It has begun to send, and the others wait for the rest.
+        save_every: so many steps lie between two checkpoints, if the fleet has a folder for them.
     """
     images, labels = load_digits()
     state = session.kept.setdefault("state", None) or new_state(len(labels))
     session.kept["state"] = state
-    share_newest(state)
-    session.restored(state.step)
+    session.restore(state)
     step, *whom = fatal or (0,)
     is_fatal = whom == [session.rank, session.ranks] and not session.seen("kill")
     while state.step < steps:
@@ -58,6 +62,8 @@ def train_digits(
         loss = summed_step(state, images[own], labels[own], session if dies else None)
         time.sleep(pause)
         state.commit(session.round)
+        if session.checkpoints is not None and session.rank == 0 and state.step % save_every == 0:
+            session.checkpoints.save_async(state.state_dict(), state.step)
         session.border(state.step, loss)
     return {"step": state.step, "history": state.history, "model": state.model.state_dict()}
 
@@ -82,18 +88,51 @@ def summed_step(
     return total.item()
 
 
+class StagedReplicas(Replicas):
+    """Replicas that do what the chapter wants to show, at steps that it knows.
+
+    Args:
+        together: step -> how many replicas wait for each other before it.
+        fatal: in this step the process kills itself with SIGKILL in the middle of the sum; 0: in none.
+    """
+
+    def __init__(self, *args: Any, together: Mapping[int, int], fatal: int = 0) -> None:
+        super().__init__(*args)
+        self.together, self.fatal = together, fatal
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        while self.ranks < self.together.get(self.state.step + 1, 1):
+            super().all_reduce([])  # of nothing: only to learn whether another one waits
+            time.sleep(0.02)
+            super().begin_step()
+
+    def all_reduce(self, tensors: Iterable[torch.Tensor]) -> bool:
+        if self.state.step + 1 == self.fatal:
+            self.group.allreduce([next(iter(tensors))])  # it has begun to send
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().all_reduce(tensors)
+
+
 def train_replica(
-    me: str, hosts: Sequence[str], limits: Limits, steps: int, folder: str | None = None, pause: float = 0.0
+    me: str,
+    hosts: Sequence[str],
+    limits: Limits,
+    folder: str | None,
+    steps: int,
+    pause: float = 0.0,
+    join: Callable[..., Replicas] = Replicas,
 ) -> dict[str, Any]:
     """The same run with fault tolerance by replica: one process, which nobody watches or starts again.
 
     Args:
         me, hosts: its own host, and those of all replicas.
-        folder: of the journal.
+        folder: of the journal; None: none is written.
+        join: makes the ``Replicas``.
     """
     images, labels = load_digits()
     state, writer = new_state(len(labels)), JournalWriter(folder, me)
-    replicas = Replicas(me, hosts, limits, state)
+    replicas = join(me, hosts, limits, state)
     while state.step < steps:
         replicas.begin_step()
         own = state.sampler.batch(replicas.rank, replicas.ranks)

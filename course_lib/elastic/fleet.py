@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.util import get_temp_dir
@@ -36,6 +37,9 @@ class Fleet:
         ranks_per_agent: processes that train, for each agent.
         restarts: how many ranks that died an agent starts again; after those it leaves.
         places: how many agents there may ever be; each has its host in the list that all agents get.
+        checkpoints: the folder in which ranks save states, and from which they go on when no rank is left that has a
+            newer one in memory. Whoever gives it removes it. None: the memories are all there is.
+        run_id: by which agents know their run from others; None: one that no other fleet has.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class Fleet:
         restarts: int = 0,
         places: int | None = None,
         timeout: float = 60.0,
+        checkpoints: str | os.PathLike | None = None,
+        run_id: str | None = None,
     ) -> None:
         if agents < 1 or ranks_per_agent < 1:
             raise ValueError(
@@ -65,6 +71,8 @@ class Fleet:
             "restarts": restarts,
             "timeout": timeout,
             "journal": self.folder.name,
+            "checkpoints": None if checkpoints is None else os.path.abspath(checkpoints),
+            "run_id": uuid.uuid4().hex if run_id is None else run_id,
         }
         self.agents: dict[int, World] = {}  # by number; those that have ended, too
         self.ended: dict[int, Ended] = {}
@@ -167,9 +175,11 @@ class Fleet:
 
     # ---- to harm ----
 
-    def kill_rank(self, rank: int) -> float:
-        """SIGKILL to the process of a rank of the newest round; returns the time."""
-        return self._kill(self.pid_of_rank(rank))
+    def kill_rank(self, rank: int, *others: int) -> float:
+        """SIGKILL to the processes of one or more ranks of the newest round; returns the time of the first."""
+        # All are looked up before the first is killed: after that, another round may be the newest.
+        pids = [self.pid_of_rank(r) for r in (rank, *others)]
+        return min([self._kill(pid) for pid in pids])
 
     def kill_agent(self, i: int) -> float:
         """SIGKILL to an agent; its ranks end with it. Returns the time."""
@@ -177,7 +187,10 @@ class Fleet:
 
     def pause_agent(self, i: int, resume: bool = False) -> None:
         """Stop an agent and its ranks (SIGSTOP), as if their machine hung; or let them go on (SIGCONT)."""
-        ranks = {e["pid"] for e in self.journal.of("connected", who=self.hosts[i])}
+        connected = self.journal.of("connected", who=self.hosts[i])
+        # Those of earlier rounds may be gone, and other processes may have their numbers.
+        newest = max((e["round"] for e in connected), default=None)
+        ranks = {e["pid"] for e in connected if e["round"] == newest}
         for pid in filter(psutil.pid_exists, (self.agents[i].processes[0].pid, *ranks)):
             os.kill(pid, signal.SIGCONT if resume else signal.SIGSTOP)
             (self._paused.discard if resume else self._paused.add)(pid)

@@ -11,6 +11,9 @@ the host in use dies, the members of the last round go to the first of them that
 Its number is higher than that of the last one in any case, so a number never stands for two rounds. Whoever looks for
 the run goes where the round with the highest number is.
 
+**Whose record it is.** Each store has the id of its run, which the first agent that reaches it writes. Agents pass over
+the stores of another run. An agent that could only begin its run in such a store is refused.
+
 **What is assumed.** An agent dies or stops; it does not lie. No network cuts the agents into two groups that both live
 on: against that, ``min_agents`` must be more than half of the hosts.
 """
@@ -22,11 +25,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.stores import Store
 
 OPEN, SEALED, ENDED = PHASES = ("open", "sealed", "ended")
+RUN_ID = "none"  # of a run that was given no id, as in torchrun
 LOOK_AGAIN = 0.75  # seconds after which an agent that waits asks all hosts again
 
 
@@ -91,16 +95,6 @@ def read(text: str) -> Round:
 # ---- one agent's part ----
 
 
-class Store(Protocol):
-    """What is used of a store. A call raises ``ConnectionError`` when the store's host is gone."""
-
-    def compare_set(self, key: str, expected: str, desired: str) -> str:
-        """Write ``desired`` if the value is ``expected`` ("": there is none); returns the value after that."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number that starts at 0; returns the sum."""
-
-
 class Rendezvous:
     """Takes part in the rounds for one agent. ``poll`` is called again and again, and never waits.
 
@@ -109,6 +103,7 @@ class Rendezvous:
         hosts: of all agents that may ever take part, the same list everywhere.
         reach: gives the store of a host; ``ConnectionError`` if it does not answer.
         clock: seconds; only differences are used, so the machines' clocks need not agree.
+        run_id: the same for all agents of a run, and another for each run: torchrun's ``--rdzv-id``.
     """
 
     def __init__(
@@ -118,17 +113,19 @@ class Rendezvous:
         reach: Callable[[str], Store],
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
+        run_id: str = RUN_ID,
     ) -> None:
         if me not in hosts:
             raise ValueError(f"{me} must be one of the hosts {', '.join(hosts)}")
+        if not run_id:
+            raise ValueError("run_id is empty; a run needs a name that no other run has")
+        self.run_id = run_id
         self.me, self.hosts, self.reach, self.limits, self.clock = me, list(hosts), reach, limits, clock
         self.round = Round(0)  # as last seen; 0: none yet
         self.host: str | None = None  # where the record is
         self.store: Store | None = None
-        self.joined = (
-            0,
-            "",
-        )  # number and host of the last round that this agent, and not one before it, joined
+        # Number and host of the last round that this agent joined; an agent before it at its host does not count.
+        self.joined = (0, "")
         self._beats: dict[str, tuple[int, float]] = {}  # host -> its heartbeats, and when they last changed
         self._last_beat = self._last_look = -1e9
         self._quorum_since: tuple[int, float] | None = None  # number of the round, time
@@ -136,7 +133,11 @@ class Rendezvous:
         self._silent: dict[str, float] = {}  # host -> when it did not answer
 
     def poll(self) -> Round:
-        """One heartbeat, at most one change of the round. Returns the round as it is now, or was last seen."""
+        """One heartbeat, at most one change of the round. Returns the round as it is now, or was last seen.
+
+        Raises:
+            ValueError: the host at which the run would begin belongs to another run.
+        """
         try:
             if self.store is None or self._should_look():
                 self._look_for_the_record()
@@ -255,12 +256,16 @@ class Rendezvous:
     def _look_for_the_record(self) -> None:
         """Go where the highest round is; else, to the first member of the last round that answers."""
         self._last_look = self.clock()
-        stores, best = {}, None
+        stores, others, best = {}, {}, None
         for place, host in enumerate(self.hosts):
             if self.clock() - self._silent.get(host, -1e9) < LOOK_AGAIN:
                 continue
             try:
-                stores[host] = self.reach(host)
+                store = self.reach(host)
+                if (owner := store.compare_set("run", "", self.run_id)) != self.run_id:
+                    others[host] = owner
+                    continue
+                stores[host] = store
                 found = read(stores[host].compare_set("round", "", ""))
             except ConnectionError:
                 stores.pop(host, None)
@@ -273,6 +278,11 @@ class Rendezvous:
         if best is not None and best[2] != Round() and best[2].number >= self.round.number:
             self._go_to(best[1], stores[best[1]])
         elif self.round.number == 0:  # nothing has begun anywhere
+            if owner := others.get(self.hosts[0]):
+                raise ValueError(
+                    f"the store at {self.hosts[0]} belongs to the run {owner!r}, and this agent to the run "
+                    f"{self.run_id!r}: give it the id of that run, or the hosts of its own"
+                )
             if self.hosts[0] in stores:
                 self._go_to(self.hosts[0], stores[self.hosts[0]])
         elif self.store is None:  # the record is lost: the first one left opens the next round

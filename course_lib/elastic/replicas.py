@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, Rendezvous
+from course_lib.elastic.rendezvous import ENDED, RUN_ID, Rendezvous
 from course_lib.elastic.state import TrainingState, pack, unpack
 from course_lib.elastic.stores import Stores, open_store, split
 
@@ -46,6 +46,7 @@ class Replicas:
         me, hosts, limits: of the rendezvous; a host for each replica group.
         state: what a replica that heals is given. With several ranks in a group, that of this rank.
         inner: the ranks of this replica group; None: this process alone.
+        run_id: of the rendezvous.
 
     Attributes:
         rank, ranks: of this replica group among those that are there.
@@ -61,6 +62,7 @@ class Replicas:
         state: TrainingState,
         inner: dist.ProcessGroup | None = None,
         timeout: float = 60.0,
+        run_id: str = RUN_ID,
     ) -> None:
         self.me, self.state, self.inner, self.timeout = me, state, inner, timedelta(seconds=timeout)
         self.limits = limits
@@ -70,7 +72,7 @@ class Replicas:
         self._someone_waits = False
         if self.inner_rank == 0:  # one rank of the group speaks for it
             self._store = open_store(me)
-            self._rendezvous = Rendezvous(me, hosts, Stores(limits.patience), limits)
+            self._rendezvous = Rendezvous(me, hosts, Stores(limits.patience), limits, run_id=run_id)
 
     def begin_step(self) -> None:
         """Wait until this replica group is in a round whose members are all connected and have the same state.
@@ -166,7 +168,7 @@ class Replicas:
 
         Two copies can have done equally many steps and still differ: a sum ends on one copy and breaks on another; a
         round without the first is formed, and repeats the step with other slices. So it is asked in which round the
-        last step was done, too. Of two rounds the later one counts, since more copies are in it.
+        last step was done, too. Of two rounds the later one counts: the others go on from it.
         """
         state = self.state
         reached = torch.zeros(self.ranks, 2, dtype=torch.int64)

@@ -8,11 +8,21 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from torch.distributed import DistError, TCPStore
 
 PORTS = range(20_000, 32_000)  # below those that a system gives to outgoing connections
+
+
+class Store(Protocol):
+    """What is used of a store. A call raises ``ConnectionError`` when the store's host is gone."""
+
+    def compare_set(self, key: str, expected: str, desired: str) -> str:
+        """Write ``desired`` if the value is ``expected`` ("": there is none); returns the value after that."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that starts at 0; returns the sum."""
 
 
 def split(host: str) -> tuple[str, int]:

@@ -17,11 +17,16 @@ import torch
 import torch.distributed as dist
 
 from course_lib.elastic import rendezvous
+from course_lib.elastic.checkpoints import Checkpoints, PeerMemory
 from course_lib.elastic.journal import Journal, JournalWriter, timed
+from course_lib.elastic.state import TrainingState, share_newest
 from course_lib.elastic.stores import split
 
-_kept: dict[str, Any] = {}  # of this process, for all rounds
+# Of this process, for all rounds:
+_kept: dict[str, Any] = {}
 _writers: list[JournalWriter] = []
+_peers = PeerMemory()
+_checkpoints: dict[str, Checkpoints] = {}  # by folder; it may still be writing when the next round begins
 
 
 class Reform(Exception):  # noqa: N818  nothing is wrong: a late comer waits, and the round ends at a step's border
@@ -41,6 +46,7 @@ class Place:
     timeout: float  # of collectives, seconds
     backend: str = "gloo"
     journal: str | None = None  # the folder
+    checkpoints: str | None = None  # the folder
 
 
 @dataclass(frozen=True)
@@ -59,12 +65,60 @@ class Session:
         rank, ranks: in the default process group, which is connected.
         round: its number.
         kept: stays as long as this process.
+        peers: copies of shards in the ranks' memories; stays as long as this process.
+        checkpoints: in the folder that the fleet was given; None: it was given none.
     """
 
     def __init__(self, place: Place, store: dist.Store, writer: JournalWriter) -> None:
         self.rank, self.ranks, self.round = place.rank, place.ranks, place.round
         self.kept, self.steps, self.journal = _kept, 0, writer
         self._place, self._store = place, store
+        self.peers, self.checkpoints = _peers, None
+        if folder := place.checkpoints:
+            self.checkpoints = _checkpoints.setdefault(folder, Checkpoints(folder))
+
+    def restore(self, state: TrainingState) -> None:
+        """Bring all ranks, each of which has the whole state, to the nearest state that is left. All ranks call it.
+
+        It is the newest in the memory of any rank, or in a checkpoint if that is newer: all ranks that had done its
+        steps are gone. Where nothing is left, training begins.
+        """
+        newest = torch.tensor([state.step])
+        dist.all_reduce(newest, op=dist.ReduceOp.MAX)
+        if saved := self._newer_checkpoint(int(newest)):
+            state.load_state_dict(saved)
+        share_newest(state)
+        self.restored(state.step)
+
+    def restore_shards(self) -> dict[str, Any]:
+        """As ``restore``, where each rank has one shard of the state, and a copy of its neighbour's in ``peers``.
+
+        A checkpoint is read if it is newer than all that the ranks have in memory, or if both copies of a shard are
+        lost. It holds what this method returns.
+
+        Returns:
+            ``step``; ``shards`` of all ranks that there were at that step; ``about``, as ``peers.exchange`` was given
+            it. Where nothing is left: 0, none, and None.
+        """
+        try:
+            step, shards = self.peers.recover()
+            found = {"step": step, "shards": shards, "about": self.peers.about[step]}
+        except ValueError:
+            found = {"step": 0, "shards": [], "about": None}
+        box = [self._newer_checkpoint(found["step"])]
+        dist.broadcast_object_list(box, src=0)
+        found = box[0] or found
+        self.peers.forget_after(found["step"])
+        self.restored(found["step"])
+        return found
+
+    def _newer_checkpoint(self, step: int) -> dict[str, Any] | None:
+        """The newest one, on rank 0, if it is of a later step."""
+        if self.checkpoints is None:
+            return None
+        self.checkpoints.wait()
+        is_newer = self.rank == 0 and max(self.checkpoints.steps(), default=0) > step
+        return self.checkpoints.load() if is_newer else None
 
     def note_batch(self, step: int, samples: Any) -> None:
         """Write down which samples this rank uses in a step (counted from 1), before it is computed."""
@@ -108,6 +162,8 @@ def run_round(pickled: bytes, place: Place) -> Outcome:
             session = Session(place, store, writer)
             train, args = cloudpickle.loads(pickled)
             result = train(session, *args)
+            if session.checkpoints is not None:
+                session.checkpoints.wait()
             with contextlib.suppress(Exception):
                 dist.barrier()  # let the others end, too, before the connections are closed
         outcome = Outcome("returned", result, session.steps)

@@ -65,9 +65,23 @@ def death_message(
         lines += [
             f"rank {r} was in {p.call}({p.detail}), at {p.line}" for r, p in places.items() if r != rank
         ]
+        lines += _different_dtypes(places)
         if not all(call.startswith(_MESSAGES) for call, _ in calls):
             lines.append(SAME_CALLS)
     return "\n".join(lines)
+
+
+def _different_dtypes(places: Mapping[int, Whereabouts]) -> list[str]:
+    """One line where the ranks' tensors have not all the same dtype."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, place in places.items():
+        dtype, bracket, _ = place.detail.partition("[")
+        if bracket:
+            ranks_of.setdefault(dtype, []).append(rank)
+    if len(ranks_of) < 2:
+        return []
+    who = " and ".join(f"{dtype} on {name_ranks(ranks)}" for dtype, ranks in ranks_of.items())
+    return [f"The dtypes differ: {who}. Every rank must give a tensor of the same dtype."]
 
 
 def hang_message(

@@ -18,10 +18,12 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.data.digits import load_digits
+from course_lib.elastic.checkpoints import Checkpoints
 from course_lib.elastic.demo import new_state, train_digits
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.reshard import reshard_flat
 from course_lib.elastic.state import share_newest
 from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
 from course_lib.elastic.worker import Place, connected
@@ -134,6 +136,103 @@ def test_an_exception_and_a_lack_of_agents_end_the_run_with_one_sentence():
     with Fleet(raises_at_step_2, 1, limits=few) as fleet, pytest.raises(RankError) as caught:
         fleet.wait(PATIENT)
     assert str(caught.value) == "no round was formed in 2 s: 2 agents are needed, and 1 had joined"
+
+
+def hold(session, steps, folder):
+    """Let ranks wait behind these steps until ``folder/<step>`` is there, so that it is known how far they are."""
+    at_border = session.border
+
+    def border(step, loss=None):
+        session.journal.write("holds", step=step, rank=session.rank)
+        while step in steps and not os.path.exists(f"{folder}/{step}"):
+            time.sleep(0.02)
+        at_border(step, loss)
+
+    session.border = border
+
+
+def train_to_40(session, folder):
+    hold(session, [25], folder)
+    return train_digits(session, 40)
+
+
+def test_all_ranks_are_killed_at_once_and_go_on_from_the_last_checkpoint(tmp_path):
+    saved = Checkpoints(tmp_path / "saved")
+    (saved.folder / "notes").write_text("of the folder's owner")
+    limits = replace(LIMITS, max_agents=2)
+    fleet = Fleet(train_to_40, 2, args=(str(tmp_path),), limits=limits, restarts=1, checkpoints=saved.folder)
+    with fleet:
+        fleet.wait_until(lambda journal: len(journal.of("holds", step=25)) == 2, PATIENT)
+        fleet.wait_until(lambda journal: saved.steps() == [10, 20], PATIENT)
+        killed = fleet.kill_rank(0, 1)
+        (tmp_path / "25").touch()
+        results = fleet.wait(PATIENT)
+    journal, history = fleet.journal, results[0]["history"]
+    assert {e["step"] for e in journal.of("restored") if e["time"] > killed} == {20}
+    assert history[19] < history[20], "the five steps after the checkpoint were done again"
+    sampler, expected = new_state(1437).sampler, Counter()
+    for _ in range(40):
+        expected.update(sampler.next_batch(0, 1).tolist())
+    assert journal.samples(history) == expected
+    _, weights = one_device(40)
+    for name, value in results[0]["model"].items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-2, atol=1e-3)
+    assert saved.steps() == [30, 40]
+    assert (saved.folder / "notes").exists(), "the fleet removes only its own folder"
+    check_nothing_is_left(journal, fleet.hosts, fleet.folder.name)
+
+
+def add_up_in_shards(session, folder):
+    """13 numbers; step s adds s to the first, 2 s to the second, and so on. Each rank has a shard of them."""
+    hold(session, [14, 16], folder)
+    found, numel = session.restore_shards(), 13
+    shards = reshard_flat(found["shards"] or [torch.zeros(numel)], numel, session.ranks)
+    own, history = shards[session.rank], list(found["about"] or [])
+    first = session.rank * len(own) + 1
+    factors = torch.arange(first, first + len(own)) * (torch.arange(first, first + len(own)) <= numel)
+    for step in range(found["step"] + 1, 21):
+        own += step * factors
+        history.append(session.round)
+        session.peers.exchange(own, step, about=history)
+        if step == 10:
+            shards = [torch.empty_like(own) for _ in range(session.ranks)]
+            dist.all_gather(shards, own)
+            if session.rank == 0:
+                session.checkpoints.save({"step": step, "shards": shards, "about": history}, step)
+        session.border(step)
+    return own.tolist(), history
+
+
+def test_a_lost_shard_comes_from_a_peer_and_two_neighbours_shards_from_the_checkpoint(tmp_path):
+    """Three ranks at step 14: rank 1 is killed. Three ranks at step 16: ranks 0 and 1 are killed, two ranks go on."""
+    limits = replace(LIMITS, max_agents=3, last_call=30)
+    fleet = Fleet(
+        add_up_in_shards,
+        3,
+        args=(str(tmp_path),),
+        limits=limits,
+        restarts=1,
+        checkpoints=tmp_path / "saved",
+    )
+    restored = []
+    with fleet:
+        for step, ranks in ((14, [1]), (16, [0, 1])):
+            fleet.wait_until(lambda journal, step=step: len(journal.of("holds", step=step)) == 3, PATIENT)
+            killed = fleet.kill_rank(*ranks)
+            (tmp_path / str(step)).touch()
+            restored.append(killed)
+        results = fleet.wait(PATIENT)
+    first, second = restored
+    events = fleet.journal.of("restored")
+    assert {e["step"] for e in events if first < e["time"] < second} == {14}, "from a peer's memory"
+    assert {e["step"] for e in events if e["time"] > second} == {10}, "from the checkpoint"
+    assert [len(own) for own, _ in results] == [7, 7]
+    numbers = [x for own, _ in results for x in own][:13]
+    assert numbers == [210.0 * k for k in range(1, 14)], "1 + 2 + ... + 20 = 210: each step counts once"
+    history = results[0][1]
+    assert len(history) == 20
+    assert history[9] < history[10]
+    check_nothing_is_left(fleet.journal, fleet.hosts, fleet.folder.name)
 
 
 def train_until_told(session, told):

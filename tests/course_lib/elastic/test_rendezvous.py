@@ -34,7 +34,8 @@ class SlowStore(DictStore):
 class Machines:
     """Simulated machines, each with a store and an agent's rendezvous; time goes on in ticks."""
 
-    def __init__(self, hosts=HOSTS, limits=LIMITS, seed=0):
+    def __init__(self, hosts=HOSTS, limits=LIMITS, seed=0, run_id="a"):
+        self.run_id = run_id
         self.hosts, self.limits, self.now = hosts, limits, 0.0
         self.stores, self.agents, self.paused, self.slow = {}, {}, set(), set()
         self.random = random.Random(seed)
@@ -43,7 +44,9 @@ class Machines:
         for i in indices:
             host = self.hosts[i]
             self.stores[host] = SlowStore(self)
-            self.agents[host] = Rendezvous(host, self.hosts, self.reach, self.limits, lambda: self.now)
+            self.agents[host] = Rendezvous(
+                host, self.hosts, self.reach, self.limits, lambda: self.now, self.run_id
+            )
 
     def reach(self, host):
         if host not in self.stores or not self.stores[host].alive or self.stores[host].stopped:
@@ -204,7 +207,6 @@ def test_a_record_that_is_opened_elsewhere_has_a_number_of_its_own():
         assert machines.now < 20
         machines.tick()
         assert not machines.two_rounds_of_one_number()
-    assert lonely.round.number >= 2
 
 
 def test_the_host_of_the_record_stays_until_the_others_have_read_how_the_run_ended():
@@ -233,6 +235,45 @@ def test_an_agent_that_was_started_again_at_the_same_host_before_its_death_was_n
     machines.tick()
     machines.until(lambda: machines.together(0, 1, 2, 3), 5)
     assert machines.agents[HOSTS[1]].round.number > before
+
+
+def test_an_agent_of_another_run_is_refused_and_disturbs_nobody():
+    """Run b was given two hosts of run a, in whose stores it would have joined."""
+    ours = Machines()
+    ours.start(0, 1, 2)
+    ours.until(lambda: ours.together(0, 1, 2), 3)
+    before = ours.stores[HOSTS[0]].values["round"]
+    theirs = Machines([HOSTS[0], "10.0.0.9:29400"], run_id="b")
+    theirs.stores = ours.stores
+    theirs.start(1)
+    with pytest.raises(ValueError) as refused:
+        theirs.tick()
+    assert str(refused.value) == (
+        "the store at 10.0.0.0:29400 belongs to the run 'a', and this agent to the run 'b': "
+        "give it the id of that run, or the hosts of its own"
+    )
+    assert ours.stores[HOSTS[0]].values["round"] == before
+    with pytest.raises(ValueError, match="run_id is empty"):
+        Rendezvous(HOSTS[0], HOSTS, ours.reach, LIMITS, run_id="")
+
+
+def test_a_run_passes_over_the_store_of_another_run():
+    """Host 1 has a record of run b with a higher number. Run a loses host 0, and meets at host 2."""
+    theirs = Machines(HOSTS[1:2], Limits(min_agents=1, max_agents=1), run_id="b")
+    theirs.start(0)
+    theirs.until(lambda: theirs.together(0), 3)
+    for number in range(1, 6):
+        theirs.agents[HOSTS[1]].reform(number)
+        theirs.until(lambda: theirs.together(0), 3)
+    assert theirs.agents[HOSTS[1]].round.number == 6
+    ours = Machines()
+    ours.stores = theirs.stores
+    ours.start(0, 2, 3)
+    ours.until(lambda: ours.together(0, 2, 3), 3)
+    ours.kill(0)
+    ours.until(lambda: ours.together(2, 3), 5)
+    assert ours.agents[HOSTS[3]].host == HOSTS[2]
+    assert theirs.together(0)
 
 
 @pytest.mark.parametrize("seeds", [range(k, k + 10) for k in range(0, 100, 10)], ids=str)

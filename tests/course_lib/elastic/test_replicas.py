@@ -1,72 +1,33 @@
 """A replica is killed: the others repeat the step without it. It comes back and gets the state from a peer."""
 
-import time
+import os
 from collections import Counter
+from functools import partial
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from course_lib.data.digits import load_digits
-from course_lib.elastic.demo import new_state, train_replica
-from course_lib.elastic.journal import Journal
+from course_lib.elastic.demo import StagedReplicas, new_state, train_replica
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.replica_fleet import ReplicaFleet
 from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.stores import free_hosts
 from course_lib.runtime import launch
-from course_lib.runtime.errors import read_result
 from course_lib.runtime.mesh import make_mesh
-from course_lib.runtime.rank import Call
-from course_lib.runtime.serialize import pickle_call
-from course_lib.runtime.world import World
 
 PATIENT = 250  # seconds: a limit for a machine that is busy
 LIMITS = Limits(min_agents=2, max_agents=3, last_call=60, beat_timeout=20, give_up=200)  # all begin together
 STEPS = 60
 
 
-def start(host, hosts, folder):
-    world = World(1, "gloo", quiet=True)
-    args = (host, hosts, LIMITS, STEPS, str(folder), 0.02)
-    world.processes[0].begin("call", Call(pickle_call(train_replica, args), None, {}))
-    return world
-
-
-def wait_for(done, worlds):
-    until = time.monotonic() + PATIENT
-    while not done():
-        for world in worlds:
-            world.processes[0].receive()
-            raised = world.processes[0].raised
-            assert raised is None, raised.text
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def test_a_replica_drops_out_and_heals(tmp_path):
-    hosts = free_hosts(3)
-    worlds = [start(host, hosts, tmp_path) for host in hosts]
-    try:
-        pids = [world.processes[0].pid for world in worlds]
-        wait_for(lambda: len(Journal.read(tmp_path).of("step", ranks=3)) > 9, worlds)
-        worlds[0].processes[0].process.kill()  # the one that hosts the store
-        wait_for(lambda: len(Journal.read(tmp_path).of("step", ranks=2)) > 3, worlds[1:])
-        lost, worlds[0] = worlds[0], start(hosts[0], hosts, tmp_path)
-        lost.stop()
-        wait_for(lambda: all(w.processes[0].returned is not None for w in worlds), worlds)
-        results = [read_result(world.processes[0]) for world in worlds]
-    finally:
-        for world in worlds:
-            world.stop()
-    journal = Journal.read(tmp_path)
-    assert {e["pid"] for e in journal.of("lost")} == set(pids[1:]), "the others went on in the same processes"
-    assert [result["healed"] > 0 for result in results] == [True, False, False]
-    history = results[1]["history"]
-    assert journal.samples(history) == Counter({i: STEPS // 15 for i in range(1437)})
-    assert {e["ranks"] for e in journal.of("step", round=history[-1])} == {3}, "they were three again"
+def is_one_device(results, steps):
+    """All copies are equal to the bit, and to one device but for rounding."""
     images, labels = load_digits()
     state = new_state(len(labels))
-    for _ in range(STEPS):
+    for _ in range(steps):
         chosen = state.sampler.next_batch(0, 1)
         state.optimizer.zero_grad()
         nn.functional.cross_entropy(state.model(images[chosen]), labels[chosen]).backward()
@@ -75,6 +36,43 @@ def test_a_replica_drops_out_and_heals(tmp_path):
         for result in results:
             assert torch.equal(result["model"][name], results[0]["model"][name])
             torch.testing.assert_close(result["model"][name], weights, rtol=1e-2, atol=1e-3)
+
+
+def test_a_replica_drops_out_and_heals():
+    with ReplicaFleet(train_replica, 3, LIMITS) as fleet:
+        pids = [fleet.start(i, STEPS, 0.02) for i in range(3)]
+        fleet.wait_until(lambda journal: len(journal.of("step", ranks=3)) > 9, PATIENT)
+        fleet.kill(0)  # the one that hosts the store
+        fleet.wait_until(lambda journal: len(journal.of("step", ranks=2)) > 3, PATIENT)
+        fleet.start(0, STEPS, 0.02)
+        results = fleet.wait(PATIENT)
+    journal = fleet.journal
+    assert {e["pid"] for e in journal.of("lost")} == set(pids[1:]), "the others went on in the same processes"
+    assert [result["healed"] > 0 for result in results] == [True, False, False]
+    history = results[1]["history"]
+    assert journal.samples(history) == Counter({i: STEPS // 15 for i in range(1437)})
+    assert {e["ranks"] for e in journal.of("step", round=history[-1])} == {3}, "they were three again"
+    is_one_device(results, STEPS)
+    assert not os.path.exists(fleet.folder.name)
+
+
+def test_one_of_two_replicas_dies_in_a_step_and_the_other_goes_on_with_the_same_step():
+    """As chapter 20 shows it: step 11 is repeated by one replica, and from step 21 on there are two again."""
+    limits = Limits(min_agents=1, max_agents=2, last_call=1, beat_timeout=20, give_up=200)
+    staged = partial(StagedReplicas, together={1: 2, 21: 2})
+    with ReplicaFleet(train_replica, 2, limits) as fleet:
+        survivor = fleet.start(0, 30, 0.0, staged)
+        fleet.start(1, 30, 0.0, partial(staged, fatal=11))
+        fleet.wait_until(lambda journal: journal.of("step", step=20), PATIENT)
+        fleet.start(1, 30, 0.0, staged)
+        results = fleet.wait(PATIENT)
+    done = [(e["step"], e["ranks"]) for e in fleet.journal.of("step", pid=survivor)]
+    assert done == [(step, 1 if 11 <= step <= 20 else 2) for step in range(1, 31)]
+    assert [result["healed"] > 0 for result in results] == [False, True]
+    assert fleet.journal.samples(results[0]["history"]) == Counter({i: 2 for i in range(1437)})
+    is_one_device(results, 30)
+    with pytest.raises(ValueError, match="replicas is 0"):
+        ReplicaFleet(train_replica, 0, limits)
 
 
 def equally_far(hosts):

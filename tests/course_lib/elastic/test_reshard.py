@@ -256,3 +256,23 @@ def test_a_shard_is_recovered_from_a_peer():
     assert results[0][1] == results[3][1]
     assert results[0][1].startswith("no copy is left of the shards of ranks [1]")
     assert results[0][2] == 2
+
+
+def a_step_done_twice():
+    """Four ranks do step 10, then three of them do it again; rank 0 is stopped before it has the new copies."""
+    rank, memory = dist.get_rank(), PeerMemory()
+    three = dist.new_group([0, 1, 2])
+    memory.exchange(torch.tensor([100.0 + rank]), 10, about="four ranks")
+    if rank < 3:
+        before = memory.kept[10]
+        memory.exchange(torch.tensor([200.0 + rank]), 10, three, about="three ranks")
+        if rank == 0:
+            memory.kept[10], memory.ranks[10], memory.about[10] = before, 4, "four ranks"
+    step, shards = memory.recover()
+    about = memory.about[step]
+    memory.forget_after(9)
+    return step, torch.cat(shards).tolist(), about, memory.kept
+
+
+def test_shards_of_one_step_that_belong_to_different_numbers_of_ranks_are_not_mixed():
+    assert launch(a_step_done_twice, 4) == [(10, [200.0, 201.0, 202.0], "three ranks", {})] * 4

@@ -8,12 +8,14 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
 import time
+from multiprocessing.util import get_temp_dir
 
 import psutil
 import pytest
@@ -184,6 +186,18 @@ def test_an_all_reduce_of_different_sizes_names_them(sizes):
     message = str(caught.value)
     assert all(f"in all_reduce(float32[{size}]), at test_launch.py, line" in message for size in sizes)
     assert "in the same order, with the same shapes" in message
+    assert "dtypes differ" not in message
+
+
+def test_an_all_reduce_of_different_dtypes_names_them():
+    def differ():
+        dist.all_reduce(torch.ones(4, dtype=(torch.float64, torch.float32)[dist.get_rank()]))
+
+    with pytest.raises(RankError, match="was killed by signal 6") as caught:
+        launch(differ, 2)
+    assert (
+        "The dtypes differ: float64 on rank 0 and float32 on rank 1. Every rank must give a tensor of the same dtype."
+    ) in str(caught.value)
 
 
 def test_an_endless_print_meets_the_limit():
@@ -403,6 +417,20 @@ def runs(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork server")
+def test_a_process_that_dies_while_it_starts_a_rank_does_not_end_the_fork_server():
+    """Once it ended, and removed the folder of everything that its launcher still had running."""
+    from multiprocessing import forkserver
+
+    server = forkserver._forkserver
+    before, folder = server._forkserver_pid, get_temp_dir()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(server._forkserver_address)
+    assert launch(lambda: 7, 1) == [7], "it has met the connection before this one"
+    assert server._forkserver_pid == before
+    assert os.path.exists(folder)
 
 
 def test_inside_a_running_event_loop():

@@ -6,11 +6,12 @@ Files in ``--out``: ``runs.jsonl``, a line for each finished run, ``TASK.md``, t
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
+
+from course_lib.comparison.command import ended_in_one_sentence, parsed_rates, progress_bar
 
 if TYPE_CHECKING:  # torch takes seconds to import: help does without
     from course_lib.data.finetuning_tasks import Task
@@ -91,21 +92,17 @@ def main(
     \b
     python -m course_lib.finetuning_comparison --methods probe,full,lora-all-r8 --out results
     """
-    try:
+    with ended_in_one_sentence():
         if timing:
             _time(out, methods, values)
         else:
             _compare(out, methods, range(seeds), lrs, every_rate, finer, values)
-    except ValueError as error:
-        _end(f"Error: {error}", 2)
-    except KeyboardInterrupt:
-        _end("stopped; the runs that were finished are kept, and the same command goes on from there", 130)
 
 
 def _compare(
     out: Path, methods: str, seeds: range, lrs: str | None, every: bool, finer: bool, values: dict
 ) -> None:
-    rates = None if lrs is None else _rates(lrs)
+    rates = None if lrs is None else parsed_rates(lrs)
     from course_lib.finetuning_comparison.compare import Comparison
     from course_lib.finetuning_comparison.methods import checked_names
     from course_lib.finetuning_comparison.results import Runs, markdown
@@ -116,15 +113,8 @@ def _compare(
     _check_device(like.device)
     runs = Runs(out / "runs.jsonl")
     comparison = Comparison(like, lambda: load(like), runs, names, seeds, rates, every, finer)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("reading the texts", total=None)
-        found = comparison.run(
-            lambda text, done, total: progress.update(bar, description=text, completed=done, total=total)
-        )
+    with progress_bar("reading the texts") as told:
+        found = comparison.run(told)
     table = markdown(found, names)
     (out / f"{like.task}.md").write_text(table + "\n", encoding="utf-8")
     click.echo(table)
@@ -166,18 +156,6 @@ def load(setting: Setting) -> tuple[Bert, Task]:
     return Bert(BertConfig.tiny(vocab_size=30522, max_position_embeddings=128), pooler=True), task
 
 
-def _rates(text: str) -> tuple[float, ...]:
-    try:
-        rates = tuple(float(rate) for rate in text.split(","))
-    except ValueError:
-        rates = ()
-    if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise ValueError(
-            f"lrs is {text!r}; give positive numbers with commas between them, such as 1e-4,1e-3."
-        )
-    return rates
-
-
 def _check_device(name: str) -> None:
     import torch
 
@@ -185,8 +163,3 @@ def _check_device(name: str) -> None:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device is {name!r}, which torch cannot use here; choose cpu.") from error
-
-
-def _end(sentence: str, code: int) -> NoReturn:
-    click.echo(sentence, err=True)
-    sys.exit(code)

@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from course_lib.comparison import runs as comparison
+from course_lib.comparison.runs import Run
+from course_lib.comparison.walk import best, next_try, with_halves
 from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE
 from course_lib.finetuning_comparison.run import CATEGORIES, Setting
-from course_lib.finetuning_comparison.sweep import best, next_try, rates_of, starts_of, with_halves
-
-Run = dict[str, Any]
+from course_lib.finetuning_comparison.sweep import rates_of, starts_of
 
 
-class Runs:
-    """The file of finished runs. A line is written when its run has ended, so an interrupted run leaves nothing.
-
-    Raises:
-        ValueError: the file holds a line that is no run.
-    """
+class Runs(comparison.Runs[Setting]):
+    """The file of finished runs."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:  # a machine that stopped while writing: the line is computed again
-            path.write_text(whole, encoding="utf-8")
-        self.rows: dict[Setting, Run] = {}
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                row = json.loads(line)
-                self.rows[setting_of(row)] = row
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"line {number} of {path} is no finished run; remove it, or name another --out."
-                ) from error
-
-    def like(self, setting: Setting) -> list[Run]:
-        """The runs that differ from ``setting`` in method, start, learning rate and seed alone."""
-        shared = [f.name for f in fields(Setting) if f.name not in ("method", "start", "lr", "seed")]
-        return [row for row in self.rows.values() if all(row[k] == getattr(setting, k) for k in shared)]
-
-    def add(self, row: Run) -> Run:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self.rows[setting_of(row)] = row
-        return row
-
-
-def setting_of(row: Run) -> Setting:
-    return Setting(**{field.name: row[field.name] for field in fields(Setting)})
+        super().__init__(path, Setting, free=("method", "start", "lr", "seed"))
 
 
 @dataclass(frozen=True)

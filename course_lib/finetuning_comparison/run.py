@@ -23,6 +23,7 @@ from course_lib.finetuning_comparison.predicted import predicted_memory
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.training.loop import cross_entropy
+from course_lib.training.schedule import warmed_up
 
 CATEGORIES = ("parameters", "gradients", "optimizer_states", "activations", "buffers")
 
@@ -124,12 +125,6 @@ def step(model: BertClassifier, optimizer: Optimizer, batch: tuple[Tensor, ...])
     loss.backward()
     optimizer.step()
     return loss.detach()
-
-
-def warmed_up(done: int, steps: int) -> float:
-    """The part of the learning rate that the step after ``done`` steps has."""
-    rising = max(1, steps // 10)
-    return min((done + 1) / rising, (steps - done) / max(1, steps - rising))
 
 
 def trimmed(batch: tuple[Tensor, ...], device: str = "cpu") -> tuple[Tensor, ...]:

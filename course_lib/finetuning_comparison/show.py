@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from course_lib.finetuning_comparison.labels import place_labels
+from course_lib.comparison.labels import place_labels
 from course_lib.finetuning_comparison.methods import NAMES, PROBE
 from course_lib.finetuning_comparison.results import Line, rate_of, title_of
 from course_lib.finetuning_comparison.run import CATEGORIES
@@ -16,6 +15,7 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 NOT_RUN = "not run yet"
+UNIT = "\N{NO-BREAK SPACE}%"  # a figure and its unit stay in one line
 WITHIN = 0.015  # of full fine-tuning's accuracy: the bar that LoRA is held to
 
 # Told apart by the marker, too.
@@ -29,6 +29,9 @@ FAMILIES = {  # name in the legend: colour, marker, what its methods' names begi
     "side network": ("#e0a030", "P", ("side",)),
     "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix")),
 }
+
+# One inside another, so that two starts in one place are seen: marker, size, and whether it is filled.
+STARTS = (("o", 5, "full"), ("s", 9, "none"), ("^", 13, "none"))
 
 
 def family_of(method: str) -> str:
@@ -50,7 +53,7 @@ def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Sho
         "± over seeds",
         "seeds",
         "trained",
-        "per cent",
+        "of all parameters",
     ]
     rows = []
     for name, line in _in_order(lines, methods):
@@ -59,7 +62,7 @@ def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Sho
             continue
         spread = None if line.spread is None else f"{100 * line.spread:.1f}"
         figures = [
-            f"{100 * line.test:.1f} %",
+            f"{100 * line.test:.1f}{UNIT}",
             spread,
             len(line.tests),
             line.trainable,
@@ -81,7 +84,7 @@ def steps_table(by_steps: Mapping[int, Sequence[Line]], methods: Sequence[str]) 
         for line in (by_name[name] for name in methods):
             spread = None if line.spread is None else f"{100 * line.spread:.1f}"
             below = 100 * (by_name["full"].test - line.test)
-            figures = [f"{100 * line.test:.1f} %", spread, len(line.tests), f"{below:.1f}"]
+            figures = [f"{100 * line.test:.1f}{UNIT}", spread, len(line.tests), f"{below:.1f}"]
             rows.append([steps, line.title, rate_of(line), *figures])
     heads = ["steps", "method", "learning rate", "test accuracy", "± over seeds", "seeds"]
     return table([*heads, "points below full"], rows)
@@ -150,10 +153,11 @@ def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
             continue
         x, y = [line.trainable for line in own], [100 * line.test for line in own]
         spread = [100 * (line.spread or 0) for line in own]
-        joined = "-" if name.startswith("LoRA") else ""
-        axis.errorbar(
-            x, y, spread, color=colour, marker=marker, markersize=7, linestyle=joined, linewidth=1, label=name
-        )
+        look = {"color": colour, "marker": marker, "markersize": 7, "label": name}
+        look |= {"linestyle": "-" if name.startswith("LoRA") else "", "linewidth": 1}
+        if name == "adapters":  # a mark of LoRA in the same place is seen inside
+            look |= {"markersize": 13, "fillstyle": "none"}
+        axis.errorbar(x, y, spread, **look)
     axis.set_xscale("log")
     low, high = min(line.trainable for line in lines), max(line.trainable for line in lines)
     axis.set_xlim(low / 2, high * 4)
@@ -174,60 +178,54 @@ def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
             fontsize=TEXT,
         )
     figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
-    place_labels(axis, [(short_title(line.method), line.trainable, 100 * line.test) for line in lines])
+    sides = {"LoRA of rank r, all six matrices": 1, "LoRA of rank r, query and value": -1, "adapters": 1}
+    points = [(short_title(line.method), line.trainable, 100 * line.test) for line in lines]
+    place_labels(axis, points, [sides.get(family_of(line.method), 0) for line in lines])
     return render(figure, alt or "Accuracy on the test part over trained parameters: " + _said(lines))
 
 
 def sweep_picture(
     lines: Sequence[Line], methods: Sequence[str] = ("full", "lora-all-r8"), alt: str | None = None
 ) -> Picture:
-    """Validation accuracy over the learning rate, a curve for each method and start; the chosen run has a ring.
+    """Validation accuracy over the learning rate, an axis for each method; the chosen run has a ring.
+
+    The axes stand below one another and have the same scales, so heights and places of rings can be compared. A method
+    with several starts has a curve for each.
 
     Raises:
         ValueError: none of the methods was run.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter
 
     drawn = [line for _, line in _in_order(lines, methods) if line is not None]
     if not drawn:
         raise ValueError(f"there is nothing to draw: none of {', '.join(methods)} was run")
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    axis = figure.subplots()
-    before: Counter[str] = Counter()  # curves of each family: a further one is lighter, with another marker
-    for line in drawn:
-        family = family_of(line.method)
-        for start in dict.fromkeys(start for start, _, _ in line.sweep):
-            colour, marker = _one_of_family(family, before[family])
-            dashes = ("-", "--", ":", "-.")[sum(before.values()) % 4]
-            before[family] += 1
+    figure = Figure(figsize=(WIDTH, 0.7 + 1.3 * len(drawn)), layout="constrained")
+    axes = figure.subplots(len(drawn), sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axis, line in zip(axes, drawn, strict=True):
+        colour = FAMILIES[family_of(line.method)][0]
+        starts = list(dict.fromkeys(start for start, _, _ in line.sweep))
+        for start, (marker, size, inside) in zip(starts, STARTS[: len(starts)], strict=True):
             points = [(lr, 100 * accuracy) for s, lr, accuracy in line.sweep if s == start]
-            name = f"{line.title}, from {start}" if start else line.title
-            axis.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dashes, label=name)
-            if start == line.start:
-                axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color=colour)
+            look = {"color": colour, "marker": marker, "markersize": size, "fillstyle": inside}
+            axis.plot(*zip(*points, strict=True), **look, label=start)
+        axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color="#222222")
+        axis.set_title(line.title, loc="left", fontsize=TEXT)
+        if len(starts) > 1:
+            axis.legend(loc="upper right", ncols=len(starts), fontsize=TEXT, frameon=False)
+        plain_axes(axis)
     axis.set_xscale("log")
-    rates = sorted({lr for line in drawn for _, lr, _ in line.sweep})
-    axis.set_xticks(rates, [_plain(rate) for rate in rates])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.margins(x=0.08, y=0.12)
+    axis.xaxis.set_major_locator(LogLocator())
+    axis.xaxis.set_major_formatter(lambda value, _: _plain(value))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.margins(x=0.08, y=0.2)
+    axis.yaxis.set_major_locator(MultipleLocator(10))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     axis.set_xlabel("learning rate (a ring: the best one)", fontsize=TEXT)
-    axis.set_ylabel("accuracy on the validation part", fontsize=TEXT)
-    plain_axes(axis)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
+    figure.supylabel("accuracy on the validation part", fontsize=TEXT)
     said = "; ".join(f"{line.title} is best at {line.lr:g}, {100 * line.validation:.1f} %" for line in drawn)
     return render(figure, alt or f"Accuracy on the validation part over the learning rate: {said}.")
-
-
-def _one_of_family(family: str, place: int) -> tuple[tuple[float, ...], str]:
-    """A colour, lighter for each curve that the family has already, and a marker of its own."""
-    from matplotlib.colors import to_rgb
-
-    colour, marker, _ = FAMILIES[family]
-    light = min(0.12 * place, 0.6)
-    others = [m for m in "osDv^P" if m != marker]
-    return tuple(c + light * (1 - c) for c in to_rgb(colour)), [marker, *others][place % (1 + len(others))]
 
 
 def _in_order(lines: Sequence[Line], methods: Sequence[str]) -> list[tuple[str, Line | None]]:
@@ -253,7 +251,7 @@ def _plain(rate: float) -> str:
 
 def _percent(value: float) -> str:
     """Two digits behind the point, or the first that is not 0: ``"0.33 %"``, ``"0.003 %"``."""
-    return f"{value:.2f} %" if value >= 0.01 else f"{value:.1g} %"
+    return f"{value:.2f}{UNIT}" if value >= 0.01 else f"{value:.1g}{UNIT}"
 
 
 def _short(value: float) -> str:

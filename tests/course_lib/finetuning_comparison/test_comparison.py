@@ -6,12 +6,12 @@ import torch
 from click.testing import CliRunner
 
 import course_lib.finetuning_comparison.cli as command
+from course_lib.comparison.walk import best, next_try, with_halves
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.finetuning_comparison.compare import Comparison
 from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE, TEXT, checked_names
 from course_lib.finetuning_comparison.results import Runs, lines, markdown
 from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
-from course_lib.finetuning_comparison.sweep import best, next_try, with_halves
 from course_lib.finetuning_comparison.timing import read_times
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer

@@ -21,13 +21,16 @@ _SIDES = (
 _PLACES = [(dx * far, dy * far, side) for far in (1, 1.8, 2.8, 4, 5.5) for dx, dy, side in _SIDES]
 
 
-def place_labels(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+def place_labels(
+    axis: Axes, points: Sequence[tuple[str, float, float]], sides: Sequence[int] | None = None
+) -> None:
     """Write each name as near to its point as there is room; a far one gets a thin line to it.
 
     What the axis holds already is kept free. Where there is no room at all, the name stands right of its point.
 
     Args:
         points: name, x, y in the axis' own units.
+        sides: for each point, 1 where its name may not stand below it, -1 not above it, and 0 anywhere.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
@@ -38,8 +41,10 @@ def place_labels(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None
     renderer, frame = figure.canvas.get_renderer(), axis.get_window_extent()
     boxes = [text.get_window_extent(renderer) for text in axis.texts]
     dots = np.concatenate([_dots(axis, figure.dpi / 72), *[_along(line) for line in axis.lines]])
-    for name, x, y in sorted(points, key=lambda point: (-point[2], point[1])):
-        for tried, (dx, dy, side) in enumerate((*_PLACES, _PLACES[0])):
+    wanted = zip(points, sides or [0] * len(points), strict=True)
+    for (name, x, y), away in sorted(wanted, key=lambda each: (each[1] == 0, -each[0][2], each[0][1])):
+        places = [place for place in _PLACES if place[1] * away >= 0]
+        for tried, (dx, dy, side) in enumerate((*places, places[0])):
             line = {"arrowstyle": "-", "linewidth": 0.6, "color": "#8a8a8a", "shrinkB": 3}
             text = axis.annotate(
                 name,
@@ -56,7 +61,7 @@ def place_labels(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None
             inside = box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
             covers = ((dots > box.min) & (dots < box.max)).all(1).any()
             free = inside and not covers and not any(box.overlaps(other) for other in boxes)
-            if free or tried == len(_PLACES):
+            if free or tried == len(places):
                 break
             text.remove()
         boxes.append(box)

@@ -74,6 +74,21 @@ def test_a_merged_model_saves_and_loads_what_an_unmerged_one_does(path):
     )
 
 
+@pytest.mark.parametrize("place", [(0, 0), (3, 7), (-1, -2)])
+def test_a_pretrained_model_in_which_one_number_differs_is_another_one(path, place):
+    save_adapter(path, trained())
+    other = plain()
+    with torch.no_grad():
+        other.bert.encoder.layer[0].attention.self.query.weight[place] += 0.01
+    with pytest.raises(ValueError, match="another pretrained model"):
+        load_adapter(path, other)
+
+
+def test_an_adapter_fits_the_pretrained_model_in_bf16(path):
+    save_adapter(path, trained())
+    load_adapter(path, plain().bfloat16())
+
+
 def test_what_does_not_fit_is_refused_and_the_model_stays_as_it_is(path, tmp_path):
     model = trained()
     save_adapter(path, model)

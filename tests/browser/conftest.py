@@ -7,18 +7,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server import chromium, course_copy, jupyterlab
+from server import chromium_or_skip, course_copy, jupyterlab
 
 
 @pytest.fixture(scope="module")
 def browser():
-    try:
-        block = chromium()
-        found = block.__enter__()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    yield found
-    block.__exit__(None, None, None)
+    with chromium_or_skip() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

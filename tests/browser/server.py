@@ -15,11 +15,12 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from keeper import KEEP_THE_REST
 from playwright.sync_api import Browser, sync_playwright
 
@@ -171,3 +172,14 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def chromium_or_skip() -> Iterator[Browser]:
+    """For fixtures: a headless browser; where none is installed, the tests that ask for it are skipped and say why."""
+    with ExitStack() as stack:
+        try:
+            browser = stack.enter_context(chromium())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        yield browser

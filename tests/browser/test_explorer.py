@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import nbformat
@@ -15,6 +16,7 @@ from course_lib.grading.build import METADATA
 from simulator.explorer import Explorer, explore
 from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.question import Question
+from simulator.pipeline.placement import CHUNKS
 from simulator.predict.memory_over_time import replay
 
 pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
@@ -182,13 +184,43 @@ def test_two_schedules_are_compared_in_numbers_and_to_one_scale(opened):
     assert opened.locator("canvas.timeline:visible").count() == 1
 
 
+@pytest.mark.parametrize(("cap", "named"), [("4", True), ("7,5", True), ("0.5", False)])
+def test_the_smallest_bubble_under_a_memory_cap(opened, cap, named):
+    opened.get_by_role("button", name="All schedules").click()
+    field, said = opened.get_by_label("Memory cap"), opened.locator("p.best")
+    expect(field).to_be_focused()
+    field.fill(cap)
+    found = {}
+    for schedule in CHUNKS:
+        question = replace(FIRST, schedule=schedule)
+        execution = Explorer(question).execution()
+        saved = question.saved / question.chunks_a_rank
+        peak = max(history.peak.bytes for history in replay(execution, saved, saved * question.kept))
+        if peak <= 1e9 * float(cap.replace(",", ".")):
+            found[schedule] = execution.bubble()
+    assert bool(found) == named
+    if not named:
+        expect(said).to_contain_text("Every schedule keeps more than 500 MB on some rank. With recomputation")
+        opened.get_by_label("recomputation").select_option("full")
+        expect(said).to_have_text("Every schedule keeps more than 500 MB on some rank.")
+        return
+    best = min(found, key=found.get)
+    expect(said).to_contain_text(f"{best} has the smallest bubble: {100 * found[best]:.1f} %")
+    expect(opened.locator("tr.best th")).to_have_text(best)
+    expect(opened.locator(".overview td", has_text="too much")).to_have_count(len(CHUNKS) - len(found))
+    field.fill("four")
+    expect(said).to_have_text("The memory cap must be a number of GB above 0, not 'four'.")
+    expect(field).to_have_attribute("aria-invalid", "true")
+
+
 def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
     path = tmp_path / "challenge.html"
     explore("1f1b", ranks=4, microbatches=8, challenge={"makespan": 28, "bytes": 4.5e9}).save(path)
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     page.set_default_timeout(60_000)
     page.goto(path.as_uri())
-    canvas, said = page.locator("canvas.timeline"), page.locator(".challenge-said")
+    canvas, said = page.locator("canvas.timeline").first, page.locator(".challenge-said")
+    keep, compared = page.locator("button.keep"), page.locator(".compared")
     page.locator(".explorer[data-shown]").wait_for()
     assert canvas.is_hidden()
     assert page.get_by_label("F, forward", exact=True).is_disabled()
@@ -204,10 +236,16 @@ def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
         page.get_by_label("schedule").select_option(schedule)
         wait_for = f'() => document.querySelector(".explorer").dataset.shown.includes("{schedule}")'
         page.wait_for_function(wait_for)
+        assert page.locator("canvas:visible").count() == 0
+        assert keep.is_hidden()  # what is kept would be compared with the drawing that is covered
+        assert compared.is_hidden()
         page.get_by_label("Your guess of the makespan").fill(guess)
         page.get_by_role("button", name="Reveal").click()
         said.get_by_text(sentence).wait_for()
         assert canvas.is_visible()
+        if schedule == "1f1b":
+            keep.click()
+        assert compared.is_visible()
     page.get_by_label("Your guess of the makespan").fill("soon")
     page.get_by_role("button", name="Reveal").click()
     said.get_by_text("Your guess must be a number more than 0, not 'soon'.").wait_for()
@@ -226,6 +264,12 @@ def test_dark_and_narrow_and_inside_of_another_page(browser):
     )
     assert frame.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut"
     page.close()
+
+
+def length_of_a_part(calculator, name):
+    """How much of its track a part of the first bar takes, in percent."""
+    style = calculator.locator(f".piece.{name}").first.get_attribute("style")
+    return float(re.search(r"width: ([\d.]+)%", style)[1])
 
 
 def test_in_jupyterlab_python_computes_and_runs_the_readers_own_schedule(page, lab):
@@ -268,12 +312,21 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     pipeline.locator(".said").get_by_text("F0 on rank 0").wait_for()
     verdict = calculator.locator(".verdict")
     verdict.get_by_text("It does not fit: the fullest rank needs").wait_for()
-    long = calculator.locator(".piece.activations").first.get_attribute("style")
+    length = partial(length_of_a_part, calculator)
+    states, once = length("optimizer_states"), length("activations")
+    slider = calculator.get_by_label("sequences in a microbatch, slider")
+    slider.press("ArrowRight")
+    found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=0, micro_batch=2))
+    verdict.get_by_text(found["verdict"]).wait_for()
+    assert length("optimizer_states") == states  # a bar that grows takes nothing from its other parts
+    assert length("activations") == pytest.approx(2 * once, rel=1e-3)
+    slider.press("ArrowLeft")
+    found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=0))
+    verdict.get_by_text(found["verdict"]).wait_for()
     calculator.get_by_role("button", name="zero 2").click()
     found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=2))
     verdict.get_by_text(found["verdict"]).wait_for()
-    kept = calculator.locator(".piece.activations").first.get_attribute("style")
-    assert kept == long  # what keeps its bytes keeps its length
+    assert length("activations") == once  # what keeps its bytes keeps its length
     calculator.locator(".part summary", has_text="optimizer states").click()
     (words, _), *_ = found["ranks"][0]["optimizer_states"]["terms"]
     calculator.locator(".part li", has_text=words).wait_for()

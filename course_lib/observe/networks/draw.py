@@ -28,6 +28,7 @@ from simulator.plots.picture import Picture
 
 TOOLS = ("torchview", "torchviz", "torchinfo", "torchvista")
 MOST_BOXES = 300  # more cannot be read
+FAILURES = (RuntimeError, TypeError, IndexError, AttributeError)  # what a model raises on wrong inputs
 
 
 def draw(
@@ -82,11 +83,8 @@ def draw(
         raise ValueError(f"depth must be 0 or more, not {depth}")
     expand = (expand,) if isinstance(expand, str) else tuple(expand)
     close = (close,) if isinstance(close, str) else tuple(close)
-    names = {name for name, _ in model.named_modules(remove_duplicate=False)}
     name = type(model).__name__
-    for wanted in (*expand, *close, *(placement or ())):
-        if wanted not in names:
-            raise ValueError(f"{name} has no submodule {wanted!r}; it has {_some(names)}")
+    check_names(model, (*expand, *close, *(placement or ())))
     if tool != "torchview" and (expand or close or placement or trained or overlay):
         raise ValueError(
             f"expand, close, placement, trained and overlay are for torchview; {tool} cannot draw them"
@@ -115,12 +113,8 @@ def draw(
             else:
                 graph = ModuleGraph(spare, inputs, depth, expand, holders, reshapes, repeats, close).graph
                 what = f"Network graph of {name}, opened to depth {depth}"
-        except (RuntimeError, TypeError, IndexError, AttributeError) as error:
-            shapes = ", ".join(
-                str(tuple(x.shape)) if isinstance(x, torch.Tensor) else repr(x) for x in inputs
-            )
-            cause = error.__cause__ or error  # torchview wraps what the model raised
-            raise ValueError(f"{name} could not be run on inputs {shapes or '(none)'}: {cause}") from error
+        except FAILURES as error:
+            raise not_run(model, inputs, error) from error
     boxes = len(list(graph.frame.boxes()))
     if boxes > MOST_BOXES:
         raise ValueError(
@@ -140,6 +134,21 @@ def picture_of(graph: Graph, alt: str) -> Picture | Shown:
         return Picture(svg, alt)
     text = f"{alt}\n{graph.to_text()}"
     return Shown(text, f"<pre>{escape(text)}</pre>")
+
+
+def check_names(model: nn.Module, wanted: Iterable[str]) -> None:
+    """Raise a ``ValueError`` if ``model`` has no submodule of one of these names."""
+    names = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"{type(model).__name__} has no submodule {name!r}; it has {_some(names)}")
+
+
+def not_run(model: nn.Module, inputs: tuple, error: Exception) -> ValueError:
+    """What to raise when the model cannot be run on these inputs."""
+    shapes = ", ".join(str(tuple(x.shape)) if isinstance(x, torch.Tensor) else repr(x) for x in inputs)
+    cause = error.__cause__ or error  # torchview wraps what the model raised
+    return ValueError(f"{type(model).__name__} could not be run on inputs {shapes or '(none)'}: {cause}")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -60,10 +60,10 @@ class ModuleGraph:
         names = _argument_names(model, inputs, len(self.inputs))
         top = Frame()
         for node, name in zip(self.inputs, names, strict=True):
-            top.inside.append(Box(node, name, (f"input  {_shape(node.tensor_shape)}",)))
+            top.inside.append(Box(node, name, (f"input  {shape_text(node.tensor_shape)}",)))
         self._visit(calls, top, level=0, prefix="")
         for node in self.outputs:
-            top.inside.append(Box(node, "output", (_shape(node.tensor_shape),)))
+            top.inside.append(Box(node, "output", (shape_text(node.tensor_shape),)))
             self._connect(self._sources_of(node), node)
         self._prune(top)
         if not repeats:
@@ -109,7 +109,7 @@ class ModuleGraph:
             parameters = dict(self.model.get_submodule(name).named_parameters(prefix=name))
         new = {key: p for key, p in parameters.items() if id(p) not in self.written}
         self.written |= set(map(id, parameters.values()))
-        shapes = ", ".join(map(_shape, dict.fromkeys(module.output_shape)))
+        shapes = ", ".join(map(shape_text, dict.fromkeys(module.output_shape)))
         title, lines, colours = (
             _below(name, prefix),
             [f"{module.name}  {shapes}" if name else shapes],
@@ -134,7 +134,7 @@ class ModuleGraph:
         lines, colours = [], (PLAIN,)
         if self.placement:
             lines, colours = self.placement.describe_function(prefix)
-        shapes = ", ".join(map(_shape, dict.fromkeys(function.output_shape)))
+        shapes = ", ".join(map(shape_text, dict.fromkeys(function.output_shape)))
         frame.inside.append(Box(function, name, (shapes, *lines), colours, is_function=True))
         self._connect(sources, function)
         self.sources[function] = [function]
@@ -196,5 +196,6 @@ def _below(name: str, prefix: str) -> str:
     return name.removeprefix(f"{prefix}.") if prefix else name
 
 
-def _shape(size: tuple[int, ...]) -> str:
+def shape_text(size: tuple[int, ...]) -> str:
+    """``"1×64×56×56"``, as drawings write a shape."""
     return "×".join(map(str, size)) or "scalar"

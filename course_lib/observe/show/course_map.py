@@ -83,9 +83,8 @@ def course_map(points: Mapping[str, tuple[int, int]] | None = None) -> Picture |
             lines.append(f"{earned}/{possible} points")
             if earned:
                 colours = {"colours": (COMPLETE if earned == possible else BEGUN,)}
-        title, *more = wrap(
-            f"{number} {chapter.name.replace('_', ' ')}", 12
-        )  # narrow boxes: many stand in a row
+        # Narrow boxes, because many stand in a row; but "recomputation" stays one word.
+        title, *more = wrap(f"{number} {chapter.name.replace('_', ' ')}", len("recomputation"))
         boxes.append(Box(number, title, (*more, *lines), **colours))
     edges = [(before, number) for number, chapter in written.items() for before in chapter.builds_on]
     graph = Graph(Frame(inside=boxes), [(tail, head) for tail, head in edges if tail in written])

@@ -14,6 +14,8 @@ SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
 ON_THE_SITE = re.compile(r", (\[[^]]+\]\([^)]+\)), or \[on the site\]\([^)]+\)")
 # The still picture of an explorer, behind which a live view follows that only a kernel shows.
 STILL = 'class="explorer-still"'
+# What the last line calls -> the site's page of it. A network's tree folds as it stands, so it needs none.
+PAGES = {"explore_memory(": "memory", "explore_network(": None}
 LIVE = '<p>Here is a still picture. The site has the <a href="../{}.html">live view on a page of its own</a>.</p>'
 OPEN_LINKS = "open-links"  # the id of the cell that says where else a notebook can be opened
 # Folded in JupyterLab -> the tag by which myst-nb folds.
@@ -46,10 +48,10 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
 
 
 def _with_link(cell: dict[str, Any]) -> dict[str, Any]:
-    """The still picture alone, with a link to the site's page of what the cell's last line opens."""
+    """The still picture alone, with a link to the site's page, if there is one, of what the cell's last line opens."""
     still = next(output for output in cell["outputs"] if STILL in str(output))
-    page = "memory" if "explore_memory(" in "".join(cell["source"]) else "explorer"
-    html = "".join(still["data"]["text/html"]) + LIVE.format(page)
+    page = next((page for call, page in PAGES.items() if call in "".join(cell["source"])), "explorer")
+    html = "".join(still["data"]["text/html"]) + (LIVE.format(page) if page else "")
     return still | {"data": {"text/html": html}}
 
 

@@ -41,13 +41,19 @@ def reply_about_memory(message: dict[str, Any]) -> Reply:
         return {"id": number, "error": str(error)}, []
 
 
-def new_widget(main: str, given: dict[str, Any], reply: Callable[[dict[str, Any]], Reply]) -> Any:
+def new_widget(
+    main: str,
+    given: dict[str, Any],
+    reply: Callable[[dict[str, Any]], Reply] | None = None,
+    not_live: str = NOT_LIVE,
+) -> Any:
     """A live view.
 
     Args:
         main: the module whose ``render`` shows it.
         given: what it starts with.
-        reply: answers its messages.
+        reply: answers its messages; None: it sends none.
+        not_live: what a notebook without a kernel says below the still picture.
 
     Raises:
         ImportError: anywidget is not installed.
@@ -61,8 +67,9 @@ def new_widget(main: str, given: dict[str, Any], reply: Callable[[dict[str, Any]
         given = traitlets.Dict().tag(sync=True)
 
         def __repr__(self) -> str:  # what a notebook shows where it is not live, below the still picture
-            return NOT_LIVE
+            return not_live
 
     widget = View(given=given)
-    widget.on_msg(lambda _, message, __: widget.send(*reply(message)))
+    if reply is not None:
+        widget.on_msg(lambda _, message, __: widget.send(*reply(message)))
     return widget

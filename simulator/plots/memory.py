@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from simulator.inputs.checks import positive
 from simulator.ledgers.memory import MemoryBreakdown
@@ -16,10 +17,14 @@ from simulator.plots.style import (
     human,
     label_capacity,
     label_of,
+    move_behind_line,
     ticks_in,
     titles_for,
     unit_of,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.text import Annotation
 
 
 def plot_memory(
@@ -60,6 +65,7 @@ def plot_memory(
         ratios = [max(2, len(ranks)) for ranks in sets]
         axes = figure.subplots(1, len(sets), sharey=True, squeeze=False, width_ratios=ratios)[0]
     unit, size = unit_of(max([capacity or 0, *(m.occupied for ranks in sets for m in ranks)]))
+    numbers: list[Annotation] = []
     for axis, ranks, title in zip(axes, sets, titles, strict=True):
         base = [0.0] * len(ranks)
         for name, colour in CATEGORIES.items():
@@ -70,12 +76,9 @@ def plot_memory(
                 )
             base = [b + h for b, h in zip(base, heights, strict=True)]
         if len(ranks) <= 12:
+            where = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
             for rank, total in enumerate(base):
-                where = {"ha": "center", "va": "bottom", "fontsize": TEXT}
-                if capacity is not None:  # its line may cross the label
-                    white = {"facecolor": "white", "edgecolor": "none", "pad": 0}
-                    where |= {"xytext": (0, 2), "textcoords": "offset points", "bbox": white, "zorder": 4}
-                axis.annotate(f"{total:.3g}", (rank, total), **where)
+                numbers.append(axis.annotate(f"{total:.3g}", (rank, total), fontsize=TEXT, **where))
         if capacity is not None:
             axis.axhline(capacity / size, color="#222222", linestyle="--", linewidth=1)
             if stacked or axis is axes[-1]:
@@ -96,6 +99,8 @@ def plot_memory(
     ]  # as they are stacked
     handles = [drawn[label] for label in shown]
     figure.legend(handles, shown, loc="outside right upper", fontsize=TEXT, frameon=False, handlelength=1.2)
+    if capacity is not None:
+        move_behind_line(figure, numbers, capacity / size, "y")
     sentences = (memory_sentence(ranks, title, bars) for ranks, title in zip(sets, titles, strict=True))
     return render(figure, "; ".join(sentences) + ".")
 

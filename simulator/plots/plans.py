@@ -17,12 +17,14 @@ from simulator.plots.style import (
     bare,
     human,
     label_of,
+    move_behind_line,
     ticks_in,
     unit_of,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
 
 
 def plot_plans(
@@ -50,7 +52,7 @@ def plot_plans(
     _bars(time, [seconds for seconds, _ in plans.values()], colours, "time of a step", "s")
     unit, size = unit_of(max(breakdown.occupied for _, breakdown in plans.values()))
     scaled = [{name: getattr(b, name) / size for name in CATEGORIES} for _, b in plans.values()]
-    _bars(memory, scaled, CATEGORIES, "memory of the heaviest rank", unit)
+    numbers = _bars(memory, scaled, CATEGORIES, "memory of the heaviest rank", unit)
     if capacity is not None:
         memory.axvline(capacity / size, color="#222222", linestyle="--", linewidth=1)
         name = f" {human(capacity)}, {device}" if device else f" {human(capacity)}"
@@ -64,6 +66,8 @@ def plot_plans(
         )
     time.set_yticks(range(len(plans)), list(plans))
     time.invert_yaxis()
+    if capacity is not None:
+        move_behind_line(figure, numbers, capacity / size, "x")
     described = [
         f"{name} takes {sum(seconds.values()):.3g} s and {human(breakdown.occupied)}"
         for name, (seconds, breakdown) in plans.items()
@@ -73,7 +77,8 @@ def plot_plans(
 
 def _bars(
     axis: Axes, rows: Sequence[Mapping[str, float]], colours: Mapping[str, str], title: str, unit: str
-) -> None:
+) -> list[Annotation]:
+    """Draw a row of bars for each plan; the numbers at their ends."""
     from matplotlib.ticker import FuncFormatter
 
     base = [0.0] * len(rows)
@@ -82,9 +87,9 @@ def _bars(
         if any(lengths):
             axis.barh(range(len(rows)), lengths, left=base, color=colour, height=0.7, label=label_of(name))
         base = [b + length for b, length in zip(base, lengths, strict=True)]
-    for row, total in enumerate(base):
-        axis.text(total, row, f" {total:.3g}", va="center", fontsize=TEXT)
-    axis.margins(x=0.12)
+    where = {"xytext": (2, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
+    numbers = [axis.annotate(f"{total:.3g}", (total, row), **where) for row, total in enumerate(base)]
+    axis.margins(x=0.15)
     axis.set_title(title, loc="left", fontsize=TITLE, pad=18)
     axis.xaxis.set_major_formatter(FuncFormatter(ticks_in(unit)))
     axis.legend(
@@ -96,3 +101,4 @@ def _bars(
         borderaxespad=0,
     )
     bare(axis)
+    return numbers

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 
 WIDTH = 6.6  # inches; an inch is 96 px in a browser
 TEXT, TITLE = 9.0, 10.0  # points
+CLEAR = 2.0  # px between a line and a number beside it, at matplotlib's 100 an inch
 
 
 CATEGORIES = {
@@ -87,3 +90,20 @@ def label_capacity(axis: Axes, capacity: float, size: float, device: str = "") -
         va="center",
         fontsize=TEXT,
     )
+
+
+def move_behind_line(figure: Figure, numbers: Sequence[Annotation], at: float, along: str) -> None:
+    """Move each number that the line of the capacity would touch to the far side of the line.
+
+    Args:
+        numbers: labels at the ends of bars, a few points away from them.
+        at: where the line is, in the units of the axis.
+        along: ``"x"`` where bars lie, ``"y"`` where they stand.
+    """
+    figure.draw_without_rendering()  # only then is known where everything will be
+    direction = "xy".index(along)
+    for label in numbers:
+        box = label.get_window_extent()
+        line = label.axes.transData.transform((at, at))[direction]
+        if box.min[direction] - CLEAR < line < box.max[direction] + CLEAR:
+            label.xy = (at, label.xy[1]) if along == "x" else (label.xy[0], at)

@@ -521,6 +521,7 @@ ELSEWHERE = {
     "at_least, index, not_negative, positive, positive_or_infinite, finite, part, amounts": "the checks themselves",
     "speeds_of, yes_or_no, is_number, refuse": "the checks themselves",
     "grid_of, titles_for, ticks_in, label_capacity, unit_of, human": "for drawings: lengths, and sizes checked before",
+    "move_behind_line": "a place in a drawing",
     "Piece, CacheUse": "parts of a CacheHistory, whole numbers of a run",
     "Chain, Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",

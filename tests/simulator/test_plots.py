@@ -389,3 +389,27 @@ def test_stacked_parts_say_their_totals_and_refuse_nonsense():
     for bars in ({}, {"1 rank": {}}, {"1 rank": {"a": -1.0}}, {"1 rank": {"a": float("nan")}}):
         with pytest.raises(ValueError):
             plot_parts(bars)
+
+
+def of_bytes(total):
+    return MemoryBreakdown(parameters=total)
+
+
+@pytest.mark.parametrize("total", [40, 58, 64, 70, 76, 79, 82, 90])
+@pytest.mark.parametrize(
+    ("along", "drawn"),
+    [
+        (1, lambda held, limit: plot_memory([of_bytes(200e9), held], capacity=limit, device="one H100")),
+        (0, lambda held, limit: plot_plans({"a": ({"b": 1}, of_bytes(200e9)), "c": ({"b": 1}, held)}, limit)),
+    ],
+    ids=["standing bars", "lying bars"],
+)
+def test_no_number_lies_on_the_line_of_the_capacity(along, drawn, total):
+    figure = drawn(of_bytes(total * 1e9), 80e9)._figure
+    figure.draw_without_rendering()
+    axis = figure.axes[-1]
+    line = axis.transData.transform((80, 80))[along]
+    (number,) = [text for text in axis.texts if text.get_text().strip() == f"{total}"]
+    box = number.get_window_extent()
+    assert not box.min[along] < line < box.max[along]
+    assert number.xy[along] == total or (total < 80 and number.xy[along] == 80), "at its bar or at the line"

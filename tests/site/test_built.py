@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from served import served, watched
-from server import chromium
+from server import chromium_or_skip
 
 RAW = ("_static/", "play/")  # not pages of Sphinx: the standalone explorer, and the page that runs Python
 
@@ -85,13 +85,8 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def browser():
-    try:
-        block = chromium()
-        found = block.__enter__()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    yield found
-    block.__exit__(None, None, None)
+    with chromium_or_skip() as found:
+        yield found
 
 
 @pytest.mark.timeout(600)

@@ -66,6 +66,9 @@ def test_a_still_explorer_leads_to_the_live_one():
     (output,) = as_page({"cells": [cell]})["cells"][0]["outputs"]
     assert output["data"]["text/html"].startswith('<div class="explorer-still">')
     assert 'href="../memory.html"' in output["data"]["text/html"]
+    cell["source"] = "explore_network(resnet, image)"
+    (output,) = as_page({"cells": [cell]})["cells"][0]["outputs"]
+    assert output["data"]["text/html"] == '<div class="explorer-still"><img alt="a still"/></div>'
     shown = sum("explorer-still" in str(as_page(notebook(path))) for path in NOTEBOOKS)
     assert shown >= 1, "chapter 11 shows an explorer"
 

@@ -4,6 +4,7 @@ Skipped where Pyodide has not been fetched: ``python site/play`` fetches it.
 """
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from npm import KEPT
@@ -11,8 +12,9 @@ from play.build import PYODIDE, build
 from play_helper import cells, chapters, run_without_packages
 from playwright.sync_api import expect
 from served import served, watched
-from server import chromium
+from server import chromium_or_skip
 
+from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 
@@ -37,10 +39,7 @@ def folder(tmp_path_factory):
 def opened(folder):
     """The page, with Python loaded; ``wrong`` lists foreign requests, missing files and errors since it was opened."""
     with ExitStack() as stack:
-        try:
-            browser = stack.enter_context(chromium())
-        except FileNotFoundError as error:
-            pytest.skip(str(error))
+        browser = stack.enter_context(chromium_or_skip())
         address = stack.enter_context(served(folder))
         page, wrong = stack.enter_context(watched(browser, viewport={"width": 1100, "height": 900}))
         page.set_default_timeout(LONG)
@@ -143,6 +142,30 @@ def test_a_changed_cell(opened):
 def test_the_explorer_is_on_the_page(opened):
     frame = opened.frame_locator("#explorer iframe")
     expect(frame.locator("[data-number='makespan']")).to_contain_text("29.4")
+
+
+def test_the_memory_calculator_computes_other_plans(opened):
+    """Both the one on the page and the one that a cell shows ask the page's Python."""
+    page = opened
+    first = page.locator("#chapter-00 .cell").nth(1)
+    run(
+        first,
+        "from simulator.explorer import explore_memory\nexplore_memory('llama-3-8b', 'h100', dp=8, zero=0)",
+    )
+    for frame, question in [
+        (page.frame_locator("#memory iframe"), MemoryQuestion("llama-3-70b", "h100", dp=8, tp=8, zero=1)),
+        (first.frame_locator("iframe"), MemoryQuestion("llama-3-8b", "h100", dp=8, zero=0)),
+    ]:
+        verdict = frame.locator(".verdict")
+        expect(verdict).to_have_text(calculate(question)["verdict"])
+        expect(frame.locator(".fixed")).to_have_count(0)
+        frame.get_by_label("ZeRO stage").select_option("2")
+        changed = calculate(replace(question, zero=2))["verdict"]
+        assert changed != calculate(question)["verdict"]
+        expect(verdict).to_have_text(changed)
+        frame.get_by_label("tensor-parallel ranks (tp)", exact=True).fill("3")
+        expect(frame.locator(".tp [role=alert]")).to_contain_text("Tp must divide the")
+    assert page.wrong == []
 
 
 def test_opened_as_a_file_it_says_what_to_do(opened, folder):

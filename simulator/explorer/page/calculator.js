@@ -7,6 +7,7 @@ import { makeControls } from "./controls.js";
 import { memoryForm } from "./memory_fields.js";
 import { newestFirst } from "./sources.js";
 
+const ROOM = 5 / 3; // with a new scale the longest bar takes three fifths of its track
 const wordOf = (name) => name.replaceAll("_", " ");
 
 /** Show a plan's memory and whatever the reader makes of it. Returns the function that takes the view away. */
@@ -22,7 +23,7 @@ export function startCalculator(root, question, choices, source) {
     verdict.dataset.fits = found.fits;
     line.textContent = `The dashed line is the memory of one device: ${human(found.capacity)}.`;
     changes.replaceChildren(...changeButtons(found, controls, Boolean(source.fixed)));
-    scale = nextScale(scale, Math.max(found.capacity, ...found.ranks.map(totalOf)));
+    scale = nextScale(scale, Math.max(...found.ranks.map(totalOf)), found.capacity);
     bars.replaceChildren(...barsOf(found, scale, rank, (which) => {
       chosen = which;
       show(found);
@@ -73,8 +74,14 @@ function changeButtons(found, controls, fixed) {
     h("button", { type: "button", disabled: fixed, onclick: () => controls.set(change) }, words(change)))];
 }
 
-/** The bytes of the longest bar: they stay while a bar becomes shorter, so that this is seen, unless it would be tiny. */
-const nextScale = (scale, needed) => (needed > scale || needed < scale / 4 ? needed : scale);
+/**
+ * The bytes of a whole track. They stay while the bars change, so that what keeps its bytes keeps its length: at first
+ * there is room for a longer bar. They change only when a bar has no room any more, or when all would be tiny.
+ */
+function nextScale(scale, longest, capacity) {
+  const needed = Math.max(longest, capacity);
+  return needed > scale || needed < scale / 4 ? Math.max(longest * ROOM, capacity) : scale;
+}
 
 /** For each rank a button with its bar; the line is the device's memory. */
 function barsOf({ ranks, capacity }, scale, rank, choose) {

@@ -1,6 +1,6 @@
 // Where the memory calculator begins: as a widget of a notebook, or as a page of its own.
 
-import { fixedSource, kernelSource } from "./sources.js";
+import { fixedSource, hostSource, kernelSource } from "./sources.js";
 import { startCalculator } from "./calculator.js";
 
 /** anywidget calls this for every place in which the widget is shown. */
@@ -9,7 +9,11 @@ export function render({ model, el }) {
   return startCalculator(el, question, choices, kernelSource(model));
 }
 
-/** The standalone page calls this once; answer: what Python has computed. */
+/**
+ * The standalone page calls this once; answer: what Python has computed. A page that shows this one in an iframe and can
+ * run Python sets the iframe's askPython(question), which promises an answer: then other plans are computed, too.
+ */
 export function start(el, { question, choices, answer }) {
-  return startCalculator(el, question, choices, fixedSource(answer));
+  const host = window.frameElement?.askPython;
+  return startCalculator(el, question, choices, host ? hostSource(host, { question, answer }) : fixedSource(answer));
 }

@@ -5,8 +5,11 @@ import { human, percent, short } from "./scale.js";
 
 export const FREE = ["schedule", "chunks", "recompute"]; // all else belongs to the task
 
-/** The box of a challenge {makespan, bytes}; cover() hides the drawing until the reader has guessed. */
-export function makeChallenge({ makespan, bytes }, drawing) {
+/**
+ * The box of a challenge {makespan, bytes}; cover() hides the drawing until the reader has guessed, and with it the
+ * elements that would give the answer away.
+ */
+export function makeChallenge({ makespan, bytes }, drawing, elements) {
   const id = newId("guess"), said = h("p", { class: "challenge-said", role: "status" });
   const guess = h("input", { id, type: "text", inputmode: "decimal", autocomplete: "off" });
   const reveal = () => {
@@ -15,7 +18,7 @@ export function makeChallenge({ makespan, bytes }, drawing) {
       said.textContent = `Your guess must be a number more than 0, not '${guess.value}'.`;
       return;
     }
-    drawing.element.classList.remove("covered");
+    for (const element of elements) element.classList.remove("covered");
     said.textContent = `${judged(value, drawing.state.summary)} ${reached(drawing.state.summary, makespan, bytes)}`;
   };
   const form = h("form", { class: "guess" }, h("label", { for: id }, "Your guess of the makespan: "), guess, " ",
@@ -29,7 +32,7 @@ export function makeChallenge({ makespan, bytes }, drawing) {
   return {
     element: h("section", { class: "challenge", "aria-label": "Challenge" }, h("p", {}, h("b", {}, "Challenge. "), task), form, said),
     cover() {
-      drawing.element.classList.add("covered");
+      for (const element of elements) element.classList.add("covered");
       drawing.change({ capacity: bytes });
       guess.value = said.textContent = "";
     },

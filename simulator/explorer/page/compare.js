@@ -2,7 +2,7 @@
 
 import { CHUNKS } from "./schedules.js";
 import { connect } from "./gestures.js";
-import { h } from "./dom.js";
+import { h, newId } from "./dom.js";
 import { human, percent, short } from "./scale.js";
 import { endOf } from "./measured.js";
 import { makeDrawing } from "./drawing.js";
@@ -66,44 +66,92 @@ export function compared(now, kept, name) {
     `Most bytes on a rank: ${human(now.heaviest.peak)} now, ${human(kept.heaviest.peak)} kept.`;
 }
 
-/** Every schedule with the times and bytes of a question: what each would save. It is asked for when it is opened. */
+/**
+ * Every schedule with the times and bytes of a question, and which of them has the smallest bubble under a memory cap
+ * that the reader types. It is computed when it is opened.
+ */
 export function makeOverview(source, onChoose) {
   const inside = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "what each of them would save" });
-  const element = h("details", { class: "overview" }, h("summary", {}, "All schedules with these times"), inside);
-  let question = null, latest = 0;
+  const id = newId("cap"), field = h("input", { id, type: "text", inputmode: "decimal", autocomplete: "off" });
+  const said = h("p", { class: "best", "aria-live": "polite" });
+  const element = h("details", { class: "overview" }, h("summary", {}, "All schedules: which has the smallest bubble?"),
+    h("p", {}, h("label", { for: id }, "Memory cap: a rank may keep at most "), field, " GB (empty: no cap)"), said, inside);
+  let question = null, latest = 0, rows = [];
+  const draw = () => {
+    const cap = field.value.trim() === "" ? Infinity : 1e9 * Number(field.value.replace(",", "."));
+    const wrong = !(cap > 0);
+    field.setAttribute("aria-invalid", String(wrong));
+    const best = wrong ? null : bestUnder(rows, cap);
+    said.textContent = wrong ? `The memory cap must be a number of GB above 0, not '${field.value}'.` : bestInWords(best, cap, question);
+    inside.replaceChildren(overviewTable(rows, best, wrong ? Infinity : cap, onChoose));
+  };
+  field.oninput = draw;
   const fill = async () => {
     if (!element.open || !question) return;
-    const mine = ++latest, rows = [];
+    const mine = ++latest, found = [];
     for (const schedule of Object.keys(CHUNKS)) {
       const same = schedule === question.schedule;
       const asked = { ...question, schedule, chunks: same ? question.chunks : null };
       try {
         const run = source.atOnce(asked) ?? await source.ask(asked);
-        rows.push([schedule, summaryOf(run), same]);
+        found.push([schedule, summaryOf(run), same]);
       } catch (error) {
-        rows.push([schedule, null, same]);
+        found.push([schedule, null, same]);
       }
       await new Promise((done) => setTimeout(done)); // so that the page can do something else in between
       if (mine !== latest) return; // a newer question has come
     }
-    inside.replaceChildren(overviewTable(rows, onChoose));
+    rows = found;
+    draw();
   };
   element.ontoggle = fill;
-  return { element, show(now) { question = now; fill(); } };
+  return {
+    element,
+    show(now) { question = now; fill(); },
+    /** Open it, and go to the field for the cap. */
+    open() {
+      element.open = true;
+      fill();
+      field.focus();
+      element.scrollIntoView({ block: "start" });
+    },
+  };
 }
 
-function overviewTable(rows, onChoose) {
+const MORE = 1 + 1e-9; // for sums of bytes and times whose last digits differ
+
+/** The row [schedule, summary, shown] with the smallest bubble within a cap; among equal ones that with fewest bytes. */
+export function bestUnder(rows, cap) {
+  const within = rows.filter(([, summary]) => summary && summary.heaviest.peak <= cap * MORE);
+  return within.reduce((best, row) => {
+    const away = best ? row[1].bubble - best[1].bubble : -1;
+    const equal = Math.abs(away) < 1e-9;
+    return (equal ? row[1].heaviest.peak < best[1].heaviest.peak : away < 0) ? row : best;
+  }, null);
+}
+
+function bestInWords(best, cap, { recompute }) {
+  const under = cap < Infinity ? `With at most ${human(cap)} on every rank` : "With these times";
+  if (!best) {
+    const less = recompute === "none" ? " With recomputation “full” they keep less and compute longer." : "";
+    return `Every schedule keeps more than ${human(cap)} on some rank.${less}`;
+  }
+  const [name, { bubble, heaviest }] = best;
+  return `${under}, ${name} has the smallest bubble: ${percent(bubble)}. It keeps at most ${human(heaviest.peak)} on a rank.`;
+}
+
+function overviewTable(rows, best, cap, onChoose) {
   const shown = rows.find(([, , same]) => same)?.[1]?.makespan;
   const cells = (summary, same) => {
     if (!summary) return ["cannot be drawn", "", "", "", ""];
     const more = shown ? percent((summary.makespan - shown) / shown) : "";
     return [short(summary.makespan), same ? "shown" : more.replace(/^(?!-)/, "+").replace("-", "−"), percent(summary.bubble), percent(summary.internal),
-      human(summary.heaviest.peak)];
+      human(summary.heaviest.peak) + (summary.heaviest.peak > cap * MORE ? ", too much" : "")];
   };
-  const head = ["schedule", "makespan", "against the shown", "bubble", "without fill and drain", "most bytes on a rank"];
+  const head = ["schedule", "makespan", "longer than shown", "bubble", "bubble without fill and drain", "most bytes on a rank"];
   return h("table", {},
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map(([name, summary, same]) => h("tr", {},
+    h("tbody", {}, ...rows.map(([name, summary, same]) => h("tr", { class: name === best?.[0] && "best" },
       h("th", { scope: "row" }, h("button", { type: "button", onclick: () => onChoose(name) }, name)),
       ...cells(summary, same).map((cell) => h("td", {}, cell))))));
 }

@@ -102,11 +102,11 @@ function describe(canvas, { left, right, row, from, to }) {
 }
 
 function numbersOf(run, { makespan, bubble, internal, heaviest }) {
-  const number = (name, value, title) => h("span", { class: "number", title }, h("b", { "data-number": name }, value), ` ${name}`);
+  const number = (name, value, title, words = name) => h("span", { class: "number", title }, h("b", { "data-number": name }, value), ` ${words}`);
   return [
-    number("makespan", short(makespan), "from the first start to the last end"),
-    number("bubble", percent(bubble), "idle time / total time of all ranks"),
-    number("without fill and drain", percent(internal), "every rank timed from its own start to its own end"),
+    number("makespan", short(makespan), "from the first start to the last end", "makespan (whole step)"),
+    number("bubble", percent(bubble), "idle time / total time of all ranks", "bubble (idle)"),
+    number("without fill and drain", percent(internal), "every rank timed from its own start to its own end", "idle without fill and drain"),
     number(`most bytes, on rank ${heaviest.rank}`, human(heaviest.peak), "the largest peak of all ranks"),
   ];
 }

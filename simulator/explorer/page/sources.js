@@ -14,6 +14,13 @@ export const pageSource = (own) => ({ own: own !== null, atOnce: (question) => a
 /** One answer that is known already. */
 export const fixedSource = (answer) => ({ fixed: true, atOnce: () => answer });
 
+/** The page around this one has Python: ask(question) promises the answer; first: {question, answer}, known already. */
+export function hostSource(ask, first) {
+  const known = JSON.stringify(first.question);
+  const atOnce = (question) => (JSON.stringify(question) === known ? first.answer : undefined);
+  return { atOnce, ask: async (question) => atOnce(question) ?? ask(question) };
+}
+
 /** Python computes: anywidget's model carries the question there and the answer back. atOnce: as in a source. */
 export function kernelSource(model, atOnce = () => undefined) {
   const open = new Map();

@@ -18,7 +18,7 @@ import { pipelineForm } from "./fields.js";
  */
 export function startView(root, question, source, goal = null, measured = null) {
   const drawing = makeDrawing(), tables = makeTables(), comparison = makeComparison(drawing);
-  const challenge = goal && makeChallenge(goal, drawing), beside = measured && makeBeside(drawing, measured);
+  const beside = measured && makeBeside(drawing, measured);
   const overview = makeOverview(source, (schedule) => controls.change("schedule", schedule));
   let lastChanged = "schedule", controls = null, latest = null;
   const ask = newestFirst(source,
@@ -44,12 +44,19 @@ export function startView(root, question, source, goal = null, measured = null) 
     ask(changed);
   });
   const buttons = makeButtons(drawing, comparison, () => controls.question);
+  if (!goal) {
+    const all = h("button", { type: "button", title: "every schedule with these times: bubble, and most bytes on a rank" }, "All schedules");
+    all.onclick = overview.open;
+    buttons.append(all);
+  }
   if (beside) buttons.append(beside.button);
+  const both = h("div", { class: "both" }, h("div", {}, comparison.ownTitle, drawing.element), comparison.place);
+  // The kept drawing and its comparison would tell the makespan, too: both are drawn to one scale.
+  const challenge = goal && makeChallenge(goal, drawing, [buttons, comparison.said, both]);
   if (challenge) {
     controls.lock(FREE);
     challenge.cover();
   }
-  const both = h("div", { class: "both" }, h("div", {}, comparison.ownTitle, drawing.element), comparison.place);
   const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, ...(beside ? [beside.said] : []), comparison.said, both, ...(challenge ? [] : [overview.element, tables.element]));
   const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
   root.append(view);

@@ -11,7 +11,10 @@ const python = newPython((sentence, wrong = false) => {
 let stopped = false; // "Stop" also ends a run of all cells
 
 for (const chapter of document.querySelectorAll(".chapter")) prepareChapter(chapter);
-for (const frame of document.querySelectorAll("iframe.fitted")) fit(frame);
+for (const frame of document.querySelectorAll("iframe.fitted")) {
+  connect(frame);
+  frame.src = frame.dataset.src; // only now, so that it finds Python
+}
 loadEarly();
 
 function prepareChapter(chapter) {
@@ -90,7 +93,7 @@ function show(output, { html = "", error = "" }) {
     place.className = "value";
     place.innerHTML = html;
     output.append(place);
-    place.querySelectorAll("iframe").forEach(fit);
+    place.querySelectorAll("iframe").forEach(connect);
   }
   if (error) {
     const sentence = document.createElement("p");
@@ -104,6 +107,12 @@ function show(output, { html = "", error = "" }) {
 
 function duration(ms) {
   return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** A page inside of this one can ask Python about memory (simulator/explorer/page/calculator_main.js). */
+function connect(frame) {
+  frame.askPython = python.ask;
+  fit(frame);
 }
 
 /** A page inside of this one is as high as what it shows. */

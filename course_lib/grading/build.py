@@ -99,10 +99,14 @@ def make_exercise(solution: NotebookNode, name: str) -> NotebookNode:
 
 
 def link_to_chapter(notebook: NotebookNode, name: str) -> None:
-    """End the notebook's opening words with the way back, where they do not link to the chapter themselves."""
+    """End the notebook's opening words with the way back, where they do not link to the chapter themselves.
+
+    The link is named as the notebook's own title names the chapter: ``# 05 · Data parallelism: exercises``.
+    """
     opening, chapter = notebook.cells[0], f"../notebooks/{name}.ipynb"
     if opening.cell_type == "markdown" and chapter not in opening.source:
-        opening.source += f"\n\nThe chapter: [{name}]({chapter})."
+        title = opening.source.partition("\n")[0].removeprefix("# ").removesuffix(": exercises")
+        opening.source += f"\n\nThe chapter: [{title}]({chapter})."
 
 
 def keep_learner(fresh: NotebookNode, old: NotebookNode) -> list[str]:

@@ -8,6 +8,7 @@ is one as well. A tensor's dtype counts only in ``same``: a check that uses ``di
 from __future__ import annotations
 
 import numbers
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -105,6 +106,18 @@ def inequality(got: Any, want: Any) -> tuple[str, ...]:
         have, expected = (describe(d[key]) if key in d else "nothing" for d in (got, want))
         return clause, f"(first difference at {key!r}: got {have}, expected {expected})"
     return (clause,)
+
+
+_PLURAL = {"differs": "differ", "is": "are", "has": "have", "holds": "hold"}
+_NOUN_ENDS = re.compile(r",| (?:of|on|after|at|in|by|with|from|for|that) ")
+
+
+def in_number(fact: str, clause: str) -> str:
+    """The clause with its verb in the plural where the fact is several things: "the positions" "differ in …"."""
+    noun = _NOUN_ENDS.split(fact)[0]
+    several = not noun.startswith("what ") and (" and " in noun or re.search(r"[^aisu]s$", noun))
+    verb, space, rest = clause.partition(" ")
+    return _PLURAL.get(verb, verb) + space + rest if several else clause
 
 
 def _dtype(tensor: Any) -> str:

@@ -146,7 +146,8 @@ class _Run:
         if self._restore():
             return True
         if event["timed_out"]:
-            self._spoilt(part, "timeout", f"the {part.role} took longer than {self._seconds(part):g} s")
+            late = f"the {part.role} took longer than {self._seconds(part):g} s; if other programs keep this"
+            self._spoilt(part, "timeout", f"{late} computer busy, grade again without them")
         elif event["died"]:
             self._spoilt(part, "error", f"the kernel ended in the {part.role}: by os._exit, or a crash?")
         elif event["ename"] == "Tampered":

@@ -104,6 +104,7 @@ class Failure:
         task: a sentence of the task, word for word.
         comparison: for the mistake behind it; None where the fact is not a comparison.
         target: the answer is right and needs more than the task allows.
+        tasks: a mistake's sentence -> what takes the place of ``task`` where this mistake is named.
     """
 
     fact: str
@@ -112,6 +113,7 @@ class Failure:
     comparison: Comparison | None = None
     target: bool = False
     hint: str | None = field(default=None)
+    tasks: Mapping[str, str] = field(default_factory=dict)
 
 
 def name_mistakes(failures: Sequence[Failure], passed: Sequence[Comparison]) -> None:
@@ -128,6 +130,7 @@ def name_mistakes(failures: Sequence[Failure], passed: Sequence[Comparison]) -> 
         if len(found) == 1:
             (sentence,) = found
             failure.hint = f"This is what comes out {sentence}." if sentence.startswith("when ") else sentence
+            failure.task = failure.tasks.get(sentence, failure.task)
 
 
 def tell(failures: Sequence[Failure]) -> Iterator[str]:

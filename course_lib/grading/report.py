@@ -44,13 +44,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
-from course_lib.grading.compare import difference, inequality, rank_differences, same, settle
+from course_lib.grading.compare import difference, in_number, inequality, rank_differences, same, settle
 from course_lib.grading.complaints import explain, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.hints import Comparison, Failure, name_mistakes, tell
 from course_lib.grading.printed import Printed
+from course_lib.runtime.errors import RankError
 
-PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
+PATIENCE = 10.0  # seconds after which no new case is begun where one has failed (none at all after a hang)
 NOT_WRITTEN = "not written yet"
 TARGET = "(target: "
 
@@ -67,6 +68,7 @@ class Report:
         self.facts = 0
         self.failures: list[Failure] = []
         self.unwritten: str | None = None
+        self.hung = False  # to find that out took many seconds, and the next case would most likely hang too
         self._passed: list[Comparison] = []
         self._out = sys.stdout
         self._case = ""
@@ -127,19 +129,19 @@ class Report:
         mistakes: Mapping[str, Any] | None = None,
         given: tuple | None = None,
         task: str | None = None,
+        tasks: Mapping[str, str] | None = None,
         likely: str | None = None,
     ) -> None:
         """Exactly equal: numbers, strings, lists and dicts of them, or tensors (shape, type and values).
 
         Args:
-            mistakes: a sentence that follows "This is what comes out", such as ``"when …"`` -> the program (or the
-                value) of that mistake.
+            mistakes: what follows "This is what comes out", such as ``"when …"`` -> that mistake's program or value.
             given: the programs' arguments.
-            task: the sentence of the task that is violated where the fact does not hold.
+            task: the task's sentence that is violated; ``tasks``: a mistake's sentence -> another one that it violates.
         """
         got = settle(got, want)
         seen = Comparison(got, want, mistakes, given, lambda a, b: same(settle(a, b), b))
-        self._compare(fact, seen, () if same(got, want) else inequality(got, want), task, likely)
+        self._compare(fact, seen, () if same(got, want) else inequality(got, want), task, likely, tasks=tasks)
 
     def close(
         self,
@@ -151,12 +153,13 @@ class Report:
         mistakes: Mapping[str, Any] | None = None,
         given: tuple | None = None,
         task: str | None = None,
+        tasks: Mapping[str, str] | None = None,
         likely: str | None = None,
     ) -> None:
         """Numbers, arrays or tensors of one shape that differ by at most ``tolerance * (1 + |want|)``."""
         problem = difference(got, want, tolerance)
         seen = Comparison(got, want, mistakes, given, lambda a, b: difference(a, b, tolerance) is None)
-        self._compare(fact, seen, problem.split("\n") if problem else (), task, likely)
+        self._compare(fact, seen, problem.split("\n") if problem else (), task, likely, tasks=tasks)
 
     def on_every_rank(
         self,
@@ -173,8 +176,7 @@ class Report:
     ) -> None:
         """``close`` for a list with one result a rank (or another ``thing``); tells of the first wrong one.
 
-        ``mistakes`` give such a list; with a ``trace`` (what the ranks sent), the pair of a list and a trace, which
-        tells apart mistakes that end alike.
+        ``mistakes`` give such a list; with a ``trace`` (what the ranks sent), the pair of both, to tell more apart.
         """
         pair = (lambda x: x) if trace is None else (lambda x: x[0])
         seen = Comparison(
@@ -185,8 +187,7 @@ class Report:
             alike=lambda a, b: not rank_differences(pair(a), pair(b), tolerance),
             closer=None if trace is None else (lambda a, b: a[1] == b[1]),
         )
-        problem = rank_differences(got, want, tolerance, thing)
-        self._compare(fact, seen, problem, task, None, named=False)
+        self._compare(fact, seen, rank_differences(got, want, tolerance, thing), task, None, named=False)
 
     def at_most(
         self,
@@ -215,13 +216,14 @@ class Report:
         task: str | None,
         likely: str | None,
         named: bool = True,
+        tasks: Mapping[str, str] | None = None,
     ) -> None:
         if not problem:
             self._passed.append(seen)
             return self.ok(fact)
         head, *details = problem
-        text = f"{self._case}{fact} {head}" if named else f"{self._case}{head}"
-        return self._fail(Failure(text, details, task, seen), likely)
+        text = f"{self._case}{fact} {in_number(fact, head)}" if named else f"{self._case}{head}"
+        return self._fail(Failure(text, details, task, seen, tasks=tasks or {}), likely)
 
     def _fail(self, failure: Failure, likely: str | None) -> None:
         failure.hint = _likely(likely)
@@ -256,7 +258,10 @@ class _Case(AbstractContextManager):
         if error is None or type(error) is KeyboardInterrupt:
             return False
         self.report._raised(error)
-        if self.report.unwritten or time.monotonic() - self.report._started > PATIENCE:
+        if isinstance(error, RankError) and error.rank is None:
+            self.report.hung = True
+            self.report.failures[-1].hint = "After ranks have hung, no further case is tried."
+        if self.report.hung or self.report.unwritten or time.monotonic() - self.report._started > PATIENCE:
             raise _CaseEnds from None
         return True
 

@@ -188,7 +188,10 @@ class _Reader(ast.NodeVisitor):
                 node, f"uses `{node.id}`", "an answer is judged by the checks, and does not call them"
             )
         if node.id in BUILTINS and isinstance(node.ctx, ast.Load):
-            self.refuse(node, f"uses `{node.id}`", "an answer computes, and needs no way around that")
+            accepted = "an answer computes, and needs no way around that"
+            if node.id == "vars":
+                accepted = "ask for an attribute with `hasattr` or `getattr`"
+            self.refuse(node, f"uses `{node.id}`", accepted)
         self._attribute(node, node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:

@@ -1,7 +1,7 @@
 """All-gather and reduce-scatter along the sequence, where the ranks' parts may differ in length or be empty.
 
-Equal parts take PyTorch's collectives, as in ``sequence.py``. Gloo and NCCL have none for unequal parts that work
-everywhere, so unequal parts go around the ring of chapter 04, by sends and receives.
+Equal parts take PyTorch's collectives, as in ``sequence.py``. Gloo's all-gather refuses unequal parts, so these go
+around the ring of chapter 04, by sends and receives.
 
 Shapes in comments: ``seq`` is the whole length, ``seq_i`` that of this rank's part.
 """

@@ -127,6 +127,12 @@ FACTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ),
     "when the means of the ranks are added up": lambda words, tokens: 1 / words,
     "when the sum is not divided": lambda words, tokens: torch.ones_like(words),
+    "when the loss is divided by the number of ranks once more": lambda words, tokens: (
+        torch.ones_like(words) / (len(words) * words.sum())
+    ),
+    "when a rank without a word that is predicted counts as one word": lambda words, tokens: (
+        torch.ones_like(words) / words.clamp(min=1).sum()
+    ),
     "when the means count equally, and a rank without a word is left out": lambda words, tokens: torch.where(
         words > 0, 1 / ((words > 0).sum() * words), 0
     ),
@@ -134,6 +140,7 @@ FACTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         words / (words.sum() * words)
     ),
 }
+ALL_RANKS = "when the words are counted on all ranks, and not only on those of `group`"
 OWN_LOSS = "when each rank returns its own addend of the loss"
 OWN_WEIGHT = "when the gradient of `weight` is not added up over the ranks"
 TIMES_RANKS = "when backward, too, adds up the gradient of the loss over the ranks"
@@ -147,9 +154,14 @@ def _times_ranks(key: str, case: Divided) -> list[Tensor]:
     return [len(case.xs) * rank[key] for rank in on_one_device(case)]
 
 
-def mistakes_of(key: str) -> dict[str, Callable[[Divided], list[Tensor]]]:
-    """Programs that give a loss, or a gradient, on every rank."""
-    programs = {sentence: partial(_picked, key, factor) for sentence, factor in FACTORS.items()}
+def mistakes_of(key: str, groups: int) -> dict[str, Callable[[Divided], list[Tensor]]]:
+    """Programs that give a loss, or a gradient, on every rank.
+
+    Args:
+        groups: how many groups compute the same case at the same time, each for itself.
+    """
+    factors = FACTORS | {ALL_RANKS: lambda words, tokens: torch.ones_like(words) / (groups * words.sum())}
+    programs = {sentence: partial(_picked, key, factor) for sentence, factor in factors.items()}
     if key != "x":
         programs[OWN_LOSS if key == "loss" else OWN_WEIGHT] = partial(_picked, f"own {key}", None)
     if key != "loss":
@@ -191,22 +203,21 @@ def check_13_5(report: Report, mended_loss: Callable[..., Tensor]) -> None:
             found = launch(lost, world, args=(mended_loss, list(cases.values())), **ON_CPU)
             for i, (name, case) in enumerate(cases.items()):
                 with report.case(name):
-                    _check(report, case, [rank[i] for rank in found[: len(case.xs)]])
+                    _check(report, case, [rank[i] for rank in found[: len(case.xs)]], world)
 
 
-def _check(report: Report, case: Divided, found: list[dict[str, Any]]) -> None:
-    right = on_one_device(case)
+def _check(report: Report, case: Divided, found: list[dict[str, Any]], world: int) -> None:
+    right, ranks = on_one_device(case), len(case.xs)
     for key, (fact, task) in PARTS.items():
         report.on_every_rank(
             fact,
             [rank[key] for rank in found],
             [rank[key] for rank in right],
-            mistakes=mistakes_of(key) if len(case.xs) > 1 else None,
+            mistakes=mistakes_of(key, groups=world // ranks),
             given=(case,),
             task=task,
             thing="loss" if key == "loss" else fact,
         )
-    ranks = len(case.xs)
     limit = sent_bytes("all-reduce", case.weight.nbytes, ranks) + 100
     report.at_most(
         "bytes sent by a rank",

@@ -175,7 +175,7 @@ def _trained(report: Report, layer: nn.Module, x: Tensor, base: dict, case: Case
         tolerance=tolerance * (1 if case.dtype != torch.bfloat16 else max(1.0, size)),
         mistakes=WRONG,
         given=given,
-        task="`forward(x)` returns",
+        task=r"`forward(x)` returns $W_0 x + b + \frac{\alpha}{r} B A x$ in the dtype of `x`",
     )
     report.true(
         output.dtype == case.dtype,
@@ -188,12 +188,16 @@ def _trained(report: Report, layer: nn.Module, x: Tensor, base: dict, case: Case
     weights = torch.randn_like(wanted)
     (output * weights.to(output.dtype)).sum().backward()
     (wanted * weights).sum().backward()
+    # What reaches x through B and A alone.
+    without_base = exact.grad - weights.double() @ base["weight"].double()
     for name, got, want in (("A", layer.A, A), ("B", layer.B, B), ("x", x, exact)):
         report.close(
             f"the gradient of {name}",
             None if got.grad is None else got.grad.double(),
             want.grad,
             tolerance=tolerance,
+            mistakes={"when the frozen layer runs without a gradient": without_base} if name == "x" else None,
+            given=(),
             task="Gradients reach `A`, `B` and `x`.",
         )
 

@@ -95,19 +95,22 @@ def counted(
     narrow: bool = True,
     bias_needs_input: bool = False,
     frozen_keep: bool = False,
+    frozen_above_keep: bool = False,
     lora_keeps: bool = True,
     gelus: bool = True,
+    lowest_gelu: bool = True,
     bias_passes: bool = True,
     itemsize: int = 4,
     first: bool = False,
 ) -> int:
     """The rules of the chapter, with one of them left out or changed."""
-    numbers, passes = 0, below
+    numbers, passes, passed = 0, below, below  # passed: as passes was one layer earlier
     for place, (inputs, _, what) in enumerate(layers):
-        if (place or first) and gelus and passes:
+        if (place or first) and gelus and (passes if lowest_gelu else passed):
             numbers += inputs
+        passed = passes
         reads = what == "all" or (what == "lora" and lora_keeps) or (what == "bias" and bias_needs_input)
-        if reads or (frozen_keep and (passes or what != "nothing")):
+        if reads or (frozen_keep and (passes or what != "nothing")) or (frozen_above_keep and passes):
             numbers += inputs
         if what == "lora" and narrow:
             numbers += rank
@@ -121,8 +124,14 @@ MISTAKES: dict[str, Callable[..., int]] = {
     "when the numbers between A and B are not counted": lambda *g: counted(*g, narrow=False),
     "when a trained bias keeps the input of its layer": lambda *g: counted(*g, bias_needs_input=True),
     "when a frozen matrix keeps its input": lambda *g: counted(*g, frozen_keep=True),
+    "when a frozen matrix above a trained layer keeps its input": lambda *g: counted(
+        *g, frozen_above_keep=True
+    ),
     "when the input that A reads is not counted": lambda *g: counted(*g, lora_keeps=False),
     "when the inputs of GELUs are not counted": lambda *g: counted(*g, gelus=False),
+    "when the GELU just above the lowest trained layer is not counted": lambda *g: counted(
+        *g, lowest_gelu=False
+    ),
     "when GELUs above a trained bias are not counted": lambda *g: counted(*g, bias_passes=False),
     "when numbers are counted, and not bytes": lambda *g: counted(*g, itemsize=1),
     "when a number takes two bytes": lambda *g: counted(*g, itemsize=2),

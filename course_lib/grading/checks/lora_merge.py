@@ -87,11 +87,13 @@ def _try_merge(report: Report, merge: Callable, unmerge: Callable, layer: nn.Lin
             task="Compute the sum in float32 and round once.",
         )
     merge(layer)
-    _merged(report, layer, W0, "merging a second time changes nothing: the weight")
+    _merged(report, layer, W0, "the weight after a second call of merge")
     report.true(
         layer.weight is weight and weight.requires_grad,
         "weight is the same Parameter",
-        "`layer.weight` is another tensor now, or does not require a gradient any more",
+        "`layer.weight` is another tensor now"
+        if layer.weight is not weight
+        else "`layer.weight` does not require a gradient any more",
         task="`layer.weight` stays the same `Parameter`",
     )
     unmerge(layer)
@@ -112,7 +114,7 @@ def _back(report: Report, layer: nn.Linear, W0: Tensor, fact: str) -> None:
         got=kind,
         mistakes={
             "when the change is subtracted again: each addition rounds": "rounded",
-            "when the weight is left merged": "merged",
+            "when the weight is left merged, or when what was kept as W0 shares its memory with the weight": "merged",
         },
         given=(),
         task="After `unmerge(layer)`, `layer.weight` is $W_0$ again, to the last bit.",

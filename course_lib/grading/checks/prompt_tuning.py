@@ -182,13 +182,12 @@ def _by_column_without_padding(*given: Tensor) -> Tensor:
     return _by_column(*given) * _mask(*given)
 
 
-def _text_from(first: int) -> Callable[..., Tensor]:
-    """The text's positions begin at ``first``, or where it is negative so much before n."""
+def _text_from(first: Callable[[int], int]) -> Callable[..., Tensor]:
+    """The text's positions begin at ``first(n)``."""
 
     def program(P: Tensor, embedded: Tensor, mask: Tensor) -> Tensor:
         n, real = len(P), mask.long()
-        begin = first if first >= 0 else n + first
-        text = (real.cumsum(1) - 1 + begin) * real
+        text = (real.cumsum(1) - 1 + first(n)) * real
         return torch.cat((torch.arange(n).expand(len(mask), -1), text), 1)
 
     return program
@@ -233,8 +232,9 @@ MASKS: dict[str, Callable[..., Tensor]] = {
 PLACES: dict[str, Callable[..., Tensor]] = {
     "when positions are counted by columns, and padding counts": _by_column,
     "when padding has the position 0 and is counted all the same": _by_column_without_padding,
-    "when the text's positions begin at 0": _text_from(0),
-    "when the text's positions begin at n - 1": _text_from(-1),
+    "when the text's positions begin at 0": _text_from(lambda n: 0),
+    "when the text's positions begin at n - 1": _text_from(lambda n: n - 1),
+    "when the text's positions begin at n + 1": _text_from(lambda n: n + 1),
     "when padding has the position of the token before it": _counted_on,
     "when padding has the position 1": _padding_at_one,
     "when the first position is 1": _one_too_many,

@@ -78,6 +78,8 @@ def check_18_3(report: Report, prefix_attention: Attention) -> None:
             output, share = got
             if case.scale > 1 and not report.failures and not output.isfinite().all():
                 report.fail("the output holds values that are not finite", OVERFLOW, task=LARGE)
+            if case.lengths and 0 in case.lengths and not report.failures and output.isnan().any():
+                report.fail("the output holds NaN", NO_TEXT, task=MASK)
             task = MASK if plain and inputs.mask is not None else OUTPUT
             tolerance = 1e-4 if case.scale == 1 else 1e-3  # scores of several hundreds have fewer digits
             report.close(
@@ -234,6 +236,9 @@ def _if_finite(program: Callable[..., Tensor]) -> Callable[..., Tensor | None]:
 
 
 OVERFLOW = "the exponential of a score of some hundreds is infinite. Subtract the row's maximum first."
+NO_TEXT = (
+    "the largest score of this text is -inf, and -inf - (-inf) is NaN. Take the maximum over prefix and text."
+)
 OUTPUTS: dict[str, Callable[..., Tensor | None]] = {
     "when prefix and text each have a softmax of their own, and both results are added": _two_softmaxes,
     "when prefix and text each have a softmax of their own, and the mean of both is taken": lambda *given: (

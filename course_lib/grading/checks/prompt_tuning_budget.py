@@ -15,6 +15,11 @@ LINES = 200
 TARGET = "At most 200 lines of Python run in one call of `longest`, however many positions the model has."
 FITS = "it finds the largest number n of virtual tokens that fits, once for prompt tuning and once for prefix tuning"
 POSITIONS = "n + `seq` may be at most `shape.positions`."
+WIDTH = "In each layer a token has a key and a value of `shape.kv_heads` · `shape.head_size` numbers each."
+BYTES = "Every number takes 2 bytes."
+TEXT = "The text of each request has `seq` tokens, whose keys and values are in the cache."
+PROMPT = "each task has n embeddings. The model computes keys and values of the virtual tokens as it does for text, and each request keeps its own in the cache (this server does not share them)."  # noqa: E501
+PREFIX = "each task has the keys and values of n virtual tokens, which all requests of this task read. The cache holds nothing more for them."  # noqa: E501
 NONE = "Where not even one virtual token fits, the number is 0."
 
 
@@ -85,6 +90,7 @@ def _case(report: Report, name: str, longest: Longest, given: tuple[Any, ...]) -
                 mistakes={s: (lambda *g, m=method, p=p: p(*g)[m]) for s, p in MISTAKES.items()},
                 given=given,
                 task=_violated(got[method], right[method], shape.positions - seq),
+                tasks=VIOLATED,
             )
         report.at_most("lines of Python", max(lines, LINES), LINES, task=TARGET)
 
@@ -172,4 +178,17 @@ MISTAKES: dict[str, Callable[..., dict[str, int]]] = {
     "when the prompt of one task alone is kept": _mistake(files="one"),
     "when positions do not limit n": _mistake(limited=False),
     "when a negative number is returned where nothing fits": _mistake(clamp=False),
+}
+_BULLETS = {
+    "when only keys": WIDTH,
+    "when keys and values": WIDTH,
+    "when a number": BYTES,
+    "when the text": TEXT,
+    "when positions": POSITIONS,
+    "when the prompt": PROMPT,
+    "when the prefix": PREFIX,
+    "when a negative number": NONE,
+}
+VIOLATED = {
+    sentence: task for begin, task in _BULLETS.items() for sentence in MISTAKES if sentence.startswith(begin)
 }

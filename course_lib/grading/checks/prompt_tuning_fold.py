@@ -68,6 +68,10 @@ def _check(report: Report, case: Case, make: Callable[..., Any]) -> None:
         report.fail(f"it is a {type(prefix).__name__}, not a module", task="Write the module")
     if not case.dropout:
         _check_forward(report, case, prefix, seed)
+    prefix.eval()
+    network.eval()
+    before = _all(report, case, prefix).detach()  # a layout that is wrong in `forward` is told once, there
+    network.train(case.training)
     prefix.train(case.training)
     calls: list[int] = []
     network.register_forward_hook(lambda *_: calls.append(1))
@@ -89,7 +93,7 @@ def _check(report: Report, case: Case, make: Callable[..., Any]) -> None:
     report.close(
         "the same keys and values after `fold()`",
         found.detach(),
-        _split(case, _computed(case, spare, seed, False)),
+        before,
         mistakes=(dropped if case.dropout else {}) | _mistakes(spare),
         given=(case,),
         task=FOLDED,

@@ -17,7 +17,9 @@ Vectors = Callable[
     [Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor], Tensor, Tensor, Tensor], Tensor
 ]
 
-VECTOR = "The vector of a sentence is the mean of the hidden states at its own tokens"
+VECTOR = "The vector of a sentence is the mean of the hidden states at its own tokens, without virtual tokens and without padding."  # noqa: E501
+ROWS_IN_ORDER = "it stands in front of every sentence, its rows in their order."
+SEEN = "All tokens of a sentence see the prompt, and padding is seen by nobody."
 ALONE = "It does not depend on the other sentences of the batch."
 ONCE = "`encode` is called once, however many sentences there are."
 
@@ -123,6 +125,7 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
                 mistakes=MISTAKES,
                 given=(frozen, batch),
                 task=ALONE if alone else VECTOR,
+                tasks=VIOLATED,
             )
             alone = True
             _gradient(report, frozen, batch, P, got)
@@ -199,4 +202,10 @@ MISTAKES: dict[str, Callable[[Frozen, Batch], Tensor]] = {
     ),
     "when padding is not hidden from `encode`": _program(frozenset(), all_seen=True),
     "when the mask hides the virtual tokens": _program(frozenset(), hidden=True),
+}
+VIOLATED = {sentence: VECTOR for sentence in MISTAKES if "the mean" in sentence or "the sum" in sentence} | {
+    _sentence((ROWS,)): ROWS_IN_ORDER,
+    _sentence((END,)): SEEN,
+    "when padding is not hidden from `encode`": SEEN,
+    "when the mask hides the virtual tokens": SEEN,
 }

@@ -6,7 +6,14 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from course_lib.grading.build import build, drift, make_exercise, read_notebook, write_notebook
+from course_lib.grading.build import (
+    build,
+    drift,
+    link_to_chapter,
+    make_exercise,
+    read_notebook,
+    write_notebook,
+)
 from course_lib.grading.exercise import read_exercises, stub
 
 
@@ -47,6 +54,14 @@ def test_checks_keep_what_they_expect_and_answers_lose_their_output(chapter):
     assert check.metadata.jupyter == {"outputs_hidden": True}
     assert "version" not in notebook.metadata.language_info
     assert "SOLUTION" not in nbformat.writes(notebook)
+
+
+def test_the_link_to_the_chapter_has_its_title():
+    title = nbformat.v4.new_markdown_cell("# 98 · A fixture: exercises\n\nThree exercises.")
+    notebook = nbformat.v4.new_notebook(cells=[title])
+    link_to_chapter(notebook, "98_fixture")
+    words = title.source.splitlines()[-1]
+    assert words == "The chapter: [98 · A fixture](../notebooks/98_fixture.ipynb)."
 
 
 def test_building_twice_gives_the_same_bytes(chapter):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.grading.compare import describe, difference, same, settle
+from course_lib.grading.compare import describe, difference, in_number, same, settle
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.report import Report, check
+from course_lib.runtime.errors import RankError
 
 
 @check
@@ -146,6 +147,26 @@ def test_every_case_is_tried_and_the_first_three_failures_are_told(capsys):
     assert "  ✓ x = 2: result" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("rank", "tried"), [(None, [2]), (1, [2, 3, 4])])
+def test_after_a_hang_no_further_case_is_tried(rank, tried):
+    begun = []
+
+    @check
+    def check_99_4(report, answer):
+        for ranks in (2, 3, 4):
+            with report.case(f"{ranks} ranks"), report.case("8 values"):
+                begun.append(ranks)
+                answer()
+
+    def answer():
+        raise RankError("the ranks hang: stopped after 8 s" if rank is None else "rank 1 left", rank)
+
+    with pytest.raises(CheckFailed) as caught:
+        check_99_4(answer)
+    assert begun == tried
+    assert ("After ranks have hung, no further case is tried." in str(caught.value)) == (rank is None)
+
+
 def test_a_mistake_that_a_right_case_rules_out_is_not_named():
     """3 + 2 is 5, but whoever adds 2 has no 2 for 1."""
     assert "This is what comes out" not in "\n".join(lines_of(lambda x: 5 if x == 3 else 2 * x))
@@ -165,6 +186,34 @@ def test_of_two_mistakes_that_give_the_same_none_is_named():
     with pytest.raises(CheckFailed) as caught:
         check_99_4(lambda x: x * x)
     assert caught.value.lines == ["result is 9, expected 6"]
+
+
+def test_the_sentence_that_a_named_mistake_violates_takes_the_place_of_the_general_one():
+    @check
+    def check_99_8(report, double):
+        tasks = {"when it is squared": "Do not square."}
+        report.equal("result", double(3), 6, mistakes=MISTAKES, given=(3,), task="Twice x.", tasks=tasks)
+
+    for answer, sentence in ((lambda x: x * x, "Do not square."), (lambda x: 7, "Twice x.")):
+        with pytest.raises(CheckFailed) as caught:
+            check_99_8(answer)
+        assert caught.value.lines[-1] == f'  The task: "{sentence}"'
+
+
+@pytest.mark.parametrize(
+    ("fact", "verb"),
+    [
+        ("the positions", "differ"),
+        ("keys and values of every layer", "differ"),
+        ("all gradients, in one vector,", "differ"),
+        ("the norm of all gradients", "differs"),
+        ("the loss", "differs"),
+        ("what it returns", "differs"),
+    ],
+)
+def test_the_verb_agrees_with_the_fact(fact, verb):
+    assert in_number(fact, "differs in 1 of 2 places") == f"{verb} in 1 of 2 places"
+    assert in_number("the logits", "is 3, expected 4") == "are 3, expected 4"
 
 
 def test_two_mistakes_are_told_apart_by_another_case():

@@ -49,7 +49,8 @@ def measured_and_predicted(ranks):
 def test_a_run_sends_what_the_closed_forms_say(ranks):
     found = launch(measured_and_predicted, ranks, args=(ranks,), timeout=250, backend="gloo")[0]
     assert set(found) == set(NAMES)
-    for name, (measured, predicted) in found.items():  # a mean over 3 ranks is a third, and sums of thirds round
+    # The mean over 3 ranks is a third, and a sum of thirds is rounded differently from their product.
+    for name, (measured, predicted) in found.items():
         assert measured == pytest.approx(predicted, rel=0, abs=1e-3), name
 
 

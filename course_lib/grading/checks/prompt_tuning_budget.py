@@ -134,48 +134,75 @@ def _right(
     files: str = "tasks",
     limited: bool = True,
     clamp: bool = True,
-    up: int = 0,
+    rounded: Callable[[int, int], float] = int.__floordiv__,
     positions: int | None = None,
-) -> dict[str, int]:
+    layers: int | None = None,
+    vectors: int = 1,
+    cached_width: int | None = None,
+) -> dict[str, float]:
     width = shape.kv_heads * shape.head_size if width is None else width
-    token = both * shape.layers * width * number
+    token = both * (shape.layers if layers is None else layers) * width * number
     many = {"tasks": tasks, "requests": requests, "none": 0, "both": tasks + requests, "one": 1}
     left = int(room) - many[text] * seq * token
     most = shape.positions - seq if positions is None else positions
     each = {
-        "prompt": many[files] * shape.hidden * number + many[prompt_cache] * token,
-        "prefix": many[prefix_cache] * token,
+        "prompt": many[files] * vectors * shape.hidden * number + many[prompt_cache] * token,
+        "prefix": many[prefix_cache] * token * (cached_width or width) // width,
     }
     found = {}
     for method, size in each.items():
-        n = (left + up * (size - 1)) // size
+        n = rounded(left, size)
         n = min(n, most) if limited else n
         found[method] = max(0, n) if clamp else n
     return found
 
 
-def _mistake(**settings: Any) -> Callable[..., dict[str, int]]:
+def _mistake(**settings: Any) -> Callable[..., dict[str, float]]:
     return lambda *given: _right(*given, **settings)
 
 
-MISTAKES: dict[str, Callable[..., dict[str, int]]] = {
+def _exchanged(*given: Any) -> dict[str, float]:
+    right = _right(*given)
+    return {"prompt": right["prefix"], "prefix": right["prompt"]}
+
+
+MISTAKES: dict[str, Callable[..., dict[str, float]]] = {
     "when only keys count, and no values": _mistake(both=1),
     "when keys and values are as wide as `hidden`": lambda *given: _right(*given, width=given[0].hidden),
     "when a number takes 4 bytes": _mistake(number=4),
+    "when a number takes 1 byte": _mistake(number=1),
+    "when keys and values of one layer alone count": _mistake(layers=1),
     "when the text's own cache is left out": _mistake(text="none"),
     "when the text of one request alone is kept": _mistake(text="one"),
     "when the text is kept once for each task": _mistake(text="tasks"),
-    "when n is rounded up": _mistake(up=1),
+    "when n is rounded up": _mistake(rounded=lambda left, size: -(-left // size)),
+    "when n is rounded to the nearest whole number": _mistake(rounded=lambda left, size: round(left / size)),
+    "when n is not rounded": _mistake(rounded=lambda left, size: left / size),
+    "when virtual tokens that take exactly the bytes that are left do not count as fitting": _mistake(
+        rounded=lambda left, size: (left - 1) // size
+    ),
     "when positions limit n, and not n + `seq`": lambda *given: _right(*given, positions=given[0].positions),
+    "when positions limit n + `seq` to one less": lambda *given: _right(
+        *given, positions=given[0].positions - given[3] - 1
+    ),
     "when the prompt's keys and values are left out, and only its vectors count": _mistake(
         prompt_cache="none"
     ),
     "when the prompt's keys and values are kept once for each task": _mistake(prompt_cache="tasks"),
     "when the prefix is kept once for each request": _mistake(prefix_cache="requests"),
     "when the prefix is kept once for each task and again for each request": _mistake(prefix_cache="both"),
+    "when the prefix's keys and values are as wide as `hidden`": lambda *given: {
+        "prompt": _right(*given)["prompt"],
+        "prefix": _right(*given, cached_width=given[0].hidden)["prefix"],
+    },
     "when the prefix of one task alone is kept": _mistake(prefix_cache="one"),
     "when the prompt's own vectors are left out": _mistake(files="none"),
     "when the prompt of one task alone is kept": _mistake(files="one"),
+    "when the prompt's own vectors are kept once for each request": _mistake(files="requests"),
+    "when the prompt has vectors in every layer": lambda *given: _right(*given, vectors=given[0].layers),
+    "when the prompt's own vectors count twice, as keys and as values": _mistake(vectors=2),
+    "when the trained vectors of one task alone are kept": _mistake(files="one", prefix_cache="one"),
+    "when the two results are exchanged": _exchanged,
     "when positions do not limit n": _mistake(limited=False),
     "when a negative number is returned where nothing fits": _mistake(clamp=False),
 }
@@ -184,6 +211,7 @@ _BULLETS = {
     "when keys and values": WIDTH,
     "when a number": BYTES,
     "when the text": TEXT,
+    "when the trained vectors": "These bytes hold the trained vectors of all `tasks`",
     "when positions": POSITIONS,
     "when the prompt": PROMPT,
     "when the prefix": PREFIX,

@@ -13,10 +13,16 @@ from course_lib.grading.report import Report, check
 ORDER = (
     "The last dimension of the result holds one layer after another: first a layer's keys, then its values"
 )
+BEFORE = "a network computes them during training."
+GIVEN = "backward reaches `E` and the network."
+ACTS = "Before `fold()`, dropout acts in training mode."
 SHAPE = "`forward(layer)` returns P_K and P_V of that layer, each `(heads, n, size)`"
 FOLDED = "After `fold()`, `forward(layer)` returns what it returned before in evaluation mode"
 STILL = "It can be trained further"
 HELD = "After `fold()`, `parameters()` and `state_dict()` hold no more than layers · 2 · n · heads · size numbers."
+NOT_SEEN = (
+    "a module does not see a parameter that stands in a plain list or dict, or that is no `nn.Parameter`."
+)
 TWICE = "A second `fold()` changes nothing."
 
 
@@ -66,8 +72,16 @@ def _check(report: Report, case: Case, make: Callable[..., Any]) -> None:
     prefix = make(E, network, case.layers, case.heads)
     if not isinstance(prefix, nn.Module):
         report.fail(f"it is a {type(prefix).__name__}, not a module", task="Write the module")
-    if not case.dropout:
-        _check_forward(report, case, prefix, seed)
+    if case.dropout:
+        once, again = _all(report, case, prefix), _all(report, case, prefix)
+        report.true(
+            not once.equal(again),
+            "dropout acts in training mode",
+            "dropout does not act in training mode: two calls give the same",
+            task=ACTS,
+        )
+    else:
+        _check_forward(report, case, prefix, (E, network), seed)
     prefix.eval()
     network.eval()
     before = _all(report, case, prefix).detach()  # a layout that is wrong in `forward` is told once, there
@@ -122,7 +136,13 @@ def _check(report: Report, case: Case, make: Callable[..., Any]) -> None:
     )
 
 
-def _check_forward(report: Report, case: Case, prefix: nn.Module, seed: int) -> None:
+def _check_forward(
+    report: Report,
+    case: Case,
+    prefix: nn.Module,
+    given: tuple[nn.Parameter, nn.Module],
+    seed: int,
+) -> None:
     spare = _parts(case, seed)
     found = _all(report, case, prefix)
     report.close(
@@ -134,24 +154,31 @@ def _check_forward(report: Report, case: Case, prefix: nn.Module, seed: int) -> 
         task=ORDER,
     )
     if not found.requires_grad:
-        report.fail(
-            "backward reaches neither `E` nor the network", task="backward reaches `E` and the network."
-        )
+        report.fail("backward reaches neither `E` nor the network", task=GIVEN)
     upstream = torch.ones_like(found).flatten().cumsum(0).view_as(found) / found.numel()
     (found * upstream).sum().backward()
     (_split(case, spare[1](spare[0])) * upstream).sum().backward()
     theirs = {p for p in prefix.parameters() if p.grad is not None}
     if sum(p.numel() for p in theirs) != sum(p.numel() for p in (spare[0], *spare[1].parameters())):
-        report.fail(
-            "`E` and the network are not the module's parameters, or got no gradient",
-            task="backward reaches `E` and the network.",
-        )
+        report.fail("`E` and the network are not the module's parameters, or got no gradient", task=GIVEN)
+    for name, leaves in (("E", [given[0]]), ("network", given[1].parameters())):
+        if any(p.grad is None for p in leaves):
+            report.fail(f"the module trains a copy: the given `{name}` has no gradient", task=GIVEN)
     total = sum(p.grad.double().square().sum() for p in theirs).sqrt()
     want = sum(p.grad.double().square().sum() for p in (spare[0], *spare[1].parameters())).sqrt()
-    report.close(
-        "the norm of all gradients", total, want, tolerance=1e-4, task="backward reaches `E` and the network."
-    )
+    report.close("the norm of all gradients", total, want, tolerance=1e-4, task=GIVEN)
     prefix.zero_grad()
+    with torch.no_grad():  # as a step of the optimizer would
+        given[0].mul_(-0.5)
+    report.close(
+        "keys and values after a step of training",
+        _all(report, case, prefix).detach(),
+        _split(case, spare[1](-0.5 * spare[0])).detach(),
+        mistakes={"when the network is computed once, and what it gave is kept": found.detach()},
+        task=BEFORE,
+    )
+    with torch.no_grad():
+        given[0].mul_(-2)
 
 
 def _all(report: Report, case: Case, prefix: nn.Module) -> Tensor:
@@ -174,6 +201,12 @@ def _trains_on(report: Report, prefix: nn.Module, found: Tensor) -> None:
     if not found.requires_grad or not leaves:
         report.fail("after `fold()` nothing can be trained", task=STILL)
     found.sum().backward()
+    if all(p.grad is None for p in leaves):
+        report.fail(
+            "the numbers that `forward` returns after `fold()` are not in `parameters()`",
+            NOT_SEEN,
+            task=STILL,
+        )
     reached = sum(p.grad.sum() for p in leaves if p.grad is not None)
     report.close(
         "it can be trained further: sum of the gradients",
@@ -227,6 +260,10 @@ def _mistakes(parts: tuple[nn.Parameter, nn.Module]) -> dict[str, Callable[[Case
         shape = case.n, case.layers, case.heads, 2, case.size
         return out.view(shape).permute(1, 3, 2, 0, 4)
 
+    def alternate(case: Case, out: Tensor) -> Tensor:
+        shape = case.n, case.layers, case.heads, case.size, 2
+        return out.view(shape).permute(1, 4, 2, 0, 3)
+
     def viewed(case: Case, out: Tensor) -> Tensor:
         return out.reshape(case.layers, 2, case.heads, case.n, case.size)
 
@@ -243,6 +280,7 @@ def _mistakes(parts: tuple[nn.Parameter, nn.Module]) -> dict[str, Callable[[Case
         "when all keys come before all values, and layers after that": wrong(outermost),
         "when the place in the head comes before the head": wrong(sizes_first),
         "when the head comes before key and value": wrong(head_first),
+        "when numbers of keys and of values alternate": wrong(alternate),
         "when all numbers are viewed as `(layers, 2, heads, n, size)` without moving n": wrong(viewed),
         "when the numbers of one layer are viewed as `(2, heads, n, size)` without moving n": wrong(
             not_moved

@@ -88,6 +88,13 @@ def distances(vectors: Vectors, lengths: tuple[int, ...], n: int) -> list[list[s
     return rows
 
 
+def _with_any_ids(batch: Batch) -> Batch:
+    """Padding has the id of a word, and two words have id 0: only the mask says what padding is."""
+    tokens = batch.tokens.clone()
+    tokens[:, :3:2] = 0
+    return batch._replace(tokens=tokens.where(batch.mask, 7))
+
+
 CASES = (
     ("one sentence", (5,), 3),
     ("three sentences of one length", (4, 4, 4), 3),
@@ -103,7 +110,7 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
     alone = False  # whether the answer is right for one sentence
     for name, lengths, n in CASES:
         with report.case(name):
-            frozen, batch = Frozen(report.seed()), a_batch(lengths, n, report.seed())
+            frozen, batch = Frozen(report.seed()), _with_any_ids(a_batch(lengths, n, report.seed()))
             P = batch.P.clone().requires_grad_()
             own = batch.tokens.clone(), batch.mask.clone()
             got = mended_vectors(frozen.encode, frozen.embed, P, *own)
@@ -114,8 +121,9 @@ def check_18_4(report: Report, mended_vectors: Vectors) -> None:
                     f"the result is {shape}, expected a tensor {(len(lengths), 32)}",
                     task="Return `(batch, d)`",
                 )
-            if not (own[0].equal(batch.tokens) and own[1].equal(batch.mask)):
-                report.fail("`tokens` or `mask` has changed", task="`tokens` and `mask` stay as they are.")
+            for what, now, before in zip(("tokens", "mask"), own, batch[1:], strict=True):
+                if not now.equal(before):
+                    report.fail(f"`{what}` has changed", task="`tokens` and `mask` stay as they are.")
             right = _vectors(frozen, batch, frozenset())
             report.close(
                 "the vectors",
@@ -186,6 +194,45 @@ def _program(faults: frozenset[str], **settings: Any) -> Callable[[Frozen, Batch
     return lambda frozen, batch: _vectors(frozen, batch, faults, **settings).detach()
 
 
+def _over(reduce: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Frozen, Batch], Tensor]:
+    """What ``reduce(states, mask, n)`` makes of the right hidden states, (batch, n + seq, d), prompt and all."""
+
+    def program(frozen: Frozen, batch: Batch) -> Tensor:
+        P, tokens, mask = batch
+        rows = torch.cat((P.expand(len(tokens), -1, -1), frozen.embed(tokens)), 1)
+        return reduce(frozen.encode(rows, F.pad(mask, (len(P), 0), value=True)), mask, len(P))
+
+    return program
+
+
+def _sums(states: Tensor, mask: Tensor, n: int) -> Tensor:
+    return (states[:, n:] * mask[..., None]).sum(1)
+
+
+def _largest(states: Tensor, mask: Tensor, n: int) -> Tensor:
+    return states[:, n:].masked_fill(~mask[..., None], float("-inf")).amax(1)
+
+
+def _last_token(states: Tensor, mask: Tensor, n: int) -> Tensor:
+    return states[torch.arange(len(states)), n - 1 + mask.sum(1)]
+
+
+def _of_embeddings(frozen: Frozen, batch: Batch) -> Tensor:
+    return _sums(frozen.embed(batch.tokens), batch.mask, 0) / batch.mask.sum(1, keepdim=True)
+
+
+def _without_prompt(frozen: Frozen, batch: Batch) -> Tensor:
+    states = frozen.encode(frozen.embed(batch.tokens), batch.mask)
+    return _sums(states, batch.mask, 0) / batch.mask.sum(1, keepdim=True)
+
+
+def _prompt_behind(frozen: Frozen, batch: Batch) -> Tensor:
+    P, tokens, mask = batch
+    rows = torch.cat((frozen.embed(tokens), P.expand(len(tokens), -1, -1)), 1)
+    states = frozen.encode(rows, F.pad(mask, (0, len(P)), value=True))[:, : mask.shape[1]]
+    return _sums(states, mask, 0) / mask.sum(1, keepdim=True)
+
+
 _subsets = chain.from_iterable(combinations(FAULTS, size) for size in (1, 2, 3))
 MISTAKES: dict[str, Callable[[Frozen, Batch], Tensor]] = {
     **{_sentence(faults): _program(frozenset(faults)) for faults in _subsets},
@@ -200,10 +247,35 @@ MISTAKES: dict[str, Callable[[Frozen, Batch], Tensor]] = {
     "when the sum is divided by a number that counts the virtual tokens, too": _program(
         frozenset(), divided_by="all that is seen"
     ),
+    "when the sum is not divided by the number of tokens": _over(_sums),
+    "when the sum is divided by the number of tokens of the whole batch": _over(
+        lambda states, mask, n: _sums(states, mask, n) / mask.sum()
+    ),
+    "when one mean is taken over all sentences of the batch": _over(
+        lambda states, mask, n: states[:, n:][mask].mean(0).expand(len(states), -1)
+    ),
+    "when the mean is brought to length 1": _over(
+        lambda states, mask, n: F.normalize(_sums(states, mask, n), dim=1)
+    ),
+    "when the largest numbers are taken in place of the mean": _over(_largest),
+    "when the hidden state of the first virtual token is taken in place of the mean": _over(
+        lambda states, mask, n: states[:, 0]
+    ),
+    "when the hidden state of the first token is taken in place of the mean": _over(
+        lambda states, mask, n: states[:, n]
+    ),
+    "when the hidden state of the last token is taken in place of the mean": _over(_last_token),
+    "when the mean is taken over embeddings, and not over hidden states": _of_embeddings,
+    "when no prompt stands in front": _without_prompt,
+    "when the prompt stands behind the text": _prompt_behind,
     "when padding is not hidden from `encode`": _program(frozenset(), all_seen=True),
     "when the mask hides the virtual tokens": _program(frozenset(), hidden=True),
 }
 VIOLATED = {sentence: VECTOR for sentence in MISTAKES if "the mean" in sentence or "the sum" in sentence} | {
+    "when the sum is divided by the number of tokens of the whole batch": ALONE,
+    "when one mean is taken over all sentences of the batch": ALONE,
+    "when no prompt stands in front": ROWS_IN_ORDER,
+    "when the prompt stands behind the text": ROWS_IN_ORDER,
     _sentence((ROWS,)): ROWS_IN_ORDER,
     _sentence((END,)): SEEN,
     "when padding is not hidden from `encode`": SEEN,

@@ -28,20 +28,21 @@ class Places:
     Args:
         embeddings: their colour among the embeddings; None: they have none there.
         layers: their colour in each layer, from the first on; None: there are none.
-        encoder: a trained network below computes their embeddings.
+        network: what the trained network below is called that computes their lowest row; None: there is none.
         gated: a trained gate stands beside each layer that has them.
     """
 
     embeddings: str | None
     layers: tuple[str | None, ...]
-    encoder: bool = False
+    network: str | None = None
     gated: bool = False
 
 
 METHODS = {
     "prompt tuning": Places(TRAINED, (FROM_TRAINED,) * LAYERS),
-    "P-tuning v1": Places(FROM_TRAINED, (FROM_TRAINED,) * LAYERS, encoder=True),
-    "prefix tuning,\nP-tuning v2": Places(None, (TRAINED,) * LAYERS),
+    "P-tuning v1": Places(FROM_TRAINED, (FROM_TRAINED,) * LAYERS, network="encoder"),
+    "prefix tuning": Places(None, (FROM_TRAINED,) * LAYERS, network="network"),
+    "P-tuning v2": Places(None, (TRAINED,) * LAYERS),
     "LLaMA-Adapter": Places(None, (None, TRAINED, TRAINED), gated=True),
 }
 
@@ -82,12 +83,15 @@ def _panel(axis: Axes, places: Places) -> None:
             axis.text(VIRTUAL / 2, row + 0.5, "× g", ha="center", va="center", fontsize=TEXT, color="white")
     axis.text(VIRTUAL / 2, -0.15, "n", ha="center", va="top", fontsize=TEXT)
     axis.text(VIRTUAL + 0.4 + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
-    if places.encoder:
+    if places.network:
         from matplotlib.patches import Rectangle
 
+        lowest = 0 if places.embeddings else 1
         axis.add_patch(Rectangle((-0.1, -1.75), 3.6, 0.75, facecolor=TRAINED, linewidth=0))
-        axis.text(1.7, -1.4, "encoder", ha="center", va="center", fontsize=TEXT, color="white")
-        axis.annotate("", (0.35, -0.05), (0.35, -1.0), arrowprops={"arrowstyle": "->", "color": "#444444"})
+        axis.text(1.7, -1.4, places.network, ha="center", va="center", fontsize=TEXT, color="white")
+        axis.annotate(
+            "", (0.35, lowest - 0.05), (0.35, -1.0), arrowprops={"arrowstyle": "->", "color": "#444444"}
+        )
     axis.set_xlim(-0.2, VIRTUAL + TOKENS + 0.6)
     axis.set_ylim(-1.8, LAYERS + 1.05)
     axis.set_xticks([])
@@ -110,6 +114,6 @@ def _sentence(methods: Mapping[str, Places]) -> str:
     for title, places in methods.items():
         trained = [f"layer {i}" for i, colour in enumerate(places.layers, 1) if colour == TRAINED]
         trained = (["the embeddings"] if places.embeddings == TRAINED else []) + trained
-        where = f"trained vectors in {', '.join(trained)}" if trained else "an encoder is trained"
+        where = f"trained vectors in {', '.join(trained)}" if trained else f"the {places.network} is trained"
         said.append(" ".join(title.split()) + ": " + where + (", each with a gate" if places.gated else ""))
     return f"Where the trained vectors stand. {'; '.join(said)}."

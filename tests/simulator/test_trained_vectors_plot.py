@@ -9,10 +9,10 @@ from simulator.plots.trained_vectors import FROM_TRAINED, TRAINED, Places, plot_
 def test_each_method_has_its_trained_rows():
     picture = plot_trained_vectors()
     assert "prompt tuning: trained vectors in the embeddings;" in picture.alt
-    assert "P-tuning v1: an encoder is trained;" in picture.alt
+    assert "P-tuning v1: the encoder is trained; prefix tuning: the network is trained;" in picture.alt
     assert "LLaMA-Adapter: trained vectors in layer 2, layer 3, each with a gate." in picture.alt
-    # prompt tuning 2, the encoder 1, prefix tuning 3 x 2, LLaMA-Adapter 2 wide ones, the legend 1
-    assert picture.svg.count(f"fill: {TRAINED}") == 2 + 1 + 6 + 2 + 1
+    # prompt tuning 2, two networks, P-tuning v2 3 x 2, LLaMA-Adapter 2 wide ones, the legend 1
+    assert picture.svg.count(f"fill: {TRAINED}") == 2 + 2 + 6 + 2 + 1
     assert picture.svg == plot_trained_vectors().svg
     assert smallest_text(picture.svg) >= 11
 

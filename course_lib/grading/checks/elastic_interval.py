@@ -193,7 +193,8 @@ def replay(
         periods, rest = divmod(time, period) if period else (0, 0)
         if mistake == "an end is too late" and end != until and periods and rest == 0:
             periods, rest = periods - 1, period
-        if mistake == "begun is saved" and rest > every * step:
+        late = mistake == "begun at the failure" and rest == every * step
+        if late or (mistake.startswith("begun") and rest > every * step):
             periods, rest = periods + 1, 0
         begun = rest // step if mistake == "steps beside a save" else min(every, rest // step)
         if mistake == "part of a step" and rest < every * step and rest % step:
@@ -202,6 +203,8 @@ def replay(
             kept += periods * every + begun
         elif mistake == "all is lost" and end != until:
             kept = 0
+        elif mistake == "only the last stretch":
+            kept = periods * every if end > begin else kept
         else:
             kept += periods * every
         start = end
@@ -231,6 +234,10 @@ MISTAKES: dict[str, Callable[..., int]] = {
     "when restarts take no time": _by("restarts are free"),
     "when checkpoints take no time": _by("saves are free"),
     "when a checkpoint counts from the moment when it is begun": _by("begun is saved"),
+    "when a checkpoint counts from the moment of its beginning, also if a failure comes at that moment": _by(
+        "begun at the failure"
+    ),
+    "when the steps in earlier checkpoints are forgotten at each failure": _by("only the last stretch"),
     "when a checkpoint that is complete at the moment of the failure does not count": _by(
         "an end is too late"
     ),
@@ -251,6 +258,15 @@ SLOW: dict[str, Callable[..., int]] = {
         _rounded(math.sqrt(2 * save * between), 1)
     ),
     "when a checkpoint is written after every step": lambda step, save, restart, between: 1,
+    "when `save` is subtracted from Young's interval": lambda step, save, restart, between: _rounded(
+        math.sqrt(2 * save * between) - save, step
+    ),
+    "when the restart is subtracted from `between` in Young's formula": lambda step, save, restart, between: (
+        _rounded(math.sqrt(2 * save * (between - restart)), step)
+    ),
+    "when the restart is added to `between` in Young's formula": lambda step, save, restart, between: (
+        _rounded(math.sqrt(2 * save * (between + restart)), step)
+    ),
     "when the restart is counted as a cost of each checkpoint": lambda step, save, restart, between: _rounded(
         math.sqrt(2 * (save + restart) * between), step
     ),

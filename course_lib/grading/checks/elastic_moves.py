@@ -70,6 +70,7 @@ class Outcome(NamedTuple):
     messages: int = 0
     problem: str = ""
     task: str = ""
+    over: tuple[int, ...] = ()  # the move that goes over an end, without its source
 
 
 def carry_out(plan: Plan, case: Case) -> Outcome:
@@ -89,7 +90,7 @@ def carry_out(plan: Plan, case: Case) -> Outcome:
             return Outcome(shards, sent, messages, said, FORM)
         source, target, shard, start, place, count = map(int, move)
         if problem := _impossible(case, holds, (source, target, shard, start, place, count), size, after):
-            return Outcome(shards, sent, messages, *problem)
+            return Outcome(shards, sent, messages, *problem, move[1:] if problem[1] == WHOLE else ())
         for i in range(count):
             if shards[target][place + i] is not None:
                 said = f"the move {tuple(move)} writes place {place + i} of rank {target} for the second time"
@@ -157,7 +158,9 @@ def _beyond(plan: Plan, case: Case) -> tuple[int, int]:
 
 def _seen(outcome: Outcome) -> list[Any]:
     """For hints: where a move is impossible, that is what came out."""
-    return ["lost"] if outcome.shards is None else [outcome.task or outcome.shards]
+    if outcome.shards is None:
+        return ["lost"]
+    return [outcome.task, *outcome.over] if outcome.task else [outcome.shards]
 
 
 def _difference(got: Outcome, want: Outcome) -> tuple[str, str]:
@@ -187,6 +190,10 @@ def reference(length: int, old: int, before: list[int | None], mistake: str = ""
     size, after = -(-length // old), -(-length // len(before))
     if mistake == "rounds down":
         after = max(1, length // len(before))
+    if mistake == "both round down":
+        size, after = max(1, length // old), max(1, length // len(before))
+    if mistake == "one size":
+        after = size
     ends = old * size if mistake == "padding too" else length
     if mistake == "0 is new":
         before = [rank or None for rank in before]
@@ -204,8 +211,12 @@ def reference(length: int, old: int, before: list[int | None], mistake: str = ""
             outer = (target * after // size, (min((target + 1) * after, ends) - 1) // size)
             if mistake == "two at most" and shard not in outer:
                 continue
-            if mistake == "absolute start":
+            if mistake in ("absolute start", "absolute"):
                 start = first
+            if mistake in ("absolute place", "absolute"):
+                place = first
+            if mistake == "what stays" and source == target:
+                continue
             if mistake == "place of the shard":
                 place = start
             if mistake == "old numbers":
@@ -218,21 +229,19 @@ def reference(length: int, old: int, before: list[int | None], mistake: str = ""
 
 
 def _source(target: int, shard: int, old: int, before: list[int | None], mistake: str) -> int:
-    copy = (shard - 1) % old if mistake == "other neighbour" else (shard + 1) % old
+    copy = (shard - 1 if mistake.startswith("other neighbour") else shard + 1) % old
     holders = [shard, shard + 1] if mistake == "no wrap" else [shard, copy]
     if mistake == "no copies":
         holders = [shard]
-    if mistake == "owner first":
-        return next(before.index(rank) for rank in holders if rank in before)
-    if mistake == "copy first":
-        return next(before.index(rank) for rank in reversed(holders) if rank in before)
     if mistake == "nobody is gone":
         return min(shard, len(before) - 1)
+    found = [before.index(rank) for rank in holders if rank in before]
+    if found and mistake in ("owner first", "copy first"):
+        return found[0 if mistake == "owner first" else -1]
     if before[target] in holders:
         return target
-    found = [before.index(rank) for rank in holders if rank in before]
     if found:
-        return min(found)
+        return found[0] if mistake == "other neighbour, owner first" else min(found)
     raise ValueError(f"shard {shard} is lost")
 
 
@@ -240,14 +249,23 @@ def _by(mistake: str) -> Callable[[Case], list[Any]]:
     return lambda case: _seen(carry_out(lambda *given: reference(*given, mistake), case))
 
 
+NO_WRAP = "when the copy that rank 0 held of the last shard is not found"
 MISTAKES: dict[str, Callable[[Case], list[Any]]] = {
     "when the size of the new shards is rounded down": _by("rounds down"),
     "when padding is moved like numbers": _by("padding too"),
     "when the copies are not used": _by("no copies"),
     "when the copy is looked for on the rank before, and not on the rank after": _by("other neighbour"),
-    "when the copy that rank 0 held of the last shard is not found": _by("no wrap"),
+    NO_WRAP: _by("no wrap"),
     "when `source` is the number that the rank had before": _by("old numbers"),
     "when `start` is counted from the beginning of the flat tensor": _by("absolute start"),
+    "when the copy is looked for on the rank before, and the rank of the shard itself comes first": _by(
+        "other neighbour, owner first"
+    ),
+    "when the sizes of the old and of the new shards are rounded down": _by("both round down"),
+    "when the new shards have the size of the old ones": _by("one size"),
+    "when `start` and `place` are counted from the beginning of the flat tensor": _by("absolute"),
+    "when `place` is counted from the beginning of the flat tensor": _by("absolute place"),
+    "when numbers that their new rank already holds are not written to its new shard": _by("what stays"),
     "when `place` is the place in the old shard": _by("place of the shard"),
     "when the rank whose number was 0 before is taken for one that has just come": _by("0 is new"),
     "when a new shard gets numbers of its first and its last old shard, and of none in between": _by(
@@ -262,4 +280,11 @@ SLOW: dict[str, Plan] = {
     ),
     "when the copy is read wherever there is one": lambda *given: reference(*given, "copy first"),
     "when every number is a move of its own": lambda *given: reference(*given, "one by one"),
+    NO_WRAP: lambda *given: reference(*given, "no wrap"),
+}
+# They give the right shards. So where shards are wrong, none of these sentences is said.
+MISTAKES |= {
+    sentence: (lambda case, plan=plan: _seen(carry_out(plan, case)))
+    for sentence, plan in SLOW.items()
+    if sentence != NO_WRAP
 }

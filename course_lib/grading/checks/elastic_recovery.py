@@ -214,9 +214,17 @@ def _mended(members: list[Member], batch: int, send: Send, mistake: str = "") ->
             member.position = positions[newest]
         if mistake == "furthest position":
             member.position = max(positions)
+        if mistake == "nearest position":
+            member.position = min(positions)
+        if mistake == "one batch back":
+            member.position = positions[newest] - batch
+        if mistake == "one batch on":
+            member.position += batch
+        if mistake == "position of the fewest":
+            member.position = batch * min(each for each in steps if each >= 0)
         if mistake == "own position":
             member.position = positions[rank]
-        if mistake != "gradients stay":
+        if mistake != "gradients stay" and (behind or mistake != "gradients of those behind"):
             member.gradients = None
 
 
@@ -233,6 +241,11 @@ MISTAKES: dict[str, Recover] = {
     "when the momentum is not sent": _by("no momentum"),
     "when a member that is a step behind keeps its own momentum": _by("momentum for new"),
     "when the gradients of the interrupted step stay": _by("gradients stay"),
+    "when only the members that get the state lose their gradients": _by("gradients of those behind"),
+    "when all take the smallest position of all samplers": _by("nearest position"),
+    "when one batch is taken off the position, whether or not a step was begun": _by("one batch back"),
+    "when the position counts the batch of the next step as used": _by("one batch on"),
+    "when the position belongs to the fewest steps, and not to the most": _by("position of the fewest"),
     "when all take the position of the member that has done the most steps": _by("newest position"),
     "when all take the position of the sampler that is furthest": _by("furthest position"),
     "when every member keeps the position of its own sampler": _by("own position"),

@@ -165,7 +165,7 @@ def _violated(case: Case, step: int, got: State, states: Sequence[State]) -> str
     kind, name = _event(text)
     due = before["phase"] == "last call" and now >= before["deadline"]
     known = name in before["members"] or name in before["waiting"]
-    if kind == "time" or (due and got["phase"] != want["phase"]):
+    if kind == "time" or (due and got["deadline"] == before["deadline"]):
         return DEADLINE
     if known == (kind == "join"):
         return ALREADY
@@ -205,7 +205,7 @@ def _advance(
         if mistake == "swallows":
             return
     members, waiting, sealed = new["members"], new["waiting"], new["phase"] == "sealed"
-    known = name in members or name in waiting
+    known = name in members or (name in waiting and mistake != "late twice")
     if kind == "join" and (not known or mistake == "twice"):
         if sealed and (mistake == "always late" or (len(members) >= largest and mistake != "no largest")):
             waiting.append(name)
@@ -215,16 +215,19 @@ def _advance(
         waiting.remove(name)
         return
     elif kind == "leave" and name in members:
+        place = members.index(name) if mistake == "into the gap" else largest
         members.remove(name)
         if sealed and mistake == "leaves quietly":
             return
     else:
         return
     if sealed:
-        new["number"] += mistake != "same number"
+        new["number"] += mistake != "same number" and (mistake, kind) != ("newcomer, same number", "join")
+        if kind == "join" and mistake == "newcomer, still sealed":
+            return
         new["phase"] = "open"
         while waiting and len(members) < largest and mistake != "late wait on":
-            members.append(waiting.pop(-1 if mistake == "last first" else 0))
+            members.insert(place, waiting.pop(-1 if mistake == "last first" else 0))
     _choose_phase(new, now, smallest, largest, wait, mistake, kind)
 
 
@@ -233,15 +236,16 @@ def _choose_phase(
 ) -> None:
     count = len(new["members"])
     if count >= largest and mistake != "waits when full":
-        new.update(phase="sealed", deadline=None)
+        new.update(phase="sealed", deadline=new["deadline"] if mistake == "full keeps it" else None)
     elif count >= smallest:
-        if new["phase"] != "last call" or (mistake == "moves the deadline" and kind == "join"):
+        moved = mistake == "moves at all" or (mistake == "moves the deadline" and kind == "join")
+        if (new["phase"] != "last call" or moved) and not (mistake == "takes it again" and new["deadline"]):
             new["deadline"] = now + wait
         new["phase"] = "last call"
         if mistake == "seals at smallest":
             new.update(phase="sealed", deadline=None)
     elif not (mistake == "stays in last call" and new["phase"] == "last call"):
-        new.update(phase="open", deadline=None)
+        new.update(phase="open", deadline=new["deadline"] if mistake in KEPT_OPEN else None)
 
 
 def _by(mistake: str) -> Callable[[Case], list[State]]:
@@ -255,7 +259,16 @@ def _more_writes(mistake: str) -> Callable[[Case], int]:
     return program
 
 
+KEPT_OPEN = ("open keeps it", "takes it again")
 MISTAKES: dict[str, Callable[[Case], list[State]]] = {
+    "when every agent that joins or leaves moves the deadline": _by("moves at all"),
+    "when the deadline stays although the phase is `open` again": _by("open keeps it"),
+    "when a new last call takes the deadline of an earlier one": _by("takes it again"),
+    "when the deadline stays in a round that is sealed because it is full": _by("full keeps it"),
+    "when an agent from `waiting` takes the place of the one that has left": _by("into the gap"),
+    "when an agent that is already in `waiting` is put there again": _by("late twice"),
+    "when a newcomer in a sealed round leaves its number as it is": _by("newcomer, same number"),
+    "when rule 5 does not choose the phase after a newcomer in a sealed round": _by("newcomer, still sealed"),
     "when every agent that joins moves the deadline": _by("moves the deadline"),
     "when a round is sealed as soon as it has `smallest` members": _by("seals at smallest"),
     "when a round with `largest` members still waits for the deadline": _by("waits when full"),

@@ -123,8 +123,13 @@ def check_20_3(report: Report, sampler: Callable[..., Any]) -> None:
             if step is not None:
                 story = _story(case, step, got.steps[step], want.steps[step])
                 report.true(False, "", story, got=got.steps, mistakes=MISTAKES, given=(case,), task=SAME)
-            report.equal("the samples of every step", got.steps, want.steps, mistakes=MISTAKES, given=(case,))
-            report.true(not got.uneven, "they are shared out evenly", got.uneven, task=SHARED)
+            # that it draws no order too many here is evidence against those that would
+            facts = MISTAKES | {text: None for text, drawn in SLOW.items() if drawn(case) > 0 >= got.drawn}
+            report.equal("the samples of every step", got.steps, want.steps, mistakes=facts, given=(case,))
+            report.true(
+                not got.uneven, "they are shared out evenly", got.uneven,
+                got=got.uneven, mistakes=UNEVEN, given=(case,), task=SHARED,
+            )  # fmt: skip
             report.at_most("characters of the state", got.characters, CHARACTERS, task=SHORT)
             report.at_most(
                 "orders drawn beyond those needed", max(0, got.drawn), 0, mistakes=SLOW, given=(case,), task=DRAWN
@@ -164,9 +169,11 @@ class Reference:
     def __init__(self, shuffle: Shuffle, length: int, batch: int, rank: int, ranks: int) -> None:
         self.shuffle, self.length, self.batch, self.rank, self.ranks = shuffle, length, batch, rank, ranks
         self.epoch, self.consumed, self.order, self.own, self.steps = 0, 0, None, 0, 0
+        if self.mistake == "draws at once":
+            self.order = shuffle(0)
 
     def next_batch(self) -> list[int]:
-        if self.order is None:
+        if self.order is None or self.mistake == "draws each step":
             self.order = self.shuffle(0 if self.mistake == "one order" else self.epoch)
         size = self.batch - self.batch % self.ranks if self.mistake == "whole parts" else self.batch
         if self.mistake == "batch of a rank":
@@ -174,11 +181,8 @@ class Reference:
         found = self.order[self.consumed : self.consumed + size]
         self.consumed += size
         self.steps += 1
-        last = self.consumed >= self.length
-        if self.mistake == "drops":
-            last = self.consumed + size > self.length
-        if self.mistake == "empty step":
-            last = self.consumed > self.length
+        beyond = {"drops": self.consumed + size, "empty step": self.consumed}.get(self.mistake)
+        last = self.consumed >= self.length if beyond is None else beyond > self.length
         if last:
             self.epoch, self.consumed, self.order = self.epoch + 1, 0, None
         if self.mistake == "pads" and len(found) % self.ranks:
@@ -190,37 +194,39 @@ class Reference:
     def _part(self, found: list[int]) -> list[int]:
         if self.mistake == "same on all":
             return found
-        if self.mistake == "even parts" and len(found) >= self.ranks:
+        if self.mistake == "rounded up":
+            size = -(-len(found) // self.ranks)
+            return found[self.rank * size : (self.rank + 1) * size]
+        if self.mistake == "whole even parts" or (self.mistake == "even parts" and len(found) >= self.ranks):
             found = found[: len(found) // self.ranks * self.ranks]
         return found[self.rank :: self.ranks]
 
     def state(self) -> dict[str, int]:
-        consumed = {"own samples": self.own, "divided": self.consumed // self.ranks}.get(
-            self.mistake, self.consumed
-        )
+        own = {"own samples": self.own, "own times ranks": self.own, "divided": self.consumed // self.ranks}
+        consumed = own.get(self.mistake, self.consumed)
         return {"epoch": self.epoch, "consumed": consumed, "steps": self.steps}
 
     def load(self, state: dict[str, int]) -> None:
-        self.epoch, self.consumed, self.order = state["epoch"], state["consumed"], None
-        self.own, self.steps = self.consumed, state["steps"]
-        if self.mistake == "begins the epoch again":
+        times = self.ranks if self.mistake == "own times ranks" else 1
+        self.epoch, self.consumed, self.order = state["epoch"], state["consumed"] * times, None
+        self.own, self.steps = state["consumed"], state["steps"]
+        if self.mistake in ("begins the epoch again", "nothing"):
             self.consumed = 0
-        if self.mistake == "forgets the epoch":
+        if self.mistake in ("forgets the epoch", "nothing"):
             self.epoch = 0
         if self.mistake == "one step more":
             self.consumed = min(self.length, self.consumed + self.batch)
         if self.mistake == "full steps":
             self.epoch, self.consumed = divmod(self.steps * self.batch, self.length)
-        if self.mistake == "nothing":
-            self.epoch = self.consumed = 0
 
 
 def _with(name: str) -> type[Reference]:
     return type("Mistaken", (Reference,), {"mistake": name})
 
 
-def _by(name: str) -> Callable[[Case], list[list[int]]]:
-    return lambda case: drive(_with(name), case).steps
+def _by(kind: str | type[Reference]) -> Callable[[Case], list[list[int]]]:
+    made = _with(kind) if isinstance(kind, str) else kind
+    return lambda case: drive(made, case).steps
 
 
 class _Replays(Reference):
@@ -230,6 +236,28 @@ class _Replays(Reference):
     def load(self, state: dict[str, int]) -> None:
         for _ in range(state["steps"]):
             self.next_batch()
+
+
+class _FillsUp(Reference):
+    def next_batch(self) -> list[int]:
+        found: list[int] = []
+        while len(found) < self.batch:
+            self.order = self.order or self.shuffle(self.epoch)
+            part = self.order[self.consumed :][: self.batch - len(found)]
+            found, self.consumed = found + part, self.consumed + len(part)
+            if self.consumed == self.length:
+                self.epoch, self.consumed, self.order = self.epoch + 1, 0, None
+        return found[self.rank :: self.ranks]
+
+
+class _OwnPart(Reference):
+    def next_batch(self) -> list[int]:
+        self.order = self.order or self.shuffle(self.epoch)[self.rank :: self.ranks]
+        found = self.order[self.consumed :][: self.batch // self.ranks]
+        self.consumed += self.batch // self.ranks
+        if self.consumed >= len(self.order):
+            self.epoch, self.consumed, self.order = self.epoch + 1, 0, None
+        return found
 
 
 MISTAKES: dict[str, Callable[[Case], list[list[int]]]] = {
@@ -250,7 +278,18 @@ MISTAKES: dict[str, Callable[[Case], list[list[int]]]] = {
     "when a step takes only as many samples as divide by the ranks": _by("whole parts"),
     "when every rank takes `batch` samples": _by("batch of a rank"),
     "when every rank takes all samples of the step": _by("same on all"),
+    "when the state counts one rank's samples, and `load` multiplies them by the new number of ranks": _by(
+        "own times ranks"
+    ),
+    "when each rank goes through a part of the epoch that is cut for its number of ranks": _by(_OwnPart),
+    "when the last step of an epoch is filled up with samples of the next one": _by(_FillsUp),
+    "when all ranks get the same number of samples, so that the rest is in no step": _by("whole even parts"),
 }
+UNEVEN = {"when the size of a part is rounded up": lambda case: drive(_with("rounded up"), case).uneven}
 SLOW: dict[str, Callable[[Case], int]] = {
     "when `load` goes through all earlier steps again": lambda case: drive(_Replays, case).drawn,
+    "when `shuffle` is called as soon as a sampler is made": lambda case: (
+        drive(_with("draws at once"), case).drawn
+    ),
+    "when `shuffle` is called at every step": lambda case: drive(_with("draws each step"), case).drawn,
 }

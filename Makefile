@@ -8,7 +8,10 @@ PYTHON ?= python3
 # One more than the two cores of a small machine: a test often waits, for ranks or for a browser. What runs on one
 # worker together, and what begins first, tests/conftest.py says.
 WORKERS ?= 3
+# PyTorch's build, as uv's --torch-backend names it: cpu, auto, cu130 … Without it, PyPI's: on Linux that has CUDA.
+TORCH_BUILD ?=
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q
 NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	--nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
 
@@ -28,7 +31,12 @@ setup: .venv/.installed
 		{ echo "Python 3.11 or newer is needed, not $$($(PYTHON) --version): make PYTHON=python3.12 …"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing; the first time this takes a few minutes."
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
+ifeq ($(TORCH_BUILD),)
+	$(PIP) -e '.[dev]'
+else
+	$(PIP) uv
+	$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend $(TORCH_BUILD) -e '.[dev]'
+endif
 	@touch $@
 
 lab: setup

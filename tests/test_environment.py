@@ -1,16 +1,17 @@
-"""conda's environment and pyproject.toml ask for the same packages; where there is no GPU, torch comes without CUDA."""
+"""conda's environment and pyproject.toml ask for the same packages; Binder and Codespaces get torch without CUDA."""
 
 import json
+import os
 import shlex
+import subprocess
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # as pytorch.org/get-started says
+CPU = ("--torch-backend", "cpu")  # of uv, which knows the address of each build
 
 
 def test_environment_yml_lists_what_pyproject_asks_for():
@@ -20,7 +21,7 @@ def test_environment_yml_lists_what_pyproject_asks_for():
     assert "graphviz" in conda, "conda users get the dot program"
     assert f"python{project['requires-python']}" in conda
     pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
-    assert sorted(pip) == sorted([*wanted, "--editable=.", f"--extra-index-url {CPU_BUILDS}"])
+    assert sorted(pip) == sorted([*wanted, "--editable=."])
 
 
 def torch_requirement():
@@ -32,18 +33,35 @@ def test_torch_has_an_upper_bound():
     assert "<" in torch_requirement(), "an open requirement pulls gigabytes of whatever CUDA build is newest"
 
 
-def test_pip_prefers_a_cpu_build_to_the_same_version_from_pypi():
-    """So an extra index is enough: PyPI's file 2.13.0 and the index's 2.13.0+cpu both fit, and the second is newer."""
-    assert Requirement(torch_requirement()).specifier.contains("2.13.0+cpu")
-    assert Version("2.13.0+cpu") > Version("2.13.0")
-
-
 def test_binder_installs_the_cpu_build():
-    lines = (ROOT / "binder/postBuild").read_text().splitlines()
-    (install,) = [shlex.split(line) for line in lines if line.startswith("pip install")]
-    assert install[install.index("--extra-index-url") + 1] == CPU_BUILDS
+    lines = [shlex.split(line) for line in (ROOT / "binder/postBuild").read_text().splitlines()]
+    (install,) = [line for line in lines if line[:3] == ["uv", "pip", "install"]]
+    assert CPU in pairwise(install)
+
+
+def installs(**environment):
+    """What ``make setup`` would run on a machine without the environment; nothing is run."""
+    told = subprocess.run(
+        ["make", "--dry-run", "--always-make", "setup"],
+        cwd=ROOT,
+        env={**os.environ, "TORCH_BUILD": "", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [shlex.split(line) for line in told.stdout.splitlines() if " install " in line]
+
+
+def test_make_installs_with_pip_or_the_build_that_is_named_with_uv():
+    (plain,) = installs()
+    assert plain[-1] == ".[dev]"
+    assert "--torch-backend" not in plain
+    uv, course = installs(TORCH_BUILD="cpu")
+    assert uv[-1] == "uv"
+    assert course[-1] == ".[dev]"
+    assert CPU in pairwise(course)
 
 
 def test_codespaces_installs_the_cpu_build():
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
-    assert container["containerEnv"] == {"PIP_EXTRA_INDEX_URL": CPU_BUILDS}
+    assert container["containerEnv"] == {"TORCH_BUILD": "cpu"}

@@ -96,7 +96,7 @@ def test_codespaces_and_binder_set_the_course_up():
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert container["postCreateCommand"] == "make setup"
     assert re.search(r"^setup:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert re.search(r"^pip install .*-e \.$", (ROOT / "binder" / "postBuild").read_text(), re.MULTILINE)
+    assert re.search(r"^uv pip install .*-e \.$", (ROOT / "binder" / "postBuild").read_text(), re.MULTILINE)
 
 
 def test_elsewhere_the_cell_does_nothing(capfd):

@@ -61,6 +61,9 @@ WRONG: dict[str, Callable[..., Tensor]] = {
     "when alpha is divided by the root of the rank": lambda *g: _output(
         *g, scale=g[-1].alpha / math.sqrt(g[-1].rank)
     ),
+    "when alpha / rank is rounded down to a whole number": lambda *g: _output(
+        *g, scale=g[-1].alpha // g[-1].rank
+    ),
     "when the rank is divided by alpha": lambda *g: _output(*g, scale=g[-1].rank / g[-1].alpha),
     "when B A x is divided by the rank, and alpha is left out": lambda *g: _output(*g, scale=1 / g[-1].rank),
     "when the frozen layer's output is left out": lambda x, base, *g: (
@@ -107,7 +110,7 @@ def _try_layer(report: Report, kind: type[nn.Module], case: Case) -> None:
     given = (x, before, layer.A.detach().clone(), layer.B.detach().clone(), case)
     report.close(
         "the output at the start is that of base",
-        layer(x).detach().double(),
+        _forward(report, layer, x, case).detach().double(),
         _output(x, before, layer.A.detach(), torch.zeros_like(layer.B), case),
         tolerance=tolerance,
         # In bfloat16 a wrong start is rounded by more than the tolerance, so no program gives exactly what comes out.
@@ -127,6 +130,32 @@ def _try_layer(report: Report, kind: type[nn.Module], case: Case) -> None:
     _trained(report, layer, x, before, case, tolerance)
     same = all(torch.equal(t, before[name]) for name, t in base.state_dict().items())
     report.true(same, "base is as it was", "base has other values", task="`base` keeps its values.")
+
+
+def _forward(report: Report, layer: nn.Module, x: Tensor, case: Case) -> Tensor:
+    """The output; where forward raises, the fact that explains it, if one does."""
+    try:
+        return layer(x)
+    except Exception as error:
+        if not case.bias and "NoneType" in str(error):
+            report.fail(
+                f"forward raises {type(error).__name__}, because `base.bias` is None",
+                task="`base` may have no bias $b$.",
+            )
+        if len(case.shape) != 1 and _runs(layer, x.detach().reshape(-1, case.inputs)):
+            report.fail(
+                f"forward raises {type(error).__name__}, and for an x of two dimensions it does not",
+                task="for `x` of shape (…, inputs)",
+            )
+        raise
+
+
+def _runs(layer: nn.Module, x: Tensor) -> bool:
+    try:
+        layer(x)
+    except Exception:
+        return False
+    return True
 
 
 def _parts(report: Report, layer: nn.Module, base: nn.Linear, case: Case) -> None:
@@ -155,7 +184,9 @@ def _parts(report: Report, layer: nn.Module, base: nn.Linear, case: Case) -> Non
     report.true(
         trained == {"A", "B"} and not any(p.requires_grad for p in base.parameters()),
         "A and B are trained, and nothing else",
-        f"trained are {', '.join(sorted(trained)) or 'none'}",
+        "the parameters of the given `base` still require gradients, and they are not among those of the layer"
+        if trained == {"A", "B"}
+        else f"trained are {', '.join(sorted(trained)) or 'none'}",
         task="Only `A` and `B` are trained: the parameters of `base` are frozen.",
     )
 
@@ -165,7 +196,7 @@ def _trained(report: Report, layer: nn.Module, x: Tensor, base: dict, case: Case
     A, B = (t.detach().double().requires_grad_() for t in (layer.A, layer.B))
     exact = x.detach().double().requires_grad_()
     given = (x.detach(), base, A.detach(), B.detach(), case)
-    output = layer(x)
+    output = _forward(report, layer, x, case)
     wanted = _output(exact, base, A, B, case)
     size = float(wanted.detach().abs().max())
     report.close(
@@ -188,15 +219,18 @@ def _trained(report: Report, layer: nn.Module, x: Tensor, base: dict, case: Case
     weights = torch.randn_like(wanted)
     (output * weights.to(output.dtype)).sum().backward()
     (wanted * weights).sum().backward()
-    # What reaches x through B and A alone.
-    without_base = exact.grad - weights.double() @ base["weight"].double()
+    through_base = weights.double() @ base["weight"].double()
+    of_x = {
+        "when the frozen layer runs without a gradient": exact.grad - through_base,
+        "when no gradient goes through A and B to x": through_base,
+    }
     for name, got, want in (("A", layer.A, A), ("B", layer.B, B), ("x", x, exact)):
         report.close(
             f"the gradient of {name}",
             None if got.grad is None else got.grad.double(),
             want.grad,
             tolerance=tolerance,
-            mistakes={"when the frozen layer runs without a gradient": without_base} if name == "x" else None,
+            mistakes=of_x if name == "x" else None,
             given=(),
             task="Gradients reach `A`, `B` and `x`.",
         )

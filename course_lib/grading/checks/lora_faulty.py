@@ -58,17 +58,18 @@ def _right(
     trained: Callable[[str], bool] = lambda name: "lora_" in name or name.startswith("classifier"),
     updated: Callable[[str], bool] = lambda name: True,
     zero: bool = True,
-    training: bool = True,
     decay: float = 0.0,
+    new: bool = False,
 ) -> dict[str, Tensor]:
     """All parameters after the steps; the settings make single faults of it."""
-    model = copy.deepcopy(start).train(training)
+    model = copy.deepcopy(start).train()
     for name, p in model.named_parameters():
         p.requires_grad_(trained(name))
     chosen = [p for name, p in model.named_parameters() if trained(name) and updated(name)]
     if chosen:
         optimizer = torch.optim.AdamW(chosen, lr=lr, weight_decay=decay)
         for tokens, labels in data[:steps]:
+            optimizer = torch.optim.AdamW(chosen, lr=lr, weight_decay=decay) if new else optimizer
             if zero:
                 model.zero_grad()
             with torch.enable_grad():
@@ -90,6 +91,13 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "when neither A and B nor the classifier is updated": LORA | OLD,
     "when everything is trained": {"trained": lambda name: True},
     "when the weights decay as AdamW does by default": {"decay": 0.01},
+    "when one step more is taken": {"more": 1},
+    "when the biases of query and value are trained, too": {
+        "trained": lambda name: (
+            "lora_" in name or name.startswith("classifier") or name.endswith("base_layer.bias")
+        )
+    },
+    "when a new optimizer is made for each step": {"new": True},
 }
 TRAINED = "Only $A$ and $B$ of every LoRA layer and the `classifier` are trained."
 STEP = (
@@ -139,20 +147,28 @@ def _try(
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     batches = Batches(model, data)
     lr = 0.01
+    modes: list[bool] = []
+    hook = model.register_forward_pre_hook(lambda module, inputs: modes.append(module.training))
     got = finetune(model, batches, steps, rank, alpha, lr)
+    hook.remove()
+    evaluated = modes.count(False)
     layers = lora_layers(model)
     count = 2 * len(model.bert.encoder.layer)
+    other = {(x.config.rank, x.config.alpha) for x in layers.values()} - {(rank, alpha)}
     report.true(
-        len(layers) == count
-        and all((x.config.rank, x.config.alpha) == (rank, alpha) for x in layers.values()),
+        len(layers) == count and not other,
         "query and value of every layer have LoRA",
-        f"{len(layers)} modules have LoRA, not {count}, or another rank or alpha",
+        f"{len(layers)} modules have LoRA, and query and value of every layer are {count}"
+        if len(layers) != count
+        else "".join(
+            f"a LoRA has rank {r} and alpha {a:g}, not {rank} and {alpha}" for r, a in sorted(other)[:1]
+        ),
         task="fine-tunes a `BertClassifier` with LoRA on the `query` and `value` of every layer",
     )
     report.true(
         steps <= batches.taken <= steps + 1,  # a loop may take one more before it ends
         "the batches of these steps are taken",
-        f"{batches.taken} batches are taken for {steps} steps",
+        f"{batches.taken} batches are taken for {steps} step{'s' * (steps != 1)}",
         task="take `steps` of them",
     )
     start = batches.start or model
@@ -162,15 +178,28 @@ def _try(
         "LoRA is applied after the first batch is taken",
         task="apply LoRA before you take the first one",
     )
+    report.true(
+        not evaluated,
+        "every forward is in training mode",
+        f"the model is in evaluation mode in {evaluated} of {len(modes)} forwards",
+        task="A step is one forward in training mode",
+    )
     want = _right(start, data, steps, lr)
     trained = [name for name in want if "lora_" in name or name.startswith("classifier")]
     found = {name: p.detach().clone() for name, p in model.named_parameters()}
     chosen = {name for name, p in model.named_parameters() if p.requires_grad}
     mistakes = (
-        {s: _stacked(_right(start, data, steps, lr, **f), want) for s, f in MISTAKES.items()} if steps else {}
+        {
+            s: _stacked(_right(start, data, steps + f.get("more", 0), lr, **_without(f, "more")), want)
+            for s, f in MISTAKES.items()
+        }
+        if steps
+        else {}
     )
+    off = [n for n in want if n in found and not torch.allclose(found[n], want[n], rtol=1e-6, atol=1e-6)]
+    first = f" (the first that is wrong is `{off[0]}`)" if off else ""
     report.close(
-        "all parameters after the last step, one after another",
+        f"all parameters after the last step, one after another{first}",
         _stacked(found, want),
         _stacked(want, want),
         tolerance=1e-6,
@@ -185,10 +214,16 @@ def _try(
         "a frozen parameter has other values",
         task=TRAINED,
     )
-    _returned(report, model, got, trained)
+    _returned(report, model, got, trained, dict(start.named_parameters()) if steps else {})
 
 
-def _returned(report: Report, model: BertClassifier, got: Any, trained: list[str]) -> None:
+def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != name}
+
+
+def _returned(
+    report: Report, model: BertClassifier, got: Any, trained: list[str], begun: dict[str, Tensor]
+) -> None:
     parameters = dict(model.named_parameters())
     if not isinstance(got, dict) or not all(isinstance(t, Tensor) for t in got.values()):
         report.fail(
@@ -196,13 +231,16 @@ def _returned(report: Report, model: BertClassifier, got: Any, trained: list[str
             task="Return a dict from the parameters' names in `model` to tensors with their values at the end",
         )
     missing = sorted(set(trained) - set(got))
+    cut = sorted({n.partition(".")[2] for n in missing} & set(got))
     report.true(
         not missing,
         "the dict has all that was trained",
         f"the dict has no {', '.join(missing[:2])}" + (" …" if len(missing) > 2 else ""),
-        got=missing,
+        got="without prefix" if len(cut) == len(missing) > 0 else missing,
         mistakes={
-            "when the classifier is not saved": sorted(n for n in trained if n.startswith("classifier"))
+            "when the classifier is not saved": sorted(n for n in trained if n.startswith("classifier")),
+            "when A is saved, and not B": sorted(n for n in trained if "lora_B" in n),
+            "when names are those in a part of `model`, such as `model.bert`": "without prefix",
         },
         given=(),
         task="The dict holds all trained parameters.",
@@ -211,6 +249,9 @@ def _returned(report: Report, model: BertClassifier, got: Any, trained: list[str
         all(torch.equal(got[n].detach(), parameters[n].detach()) for n in trained),
         "with the values at the end",
         "a tensor of the dict has other values than the model",
+        got="start" if begun and all(torch.equal(got[n].detach(), begun[n]) for n in trained) else None,
+        mistakes={"when the values are copied before the first step": "start"},
+        given=(),
         task="Return a dict from the parameters' names in `model` to tensors with their values at the end",
     )
     with torch.no_grad():

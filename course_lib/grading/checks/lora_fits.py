@@ -61,7 +61,7 @@ def _adapted(model: BertClassifier, n: int) -> BertClassifier:
 def check_17_4(report: Report, adapt: Adapt) -> None:
     torch.manual_seed(report.seed())
     for layers, fits, spare, shape, classes in (
-        (7, 1, 0, (4, 12), 650),  # so many that each of the wrong counts below gives another number of layers
+        (9, 2, 0, (4, 12), 650),  # so many that each of the wrong counts below gives another number of layers
         (4, 2, 0, (4, 12), 3),
         (4, 3, -1, (4, 12), 3),
         (3, 3, 10**9, (2, 20), 3),
@@ -84,6 +84,7 @@ def _try(
     before = {id(p): p.detach().clone() for p in model.parameters()}
     pretrained = list(model.bert.parameters())
     got = adapt(model, tokens, cap)
+    report.true(got is not None, "a number is returned", "`adapt` returns None", task="It returns $n$.")
     adapted = sorted(lora_layers(model))
     places = {int(name.split("layer.")[1].split(".")[0]) for name in adapted}
     n = len(places)
@@ -100,13 +101,13 @@ def _try(
     wanted = sorted(
         f"bert.encoder.layer.{i}.attention.self.{name}" for i in places for name in ("query", "value")
     )
-    settings = all((x.config.rank, x.config.alpha) == (RANK, ALPHA) for x in lora_layers(model).values())
+    settings = {(x.config.rank, x.config.alpha) for x in lora_layers(model).values()} - {(RANK, ALPHA)}
     report.true(
-        adapted == wanted and settings,
+        adapted == wanted and not settings,
         "query and value have a LoRA of rank 4 and alpha 8",
         f"there is a LoRA at {', '.join(adapted)}"
         if adapted != wanted
-        else "a LoRA has another rank or alpha",
+        else "".join(f"a LoRA has rank {rank} and alpha {alpha:g}" for rank, alpha in sorted(settings)[:1]),
         task="It puts LoRA of rank 4 (with alpha 8) beside the `query` and the `value` of the last $n$ layers of "
         "`model.bert`.",
     )
@@ -115,7 +116,9 @@ def _try(
     report.true(
         trained == right,
         "A, B and the classifier are trained, and nothing else",
-        _differ(trained, right),
+        _differ(trained, right)
+        if adapted or len(trained) < len(before)
+        else "`model` is as it was: it has no LoRA, and all of its parameters are trained",
         task="Then it trains these $A$ and $B$ and the `classifier`, and freezes everything else.",
     )
     same = all(torch.equal(p, before[id(p)]) for p in pretrained)
@@ -125,7 +128,19 @@ def _try(
         "pretrained parameters have other values",
         task="The pretrained parameters keep their values.",
     )
-    report.equal("the number returned is that of the adapted layers", got, n, task="It returns $n$.")
+    report.equal(
+        "the number returned",
+        got,
+        n,
+        mistakes={
+            "when one more layer is adapted than the number that is returned": n - 1,
+            "when all layers are adapted, and not only as many as the number that is returned": got
+            if n == layers > fits
+            else None,
+        },
+        given=(),
+        task="It returns $n$.",
+    )
     needed = _parts(model, tokens).bytes()
     report.true(
         needed <= cap,
@@ -140,6 +155,8 @@ def _try(
         "adapted layers missing",
         fits - n,
         0,
+        mistakes=_too_few(parts, cap, _parts(plain, tokens)),
+        given=(),
         task="$n$ is as large as possible.",
     )
 
@@ -150,7 +167,22 @@ TOO_MANY = {
     "when only the gradients and the moments are counted, and not the new numbers themselves": {"each": 12},
     "when only the moments are counted besides the activations": {"each": 8},
     "when only the numbers themselves are counted besides the activations": {"each": 4},
+    "when only the activations are counted": {"each": 0},
 }
+
+
+def _too_few(parts: list[Parts], cap: int, plain: Parts) -> dict[str, int]:
+    """How many layers are missing by each mistake; ``plain`` is the model without LoRA, in which all is trained."""
+    fits, everything = _most(parts, cap), [part._replace(kept=plain.kept) for part in parts]
+    all_numbers = [part._replace(trained=part.trained - part.head + plain.trained) for part in parts]
+    return {
+        "when a sum that is equal to the cap is taken as too large": fits - _most(parts, cap - 1),
+        "when LoRA in all layers is never tried": int(fits == len(parts) - 1),
+        "when no layer is adapted, whatever the cap is": fits,
+        "when the activations of the model without LoRA are counted, in which everything is trained": fits
+        - _most(everything, cap),
+        "when frozen parameters take 16 bytes, too": fits - _most(all_numbers, cap),
+    }
 
 
 def _most(parts: list[Parts], cap: int, **counted: int | bool) -> int:

@@ -102,12 +102,15 @@ def counted(
     bias_passes: bool = True,
     itemsize: int = 4,
     first: bool = False,
+    matrices: bool = False,
 ) -> int:
     """The rules of the chapter, with one of them left out or changed."""
     numbers, passes, passed = 0, below, below  # passed: as passes was one layer earlier
-    for place, (inputs, _, what) in enumerate(layers):
+    weights = 0
+    for place, (inputs, outputs, what) in enumerate(layers):
         if (place or first) and gelus and (passes if lowest_gelu else passed):
             numbers += inputs
+        weights += inputs * outputs if passes and matrices else 0
         passed = passes
         reads = what == "all" or (what == "lora" and lora_keeps) or (what == "bias" and bias_needs_input)
         if reads or (frozen_keep and (passes or what != "nothing")) or (frozen_above_keep and passes):
@@ -115,7 +118,33 @@ def counted(
         if what == "lora" and narrow:
             numbers += rank
         passes = passes or what in ("all", "lora") or (what == "bias" and bias_passes)
-    return itemsize * tokens * numbers
+    return itemsize * (tokens * numbers + weights)
+
+
+def replaced(
+    layers: Sequence[Layer],
+    rank: int,
+    tokens: int,
+    gelu_keeps: Callable[[int], int] | None = None,
+    layer_keeps: Callable[[int, int, str], int] = lambda inputs, outputs, what: 0,
+) -> int:
+    """The rules of the chapter; a GELU may keep something else, by the place of the layer below, and a layer more."""
+    numbers = counted(layers, rank, tokens, gelus=gelu_keeps is None) // (4 * tokens)
+    numbers += sum(layer_keeps(*layer) for layer in layers)
+    return 4 * tokens * (numbers + sum(map(gelu_keeps or (lambda place: 0), range(len(layers)))))
+
+
+def gelus(rule: Callable[[Sequence[Layer], int], int]) -> Callable[..., int]:
+    """``replaced``, by what the GELU above the layer at a place keeps."""
+    return lambda layers, rank, tokens: replaced(layers, rank, tokens, lambda place: rule(layers, place))
+
+
+def trains(layers: Sequence[Layer]) -> bool:
+    return any(what != "nothing" for *_, what in layers)
+
+
+def last(layers: Sequence[Layer], place: int) -> bool:
+    return place == len(layers) - 1
 
 
 MISTAKES: dict[str, Callable[..., int]] = {
@@ -133,6 +162,37 @@ MISTAKES: dict[str, Callable[..., int]] = {
         *g, lowest_gelu=False
     ),
     "when GELUs above a trained bias are not counted": lambda *g: counted(*g, bias_passes=False),
+    "when a GELU keeps its input only if the layer just below it trains something": gelus(
+        lambda rows, i: rows[i][1] * (not last(rows, i) and trains(rows[i : i + 1]))
+    ),
+    "when a GELU keeps its input only if a layer above it trains something": gelus(
+        lambda rows, i: rows[i][1] * trains(rows[i + 1 :])
+    ),
+    "when a GELU after the last layer is counted, too": gelus(
+        lambda rows, i: rows[i][1] * trains(rows[: i + 1])
+    ),
+    "when a GELU keeps its output beside its input": gelus(
+        lambda rows, i: 2 * rows[i][1] * (not last(rows, i) and trains(rows[: i + 1]))
+    ),
+    "when a GELU is counted with the inputs of the layer below it, not with its outputs": gelus(
+        lambda rows, i: rows[i][0] * (not last(rows, i) and trains(rows[: i + 1]))
+    ),
+    "when B is counted with its outputs, not with the numbers that it reads": lambda rows, rank, tokens: (
+        replaced(rows, rank, tokens, layer_keeps=lambda n, out, what: (out - rank) * (what == "lora"))
+    ),
+    "when the outputs of B are counted beside the numbers that it reads": lambda rows, rank, tokens: replaced(
+        rows, rank, tokens, layer_keeps=lambda n, out, what: out * (what == "lora")
+    ),
+    "when a layer with LoRA keeps its input twice": lambda rows, rank, tokens: replaced(
+        rows, rank, tokens, layer_keeps=lambda n, out, what: n * (what == "lora")
+    ),
+    "when a trained bias keeps the output of its layer": lambda rows, rank, tokens: replaced(
+        rows, rank, tokens, layer_keeps=lambda n, out, what: out * (what == "bias")
+    ),
+    "when a trained matrix keeps its output, too": lambda rows, rank, tokens: replaced(
+        rows, rank, tokens, layer_keeps=lambda n, out, what: out * (what == "all")
+    ),
+    "when matrices that a gradient goes through are counted": lambda *g: counted(*g, matrices=True),
     "when numbers are counted, and not bytes": lambda *g: counted(*g, itemsize=1),
     "when a number takes two bytes": lambda *g: counted(*g, itemsize=2),
     "when one token is counted, and not all": lambda layers, rank, tokens: counted(layers, rank, 1),

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from course_lib.grading.checks.recomputation_counted import Alive
 from course_lib.grading.report import Report, check
 
+NOTHING = "`merge` of a merged layer and `unmerge` of a layer that is not merged change nothing."
+
 
 @check
 def check_17_2(report: Report, merge: Callable, unmerge: Callable) -> None:
@@ -53,6 +55,7 @@ def _merged(report: Report, layer: nn.Linear, W0: Tensor, fact: str, old: Tensor
         mistakes["when the second call adds the change once more"] = W0.double() + 2 * change
     if old is not None:
         mistakes["when A and B of the first merge are used again"] = old
+        mistakes["when merge does nothing to a layer that was merged and unmerged before"] = W0.double()
     report.close(
         fact,
         layer.weight.detach().double(),
@@ -66,14 +69,25 @@ def _merged(report: Report, layer: nn.Linear, W0: Tensor, fact: str, old: Tensor
 
 def _try_merge(report: Report, merge: Callable, unmerge: Callable, layer: nn.Linear) -> None:
     weight, W0 = layer.weight, layer.weight.detach().clone()
-    unmerge(layer)
+    try:
+        unmerge(layer)
+    except Exception as error:
+        report.fail(
+            f"unmerging a layer that was never merged raises {type(error).__name__}: {error}", task=NOTHING
+        )
     report.true(
         torch.equal(layer.weight, W0),
         "unmerging a layer that is not merged changes nothing",
         "unmerging a layer that is not merged changes its weight",
-        task="`merge` of a merged layer and `unmerge` of a layer that is not merged change nothing.",
+        task=NOTHING,
     )
     merge(layer)
+    report.true(
+        layer.weight.dtype == W0.dtype,
+        "the merged weight has the dtype of W0",
+        f"the merged weight is in {layer.weight.dtype}, and W0 in {W0.dtype}",
+        task="Compute the sum in float32 and round once.",
+    )
     _merged(report, layer, W0, "the merged weight")
     if layer.weight.dtype == torch.bfloat16:
         once = _sum(layer, W0).float().bfloat16()
@@ -162,16 +176,34 @@ def _count_bytes(report: Report, merge: Callable, unmerge: Callable, layer: nn.L
     W0 = layer.weight.detach().clone()
     with Alive(W0, *layer.parameters()) as alive:
         merge(layer)
-        merged = alive.now
+        merged = sum(s.nbytes() for s in _extra(alive, W0, layer))
         unmerge(layer)
-        unmerged = alive.now
+        kept = _extra(alive, W0, layer)
     _back(report, layer, W0, "the unmerged weight is W0 to the last bit")
     sentence = "a merged layer holds at most one more tensor of the size of its weight, and a layer that is not merged "
-    report.at_most("bytes kept while merged", merged, size, task=sentence + "holds none")
     report.at_most(
-        "bytes kept while not merged",
-        unmerged,
-        0,
-        mistakes={"when the copy of W0 is kept after unmerging": size},
+        "bytes kept while merged",
+        merged,
+        size,
+        mistakes={"when two tensors of the weight's size are kept while the layer is merged": 2 * size},
         task=sentence + "holds none",
     )
+    copies = [s for s in kept if bytes(s) == bytes(W0.untyped_storage())]
+    report.at_most(
+        "bytes kept while not merged",
+        sum(s.nbytes() for s in kept),
+        0,
+        mistakes={
+            "when the copy of W0 is kept after unmerging": size * len(copies),
+            "when a tensor of the weight's size, which is not W0, is kept after unmerging": size
+            * (len(kept) - len(copies)),
+        },
+        task=sentence + "holds none",
+    )
+
+
+def _extra(alive: Alive, W0: Tensor, layer: nn.Linear) -> list[torch.UntypedStorage]:
+    """The storages that live, without W0 and the layer's parameters, which may have other storages than before."""
+    own = {t.untyped_storage().data_ptr() for t in (W0, *layer.parameters())}
+    found = [*alive.known, *alive.made]
+    return list({s.data_ptr(): s for s in found if s.data_ptr() not in own}.values())

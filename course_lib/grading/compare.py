@@ -156,7 +156,12 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
     first = f"(first difference at {list(place)}: got {a[place]:.6g}, expected {b[place]:.6g})"
     if not a.any():
         return f"is zero everywhere\n{first}"
-    if a.size > 1 and ratio and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance):
+    if (
+        a.size > 1
+        and ratio
+        and f"{ratio:.3f}" != "1.000"
+        and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance)
+    ):
         return f"is {ratio:.3f} times what is expected\n{first}"
     return f"differs in {int((~near).sum())} of {a.size} places\n{first}"
 

@@ -60,6 +60,8 @@ def _right(
     zero: bool = True,
     decay: float = 0.0,
     new: bool = False,
+    reduction: str = "mean",
+    kind: Callable[..., Any] = torch.optim.AdamW,
 ) -> dict[str, Tensor]:
     """All parameters after the steps; the settings make single faults of it."""
     model = copy.deepcopy(start).train()
@@ -67,13 +69,13 @@ def _right(
         p.requires_grad_(trained(name))
     chosen = [p for name, p in model.named_parameters() if trained(name) and updated(name)]
     if chosen:
-        optimizer = torch.optim.AdamW(chosen, lr=lr, weight_decay=decay)
+        optimizer = kind(chosen, lr=lr, weight_decay=decay)
         for tokens, labels in data[:steps]:
-            optimizer = torch.optim.AdamW(chosen, lr=lr, weight_decay=decay) if new else optimizer
+            optimizer = kind(chosen, lr=lr, weight_decay=decay) if new else optimizer
             if zero:
                 model.zero_grad()
             with torch.enable_grad():
-                cross_entropy(model(tokens), labels).backward()
+                cross_entropy(model(tokens), labels, reduction=reduction).backward()
             optimizer.step()
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -98,6 +100,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
         )
     },
     "when a new optimizer is made for each step": {"new": True},
+    "when the cross entropies of a batch are added up, and their mean is not taken": {"reduction": "sum"},
+    "when the update is that of SGD": {"kind": torch.optim.SGD},
 }
 TRAINED = "Only $A$ and $B$ of every LoRA layer and the `classifier` are trained."
 STEP = (

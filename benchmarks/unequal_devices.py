@@ -3,9 +3,9 @@
 python benchmarks/unequal_devices.py [--way galaxy] [--slowness 1,3] [--rounds 9]
 
 Ranks are slowed on purpose (``course_lib.runtime.slowed``): what a rank computes takes --base times its processor time,
-times its slowness. All ranks time the blocks of a layer for some shares, and by itself what a rank computes to prepare
-the messages between the blocks and to take them apart. From these times the simulator plans a split. Then rounds
-follow: all is timed again, and a step of the even split and one of the planned split are run. Each
+times its slowness. All ranks time the blocks of a layer for some shares, forward and backward apart, and by itself what
+a rank computes to prepare the messages between the blocks and to take them apart. From these times the simulator plans
+a split. Then rounds follow: all is timed again, and a step of the even split and one of the planned split are run. Each
 step is held against the prediction from the times of its own round, as the speed of a busy computer changes.
 
 Prints both splits, their predicted and measured steps, and how much faster the planned one is. Ends with exit code 1
@@ -19,7 +19,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import click
 import torch
@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.observe.handling_seconds import Handling
-from course_lib.observe.share_seconds import PAUSE, block_work, both_ways, processor_seconds
+from course_lib.observe.share_seconds import PAUSE, BothWays, block_work
 from course_lib.runtime import launch
 from course_lib.runtime.slowed import slowed
 from course_lib.tensor_parallel.galaxy import apply_galaxy
@@ -63,10 +63,10 @@ def model() -> Bert:
 # ---- what the planner is told: seconds of shares, and of messages -------------------------------------------
 
 
-def ends_of_the_model() -> Callable[[], object]:
+def ends_of_the_model() -> BothWays:
     """What is no layer: the embedding and the loss."""
     embeddings, tokens = model().embeddings, torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
-    return both_ways(lambda: embeddings(tokens).square().mean(), list(embeddings.parameters()), PAUSE)
+    return BothWays(lambda: embeddings(tokens).square().mean(), list(embeddings.parameters()))
 
 
 class Timed:
@@ -81,28 +81,34 @@ class Timed:
         }
         self.ends = ends_of_the_model()
 
-    def __call__(self, calls: int = 3) -> tuple[dict[str, dict[int, float]], float]:
+    def __call__(self, calls: int = 3) -> tuple[Points, Pair]:
         """(block -> share -> seconds, seconds of what is no layer)."""
-        points: dict[str, dict[int, float]] = {}
+        points: Points = {}
         for (kind, n), work in self.work.items():
-            points.setdefault(kind, {})[n] = processor_seconds(work, calls)
-        return points, processor_seconds(self.ends, calls)
+            points.setdefault(kind, {})[n] = work.seconds(calls)
+        return points, self.ends.seconds(calls)
 
 
-# block -> share -> seconds; seconds of what is no layer; for each split, block -> seconds around its messages
-OfRank = tuple[dict[str, dict[int, float]], float, list[dict[str, float]]]
+Pair = tuple[float, float]  # seconds of forward, of backward
+Points = dict[str, dict[int, Pair]]  # block -> share -> seconds
+# points; seconds of what is no layer; for each split, block -> seconds around its messages
+OfRank = tuple[Points, Pair, list[dict[str, Pair]]]
 
 
 def mean_of_ranks(timed: list[OfRank]) -> OfRank:
+    def mean(pairs: Iterable[Pair]) -> Pair:
+        forward, backward = map(statistics.fmean, zip(*pairs, strict=True))
+        return forward, backward
+
     points = {
-        kind: {n: statistics.fmean(of_rank[0][kind][n] for of_rank in timed) for n in shares}
+        kind: {n: mean(of_rank[0][kind][n] for of_rank in timed) for n in shares}
         for kind, shares in timed[0][0].items()
     }
     handling = [
-        {kind: statistics.fmean(split[kind] for split in of_ranks) for kind in of_ranks[0]}
+        {kind: mean(split[kind] for split in of_ranks) for kind in of_ranks[0]}
         for of_ranks in zip(*(of_rank[2] for of_rank in timed), strict=True)
     ]
-    return points, statistics.fmean(of_rank[1] for of_rank in timed), handling
+    return points, mean(of_rank[1] for of_rank in timed), handling
 
 
 def what_the_planner_is_told(mesh: DeviceMesh, way: str) -> tuple[Link, OfRank]:
@@ -185,7 +191,7 @@ def main(way: str, slowness: list[float], base: float, rounds: int) -> None:
     def seconds_from(timed: list[OfRank]) -> tuple[list[ShareSeconds], float]:
         """For each split, seconds of shares; and seconds of what is no layer."""
         points, ends, handling = mean_of_ranks(timed)
-        return [measured_seconds(points, factors, each) for each in handling], ends * max(factors)
+        return [measured_seconds(points, factors, each) for each in handling], sum(ends) * max(factors)
 
     question = SHAPE, [device] * len(factors), way
     [timed], _ = seconds_from([of_rank for _, of_rank in told])

@@ -7,12 +7,13 @@ those of the blocks (``share_seconds.py``). ``simulator.predict.shares.measured_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.observe.share_seconds import both_ways, processor_seconds
+from course_lib.observe.share_seconds import BothWays
 from course_lib.tensor_parallel.galaxy import Moves
 from course_lib.tensor_parallel.layers import f
 from course_lib.tensor_parallel.sequence import EnterTogether
@@ -47,7 +48,7 @@ class Handling:
         moves.lengths = deal_shares(mesh.size(), shape.heads, columns, shares).tokens(seq)
         own = moves.own_range()[1]
         self.kinds = {block: TIMED_AS[block.partition("_")[0], where] for block, where in placed.items()}
-        self.work: list[tuple[str, Callable[[], object]]] = []
+        self.work: list[tuple[str, BothWays]] = []
         for block, transition in moves.transitions.items():
             if block == "connection_2":  # after the last layer; between two layers it is "input"
                 continue
@@ -71,12 +72,12 @@ class Handling:
 
     def _add(self, block: str, forward: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> None:
         inputs = [x.requires_grad_() for x in inputs]
-        self.work.append((self.kinds[block], both_ways(lambda: forward(*inputs), inputs)))
+        self.work.append((self.kinds[block], BothWays(lambda: forward(*inputs), inputs)))
 
-    def __call__(self, calls: int = 3) -> dict[str, float]:
-        """Block of ``simulator.predict.shares`` -> seconds of one such block."""
+    def __call__(self, calls: int = 3) -> dict[str, tuple[float, float]]:
+        """Block of ``simulator.predict.shares`` -> seconds of one such block: (in forward, in backward)."""
         kinds = list(self.kinds.values())
-        total = dict.fromkeys(kinds, 0.0)
-        for kind, both in self.work:
-            total[kind] += processor_seconds(both, calls, 0.0)
-        return {kind: seconds / kinds.count(kind) for kind, seconds in total.items()}
+        total = dict.fromkeys(kinds, (0.0, 0.0))
+        for kind, work in self.work:
+            total[kind] = tuple(map(add, total[kind], work.seconds(calls, 0.0)))
+        return {kind: tuple(s / kinds.count(kind) for s in both) for kind, both in total.items()}

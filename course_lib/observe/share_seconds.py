@@ -23,8 +23,8 @@ PAUSE = 0.01  # seconds between two timed calls: in a run, too, a rank sleeps in
 
 def share_seconds(
     shape: ModelShape, shares: Mapping[str, Sequence[int]], batch: int = 1, calls: int = 3
-) -> dict[str, dict[int, float]]:
-    """Block -> share -> seconds of forward and backward together, as ``simulator.predict.shares`` takes them.
+) -> dict[str, dict[int, tuple[float, float]]]:
+    """Block -> share -> (seconds of forward, of backward), as ``simulator.predict.shares`` takes them.
 
     Args:
         shape: of a BERT; one of its layers is timed, without dropout.
@@ -32,12 +32,11 @@ def share_seconds(
         batch: sequences.
         calls: the median of so many calls counts, after one that does not count.
     """
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, dict[int, tuple[float, float]]] = {}
     for block, counted in BLOCKS.items():
         for share in shares.get(counted, ()):
-            found.setdefault(block, {})[share] = processor_seconds(
-                block_work(shape, block, share, batch), calls
-            )
+            work = block_work(shape, block, share, batch)
+            found.setdefault(block, {})[share] = work.seconds(calls)
     return found
 
 
@@ -48,36 +47,45 @@ def processor_seconds(work: Callable[[], object], calls: int, pause: float = PAU
         calls: so many count, after one that does not.
         pause: seconds of sleep before each call.
     """
-    seconds = []
-    for _ in range(calls + 1):
-        time.sleep(pause)
-        stretches: list[float] = []
-        with between_messages(lambda computed, _passed, own=stretches: own.append(computed)):
-            work()
-        seconds.append(sum(stretches))
-    return statistics.median(seconds[1:])
+    return statistics.median([_once(work, pause) for _ in range(calls + 1)][1:])
 
 
-def both_ways(
-    forward: Callable[[], Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor], pause: float = 0.0
-) -> Callable[[], None]:
-    """Forward, a pause, and backward from given gradients. As in a step, none are added to those of an earlier call."""
-
-    def results() -> tuple[Tensor, ...]:
-        outputs = forward()
-        return outputs if isinstance(outputs, tuple) else (outputs,)
-
-    gradients = [torch.ones_like(y) for y in results()]
-
-    def both() -> None:
-        outputs = results()
-        time.sleep(pause)
-        torch.autograd.grad(outputs, inputs, gradients)
-
-    return both
+def _once(work: Callable[[], object], pause: float) -> float:
+    time.sleep(pause)
+    stretches: list[float] = []
+    with between_messages(lambda computed, _passed: stretches.append(computed)):
+        work()
+    return sum(stretches)
 
 
-def block_work(shape: ModelShape, block: str, share: int, batch: int) -> Callable[[], object]:
+class BothWays:
+    """Something to compute, and its backward from given gradients, ready to be timed.
+
+    Args:
+        forward: its result has the gradients 1.
+        inputs: backward computes their gradients. As in a step, none are added to those of an earlier call.
+    """
+
+    def __init__(self, forward: Callable[[], Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> None:
+        self._compute, self.inputs = forward, inputs
+        self.forward()
+        self.gradients = [torch.ones_like(y) for y in self.outputs]
+
+    def forward(self) -> None:
+        outputs = self._compute()
+        self.outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def backward(self) -> None:
+        torch.autograd.grad(self.outputs, self.inputs, self.gradients)
+
+    def seconds(self, calls: int, pause: float = PAUSE) -> tuple[float, float]:
+        """(Forward, backward): each as ``processor_seconds`` counts, in turn."""
+        times = [(_once(self.forward, pause), _once(self.backward, pause)) for _ in range(calls + 1)]
+        forward, backward = map(statistics.median, zip(*times[1:], strict=True))
+        return forward, backward
+
+
+def block_work(shape: ModelShape, block: str, share: int, batch: int) -> BothWays:
     """Forward and backward of a share of one block."""
     hidden, size, seq = shape.hidden, shape.head_size, shape.sequence
     heads = share if block == "attention" else shape.heads
@@ -105,4 +113,4 @@ def block_work(shape: ModelShape, block: str, share: int, batch: int) -> Callabl
     inputs = [x, *(p for module in modules for p in module.parameters())]
     if block.startswith("attention") and own < seq:
         inputs.append(others)
-    return both_ways(forward, inputs, PAUSE)
+    return BothWays(forward, inputs)

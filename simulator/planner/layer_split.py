@@ -1,16 +1,18 @@
 """Which rank does how much of a transformer layer, on devices of unequal speed and memory: planned, or priced as given.
 
 The blocks of a layer and their placements are those of ``simulator.inputs.galaxy``. Ranks meet at every message between
-two blocks, and the slowest rank decides when. So a layer takes the slowest rank's time for each of the three lists
-(heads, columns, sequence), and the time of the messages. Forward and backward of a block are judged together.
+two blocks, in forward and in backward, and the slowest rank decides when. So a layer takes, for each of the three lists
+(heads, columns, sequence), the time of the rank that is the slowest in forward and of the one that is the slowest in
+backward; and the time of the messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
-from operator import mul
+from operator import add, mul
 
 from simulator.inputs.checks import one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
@@ -18,8 +20,9 @@ from simulator.inputs.galaxy import deal_shares, placement_of_blocks
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.planner.deal import Part, Shares, deal, fits
+from simulator.planner.deal import deal, fits
 from simulator.planner.layer_memory import check_fits, share_bytes
+from simulator.planner.part import Part, Shares
 from simulator.predict.placed_messages import longest_part_seconds, message_seconds
 from simulator.predict.shares import ShareSeconds, device_seconds
 
@@ -39,20 +42,22 @@ TIMED_AS = {
 
 @dataclass(frozen=True)
 class LayerSplit:
-    """One layer on ranks that may be unequal. Seconds are of forward and backward together.
+    """One layer on ranks that may be unequal.
 
     Args:
         placement: block -> heads, columns, sequence or whole.
         shares: list -> what each rank has of it; only the lists that the placement splits.
-        compute: block -> seconds of each rank.
-        parts: list -> seconds of the slowest rank in the blocks that are split by it.
-        communication: message -> seconds.
+        forward, backward: block -> seconds of each rank.
+        parts: list -> for the blocks that are split by it, seconds of the slowest rank in forward and of the slowest
+            in backward, added up.
+        communication: message -> seconds, in both directions together.
         memory: bytes that each rank holds, of all layers and of what is no layer.
     """
 
     placement: dict[str, str]
     shares: dict[str, list[int]]
-    compute: dict[str, list[float]]
+    forward: dict[str, list[float]]
+    backward: dict[str, list[float]]
     parts: dict[str, float]
     communication: dict[str, float]
     memory: list[float]
@@ -70,8 +75,13 @@ class LayerSplit:
         return self.shares.get("sequence")
 
     @property
+    def compute(self) -> dict[str, list[float]]:
+        """Block -> seconds of each rank, forward and backward together."""
+        return {block: list(map(add, ahead, self.backward[block])) for block, ahead in self.forward.items()}
+
+    @property
     def seconds(self) -> float:
-        """Of one layer: the slowest rank in each part, and all messages."""
+        """Of one layer: the slowest rank in each part and each direction, and all messages."""
         return sum(self.parts.values()) + sum(self.communication.values())
 
     @property
@@ -190,14 +200,13 @@ class _Layer:
         self.plan = replace(plan, dp=1, tp=1, pp=1, cp=1, ep=1, shard=None, zero=0, stage_layers=None).on(
             devices[0]
         )
-        self.seconds = seconds or device_seconds(shape, self.plan, self.devices)
+        self.seconds = cache(seconds or device_seconds(shape, self.plan, self.devices))
         group = shape.heads // shape.kv_heads
         self.unit = {"heads": group, "columns": 1, "sequence": 1}
         self.totals = {"heads": shape.heads, "columns": shape.ffn, "sequence": shape.sequence}
         each, self.fixed = share_bytes(shape, self.plan, self.placement)
         if set(self.placement.values()) == {"whole"}:
             refuse("placement", "one that splits a block", dict(self.placement))
-        self.together = self._together()
         longest = longest_part_seconds(shape, self.plan, self.placement, self.devices, layer)
         self.parts = {
             name: Part(
@@ -212,22 +221,31 @@ class _Layer:
         }
         self.room = [device.memory - self.fixed for device in self.devices]
 
-    def _together(self) -> dict[str, list[str]]:
-        """List -> the blocks that it decides about: a whole block counts with the next one that is split."""
-        blocks, found = list(self.placement), {}
+    def _together(self, blocks: Sequence[str]) -> dict[str, list[str]]:
+        """List -> the blocks that it decides about, in the order of one direction.
+
+        No message stands between a whole block and the one that follows it, so a whole block counts with the next one
+        that is split.
+        """
+        found: dict[str, list[str]] = {}
         for i, block in enumerate(blocks):
             after = [self.placement[b] for b in (*blocks[i:], *blocks[:i]) if self.placement[b] != "whole"]
             found.setdefault(after[0], []).append(block)
         return found
 
-    def _timed(self, name: str) -> Callable[[int, int], float]:
-        def seconds(rank: int, units: int) -> float:
-            share = units * self.unit[name]
-            return sum(self.block_seconds(block, rank, share) for block in self.together[name])
+    def _timed(self, name: str) -> Callable[[int, int], tuple[float, float]]:
+        blocks = list(self.placement)
+        ahead, back = self._together(blocks)[name], self._together(blocks[::-1])[name]
+
+        def seconds(rank: int, units: int) -> tuple[float, float]:
+            of_block = {
+                block: self.block_seconds(block, rank, units * self.unit[name]) for block in {*ahead, *back}
+            }
+            return sum(of_block[block][0] for block in ahead), sum(of_block[block][1] for block in back)
 
         return seconds
 
-    def block_seconds(self, block: str, rank: int, share: int) -> float:
+    def block_seconds(self, block: str, rank: int, share: int) -> tuple[float, float]:
         """``share`` counts what the block is split by; a whole block takes no notice of it."""
         kind, placed = block.partition("_")[0], self.placement[block]
         if placed == "whole":
@@ -259,23 +277,17 @@ class _Layer:
     def priced(self, dealt: Sequence[Shares]) -> LayerSplit:
         lists = dict(zip(self.parts, dealt, strict=True))
         shares = {name: [n * self.unit[name] for n in units] for name, units in lists.items()}
-        compute = {
-            block: [
-                self.block_seconds(
-                    block, rank, shares[name][rank] if (name := self.placement[block]) != "whole" else 0
-                )
-                for rank in range(len(self.devices))
-            ]
-            for block in self.placement
-        }
+        forward, backward = {}, {}
+        for block, name in self.placement.items():
+            own = shares.get(name, [0] * len(self.devices))
+            both = [self.block_seconds(block, rank, share) for rank, share in enumerate(own)]
+            forward[block], backward[block] = map(list, zip(*both, strict=True))
         return LayerSplit(
             self.placement,
             shares,
-            compute,
-            {
-                name: max(part.seconds(rank, n) for rank, n in enumerate(lists[name]))
-                for name, part in self.parts.items()
-            },
+            forward,
+            backward,
+            {name: sum(part.slowest(lists[name])) for name, part in self.parts.items()},
             message_seconds(
                 self.shape,
                 self.plan,

@@ -31,8 +31,9 @@ from simulator.ledgers.traffic import TrafficRow
 from simulator.pipeline import placement, schedules, v_schedules
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.engine import simulate
-from simulator.planner.deal import Part, deal
+from simulator.planner.deal import deal
 from simulator.planner.layer_split import price_layer
+from simulator.planner.part import Part
 from simulator.planner.stage_split import price_stages
 from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.bytes_over_time import plot_bytes_over_time
@@ -363,9 +364,9 @@ CALLS = {
     flops.hardware_flops: {"shape": GPT2, "plan": PLAN, "batch": 2},
     layer_time.core_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "heads": 2, "rows": 8},
     shares.measured_seconds: {
-        "points": {"mlp": {4: 1.0}},
+        "points": {"mlp": {4: (1.0, 2.0)}},
         "slowness": [1.0, 2.0],
-        "handling": {"mlp": 1.0},
+        "handling": {"mlp": (1.0, 2.0)},
     },
     shares.with_heads: {"shape": GPT2, "heads": 3},
     shares.of_share: {"shape": GPT2, "block": "mlp", "share": 4},
@@ -379,11 +380,11 @@ CALLS = {
     Part: {
         "name": "heads",
         "total": 3,
-        "seconds": lambda rank, share: float(share),
+        "seconds": lambda rank, share: (float(share), float(share)),
         "bytes": 1.0,
         "longest": 0.5,
     },
-    deal: {"parts": [Part("heads", 3, lambda rank, share: float(share))], "room": [1.0, 1.0]},
+    deal: {"parts": [Part("heads", 3, lambda rank, share: (float(share), float(share)))], "room": [1.0, 1.0]},
     price_layer: {
         "shape": GPT2,
         "devices": [A100, A100],

@@ -6,11 +6,18 @@ from math import inf
 
 import pytest
 
-from simulator.planner.deal import Part, deal, fits
+from simulator.planner.deal import deal, fits
+from simulator.planner.part import Part
 
 
 def all_shares(total, ranks):
     return [shares for shares in product(range(total + 1), repeat=ranks) if sum(shares) == total]
+
+
+def random_times(rng, slowness, total):
+    """For each rank, seconds of 0, 1, 2… units: they never fall."""
+    steps = [[0.0, *(rng.uniform(0, 0.5) + s * n for n in range(1, total + 1))] for s in slowness]
+    return [[max(row[: n + 1]) for n in range(total + 1)] for row in steps]
 
 
 def random_case(seed):
@@ -21,11 +28,15 @@ def random_case(seed):
     for i in range(count):
         total = rng.randint(1, 5 if ranks == 3 else 7)
         slowness = [rng.uniform(0.3, 3) for _ in range(ranks)]
-        steps = [[0.0, *(rng.uniform(0, 0.5) + s * n for n in range(1, total + 1))] for s in slowness]
-        rows = [[max(row[: n + 1]) for n in range(total + 1)] for row in steps]
+        ways = [
+            random_times(rng, slowness, total),
+            random_times(rng, [rng.uniform(1, 3) * s for s in slowness], total),
+        ]
         longest = rng.choice([0.0, 0.1, 0.5]) if i == 2 or count == 1 else 0.0
         size = rng.choice([0.0, 1.0, 2.5, 0.7])
-        parts.append(Part(f"part {i}", total, lambda r, n, rows=rows: rows[r][n], size, longest))
+        parts.append(
+            Part(f"part {i}", total, lambda r, n, ways=ways: (ways[0][r][n], ways[1][r][n]), size, longest)
+        )
     needed = sum(part.bytes * part.total for part in parts)
     return parts, [rng.choice([inf, rng.uniform(0.2, 2.5) * needed / ranks]) for _ in range(ranks)]
 
@@ -57,9 +68,9 @@ def test_no_split_is_better(seeds):
 
 def test_long_lists_are_dealt_out_in_steps_where_memory_is_short():
     parts = [
-        Part("heads", 16, lambda r, n: (1 + r) * n, 10.0),
-        Part("columns", 4096, lambda r, n: (1 + r) * n / 256, 1.0),
-        Part("sequence", 509, lambda r, n: (1 + r) * n / 300, 0.5, 0.001),
+        Part("heads", 16, lambda r, n: ((1 + r) * n, 2 * (1 + r) * n), 10.0),
+        Part("columns", 4096, lambda r, n: ((1 + r) * n / 256, 2 * (1 + r) * n / 256), 1.0),
+        Part("sequence", 509, lambda r, n: ((1 + r) * n / 300, 2 * (1 + r) * n / 300), 0.5, 0.001),
     ]
     room = [1500.0, 1800.0, 1800.0]
     found = deal(parts, room)
@@ -69,6 +80,6 @@ def test_long_lists_are_dealt_out_in_steps_where_memory_is_short():
 
 
 def test_a_rank_without_memory_gets_nothing():
-    part = Part("heads", 4, lambda r, n: (1 + r) * n, 1.0)
+    part = Part("heads", 4, lambda r, n: ((1 + r) * n, 2 * (1 + r) * n), 1.0)
     assert deal([part], [0.0, 10.0]) == [[0, 4]]
     assert deal([part], [1.0, 2.0]) is None

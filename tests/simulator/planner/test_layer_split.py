@@ -11,9 +11,11 @@ from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.planner.layer_split import even_layer, plan_layer, price_layer
+from simulator.planner.split_timeline import split_timeline
 from simulator.predict.collective_time import slowest_link
 from simulator.predict.galaxy_traffic import galaxy_traffic
-from simulator.predict.shares import measured_seconds
+from simulator.predict.layer_time import layer_seconds
+from simulator.predict.shares import device_seconds, measured_seconds
 
 CPU, BERT = GPUS["laptop-cpu"], MODELS["bert-base"]
 TWO = [CPU, CPU.slowed(3)]
@@ -99,12 +101,16 @@ def test_memory_moves_heads_and_columns_to_the_slower_device():
 
 
 def test_measured_times_take_the_place_of_the_roofline():
-    points = {"attention": {1: 1.0, 12: 12.0}, "mlp": {3072: 30.0}, "connection": {256: 1.0, 512: 2.0}}
+    points = {
+        "attention": {1: (0.25, 0.75), 12: (3.0, 9.0)},
+        "mlp": {3072: (7.5, 22.5)},
+        "connection": {256: (0.25, 0.75), 512: (0.5, 1.5)},
+    }
     timed = measured_seconds(points, slowness=[1, 3])
-    assert timed("attention", 1, 5) == pytest.approx(15.0)
-    assert timed("mlp", 0, 1024) == pytest.approx(10.0)
-    assert timed("connection", 0, 128) == pytest.approx(0.5)
-    assert timed("mlp", 1, 0) == 0
+    assert timed("attention", 1, 5) == pytest.approx((3.75, 11.25))
+    assert timed("mlp", 0, 1024) == pytest.approx((2.5, 7.5))
+    assert timed("connection", 0, 128) == pytest.approx((0.125, 0.375))
+    assert timed("mlp", 1, 0) == (0, 0)
     planned = plan_layer(BERT, [CPU, CPU], "tp", seconds=timed)
     assert planned.heads == [10, 2], "10 + 2 connections of 1 s beside (2 + 2) times 3"
     assert planned.columns == [2407, 665]
@@ -112,15 +118,69 @@ def test_measured_times_take_the_place_of_the_roofline():
 
 
 def test_what_a_rank_computes_around_messages_does_not_depend_on_its_share():
-    points = {"attention": {1: 1.0, 12: 12.0}, "mlp": {3072: 30.0}, "connection": {512: 2.0}}
-    handling = {"attention": 0.5, "connection": 0.25}
+    points = {
+        "attention": {1: (0.25, 0.75), 12: (3.0, 9.0)},
+        "mlp": {3072: (10.0, 20.0)},
+        "connection": {512: (1.0, 1.0)},
+    }
+    handling = {"attention": (0.25, 0.5), "connection": (0.125, 0.25)}
     plain, timed = (measured_seconds(points, [1, 3], each) for each in (None, handling))
     for share in (0, 1, 5):
         for rank, slowness in enumerate((1, 3)):
-            assert timed("attention", rank, share) == plain("attention", rank, share) + 0.5 * slowness
+            forward, backward = plain("attention", rank, share)
+            around = forward + 0.25 * slowness, backward + 0.5 * slowness
+            assert timed("attention", rank, share) == pytest.approx(around)
     assert timed("mlp", 1, 3072) == plain("mlp", 1, 3072)
     alone = price_layer(BERT, [CPU, CPU], "tp", heads=[12, 0], columns=[3072, 0], seconds=timed)
-    assert alone.compute["attention"] == [12.5, 1.5], "a rank without heads handles messages, too"
+    assert alone.forward["attention"] == [3.25, 0.75], "a rank without heads handles messages, too"
+    assert alone.compute["attention"] == [12.75, 2.25]
+
+
+def test_each_direction_waits_for_its_own_slowest_rank():
+    """Rank 0 is slow in forward, and rank 1 in backward, so their sums do not show how long the others wait."""
+
+    def seconds(block, rank, share):
+        return (4.0 * share, share) if rank == 0 else (share, 4.0 * share)
+
+    halves = price_layer(BERT, [CPU, CPU], "sp", sequence=[256, 256], seconds=seconds)
+    assert halves.busy == [4 * 5 * 256] * 2
+    assert halves.parts["sequence"] == 4 * (4 + 4) * 256
+    assert halves.waiting == [4 * 3 * 256] * 2
+    computed = split_timeline(halves)
+    forward, backward = (
+        [max(s.end for s in computed.of(r, "compute") if s.name.startswith(way)) for r in (0, 1)]
+        for way in ("forward", "backward")
+    )
+    assert forward[0] > forward[1]
+    assert backward[0] < backward[1]
+
+
+def test_a_whole_block_counts_with_the_block_that_follows_it_in_each_direction():
+    seconds_of = {"attention": (1.0, 2.0), "mlp": (10.0, 20.0), "connection": (0.25, 0.5)}
+    split = even_layer(BERT, [CPU, CPU], "tp", seconds=lambda block, rank, share: seconds_of[block])
+    assert split.parts == {"heads": 1.25 + 2.5, "columns": 10.25 + 20.5}
+    late = [CPU, CPU.slowed(3)]
+    by_parts = even_layer(BERT, late, "tp")
+    ahead, back = by_parts.forward, by_parts.backward
+    assert by_parts.parts["heads"] == pytest.approx(
+        ahead["connection_2"][1] + ahead["attention"][1] + back["connection_1"][1] + back["attention"][1]
+    )
+
+
+def test_forward_and_backward_of_a_device_follow_their_own_formulas():
+    plan = Plan(precision="fp32")
+    seconds = device_seconds(BERT, plan, [CPU])
+    whole = layer_seconds(BERT, plan, CPU)
+    for block, part, share, of_layer in (
+        ("attention", "attention", 12, 1),
+        ("mlp", "mlp", 3072, 1),
+        ("connection", "norms", 512, 2),
+    ):
+        forward, backward = seconds(block, 0, share)
+        assert of_layer * forward == pytest.approx(whole.forward[part])
+        assert of_layer * backward == pytest.approx(whole.backward[part])
+        assert 1 < backward / forward < 2.5
+    assert seconds("attention of positions", 0, 512) == pytest.approx(seconds("attention", 0, 12))
 
 
 @pytest.mark.parametrize(
@@ -156,10 +216,20 @@ def test_what_a_rank_computes_around_messages_does_not_depend_on_its_share():
             lambda: plan_layer(BERT, TWO, dict.fromkeys(WAYS["tp"], "whole")),
             "placement must be one that splits",
         ),
-        (lambda: measured_seconds({"norm": {1: 1.0}}), "block must be one of attention"),
-        (lambda: measured_seconds({"mlp": {1: 1.0}}, [1], {"norm": 1.0}), "block must be one of attention"),
-        (lambda: measured_seconds({"mlp": {1: 1.0}}, [1], {"mlp": -1.0}), "handling of mlp must be"),
-        (lambda: measured_seconds({"mlp": {1: 1.0}})("attention", 0, 1), "block must be one of mlp"),
+        (lambda: measured_seconds({"norm": {1: (1.0, 2.0)}}), "block must be one of attention"),
+        (
+            lambda: measured_seconds({"mlp": {1: (1.0, 2.0)}}, [1], {"norm": (1.0, 2.0)}),
+            "block must be one of attention",
+        ),
+        (
+            lambda: measured_seconds({"mlp": {1: (1.0, 2.0)}}, [1], {"mlp": (1.0, -1.0)}),
+            "handling of mlp, backward must be",
+        ),
+        (lambda: measured_seconds({"mlp": {1: (1.0, 2.0)}})("attention", 0, 1), "block must be one of mlp"),
+        (
+            lambda: measured_seconds({"mlp": {1: 1.0}}),
+            "seconds of 1 of mlp must be a pair: seconds of forward, and of backward, not 1.0",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(call, sentence):

@@ -19,8 +19,8 @@ DEVICES = [CPU, CPU.slowed(3)]
 def test_it_is_as_long_as_the_layer_and_each_rank_computes_what_was_priced(way, split_of):
     split = split_of(BERT, DEVICES, way)
     timeline = split_timeline(split)
-    # with "tp" an all-reduce of backward stands in front of the MLP, which the price counts behind it
-    near = 0.02 if way == "tp" else 1e-9
+    # with "tp" connection 2 is drawn behind the MLP, and its forward is priced with the next layer's attention
+    near = 0.01 if way == "tp" else 1e-9
     assert timeline.makespan == pytest.approx(split.seconds, rel=near)
     for rank, busy in enumerate(split.busy):
         assert timeline.busy(rank) == pytest.approx(busy)

@@ -543,7 +543,8 @@ ELSEWHERE = {
     "GoodputRun": "an answer of simulate_run",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "LayerSplit, StageSplit": "answers of the planner",
-    "cost, fits, check_fits, lacking": "of shares that were dealt out",
+    "cost, slowest, enough, trimmed, fits, check_fits, lacking": "of shares that were dealt out",
+    "fastest, fastest_within, shortest_times, levels": "of a Part, for deal, which checks the room",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

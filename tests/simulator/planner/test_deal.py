@@ -1,6 +1,7 @@
 """The search for shares is never worse than brute force, on random small cases, and says when nothing fits."""
 
 import random
+from dataclasses import replace
 from itertools import product
 from math import inf
 
@@ -47,7 +48,7 @@ def cost(parts, dealt):
 
 @pytest.mark.parametrize("seeds", [range(120)], ids=["120 cases"])
 def test_no_split_is_better(seeds):
-    solved = tight = 0
+    solved = tight = apart = 0
     for seed in seeds:
         parts, room = random_case(seed)
         tried = product(*(all_shares(part.total, len(room)) for part in parts))
@@ -61,8 +62,13 @@ def test_no_split_is_better(seeds):
         assert [sum(shares) for shares in found] == [part.total for part in parts]
         assert fits(parts, found, room), f"case {seed}"
         assert cost(parts, found) == pytest.approx(best, rel=1e-9), f"case {seed}"
+        together = [
+            replace(part, seconds=lambda r, n, of=part.seconds: (sum(of(r, n)), 0.0)) for part in parts
+        ]
+        apart += cost(parts, deal(together, room)) > best * (1 + 1e-9)
         tight += cost(parts, deal(parts, [inf] * len(room))) < best * (1 - 1e-9)
     assert solved > 60
+    assert apart > 3, "in some cases the sum of both directions finds other shares"
     assert tight > 10, "in some cases memory decides"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -95,9 +95,14 @@ def said(times: list[float]) -> str:
 @click.command(help=__doc__)
 @rounds(9)
 def main(rounds: int) -> None:
-    print("slider to pixels and to Python's answer, ms: median (least)")
-    print(f"{'where':10} {'schedule':10}  ranks x microbatches  actions   pixels       confirmed")
-    with chromium() as browser:
+    with ExitStack() as stack:
+        try:
+            browser = stack.enter_context(chromium())
+        except FileNotFoundError as error:
+            print(error, file=sys.stderr)
+            sys.exit(2)
+        print("slider to pixels and to Python's answer, ms: median (least)")
+        print(f"{'where':10} {'schedule':10}  ranks x microbatches  actions   pixels       confirmed")
         for where, opened in (("page", as_page), ("JupyterLab", in_jupyterlab)):
             for schedule, ranks, microbatches, page in opened(browser):
                 page.locator(".explorer[data-shown]").wait_for()

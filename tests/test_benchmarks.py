@@ -98,3 +98,13 @@ def test_elastic_prints_each_measurement_when_it_is_there(monkeypatch, capsys):
     assert printed[2].endswith("torchrun: first step of four ranks: not within 120 s\n"), (
         "the rest was not tried"
     )
+
+
+def test_without_a_chromium_the_explorer_says_so_and_ends_with_2(run, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    assert run(ROOT / "benchmarks" / "explorer.py") == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("there is no Chromium: ")
+    assert "Traceback" not in shown.err
+    assert shown.out == ""

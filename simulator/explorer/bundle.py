@@ -33,11 +33,12 @@ HTML = """<!doctype html>
 html {{ color-scheme: light dark; }}
 body {{ margin: 0; padding: 12px 16px; background: #ffffff; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: #1b1b1d; }} }}
-{style}</style>
+{style}h1 {{ position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }}
+</style>
 </head>
-<body>
+<body data-headings="2">
 <noscript>This page draws with JavaScript, which is switched off here.</noscript>
-<main></main>
+<main><h1>{title}</h1></main>
 <script type="module">
 {script}
 start(document.querySelector("main"), {given});

@@ -84,7 +84,7 @@ class MemoryQuestion(FromPage):
 
 
 def calculate(question: MemoryQuestion) -> dict[str, Any]:
-    """What a page draws: bytes by rank and category with their formulas, the verdict, and changes that would fit."""
+    """What a page draws: bytes with their formulas for the ranks of every stage, the verdict, changes that would fit."""
     shape, plan, hardware = question.shape, question.plan, question.hardware
     held = plan_memory(shape, plan, hardware)
     peak = max(rank.occupied for rank in held)
@@ -102,12 +102,27 @@ def calculate(question: MemoryQuestion) -> dict[str, Any]:
             }
             for rank, memory in enumerate(held)
         ],
+        "names": names(question),
         "capacity": hardware.memory,
         "about": f"{question.model} has {shape.parameters / 1e9:.4g} billion parameters; the plan takes {devices}.",
         "fits": fitting,
         "verdict": _verdict(question, peak),
         "changes": [] if fitting else _changes(question),
     }
+
+
+def names(question: MemoryQuestion) -> list[str]:
+    """What stands at each bar: the stages that its ranks hold. Without a pipeline all ranks hold equally much.
+
+    >>> names(MemoryQuestion("llama-2-7b", "h100", dp=2, pp=2))
+    ['stage 0', 'stage 1']
+    >>> names(MemoryQuestion("llama-2-7b", "h100", pp=2, schedule="zb-v"))
+    ['stages 0, 3', 'stages 1, 2']
+    """
+    if question.pp == 1:
+        return ["each rank"]
+    held = [question.plan.stages_of(rank) for rank in range(question.pp)]
+    return [f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}" for stages in held]
 
 
 def _verdict(question: MemoryQuestion, peak: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.explorer.bundle import standalone
-from simulator.explorer.calculator import CHOICES, MemoryQuestion, calculate
+from simulator.explorer.calculator import CHOICES, MemoryQuestion, calculate, names
 from simulator.explorer.measured import Measured
 from simulator.explorer.own import Own, lists_of, schedule_of
 from simulator.explorer.question import OWN, Question
@@ -133,7 +133,8 @@ class MemoryExplorer(View):
 
     def html(self) -> str:
         """The page: it shows this plan, and says that other plans need Python."""
-        return standalone("calculator_main", self._given() | {"answer": calculate(self.question)}, "Memory")
+        given = self._given() | {"answer": calculate(self.question)}
+        return standalone("calculator_main", given, "Memory calculator")
 
     def widget(self) -> Any:
         """The live view alone, as an anywidget."""
@@ -142,12 +143,13 @@ class MemoryExplorer(View):
         return new_widget("calculator_main", self._given(), reply_about_memory)
 
     def still(self) -> dict[str, str]:
-        """A bar for every rank."""
+        """A bar for the ranks of every stage."""
         from simulator.plots import plot_memory
 
         asked = self.question
         held = plan_memory(asked.shape, asked.plan, asked.hardware)
-        return _marked(plot_memory(held, capacity=asked.hardware.memory, device=f"one {asked.gpu}"))
+        device = f"one {asked.gpu}"
+        return _marked(plot_memory(held, bars=names(asked), capacity=asked.hardware.memory, device=device))
 
     def _given(self) -> dict[str, Any]:
         return {"question": self.question.as_dict(), "choices": CHOICES}

@@ -176,7 +176,7 @@ def test_two_schedules_are_compared_in_numbers_and_to_one_scale(opened):
         "end => [...document.querySelectorAll('canvas.timeline')].every(c => Math.abs(c.dataset.to - end) < 1e-9)",
         arg=one.end,
     )
-    opened.locator(".overview summary").press("Enter")
+    opened.get_by_role("button", name="All schedules").press("Enter")
     row = opened.locator(".overview tr", has_text="zb-v").locator("td").first
     row.wait_for()
     assert row.inner_text() == f"{Explorer(replace(FIRST, schedule='zb-v')).execution().makespan:.4g}"

@@ -112,6 +112,28 @@ def test_the_first_page_says_in_one_screen_what_the_course_is(browser, address):
     assert not wrong
 
 
+@pytest.mark.parametrize("name", ["index", "explorer", "notebooks/11_pipeline_parallel", "play/index"])
+def test_a_page_can_be_read_without_seeing_it(browser, address, name):
+    """Every control and every picture of the text has a name, and no level of the headings is left out."""
+    with watched(browser, viewport={"width": 1100, "height": 900}) as (page, _):
+        page.goto(f"{address}/{name}.html")
+        if page.locator(".all-results button").count():
+            page.locator(".all-results button").click()
+        text = page.locator("main, [role=main]").first
+        lines = [line.strip() for line in text.aria_snapshot().splitlines()]
+        kind = re.compile(r"- '?(?:img|iframe|link|button|textbox|slider|checkbox|combobox|application)(.*)$")
+        found = [match for line in lines if (match := kind.match(line))]
+        assert len(found) >= 3
+        assert [match.string for match in found if not re.match(r' "[^"]', match[1])] == []
+        levels = page.evaluate(
+            """() => [...document.querySelectorAll("main :is(h1, h2, h3, h4, h5), [role=main] :is(h1, h2, h3, h4, h5), header h1")]
+            .filter(one => one.checkVisibility()).map(one => Number(one.tagName[1]))"""
+        )
+        assert levels.count(1) == 1
+        assert levels[0] == 1
+        assert all(below <= above + 1 for above, below in pairwise(levels)), levels
+
+
 def test_the_picture_moves_stops_and_stands_still_for_who_wants_it(browser, address):
     def swept(page):
         return page.evaluate("getComputedStyle(document.querySelector('.moving .done')).transform")

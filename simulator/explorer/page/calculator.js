@@ -1,7 +1,7 @@
 // The memory calculator: a bar for each rank against the device's memory, the verdict, and the formula of each part.
 
 import { asSentence, keepTheme } from "./page.js";
-import { h } from "./dom.js";
+import { h, heading } from "./dom.js";
 import { human } from "./scale.js";
 import { makeControls } from "./controls.js";
 import { memoryForm } from "./memory_fields.js";
@@ -14,14 +14,16 @@ const wordOf = (name) => name.replaceAll("_", " ");
 export function startCalculator(root, question, choices, source) {
   const verdict = h("p", { class: "verdict", "aria-live": "polite" }), changes = h("p", { class: "changes" });
   const bars = h("div", { class: "bars" }), line = h("p", { class: "line" }), parts = h("div", { class: "parts" });
-  const result = h("div", { class: "result" }, verdict, changes, h("h4", {}, "Bytes of every rank"), bars, line,
-    h("h4", {}, "Parts of one rank"), parts);
+  const title = heading(0, { class: "title" });
+  const result = h("div", { class: "result" }, verdict, changes, title, bars, line,
+    heading(0, { class: "title" }, "Parts of one rank"), parts);
   let lastChanged = "model", controls = null, chosen = null, scale = 0;
   const show = (found) => {
     const rank = Math.min(chosen ?? fullest(found.ranks), found.ranks.length - 1);
     verdict.textContent = found.verdict;
     verdict.dataset.fits = found.fits;
     line.textContent = `The dashed line is the memory of one device: ${human(found.capacity)}.`;
+    title.textContent = found.ranks.length > 1 ? "Bytes of a rank of every stage" : "Bytes of every rank";
     changes.replaceChildren(...changeButtons(found, controls, Boolean(source.fixed)));
     scale = nextScale(scale, Math.max(...found.ranks.map(totalOf)), found.capacity);
     bars.replaceChildren(...barsOf(found, scale, rank, (which) => {
@@ -29,7 +31,8 @@ export function startCalculator(root, question, choices, source) {
       show(found);
       bars.querySelectorAll("button")[which].focus();
     }));
-    parts.replaceChildren(partsOf(found, rank));
+    const open = [...parts.querySelectorAll("details[open]")].map((part) => part.dataset.part);
+    parts.replaceChildren(partsOf(found, rank, open));
   };
   const ask = newestFirst(source,
     (found, asked) => {
@@ -70,8 +73,12 @@ function changeButtons(found, controls, fixed) {
   if (!found.changes.length) return ["No single change of the plan makes it fit."];
   const words = (change) => Object.entries(change).filter(([name]) => name !== "microbatches" || !("pp" in change))
     .map(([name, value]) => `${wordOf(name)} ${value}`).join(", ");
+  const press = (change) => {
+    controls.set(change);
+    controls.focus(Object.keys(change)[0]); // the button goes away; the control shows what has changed
+  };
   return ["One of these changes makes it fit: ", ...found.changes.map((change) =>
-    h("button", { type: "button", disabled: fixed, onclick: () => controls.set(change) }, words(change)))];
+    h("button", { type: "button", disabled: fixed, onclick: () => press(change) }, words(change)))];
 }
 
 /**
@@ -83,27 +90,28 @@ function nextScale(scale, longest, capacity) {
   return needed > scale || needed < scale / 4 ? Math.max(longest * ROOM, capacity) : scale;
 }
 
-/** For each rank a button with its bar; the line is the device's memory. */
-function barsOf({ ranks, capacity }, scale, rank, choose) {
+/** For the ranks of each stage a button with their bar; the line is the device's memory. */
+function barsOf({ ranks, names, capacity }, scale, rank, choose) {
   const share = (bytes) => `${(100 * bytes) / (1.02 * scale)}%`;
   return ranks.map((parts, k) => {
     const pieces = Object.entries(parts).map(([name, { bytes }]) =>
       h("span", { class: `piece ${name}`, style: `width: ${share(bytes)}`, title: `${wordOf(name)}: ${human(bytes)}` }));
     const line = h("span", { class: "capacity", style: `left: ${share(capacity)}` });
-    const total = human(totalOf(parts)), label = `rank ${k}: ${total} of ${human(capacity)}`;
+    const total = human(totalOf(parts)), label = `${names[k]}: ${total} of ${human(capacity)}`;
     return h("button", { type: "button", class: "bar", "aria-pressed": String(k === rank), "aria-label": label, onclick: () => choose(k) },
-      h("span", { class: "name" }, `rank ${k}`), h("span", { class: "track" }, ...pieces, line), h("span", { class: "total" }, total));
+      h("span", { class: "name" }, names[k]), h("span", { class: "track" }, ...pieces, line), h("span", { class: "total" }, total));
   });
 }
 
 /** Each part with its bytes; a click opens its formula. */
-function partsOf(found, rank) {
+function partsOf(found, rank, open) {
   const parts = found.ranks[rank];
   const rows = Object.entries(parts).map(([name, { bytes, terms }]) => {
     const formula = terms.length ? terms.map(([words, size]) => h("li", {}, `${words}: `, h("b", {}, human(size)))) : [h("li", {}, "none")];
-    return h("details", { class: "part" },
+    return h("details", { class: "part", "data-part": name, open: open.includes(name) },
       h("summary", {}, h("span", { class: `swatch ${name}` }), wordOf(name), h("b", {}, human(bytes))), h("ul", {}, ...formula));
   });
-  const all = `${found.about} Rank ${rank} holds ${human(totalOf(parts))}:`;
+  const who = found.ranks.length > 1 ? `A rank of ${found.names[rank]}` : "Each rank";
+  const all = `${found.about} ${who} holds ${human(totalOf(parts))}:`;
   return h("div", {}, h("p", { class: "of" }, all), ...rows);
 }

@@ -2,7 +2,7 @@
 
 import { CHUNKS } from "./schedules.js";
 import { connect } from "./gestures.js";
-import { h, newId } from "./dom.js";
+import { h, heading, newId } from "./dom.js";
 import { human, percent, short } from "./scale.js";
 import { endOf } from "./measured.js";
 import { makeDrawing } from "./drawing.js";
@@ -11,8 +11,8 @@ import { summaryOf } from "./summary.js";
 /** The place of the kept drawing, and the sentence that compares it with the current one. */
 export function makeComparison(current) {
   const said = h("p", { class: "compared", "aria-live": "polite" });
-  const title = h("h3", {}), ownTitle = h("h3", { hidden: true }), place = h("div", { class: "kept", hidden: true });
-  let kept = null, before = null;
+  const title = heading(0, { class: "whose" }), ownTitle = heading(0, { class: "whose only-read" }), place = h("div", { class: "kept", hidden: true });
+  let kept = null, before = null, now = null;
   const together = (from, to, source) => {
     for (const drawing of [current, kept]) if (drawing && drawing !== source) drawing.change({ from, to });
   };
@@ -30,26 +30,30 @@ export function makeComparison(current) {
       before = question;
       title.textContent = `Kept: ${inWords(question)}`;
       place.replaceChildren(title, kept.element);
-      place.hidden = ownTitle.hidden = false;
+      place.hidden = false;
+      ownTitle.classList.remove("only-read");
       kept.show(current.state.run);
       this.update(question);
     },
     drop() {
       kept = before = null;
-      place.hidden = ownTitle.hidden = true;
+      place.hidden = true;
+      ownTitle.classList.add("only-read");
+      ownTitle.textContent = inWords(now);
       place.replaceChildren();
       said.textContent = "";
       current.change({ longest: null, most: null, from: 0, to: endOf(current.state) || 1 });
     },
     /** After the current drawing has changed: one scale for both, and what differs. */
     update(question) {
+      now = question;
+      ownTitle.textContent = kept ? `Now: ${inWords(question)}` : inWords(question);
       if (!kept) return;
-      ownTitle.textContent = `Now: ${inWords(question)}`;
-      const now = current.state.summary, then = kept.state.summary;
-      const shared = { longest: Math.max(endOf(current.state), endOf(kept.state)), most: Math.max(now.heaviest.peak, then.heaviest.peak) };
+      const own = current.state.summary, then = kept.state.summary;
+      const shared = { longest: Math.max(endOf(current.state), endOf(kept.state)), most: Math.max(own.heaviest.peak, then.heaviest.peak) };
       for (const drawing of [current, kept]) drawing.change(shared);
       together(0, shared.longest || 1);
-      said.textContent = compared(now, then, before.schedule);
+      said.textContent = compared(own, then, before.schedule);
     },
   };
 }
@@ -68,14 +72,17 @@ export function compared(now, kept, name) {
 
 /**
  * Every schedule with the times and bytes of a question, and which of them has the smallest bubble under a memory cap
- * that the reader types. It is computed when it is opened.
+ * that the reader types. Its button opens and closes it. It is computed when it is open.
  */
 export function makeOverview(source, onChoose) {
-  const inside = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "what each of them would save" });
-  const id = newId("cap"), field = h("input", { id, type: "text", inputmode: "decimal", autocomplete: "off" });
+  const inside = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "bubble and bytes of each" });
+  const id = newId("cap"), place = newId("all"), field = h("input", { id, type: "text", inputmode: "decimal", autocomplete: "off" });
   const said = h("p", { class: "best", "aria-live": "polite" });
-  const element = h("details", { class: "overview" }, h("summary", {}, "All schedules: which has the smallest bubble?"),
-    h("p", {}, h("label", { for: id }, "Memory cap: a rank may keep at most "), field, " GB (empty: no cap)"), said, inside);
+  const element = h("section", { id: place, class: "overview", "aria-label": "Which has the smallest bubble?", hidden: true },
+    h("p", {}, h("label", { for: id }, "Memory cap: a rank may keep at most "), field, " GB of activations (empty: no cap)"),
+    said, inside, h("p", { class: "line" }, "Press a name: then that schedule is drawn below."));
+  const button = h("button", { type: "button", "aria-expanded": "false", "aria-controls": place,
+    title: "which schedule has the smallest bubble with the memory that you have" }, "All schedules");
   let question = null, latest = 0, rows = [];
   const draw = () => {
     const cap = field.value.trim() === "" ? Infinity : 1e9 * Number(field.value.replace(",", "."));
@@ -83,11 +90,13 @@ export function makeOverview(source, onChoose) {
     field.setAttribute("aria-invalid", String(wrong));
     const best = wrong ? null : bestUnder(rows, cap);
     said.textContent = wrong ? `The memory cap must be a number of GB above 0, not '${field.value}'.` : bestInWords(best, cap, question);
+    const pressed = inside.querySelector("button:focus")?.textContent;
     inside.replaceChildren(overviewTable(rows, best, wrong ? Infinity : cap, onChoose));
+    if (pressed) [...inside.querySelectorAll("button")].find((one) => one.textContent === pressed)?.focus(); // the keyboard stays there
   };
   field.oninput = draw;
   const fill = async () => {
-    if (!element.open || !question) return;
+    if (element.hidden || !question) return;
     const mine = ++latest, found = [];
     for (const schedule of Object.keys(CHUNKS)) {
       const same = schedule === question.schedule;
@@ -104,18 +113,15 @@ export function makeOverview(source, onChoose) {
     rows = found;
     draw();
   };
-  element.ontoggle = fill;
-  return {
-    element,
-    show(now) { question = now; fill(); },
-    /** Open it, and go to the field for the cap. */
-    open() {
-      element.open = true;
-      fill();
-      field.focus();
-      element.scrollIntoView({ block: "start" });
-    },
+  button.onclick = () => {
+    element.hidden = !element.hidden;
+    button.setAttribute("aria-expanded", String(!element.hidden));
+    if (element.hidden) return;
+    fill();
+    field.focus();
+    button.parentElement.scrollIntoView({ block: "start" });
   };
+  return { element, button, show(now) { question = now; fill(); } };
 }
 
 const MORE = 1 + 1e-9; // for sums of bytes and times whose last digits differ
@@ -145,13 +151,13 @@ function overviewTable(rows, best, cap, onChoose) {
   const cells = (summary, same) => {
     if (!summary) return ["cannot be drawn", "", "", "", ""];
     const more = shown ? percent((summary.makespan - shown) / shown) : "";
-    return [short(summary.makespan), same ? "shown" : more.replace(/^(?!-)/, "+").replace("-", "−"), percent(summary.bubble), percent(summary.internal),
+    return [short(summary.makespan), same ? "drawn below" : more.replace(/^(?!-)/, "+").replace("-", "−"), percent(summary.bubble), percent(summary.internal),
       human(summary.heaviest.peak) + (summary.heaviest.peak > cap * MORE ? ", too much" : "")];
   };
-  const head = ["schedule", "makespan", "longer than shown", "bubble", "bubble without fill and drain", "most bytes on a rank"];
+  const head = ["schedule", "makespan", "longer than the one drawn", "bubble", "idle without fill and drain", "most bytes on a rank"];
   return h("table", {},
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...rows.map(([name, summary, same]) => h("tr", { class: name === best?.[0] && "best" },
-      h("th", { scope: "row" }, h("button", { type: "button", onclick: () => onChoose(name) }, name)),
+      h("th", { scope: "row" }, h("button", { type: "button", "aria-current": same && "true", onclick: () => onChoose(name) }, name)),
       ...cells(summary, same).map((cell) => h("td", {}, cell))))));
 }

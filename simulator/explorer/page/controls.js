@@ -37,6 +37,8 @@ export function makeControls({ title, groups, fields, isIdle, settle }, start, o
       show();
       onChange(question, Object.keys(values)[0]);
     },
+    /** Put the keyboard on the control of that name. */
+    focus(name) { parts[name].focus(); },
     /** Switch off all controls but those. */
     lock(free) {
       for (const [name, { box }] of Object.entries(parts)) {
@@ -85,6 +87,7 @@ function makeControl(name, entry, changed) {
       if (field !== document.activeElement && field.getRootNode().activeElement !== field) field.value = text;
       if (range) range.value = text === "" ? slider[0] : text;
     },
+    focus() { field.focus(); },
     complain(sentence) {
       if (error.textContent !== sentence) error.textContent = sentence;
       field.setAttribute("aria-invalid", sentence ? "true" : "false");

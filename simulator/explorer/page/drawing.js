@@ -4,7 +4,7 @@ import { criticalPath, nameOf } from "./causes.js";
 import { drawBytes } from "./bytes.js";
 import { drawTimeline, pointAt } from "./timeline.js";
 import { explainAction, explainGap } from "./sentences.js";
-import { h } from "./dom.js";
+import { h, heading } from "./dom.js";
 import { human, percent, short } from "./scale.js";
 import { paletteOf } from "./palette.js";
 import { endOf, explainMeasured, explainMeasuredGap } from "./measured.js";
@@ -17,13 +17,13 @@ const HELP = "Arrow keys go from action to action and from rank to rank. Space r
 
 /** The drawing. It tells of a "look" when the reader has zoomed, so that a second drawing can follow. */
 export function makeDrawing() {
-  const numbers = h("p", { class: "numbers", "aria-live": "polite" });
+  const numbers = h("p", { class: "numbers", "aria-live": "polite", "aria-atomic": "true" });
   const timeline = h("canvas", { class: "timeline", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline. ${HELP}` });
   const bytes = h("canvas", { class: "bytes", role: "img" });
   const said = h("p", { class: "said", "aria-live": "polite" });
   const legend = h("ul", { class: "legend" });
   const element = h("div", { class: "drawing" }, numbers,
-    h("h4", {}, "Who does what"), legend, timeline, said, h("h4", {}, "Bytes alive"), bytes);
+    heading(1, { class: "title" }, "Who does what"), legend, timeline, said, heading(1, { class: "title" }, "Bytes alive"), bytes);
   const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, beside: true, capacity: null, longest: null, most: null };
   let frame = null, queued = false, path = null;
 
@@ -72,6 +72,13 @@ export function makeDrawing() {
       if (values.looked) element.dispatchEvent(new CustomEvent("look"));
       sayWhatIsChosen();
       redraw();
+    },
+    /** While the play head runs, its sentence changes with every frame: then it is not read out, but once at the end. */
+    quiet(running) {
+      said.setAttribute("aria-live", running ? "off" : "polite");
+      if (running) return;
+      said.textContent = "";
+      sayWhatIsChosen();
     },
     /** What lies below a point of the timeline. */
     stopBelow(event) {

@@ -30,6 +30,7 @@ export function connect(drawing, onPlaying = () => {}) {
   const stop = () => {
     cancelAnimationFrame(playing);
     playing = 0;
+    drawing.quiet(false);
     onPlaying(false);
   };
   const play = () => {
@@ -46,6 +47,7 @@ export function connect(drawing, onPlaying = () => {}) {
       else stop();
     };
     playing = requestAnimationFrame(step);
+    drawing.quiet(true);
     onPlaying(true);
   };
   const critical = () => drawing.change({ path: !state.path });

@@ -44,11 +44,7 @@ export function startView(root, question, source, goal = null, measured = null) 
     ask(changed);
   });
   const buttons = makeButtons(drawing, comparison, () => controls.question);
-  if (!goal) {
-    const all = h("button", { type: "button", title: "every schedule with these times: bubble, and most bytes on a rank" }, "All schedules");
-    all.onclick = overview.open;
-    buttons.append(all);
-  }
+  if (!goal) buttons.append(overview.button);
   if (beside) buttons.append(beside.button);
   const both = h("div", { class: "both" }, h("div", {}, comparison.ownTitle, drawing.element), comparison.place);
   // The kept drawing and its comparison would tell the makespan, too: both are drawn to one scale.
@@ -57,7 +53,8 @@ export function startView(root, question, source, goal = null, measured = null) 
     controls.lock(FREE);
     challenge.cover();
   }
-  const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, ...(beside ? [beside.said] : []), comparison.said, both, ...(challenge ? [] : [overview.element, tables.element]));
+  const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, ...(challenge ? [] : [overview.element]),
+    ...(beside ? [beside.said] : []), comparison.said, both, ...(challenge ? [] : [tables.element]));
   const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
   root.append(view);
   // What is shown now, for whoever reads the drawing back: tests, and scripts of a page.
@@ -84,6 +81,6 @@ function makeButtons(drawing, comparison, question) {
     keep.textContent = comparison.active ? "Drop the kept one" : "Keep to compare";
   };
   const button = (text, name, onclick) => h("button", { type: "button", "aria-label": name, title: name, onclick }, text);
-  return h("div", { class: "buttons", role: "toolbar", "aria-label": "Drawing" }, play, path,
+  return h("div", { class: "buttons", role: "group", "aria-label": "Drawing" }, play, path,
     button("+", "zoom in", act.zoomIn), button("−", "zoom out", act.zoomOut), button("whole step", "show the whole step", act.whole), keep);
 }

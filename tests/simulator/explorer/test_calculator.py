@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.explorer import explore_memory
 from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.predict.memory import plan_memory
 
@@ -73,3 +74,10 @@ def test_what_is_wrong_is_refused_in_a_sentence(wrong, sentence):
     with pytest.raises(ValueError) as error:
         MemoryQuestion.of(MemoryQuestion().as_dict() | wrong)
     assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("asked", [{"dp": 2}, {"pp": 4}, {"pp": 4, "schedule": "zb-v"}])
+def test_the_still_picture_names_its_bars_as_the_live_view_does(asked):
+    view = explore_memory("llama-2-7b", "h100", **asked)
+    picture = view.still()["text/html"]
+    assert all(name in picture for name in calculate(view.question)["names"])

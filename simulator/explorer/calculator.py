@@ -84,7 +84,7 @@ class MemoryQuestion(FromPage):
 
 
 def calculate(question: MemoryQuestion) -> dict[str, Any]:
-    """What a page draws: bytes with their formulas for the ranks of every stage, the verdict, changes that would fit."""
+    """What a page draws: for the ranks of every stage bytes with their formulas, the verdict, changes that fit."""
     shape, plan, hardware = question.shape, question.plan, question.hardware
     held = plan_memory(shape, plan, hardware)
     peak = max(rank.occupied for rank in held)

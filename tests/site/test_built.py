@@ -3,6 +3,7 @@
 import re
 import time
 from html.parser import HTMLParser
+from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_page_can_be_read_without_seeing_it(browser, address, name):
         assert len(found) >= 3
         assert [match.string for match in found if not re.match(r' "[^"]', match[1])] == []
         levels = page.evaluate(
-            """() => [...document.querySelectorAll("main :is(h1, h2, h3, h4, h5), [role=main] :is(h1, h2, h3, h4, h5), header h1")]
+            """() => [...document.querySelectorAll(":is(header, main, [role=main]) :is(h1, h2, h3, h4, h5)")]
             .filter(one => one.checkVisibility()).map(one => Number(one.tagName[1]))"""
         )
         assert levels.count(1) == 1

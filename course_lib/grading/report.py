@@ -70,9 +70,7 @@ class Report:
         self.unwritten: str | None = None
         self.hung = False  # to find that out took many seconds, and the next case would most likely hang too
         self._passed: list[Comparison] = []
-        self._out = sys.stdout
-        self._case = ""
-        self._started = time.monotonic()
+        self._out, self._case, self._started = sys.stdout, "", time.monotonic()
 
     def case(self, name: str) -> AbstractContextManager[None]:
         """Name what is tried next; it goes before each fact, and before what the answer raises.
@@ -172,6 +170,8 @@ class Report:
         given: tuple | None = None,
         trace: Any = None,
         task: str | None = None,
+        tasks: Mapping[str, str] | None = None,
+        likely: str | None = None,
         thing: str = "result",
     ) -> None:
         """``close`` for a list with one result a rank (or another ``thing``); tells of the first wrong one.
@@ -187,7 +187,7 @@ class Report:
             alike=lambda a, b: not rank_differences(pair(a), pair(b), tolerance),
             closer=None if trace is None else (lambda a, b: a[1] == b[1]),
         )
-        self._compare(fact, seen, rank_differences(got, want, tolerance, thing), task, None, named=False)
+        self._compare(fact, seen, rank_differences(got, want, tolerance, thing), task, likely, False, tasks)
 
     def at_most(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -79,6 +80,10 @@ def levels(
     last_chunk: bool = True,
     filled: bool = False,
     half: bool = False,
+    symmetric: bool = False,
+    signed: bool = False,
+    added: float = 0.0,
+    count: bool = False,
 ) -> Tensor:
     """What comes back; the settings make single mistakes of it."""
     if not len(x):
@@ -86,11 +91,13 @@ def levels(
     if around_zero:
         return torch.cat([_around_zero(part) for part in x.double().split(chunk)])
     back = []
-    for part in x.split(max(1, len(x)) if one else chunk):
+    for part in x.chunk(chunk) if count else x.split(max(1, len(x)) if one else chunk):
         ends = torch.cat([part, part.new_zeros(1)]) if filled and len(part) < chunk else part
-        low, step = ends.min(), (ends.max() - ends.min()) / parts
+        low, high = (-ends.abs().max(), ends.abs().max()) if symmetric else (ends.min(), ends.max())
+        step = (high - low) / parts + added
         code = nearest((part - low) / step) if step else torch.zeros_like(part)
         code = code % 256 if last is None else code.clamp(max=last)
+        code = (code + 128) % 256 - 128 if signed else code
         low, step = (low.half(), step.half()) if half else (low, step)
         back.append((low.double() if add_low else 0.0) + step.double() * code.double())
     if not last_chunk and len(back[-1]) < chunk:
@@ -103,13 +110,15 @@ def _around_zero(part: Tensor) -> Tensor:
     return torch.round(part / step) * step if step else part
 
 
+ONE = "when one low and one step serve all chunks"
+SYMMETRIC = (
+    "when the levels reach from minus the largest absolute value up to plus the largest absolute value"
+)
 MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "when a number gets the level below it, and not the nearest": lambda *g: levels(*g, nearest=torch.floor),
     "when a number gets the level above it, and not the nearest": lambda *g: levels(*g, nearest=torch.ceil),
-    "when one low and one step serve all chunks": lambda *g: levels(*g, one=True),
-    "when one low and one step serve all chunks, and a number gets the level below it": lambda *g: levels(
-        *g, one=True, nearest=torch.floor
-    ),
+    ONE: lambda *g: levels(*g, one=True),
+    f"{ONE}, and a number gets the level below it": lambda *g: levels(*g, one=True, nearest=torch.floor),
     "when the range is divided by 256: the largest number gets the code 256, which is 0 in 8 bits": (
         lambda *g: levels(*g, parts=256)
     ),
@@ -119,6 +128,12 @@ MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "when the step is the largest absolute value divided by 127, and the levels lie around zero": (
         lambda *g: levels(*g, around_zero=True)
     ),
+    SYMMETRIC: lambda *g: levels(*g, symmetric=True),
+    "when the codes are int8: it ends at 127, and a code above it becomes negative": lambda *g: levels(
+        *g, signed=True
+    ),
+    "when `chunk` is taken for the number of chunks": lambda *g: levels(*g, count=True),
+    **{f"when 1e-{d} is added to each step": partial(levels, added=10.0**-d) for d in range(5, 11)},
     "when the low is not added again": lambda *g: levels(*g, add_low=False),
     "when zeros fill up the last chunk, and they change its low or its step": lambda *g: levels(
         *g, filled=True
@@ -126,6 +141,18 @@ MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "when lows and steps are float16": lambda *g: levels(*g, half=True),
     "when the last chunk, which is shorter, is left out": lambda *g: levels(*g, last_chunk=False),
     "when the numbers are not quantised": lambda x, chunk: x.double(),
+}
+
+
+BELOW, ABOVE = (f"when a number gets the level {side} it, and not the nearest" for side in ("below", "above"))
+CODE = "The code of a number says which level is nearest to it."
+TASKS = {
+    BELOW: CODE,
+    ABOVE: CODE,
+    ONE: "Each chunk has 256 levels of its own.",
+    SYMMETRIC: LEVELS,
+    "when the range is divided by 256, and the largest number gets the code 255": LEVELS,
+    "when `chunk` is taken for the number of chunks": "`chunk` is a number of elements",
 }
 
 
@@ -160,6 +187,7 @@ def _try(report: Report, quantise: Callable, dequantise: Callable, case: Case) -
         right / case.size,
         mistakes={text: _sized(program, case.size) for text, program in MISTAKES.items()},
         given=(before, case.chunk),
+        tasks=TASKS,
         task=NEAREST
         if case.equal is None
         else "If all numbers of a chunk are equal, they come back as they are.",

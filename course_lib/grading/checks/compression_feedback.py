@@ -93,14 +93,14 @@ def run(answer: Callable, case: Case, seed: int) -> dict[str, Any]:
             buffers[name].copy_(gradient)
             with record_traffic() as log:
                 mean = feedback.average(name, buffers[name])
-            messages.append(log.traffic.calls)
+            messages.append([row.payload for row in log.events])
             kept &= torch.equal(buffers[name], gradient)
             found.append(mean.detach().clone().flatten())
             if isinstance(mean, Tensor):
                 mean.detach().zero_()  # the caller writes into what it got
             buffers[name].zero_()
         steps.append(torch.cat(found))
-    return {"means": torch.stack(steps), "kept": kept, "messages": max(messages)}
+    return {"means": torch.stack(steps), "kept": kept, "messages": max(messages, key=len)}
 
 
 def means(
@@ -115,6 +115,9 @@ def means(
     late: bool = False,
     one_for_all_ranks: bool = False,
     not_copied: bool = False,
+    minus_sum: bool = False,
+    minus_share: bool = False,
+    piled: bool = False,
 ) -> list[Tensor]:
     """All means of each step on each rank, (steps, numbers); the settings make single faults of it."""
     compress, missing, steps = case.function(), [{} for _ in range(case.ranks)], []
@@ -133,7 +136,8 @@ def means(
             mean = sum(sent) / (case.ranks if divide else 1)
             for rank, m in enumerate(missing):
                 had = own[rank] if forgets else whole[rank]
-                m[key] = had - (mean if minus_mean else sent[rank])
+                gone = sum(sent) if minus_sum else sent[rank] / (case.ranks if minus_share else 1)
+                m[key] = had - (mean if minus_mean else gone) + (old[rank] if piled else 0)
                 if not feedback:
                     m[key] = torch.zeros_like(had)
             if one_for_all_ranks:
@@ -147,6 +151,7 @@ def means(
 FORGETS = "what was missing before is forgotten"
 MEANT = "the mean is subtracted, and not what this rank sent"
 SHAPE = "names of one shape share what is missing"
+SUM = "when the sum over the ranks is subtracted, and not what this rank sent"
 MISTAKES: dict[str, dict[str, bool]] = {
     f"when {FORGETS}": {"forgets": True},
     f"when {MEANT}": {"minus_mean": True},
@@ -162,7 +167,28 @@ MISTAKES: dict[str, dict[str, bool]] = {
         "not_copied": True
     },
     "when what is missing is averaged over the ranks": {"one_for_all_ranks": True},
+    SUM: {"minus_sum": True},
+    f"{SUM}, and {FORGETS}": {"minus_sum": True, "forgets": True},
+    "when what this rank sent is divided by the number of ranks before it is subtracted": {
+        "minus_share": True
+    },
+    "when what was missing before is added to the new rest, which holds it already": {"piled": True},
 }
+TASKS = {
+    "when the sum over the ranks is not divided by their number": "It returns the mean over the ranks",
+    "when what is missing is added after the compression": "A rank sends `compress(gradient + missing)`.",
+    "when the first gradient is kept and not copied, and the caller writes other numbers into it": (
+        "The caller may write other numbers into it after the call."
+    ),
+    f"when {SHAPE}": "several names may have the same shape",
+}
+
+
+def _second_message(payloads: Sequence[int]) -> str:
+    """What the second message of a call carries, as far as its size tells it."""
+    if len(payloads) < 2 or payloads[1] < payloads[0]:
+        return "when a second message carries less than the gradient: no rank needs more than the sum of what was sent"
+    return "when a second tensor of this size is sent: what is missing stays on its rank"
 
 
 @check
@@ -178,6 +204,7 @@ def check_19_2(report: Report, feedback: type) -> None:
                 mistakes={text: partial(means, **settings) for text, settings in MISTAKES.items()},
                 given=(case, drawn),
                 task=MISSING,
+                tasks=TASKS,
             )
             report.true(
                 all(result["kept"] for result in results),
@@ -185,10 +212,11 @@ def check_19_2(report: Report, feedback: type) -> None:
                 "`gradient` has other values than before",
                 task="`gradient` stays as it is.",
             )
+            payloads = max((result["messages"] for result in results), key=len)
             report.at_most(
                 "messages of a call",
-                max(result["messages"] for result in results),
+                len(payloads),
                 1,
-                mistakes={"when what is missing takes a message of its own": 2},
+                mistakes={_second_message(payloads): len(payloads)},
                 task="one all-reduce in each call, and no other message",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ CASES: dict[str, Case] = {
     "2 ranks, compression takes no time": Case(64, 32, 2, 1e-3, 1e6, 100, 1, 2, FREE),
     "64 ranks, compression takes no time": Case(500, 400, 64, 0.0, 1e7, 2000, 1, 4, FREE),
     "1 rank": Case(10, 20, 1, 1e-3, 1e6, 5, 1, 4, QUICK),
+    "1 rank, compression takes no time": Case(10, 20, 1, 1e-3, 1e6, 5, 1, 4, FREE),
 }
 
 
@@ -57,21 +59,23 @@ def seconds(
     low_rounds: int = 2,
     compress: bool = True,
     every: str = "all",
-    all_ranks: bool = False,
+    share: Callable[[int], float] = lambda p: (p - 1) / p,
+    turns: int = 1,
+    whole: Callable[[float], float] = float,
 ) -> float:
     """One method on one link; the settings make single mistakes of it."""
     n, p, r = case.n, case.ranks, case.r
 
     def all_reduce(numbers: float, size: float = itemsize) -> float:
-        share = 1 if all_ranks else (p - 1) / p
-        return halves * share * size * numbers / case.bandwidth + rounds * (p - 1) * case.latency
+        chunk = whole(numbers / p) * p
+        return halves * share(p) * size * chunk / case.bandwidth + rounds * (p - 1) * case.latency
 
     if name == "full":
         time = all_reduce(n)
     elif name == "8 bits":
         time = all_reduce(n, 1) + 2 * (p - 1) * scales / case.bandwidth
     elif name == "top-k":
-        time = (p - 1) * (case.latency + pair * case.k / case.bandwidth)
+        time = turns * (p - 1) * (case.latency + pair * case.k / case.bandwidth)
         if ring:
             time = all_reduce(2 * case.k)
     elif name == "low rank":
@@ -92,11 +96,25 @@ def _when(**settings: object) -> Callable[[str, Case], float]:
     return lambda name, case: seconds(name, case, **settings)
 
 
+def _one_latency(name: str, case: Case) -> float:
+    """Each all-reduce with one latency, on a single rank, too."""
+    count = {"low rank": 2, "local": 1 / case.every}.get(name, 1)
+    return seconds(name, case, rounds=0) + count * case.latency
+
+
+SWAPPED = "when latency and bandwidth change places"
 HALF = {
     "when only one half of the all-reduce is counted": _when(halves=1, rounds=1),
     "when the latencies of one half only are counted": _when(rounds=1),
     "when latencies are left out": _when(rounds=0),
-    "when a rank sends the chunks of all ranks, its own chunk, too": _when(all_ranks=True),
+    "when a rank sends the chunks of all ranks, its own chunk, too": _when(share=lambda p: 1),
+    "when each message carries all numbers, and not one chunk of n / p": _when(share=lambda p: p - 1),
+    "when n / p is rounded down": _when(whole=math.floor),
+    "when n / p is rounded up": _when(whole=math.ceil),
+    "when one latency is counted for all messages of an all-reduce": lambda name, case: _one_latency(
+        name, case
+    ),
+    SWAPPED: lambda name, case: seconds(name, case._replace(latency=case.bandwidth, bandwidth=case.latency)),
 }
 SIZE = {"when numbers are counted, and not bytes": _when(itemsize=1)}
 COMPRESS = {"when the seconds of the compression are left out": _when(compress=False)}
@@ -109,11 +127,15 @@ MISTAKES: dict[str, dict[str, Callable[[str, Case], float]]] = {
         "when one low and one step are counted for all chunks": lambda name, case: seconds(
             name, case, scales=8 / case.ranks
         ),
+        "when the low and the step are counted once, and not in each message": lambda name, case: (
+            seconds(name, case, scales=0) + 8 / case.bandwidth
+        ),
     },
     "top-k": COMPRESS
     | {
         "when the places of the k numbers are left out": _when(pair=4),
         "when a place takes eight bytes": _when(pair=12),
+        "when the k numbers go around the ring twice": _when(turns=2),
         "when the k numbers are all-reduced, although each rank has other places": _when(ring=True),
     },
     "low rank": HALF
@@ -136,6 +158,14 @@ MISTAKES: dict[str, dict[str, Callable[[str, Case], float]]] = {
     },
 }
 
+TASKS = {
+    SWAPPED: "`link` is the pair (latency, bandwidth)",
+    "when n / p is rounded down": "n / p may be a fraction",
+    "when n / p is rounded up": "n / p may be a fraction",
+    "when one latency is counted for all messages of an all-reduce": "(their number) · latency",
+    "when the low and the step are counted once, and not in each message": "Each chunk has two more float32 numbers",
+}
+
 
 @check
 def check_19_5(report: Report, choose: Callable[..., tuple[str, dict[str, float]]]) -> None:
@@ -155,6 +185,7 @@ def check_19_5(report: Report, choose: Callable[..., tuple[str, dict[str, float]
                     mistakes={text: _in_microseconds(program) for text, program in MISTAKES[method].items()},
                     given=(method, case),
                     task="mean seconds for a step",
+                    tasks=TASKS,
                 )
             report.equal(
                 "the fastest",
@@ -163,8 +194,11 @@ def check_19_5(report: Report, choose: Callable[..., tuple[str, dict[str, float]
                 mistakes={
                     "when the last of several is taken": _last(case),
                     "when the slowest is taken": max(METHODS, key=lambda m: seconds(m, case)),
-                    "when the seconds of the compression are left out": min(
+                    "when the fastest is chosen by the messages alone, without the compression": min(
                         METHODS, key=lambda m: seconds(m, case, compress=False)
+                    ),
+                    "when the first in the alphabet is taken of several": min(
+                        METHODS, key=lambda m: (seconds(m, case), m)
                     ),
                 },
                 given=(),

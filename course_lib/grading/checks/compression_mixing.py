@@ -17,6 +17,7 @@ from course_lib.observe.ledgers.traffic import record_traffic
 
 MEAN = "the mean of its own tensor and of the tensors of its neighbours"
 COUNT = "the smallest whole number k for which"
+NONE_NEEDED = "This is 0 if `factor` is 1 or larger"
 
 
 def weighted(
@@ -135,6 +136,11 @@ def _other(matrix: Tensor, factor: float, count: Callable[[float, float], int]) 
     return count(math.log(factor), rho) if usual else needed(matrix, factor)
 
 
+def _rho_first(matrix: Tensor, factor: float) -> float:
+    rho = _second(torch.linalg.eigvalsh(matrix.double()))
+    return needed(matrix, factor if 1e-6 <= rho <= 1 - 1e-6 else min(factor, 0.5))
+
+
 COUNTS: dict[str, Callable[[Tensor, float], float]] = {
     "when the second largest eigenvalue is taken with its sign, and not by its absolute value": partial(
         needed, second=_signed
@@ -155,6 +161,17 @@ COUNTS: dict[str, Callable[[Tensor, float], float]] = {
         _other, count=lambda log, rho: math.ceil(-log / (1 - rho))
     ),
     "when ρ² is taken for ρ": lambda m, f: needed(m, f, lambda v: _second(v) ** 2),
+    "when the largest absolute value is taken, which is always 1, for a single rank, too": partial(
+        needed, second=lambda v: v.abs().max().item()
+    ),
+    "when the second smallest absolute value is taken": partial(
+        needed, second=lambda v: v.abs().sort().values[1].item() if len(v) > 1 else 0.0
+    ),
+    "when the eigenvalues are ordered with their sign, and only then made absolute": partial(
+        needed, second=lambda v: v.sort().values[-2].abs().item() if len(v) > 1 else 0.0
+    ),
+    "when at least one mixing is counted, although none is needed": lambda m, f: max(1, needed(m, f)),
+    "when a ρ of 1 or 0 decides, although `factor` is 1": _rho_first,
 }
 
 
@@ -184,6 +201,8 @@ def matrices() -> dict[str, tuple[Tensor, float]]:
         "2 ranks that are almost equal at once, ρ is 0.0000005": (almost, 1e-9),
         "all ranks average with all": (ring(3), 0.001),
         "nothing is asked": (ring(6), 1.0),
+        "two pairs that never meet, nothing is asked": (apart, 1.0),
+        "all ranks average with all, nothing is asked": (ring(3), 1.0),
         "1 rank": (ring(1), 0.5),
         "a random matrix of 6 ranks": (_random_matrix(6), 0.03),
     }
@@ -215,7 +234,7 @@ def check_19_3(report: Report, ring_matrix: Callable, mix: Callable, mixings: Ca
                 needed(matrix, factor),
                 mistakes=COUNTS,
                 given=(matrix, factor),
-                task=COUNT,
+                task=COUNT if factor < 1 else NONE_NEEDED,
             )
 
 

@@ -129,7 +129,7 @@ MISTAKES: dict[str, Callable[[Tensor, int], Tensor]] = {
         lambda *g: levels(*g, around_zero=True)
     ),
     SYMMETRIC: lambda *g: levels(*g, symmetric=True),
-    "when the codes are int8: it ends at 127, and a code above it becomes negative": lambda *g: levels(
+    "when the codes are int8, which ends at 127: a larger code becomes negative": lambda *g: levels(
         *g, signed=True
     ),
     "when `chunk` is taken for the number of chunks": lambda *g: levels(*g, count=True),

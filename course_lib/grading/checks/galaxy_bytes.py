@@ -104,7 +104,56 @@ def _keys_and_values_as_one(way: str, tokens: int, hidden: int, columns: int, p:
     return _bytes((1 + training) * messages * tokens * hidden + sums, p)
 
 
+Count = Callable[[str, int, int], int]  # way, hidden, columns -> so many messages, or numbers, more or fewer
+
+
+def _with(messages: Count | None = None, sums: Count | None = None, backward: Count | None = None) -> Callable:
+    """The right bytes, with other messages in forward and backward, other sums, or other messages in backward only."""
+
+    def program(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
+        given = (way, hidden, columns)
+        forward = _messages(way) + (messages(*given) if messages else 0)
+        again = forward + (backward(*given) if backward else 0)
+        added = sum(_sums(way, hidden, columns)) + (sums(*given) if sums else 0)
+        return _bytes((forward + again * training) * tokens * hidden + 2 * added * training, p)
+
+    return program
+
+
+def _biases(way: str, h: int, c: int) -> int:
+    """All biases whose gradients are added up."""
+    return {"tp": 0, "sp": 5 * h + c, "galaxy": 2 * h, "galaxy2": 2 * h + c}[way]
+
+
+def _matrices_of_the_mlp(way: str, h: int, c: int) -> int:
+    return (2 * h * c + c + h) * (way in ("sp", "galaxy2"))
+
+
 MISTAKES = {
+    "when backward is counted with twice as many messages as forward": _with(backward=lambda w, h, c: _messages(w)),
+    "when TP's all-reduce is counted as (p - 1)/p of an activation, and not twice that": _with(
+        lambda w, h, c: -2 * (w == "tp")
+    ),
+    "when SP gathers queries, too, and not keys and values only": _with(lambda w, h, c: w == "sp"),
+    "when SP sends keys and values in forward, and nothing for them in backward": _with(
+        backward=lambda w, h, c: -2 * (w == "sp")
+    ),
+    "when Galaxy2 gathers in front of its MLP, as Galaxy does": _with(lambda w, h, c: 2 * (w == "galaxy2")),
+    "when the gradients of the MLP's matrices are not added up": _with(
+        sums=lambda w, h, c: -_matrices_of_the_mlp(w, h, c)
+    ),
+    "when Galaxy2's MLP counts as cut by columns: its matrices are left out, and its second bias is not": _with(
+        sums=lambda w, h, c: (h - _matrices_of_the_mlp(w, h, c)) * (w == "galaxy2")
+    ),
+    "when the gradients of all biases are forgotten": _with(sums=lambda w, h, c: -_biases(w, h, c)),
+    "when the gradients of the norms are forgotten": _with(sums=lambda w, h, c: -4 * h * (w != "tp")),
+    "when one norm is counted, or one vector of each norm": _with(sums=lambda w, h, c: -2 * h * (w != "tp")),
+    "when the bias of the MLP's first matrix is forgotten": _with(
+        sums=lambda w, h, c: -c * (w in ("sp", "galaxy2"))
+    ),
+    "when the bias of the MLP's first matrix is counted with `hidden` numbers, and not with `columns`": _with(
+        sums=lambda w, h, c: (h - c) * (w in ("sp", "galaxy2"))
+    ),
     "when the gradients that are added up over the ranks are forgotten": _without_sums,
     "when the gradients of norms and biases are forgotten": _without_small_sums,
     "when an all-reduce is counted as (p - 1)/p of the gradients, and not twice that": _sums_once,

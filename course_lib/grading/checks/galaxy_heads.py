@@ -116,6 +116,44 @@ def by_least_increase(tables: Sequence[Sequence[float]], room: Sequence[int]) ->
     return shares
 
 
+def all_rest_to_the_fastest(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Heads in proportion to the speed at one head; the fastest rank with memory gets what is left over."""
+    heads, speeds = len(tables[0]) - 1, [1 / table[1] for table in tables]
+    shares = [min(int(heads * speed / sum(speeds)), own) for speed, own in zip(speeds, room, strict=True)]
+    for _ in range(heads - sum(shares)):
+        free = [rank for rank, share in enumerate(shares) if share < room[rank]]
+        shares[max(free, key=lambda r: speeds[r])] += 1
+    return shares
+
+
+def by_first_head(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """As if n heads took n times as long as one."""
+    return greedy([[n * table[1] for n in range(len(table))] for table in tables], room)
+
+
+def first_to_each(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Every rank with memory gets a head, and only the others are dealt by time."""
+    shares = [min(1, own) for own in room]
+    for _ in range(len(tables[0]) - 1 - sum(shares)):
+        free = [rank for rank, share in enumerate(shares) if share < room[rank]]
+        shares[min(free, key=lambda r: tables[r][shares[r] + 1])] += 1
+    return shares
+
+
+def moved_afterwards(tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Dealt without a look at the memory; what does not fit goes to the first ranks that have memory."""
+    dealt = without_memory(tables, room)
+    shares = [min(share, own) for share, own in zip(dealt, room, strict=True)]
+    for _ in range(sum(dealt) - sum(shares)):
+        shares[next(rank for rank, share in enumerate(shares) if share < room[rank])] += 1
+    return shares
+
+
+def one_too_many(exact: bool, tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
+    """Where a part of a head would still fit, a whole one is given."""
+    return greedy(tables, [own + (own > 0 and not exact) for own in room])
+
+
 def one_too_few(exact: bool, tables: Sequence[Sequence[float]], room: Sequence[int]) -> list[int]:
     """Where memory is full to the last byte, the last head is refused."""
     return greedy(tables, [max(0, own - exact) for own in room])
@@ -129,6 +167,12 @@ MISTAKES = {
     "when a head goes to the rank whose own time grows least by it": by_least_increase,
     "when the heads are dealt in proportion to the speed, and the rest by the remainders": by_largest_remainder,
     "when the heads are dealt in proportion to the speed, and the rest goes to the fastest ranks": rest_to_the_fastest,
+    "when the heads are dealt in proportion to the speed, and the fastest rank gets all the rest": (
+        all_rest_to_the_fastest
+    ),
+    "when n heads are taken to need n times the seconds of one head": by_first_head,
+    "when every rank gets one head first": first_to_each,
+    "when heads that do not fit into a rank's memory are moved to the first ranks afterwards": moved_afterwards,
 }
 
 
@@ -166,7 +210,8 @@ def _check(
     clock = Clock(tables)
     memory = [own * head_bytes + (99 if own and not exact else 0) for own in room]
     full = "when a rank does not get the head that fills its memory to the last byte"
-    mistakes = MISTAKES | {full: partial(one_too_few, exact)}
+    more = "when the number of heads that fit into a rank's memory is rounded up"
+    mistakes = MISTAKES | {full: partial(one_too_few, exact), more: partial(one_too_many, exact)}
     shares = answer(heads, clock, list(memory), head_bytes)
     asked, given = clock.asked, (tables, room)
     try:
@@ -176,7 +221,7 @@ def _check(
     report.true(
         len(shares) == len(tables) and min(shares) >= 0 and sum(shares) == heads,
         f"{len(tables)} numbers that add up to the heads",
-        f"the result is {shares}, for {heads} heads on {len(tables)} ranks",
+        f"the result is {shares}, for {heads} head{'s' * (heads > 1)} on {len(tables)} ranks",
         task="one number for each rank; they add up to `heads`",
     )
     over = next((rank for rank, share in enumerate(shares) if share > room[rank]), None)

@@ -67,6 +67,53 @@ def _listed(layouts: set[str]) -> str:
     return " and ".join(repr(layout) for layout in LAYOUTS if layout in layouts)
 
 
+# ---- what goes wrong ------------------------------------------------------------------------------------------------
+
+A_STEP = "a pair `(before, after)` of layouts for which `sent_by_step(before, after, p)` is not `None`"
+DIRECT = "when each layout has one step of its own, and none is reached through another"
+
+
+def _needless(steps: Sequence[Step]) -> str | None:
+    if any(a == b for a, b in steps):
+        return "a layout that is there already needs no step"
+    if len(set(steps)) < len(steps):
+        return "the same step is made more than once"
+    return None
+
+
+def _through_whole(result: str, readers: list[str], p: int) -> list[Step]:
+    others = {layout for layout in readers if layout != result}
+    first = [(result, "whole")] if others and result != "whole" else []
+    return first + [("whole", layout) for layout in sorted(others - {"whole"})]
+
+
+def _in_a_chain(result: str, readers: list[str], p: int) -> list[Step]:
+    steps, here = [], result
+    for layout in dict.fromkeys(readers):
+        steps += cheapest(frozenset({here}), frozenset({layout}), p, True)
+        here = layout
+    return steps
+
+
+def _through_sum(gradients: list[str], wanted: str, p: int) -> list[Step]:
+    if set(gradients) == {wanted}:
+        return []
+    split = [("whole", "part")] if "whole" in gradients else []
+    parts = {"part" if layout == "whole" else layout for layout in gradients} - {"sum"}
+    return [*split, *((layout, "sum") for layout in sorted(parts)), ("sum", wanted)]
+
+
+FORWARD = {
+    DIRECT: lambda result, readers, p: [(result, b) for b in sorted(set(readers) - {result})],
+    "when every other layout is reached through the whole tensor": _through_whole,
+    "when each step begins where the step before it ended": _in_a_chain,
+}
+BACKWARD = {
+    DIRECT: lambda gradients, wanted, p: [(a, wanted) for a in sorted(set(gradients) - {wanted})],
+    "when every gradient becomes an addend first": _through_sum,
+}
+
+
 # ---- the check ----------------------------------------------------------------------------------------------------
 
 
@@ -103,7 +150,8 @@ def _tried(report: Report, questions: list[tuple], answer: Callable, p: int, bac
         if backward
         else "every layout of `readers` is `result` or the end of a step"
     )
-    paid = least = direct = Fraction(0)
+    paid = least = Fraction(0)
+    likely = dict.fromkeys(BACKWARD if backward else FORWARD, Fraction(0))
     for question in questions:
         start = set(question[0]) if backward else {question[0]}
         goal = {question[1]} if backward else set(question[1])
@@ -120,10 +168,12 @@ def _tried(report: Report, questions: list[tuple], answer: Callable, p: int, bac
         if not _reached(end, goal, backward):
             turned = _in_another_order(start, steps, goal, backward)
             if isinstance(end, str):
-                report.fail(f"{asked}: {end}", turned, task="A step begins with a layout that is there")
+                broken = A_STEP if end.startswith("no step") else "A step begins with a layout that is there"
+                report.fail(f"{asked}: {end}", turned or _needless(steps), task=broken)
             report.fail(f"{asked}: after the steps {steps} there is {_listed(end)}", turned, task=task)
         paid += cost(steps, p)
-        direct += cost([(a, b) for a in sorted(start) for b in sorted(goal) if a != b], p)
+        for sentence, steps_of in (BACKWARD if backward else FORWARD).items():
+            likely[sentence] += cost(steps_of(question[0], question[1], p), p)
         least += cost(cheapest(frozenset(start), frozenset(goal), p, backward), p)
     report.ok(f"{len(questions)} questions: every layout that is wanted is there")
     unit = 64 if p == 8 else 36
@@ -131,10 +181,6 @@ def _tried(report: Report, questions: list[tuple], answer: Callable, p: int, bac
         f"bytes sent, in {unit}ths of a tensor",
         int(paid * unit),
         int(least * unit),
-        mistakes={
-            "when each layout has one step of its own, and none is reached through another": int(
-                direct * unit
-            )
-        },
+        mistakes={sentence: int(bytes_of * unit) for sentence, bytes_of in likely.items()},
         task="The steps send as few bytes as possible",
     )

@@ -130,11 +130,17 @@ FACTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "when the loss is divided by the number of ranks once more": lambda words, tokens: (
         torch.ones_like(words) / (len(words) * words.sum())
     ),
+}
+# these differ from others only where a rank has no word
+WITHOUT_A_WORD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "when a rank without a word that is predicted counts as one word": lambda words, tokens: (
         torch.ones_like(words) / words.clamp(min=1).sum()
     ),
     "when the means count equally, and a rank without a word is left out": lambda words, tokens: torch.where(
         words > 0, 1 / ((words > 0).sum() * words), 0
+    ),
+    "when the means count equally, and a rank without a word counts with a loss of 0": lambda words, tokens: (
+        torch.where(words > 0, 1 / (len(words) * words), 0)
     ),
     "when a rank without a word that is predicted divides 0 by 0": lambda words, tokens: (
         words / (words.sum() * words)
@@ -143,6 +149,9 @@ FACTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 ALL_RANKS = "when the words are counted on all ranks, and not only on those of `group`"
 OWN_LOSS = "when each rank returns its own addend of the loss"
 OWN_WEIGHT = "when the gradient of `weight` is not added up over the ranks"
+LOSS_TIMES_RANKS = "when the loss is multiplied by the number of ranks"
+WEIGHT_TWICE = "when the gradient of `weight` is added up over the ranks twice"
+NO_WORD_COUNTS = "when a token whose word is not predicted counts as if its word were number 0"
 TIMES_RANKS = "when backward, too, adds up the gradient of the loss over the ranks"
 
 
@@ -154,18 +163,28 @@ def _times_ranks(key: str, case: Divided) -> list[Tensor]:
     return [len(case.xs) * rank[key] for rank in on_one_device(case)]
 
 
-def mistakes_of(key: str, groups: int) -> dict[str, Callable[[Divided], list[Tensor]]]:
+def _no_word_counts(key: str, case: Divided) -> list[Tensor]:
+    """The loss and the gradients where every token without a word has a word, and the sum is divided as it should be."""
+    counted = sum(int((t != NONE).sum()) for t in case.targets)
+    all_words = case._replace(targets=[t.clamp(min=0) for t in case.targets])
+    return [rank[key] for rank in on_one_device(all_words, lambda words, _: torch.ones_like(words) / counted)]
+
+
+def mistakes_of(key: str, groups: int, all_have_words: bool) -> dict[str, Callable[[Divided], list[Tensor]]]:
     """Programs that give a loss, or a gradient, on every rank.
 
     Args:
         groups: how many groups compute the same case at the same time, each for itself.
+        all_have_words: every rank has a word that is predicted, so some mistakes cannot be told from others.
     """
-    factors = FACTORS | {ALL_RANKS: lambda words, tokens: torch.ones_like(words) / (groups * words.sum())}
+    factors = FACTORS | ({} if all_have_words else WITHOUT_A_WORD) | {ALL_RANKS: lambda words, tokens: torch.ones_like(words) / (groups * words.sum())}
     programs = {sentence: partial(_picked, key, factor) for sentence, factor in factors.items()}
     if key != "x":
         programs[OWN_LOSS if key == "loss" else OWN_WEIGHT] = partial(_picked, f"own {key}", None)
-    if key != "loss":
-        programs[TIMES_RANKS] = partial(_times_ranks, key)
+    programs[NO_WORD_COUNTS] = partial(_no_word_counts, key)
+    # a case ends at its first wrong fact: where `weight` is looked at, the loss and the gradient of `x` are right
+    name = {"loss": LOSS_TIMES_RANKS, "x": TIMES_RANKS, "weight": WEIGHT_TWICE}[key]
+    programs[name] = partial(_times_ranks, key)
     return programs
 
 
@@ -174,8 +193,8 @@ def mistakes_of(key: str, groups: int) -> dict[str, Callable[[Divided], list[Ten
 # world -> case -> (tokens of each rank, words of each rank that are predicted)
 SHARES = {
     2: {
-        "2 ranks, 4 + 4 tokens, all words": ([4, 4], [8, 8]),
         "2 ranks, 5 + 3 tokens, all words": ([5, 3], [10, 6]),
+        "2 ranks, 4 + 4 tokens, all words": ([4, 4], [8, 8]),
         "2 ranks, 4 + 4 tokens, 2 + 5 words": ([4, 4], [2, 5]),
         "2 ranks, 6 + 0 tokens, 7 + 0 words": ([6, 0], [7, 0]),
         "a group of one rank": ([5], [4]),
@@ -213,7 +232,7 @@ def _check(report: Report, case: Divided, found: list[dict[str, Any]], world: in
             fact,
             [rank[key] for rank in found],
             [rank[key] for rank in right],
-            mistakes=mistakes_of(key, groups=world // ranks),
+            mistakes=mistakes_of(key, world // ranks, all((t != NONE).any() for t in case.targets)),
             given=(case,),
             task=task,
             thing="loss" if key == "loss" else fact,

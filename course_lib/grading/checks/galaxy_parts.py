@@ -160,18 +160,28 @@ def _check(report: Report, case: Crossing, found: list[dict[str, Any]]) -> None:
     )
     token = case.inputs[0].shape[0] * case.inputs[0].shape[2] * case.inputs[0].element_size()
     p, whole = len(lengths), sum(lengths)
-    in_rings, direct = [], []
+    in_rings, direct, whole_tensors, padded = [], [], [], []
     for rank, own in enumerate(lengths):
         to_neighbour = min(lengths[rank - 1], lengths[(rank + 1) % p])  # whichever way the ring turns
         in_rings.append(token * (whole - to_neighbour + whole - own) if p > 1 else 0)
         direct.append(token * ((p - 1) * own + whole - own) if p > 1 else 0)
+        whole_tensors.append(token * (whole - to_neighbour + (p - 1) * whole) if p > 1 else 0)
+        padded.append(token * 2 * (p - 1) * max(lengths) if p > 1 else 0)
     more = [one["sent"] - in_rings[rank % p] for rank, one in enumerate(found)]
-    likely_more = max(0, *(sent - ring for sent, ring in zip(direct, in_rings, strict=True)))
+    likely = {
+        "when each rank sends its part to every other rank itself": direct,
+        "when the ring of the sum passes on whole tensors, and not one part in each round": whole_tensors,
+        "when every part is padded to the length of the longest one": padded,
+    }
+    beyond = {
+        name: round(max(0, *(sent - ring for sent, ring in zip(bytes_of, in_rings, strict=True)))) or None
+        for name, bytes_of in likely.items()
+    }
     report.at_most(
         "bytes that a rank sends beyond those of a ring",
         round(max(0, *more)),
         0,
-        mistakes={"when each rank sends its part to every other rank itself": likely_more or None},
+        mistakes=beyond,
         task="no rank sends more than in two rings",
     )
 

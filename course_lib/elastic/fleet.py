@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import wait
 from multiprocessing.util import get_temp_dir
 from typing import Any
@@ -62,7 +63,7 @@ class Fleet:
             )
         self.folder = tempfile.TemporaryDirectory(prefix="fleet-", dir=get_temp_dir())
         self.hosts = tuple(free_hosts(places or agents + 2))
-        self.limits = limits or Limits()
+        self.limits, self.restarts = limits or Limits(), restarts
         self._job = {
             "hosts": self.hosts,
             "train": pickle_call(train, args),
@@ -179,21 +180,19 @@ class Fleet:
         """SIGKILL to the processes of one or more ranks of the newest round; returns the time of the first."""
         # All are looked up before the first is killed: after that, another round may be the newest.
         pids = [self.pid_of_rank(r) for r in (rank, *others)]
-        return min([self._kill(pid) for pid in pids])
+        return min([self.kill(pid) for pid in pids])
 
     def kill_agent(self, i: int) -> float:
         """SIGKILL to an agent; its ranks end with it. Returns the time."""
-        return self._kill(self.agents[i].processes[0].pid)
+        ranks = self.ranks_of(i)
+        at = self.kill(self.agents[i].processes[0].pid)
+        self._resume(pid for pid in ranks if pid in self._paused)
+        return at
 
     def pause_agent(self, i: int, resume: bool = False) -> None:
         """Stop an agent and its ranks (SIGSTOP), as if their machine hung; or let them go on (SIGCONT)."""
-        connected = self.journal.of("connected", who=self.hosts[i])
-        # Those of earlier rounds may be gone, and other processes may have their numbers.
-        newest = max((e["round"] for e in connected), default=None)
-        ranks = {e["pid"] for e in connected if e["round"] == newest}
-        for pid in filter(psutil.pid_exists, (self.agents[i].processes[0].pid, *ranks)):
-            os.kill(pid, signal.SIGCONT if resume else signal.SIGSTOP)
-            (self._paused.discard if resume else self._paused.add)(pid)
+        for pid in (self.agents[i].processes[0].pid, *self.ranks_of(i)):
+            self._signal(pid, signal.SIGCONT if resume else signal.SIGSTOP)
 
     def resume_agent(self, i: int) -> None:
         self.pause_agent(i, resume=True)
@@ -202,7 +201,15 @@ class Fleet:
         newest = self.journal.rounds()[-1][1]
         return self.journal.of("connected", round=newest, rank=rank)[-1]["pid"]
 
-    def _kill(self, pid: int) -> float:
+    def ranks_of(self, i: int) -> list[int]:
+        """The processes of agent i's ranks that have been connected, and still are there."""
+        connected = self.journal.of("connected", who=self.hosts[i])
+        # Those of earlier rounds may be gone, and other processes may have their numbers.
+        newest = max((e["round"] for e in connected), default=None)
+        return sorted({e["pid"] for e in connected if e["round"] == newest and psutil.pid_exists(e["pid"])})
+
+    def kill(self, pid: int) -> float:
+        """SIGKILL to a process of the run; returns the time."""
         at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         self._writer.write("kill", killed=pid)
@@ -215,11 +222,20 @@ class Fleet:
         if self._journal is None:
             for world in self.agents.values():
                 world.stop()
-            for pid in filter(psutil.pid_exists, self._paused):
-                os.kill(pid, signal.SIGCONT)  # a stopped rank does not see that its agent is gone
+            self._resume(self._paused)
             self._journal = Journal.read(self.folder.name)
             self._writer.file.close()
             self.folder.cleanup()
+
+    def _resume(self, pids: Iterable[int]) -> None:
+        """Processes whose agent was killed: a rank that is stopped does not see that its agent is gone."""
+        for pid in list(pids):
+            self._signal(pid, signal.SIGCONT)
+
+    def _signal(self, pid: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(pid)
 
     def lives(self, i: int) -> bool:
         """Whether agent i runs, or is paused."""

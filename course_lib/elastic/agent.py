@@ -18,8 +18,6 @@ from course_lib.elastic.rendezvous import ENDED, RUN_ID, Rendezvous, Round
 from course_lib.elastic.stores import Stores, open_store
 from course_lib.elastic.worker import Outcome, Place, run_round
 from course_lib.runtime.errors import read_result
-from course_lib.runtime.rank import Call
-from course_lib.runtime.serialize import cells, pickle_call
 from course_lib.runtime.world import World
 
 LOOK = 0.02  # seconds between two looks at a round that is being formed; at one that runs, a heartbeat
@@ -70,7 +68,7 @@ class Worker:
 
     def begin(self, train: bytes, place: Place) -> None:
         self.rank, self.busy, self.outcome, self.interrupted = place.rank, True, None, None
-        self.process.begin("call", Call(pickle_call(run_round, (train, place)), None, cells()))
+        self.world.begin(run_round, (train, place))
 
     def look(self) -> None:
         self.process.receive()
@@ -129,10 +127,10 @@ class Agent:
         outcomes = [w.outcome.kind for w in self.workers if w.outcome]
         if self.round and len(outcomes) == len(self.workers) and set(outcomes) == {"returned"}:
             self.rendezvous.end(DONE)
-            return Ended(DONE, {w.rank: w.outcome.value for w in self.workers})
+            return Ended(DONE, self._results())
         if round.phase == ENDED:
             if self._interrupt() and not any(w.busy for w in self.workers):
-                return Ended(round.sentence, {w.rank: w.outcome.value for w in self.workers if w.outcome})
+                return Ended(round.sentence, self._results())
             return None
         if self.round and any(kind != "returned" for kind in outcomes):
             self.rendezvous.reform(self.round.number)
@@ -146,6 +144,10 @@ class Agent:
         else:
             self.left_round = time.monotonic()
         return None
+
+    def _results(self) -> dict[int, Any]:
+        """Of those ranks that came to the end; one that lost a peer in the last step has none."""
+        return {w.rank: w.outcome.value for w in self.workers if w.outcome and w.outcome.kind == "returned"}
 
     def _is_running(self, round: Round) -> bool:
         return self.round is not None and (round.number, round.host) == (self.round.number, self.round.host)

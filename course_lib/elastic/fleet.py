@@ -20,8 +20,7 @@ from course_lib.elastic.journal import Journal, JournalWriter
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.stores import free_hosts
 from course_lib.runtime.errors import RankError, read_result
-from course_lib.runtime.rank import Call
-from course_lib.runtime.serialize import cells, pickle_call
+from course_lib.runtime.serialize import pickle_call
 from course_lib.runtime.world import World, preload
 
 preload("course_lib.elastic.agent")  # once for all agents
@@ -103,7 +102,7 @@ class Fleet:
             self.ended.pop(i, None)
         world = self.agents[i] = World(1, "gloo", quiet=True)
         job = Job(me=self.hosts[i], **self._job)
-        world.processes[0].begin("call", Call(pickle_call(run_agent, (job,)), None, cells()))
+        world.begin(run_agent, (job,))
         return i
 
     @property

@@ -6,25 +6,20 @@ sentence, that no sample was lost or seen twice, that the ranks' copies are equa
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import json
 import os
 import random
 import signal
-import socket
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
@@ -33,10 +28,11 @@ from course_lib.data.digits import load_digits
 from course_lib.elastic.demo import new_state, summed_step
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal
+from course_lib.elastic.leftovers import own_files, own_processes, what_is_left
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.stores import split
 from course_lib.elastic.worker import Session
 from course_lib.runtime.errors import RankError
+from course_lib.runtime.rank import is_running
 
 PLACES, FEWEST = 5, 3  # agents; fewer than FEWEST form no round
 PATIENT = 250.0  # seconds: a limit for a machine that is busy; nothing waits so long for its own sake
@@ -183,32 +179,25 @@ def random_run(seed: int, changes: int = 6, *, patience: float = PATIENT, keep: 
         keep: the folder in which the journal and the stacks of a run that failed are kept.
     """
     report, began, too_few = Report(seed), time.monotonic(), seed % 5 == 4
-    processes, files = {p.pid for p in own_processes()}, {*own_files()}
+    processes, files = own_processes(), own_files()
     give_up = 15.0 if too_few else 200.0
     limits = Limits(FEWEST, PLACES, last_call=0.3, beat_timeout=3.0, give_up=give_up)
     results: list[Any] = []
     stacks: dict[str, str] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="faults-", dir=get_temp_dir()) as folder,
-        Fleet(
-            train_until_told,
-            PLACES,
-            args=(f"{folder}/told",),
-            limits=limits,
-            restarts=seed % 2,
-            places=PLACES,
-        ) as fleet,
-    ):
-        try:
-            fleet.wait_for_step(2, patience)
-            faults = Faults(seed, fleet, report, patience)
-            faults.happen(changes)
-            faults.resume_all()
-            faults.leave_too_few() if too_few else Path(folder, "told").touch()
-            results, report.ended = _end(fleet, patience)
-        except Exception:
-            report.wrong = [traceback.format_exc()]
-            stacks = _stacks(folder)
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=get_temp_dir()) as folder:
+        told = f"{folder}/told"
+        fleet = Fleet(train_until_told, PLACES, args=(told,), limits=limits, restarts=seed % 2, places=PLACES)
+        with fleet:
+            try:
+                fleet.wait_for_step(2, patience)
+                faults = Faults(seed, fleet, report, patience)
+                faults.happen(changes)
+                faults.resume_all()
+                faults.leave_too_few() if too_few else Path(told).touch()
+                results, report.ended = _end(fleet, patience)
+            except Exception:
+                report.wrong = [traceback.format_exc()]
+                stacks = _stacks(folder)
     journal = fleet.journal
     report.rounds = len(journal.rounds())
     report.steps = max((e["step"] for e in journal.of("step")), default=0)
@@ -217,8 +206,8 @@ def random_run(seed: int, changes: int = 6, *, patience: float = PATIENT, keep: 
     while time.monotonic() < until:
         report.left = [
             *what_is_left(journal, fleet.hosts, fleet.folder.name, folder),
-            *(f"process {p.pid}" for p in own_processes() if p.pid not in processes),
-            *(f"file {name}" for name in own_files() if name not in files),
+            *(f"process {pid}" for pid in own_processes() - processes),
+            *(f"file {name}" for name in own_files() - files),
         ]
         if not report.left:
             break
@@ -265,42 +254,9 @@ def what_is_wrong(journal: Journal, ended: str, too_few: bool, results: list[Any
     return wrong
 
 
-def own_processes() -> list[psutil.Process]:
-    """All that this process has started, and what those have started, but not the two servers of multiprocessing."""
-    servers = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
-    return [p for p in psutil.Process().children(recursive=True) if p.pid not in servers and runs(p.pid)]
-
-
-def own_files() -> list[str]:
-    """In the folder that multiprocessing removes when this process ends; the fork server's socket is not counted."""
-    socket_of_server = os.path.basename(forkserver._forkserver._forkserver_address or "")
-    return [name for name in os.listdir(get_temp_dir()) if name != socket_of_server]
-
-
-def what_is_left(journal: Journal, hosts: Iterable[str], *folders: str) -> list[str]:
-    """Of a fleet that has ended: processes that wrote to its journal, ports, and folders."""
-    pids = sorted({e["pid"] for e in journal.events} - {os.getpid()})
-    return [
-        *(f"process {pid}" for pid in pids if runs(pid)),
-        *(f"port {host}" for host in hosts if listens(host)),
-        *(f"folder {folder}" for folder in folders if os.path.exists(folder)),
-    ]
-
-
-def runs(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return False
-
-
-def listens(host: str) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(split(host)) == 0
-
-
 def _stacks(folder: str) -> dict[str, str]:
     """Where the ranks of a run that hangs are now, by the name of a file."""
-    paths = [p for p in Path(folder).glob("*.stacks") if runs(int(p.stem))]
+    paths = [p for p in Path(folder).glob("*.stacks") if is_running(int(p.stem))]
     for path in paths:
         os.kill(int(path.stem), signal.SIGUSR1)
     time.sleep(1.0)

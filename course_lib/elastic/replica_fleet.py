@@ -13,8 +13,6 @@ from course_lib.elastic.journal import Journal
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.stores import free_hosts
 from course_lib.runtime.errors import error_of_raised, read_result
-from course_lib.runtime.rank import Call
-from course_lib.runtime.serialize import cells, pickle_call
 from course_lib.runtime.world import World
 
 
@@ -46,8 +44,7 @@ class ReplicaFleet:
         if i in self.worlds:
             self.worlds.pop(i).stop()
         world = self.worlds[i] = World(1, "gloo", quiet=True)
-        call = pickle_call(self.train, (self.hosts[i], self.hosts, self.limits, self.folder.name, *args))
-        world.processes[0].begin("call", Call(call, None, cells()))
+        world.begin(self.train, (self.hosts[i], self.hosts, self.limits, self.folder.name, *args))
         return world.processes[0].pid
 
     def kill(self, i: int) -> None:

@@ -37,6 +37,8 @@ from course_lib.runtime.mesh import make_mesh
 # Frames of these files are left out of tracebacks: they only lead to the learner's code.
 PLUMBING = ("course_lib/runtime/rank.py", "course_lib/runtime/launch.py", "course_lib/runtime/cell.py")
 
+ENDS_WITHIN = 1.0  # seconds in which a launcher that ends is gone, once it has closed its channels
+
 in_rank = False  # true in every process in which main() runs
 
 
@@ -48,6 +50,7 @@ class Job:
     ranks: int
     meeting: str  # the file through which the ranks find each other
     scratch: str  # the starting process's temporary folder, with the meeting in it
+    launcher: int  # the starting process
     backend: str
     threads: int
     path: list[str]
@@ -91,7 +94,7 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
             channel.send_bytes(pickle.dumps((kind, content)))
 
     _, job = pickle.loads(channel.recv_bytes())
-    listening = (channel, tell, requests, threading.get_ident(), job.scratch)
+    listening = (channel, tell, requests, threading.get_ident(), job)
     threading.Thread(target=_listen, args=listening, daemon=True).start()
     tell_on_abort(tell, threading.get_ident())
     failure = None
@@ -185,7 +188,7 @@ def disconnect() -> None:
                 ours.shutdown(socket.SHUT_RDWR)
 
 
-def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, scratch: str) -> None:
+def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, job: Job) -> None:
     """Take in what the starting process sends; when that process is gone, end this one and its children."""
     while True:
         try:
@@ -206,11 +209,30 @@ def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, scr
             else:
                 requests.put((kind, content))
         except (EOFError, OSError):
-            shutil.rmtree(scratch, ignore_errors=True)  # a process that was killed could not remove it
+            _remove_folders(job)
             _end_programs()
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
+
+
+def _remove_folders(job: Job) -> None:
+    """The channel is closed: the launcher is gone, or it has dropped this world without ``stop`` and lives on."""
+    shutil.rmtree(os.path.dirname(job.meeting), ignore_errors=True)
+    until = time.monotonic() + ENDS_WITHIN
+    while is_running(job.launcher):  # the system closes the channel a moment before the process has ended
+        if time.monotonic() > until:
+            return
+        time.sleep(0.01)
+    shutil.rmtree(job.scratch, ignore_errors=True)  # a process that was killed could not remove it
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _end_programs() -> None:

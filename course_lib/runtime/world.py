@@ -76,6 +76,7 @@ class World:
             "ranks": ranks,
             "meeting": self._next_meeting(),
             "scratch": scratch,
+            "launcher": os.getpid(),
             "backend": devices.choose_backend(ranks, backend),
             "threads": max(1, (os.cpu_count() or 1) // ranks),
             "path": [entry or os.getcwd() for entry in sys.path],
@@ -108,8 +109,7 @@ class World:
         Raises:
             RankError: a rank raised, exited, was killed, or hung.
         """
-        with _starting:
-            call = rank.Call(pickle_call(fn, args), dict(mesh) if mesh else None, cells())
+        call = _call(fn, args, mesh)
         members = [self.processes[r] for r in on] if on is not None else self.processes
         began = time.monotonic()
         try:
@@ -121,6 +121,12 @@ class World:
             ended = f"stopped after {time.monotonic() - began:.0f} s: all {self.size} ranks were ended"
             show_as_one_line(stop, ended + (", and their variables are gone" if keep else ""))
             raise
+
+    def begin(self, fn: Callable[..., Any], args: tuple = ()) -> None:
+        """Hand ``fn(*args)`` to all ranks and go on; whoever calls this looks at ``processes`` for what comes back."""
+        call = _call(fn, args)
+        for process in self.processes:
+            process.begin("call", call)
 
     def show_output(self, shown: bool) -> None:
         """Whether what the ranks print, and the progress of a long run, is shown from now on."""
@@ -234,6 +240,11 @@ class World:
         for process in self.processes:
             process.show_rest()
         raise error
+
+
+def _call(fn: Callable[..., Any], args: tuple, mesh: Mapping[str, int] | None = None) -> rank.Call:
+    with _starting:
+        return rank.Call(pickle_call(fn, args), dict(mesh) if mesh else None, cells())
 
 
 def preload(module: str) -> None:

@@ -2,9 +2,7 @@
 
 import itertools
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,9 +20,10 @@ from course_lib.elastic.checkpoints import Checkpoints
 from course_lib.elastic.demo import new_state, train_digits
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal
+from course_lib.elastic.leftovers import what_is_left
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.random_faults import random_run
 from course_lib.elastic.reshard import reshard_flat
-from course_lib.elastic.state import share_newest
 from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
 from course_lib.elastic.worker import Place, connected
 from course_lib.runtime import RankError, launch
@@ -41,25 +40,10 @@ def wait_for(done, what):
         time.sleep(0.05)
 
 
-def is_running(pid):
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def listens(host):
-    with socket.socket() as probe:
-        return probe.connect_ex(split(host)) == 0
-
-
 def check_nothing_is_left(journal, hosts, folder):
     """No process that wrote to the journal, no port, no file."""
-    pids = {e["pid"] for e in journal.events} - {os.getpid()}
-    assert len(pids) > 2
-    wait_for(lambda: not any(map(is_running, pids)), "a process is left")
-    wait_for(lambda: not any(map(listens, hosts)), "a port is left")
-    wait_for(lambda: not os.path.exists(folder), "the folder is left")
+    assert len({e["pid"] for e in journal.events} - {os.getpid()}) > 2
+    wait_for(lambda: not what_is_left(journal, hosts, folder), "something is left")
 
 
 def one_device(steps):
@@ -235,58 +219,12 @@ def test_a_lost_shard_comes_from_a_peer_and_two_neighbours_shards_from_the_check
     check_nothing_is_left(fleet.journal, fleet.hosts, fleet.folder.name)
 
 
-def train_until_told(session, told):
-    """Steps without end, until the file ``told`` is there; all ranks look at the same step."""
-    state = session.kept.setdefault("state", None) or new_state(1437)
-    session.kept["state"] = state
-    share_newest(state)
-    session.restored(state.step)
-    end = torch.zeros(1)
-    while not end:
-        session.note_batch(state.step + 1, state.sampler.batch(session.rank, session.ranks))
-        end = torch.tensor([float(session.rank == 0 and os.path.exists(told))])
-        dist.all_reduce(end)
-        time.sleep(0.02)
-        state.commit(session.round)
-        session.border(state.step)
-    return state.history
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_random_kills_joins_and_pauses_of_real_processes(seed, tmp_path):
-    """After each event a later step is done by at least three ranks; in the end no sample was lost or seen twice."""
-    choose, told, paused = random.Random(seed), tmp_path / "told", set()
-    limits = Limits(min_agents=3, max_agents=5, last_call=0.3, beat_timeout=3.0, give_up=200)
-    with Fleet(train_until_told, 5, args=(str(told),), limits=limits, places=5) as fleet:
-        fleet.wait_for_step(2, PATIENT)
-        for event in ["pause", *choose.choices(["kill agent", "kill rank", "add", "pause"], k=4)]:
-            running = [i for i in fleet.agents if fleet.lives(i) and i not in paused]
-            if event == "add" and len(running) + len(paused) < 5:
-                fleet.add_agent()
-            elif paused and event == "pause":
-                fleet.resume_agent(paused.pop())
-            elif len(running) > 3 and event == "pause":
-                paused.add(choose.choice(running))
-                fleet.pause_agent(*paused)
-            elif len(running) > 3 and event == "kill agent":
-                fleet.kill_agent(choose.choice(running))
-            elif len(running) > 3 and not paused:
-                fleet.kill_rank(0)
-            at = time.monotonic()
-            fleet.wait_until(
-                lambda journal, at=at: len([e for e in journal.of("step") if e["time"] > at]) > 8, PATIENT
-            )
-        for i in paused:
-            fleet.resume_agent(i)
-        told.touch()
-        histories = fleet.wait(PATIENT)
-    history = max(histories, key=len)
-    assert fleet.journal.of("batch"), "the journal is there to the end"
-    sampler, expected = new_state(1437).sampler, Counter()
-    for _ in history:
-        expected.update(sampler.next_batch(0, 1).tolist())
-    assert fleet.journal.samples(history) == expected
-    check_nothing_is_left(fleet.journal, fleet.hosts, fleet.folder.name)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_kills_joins_and_pauses_of_real_processes(seed):
+    """Of the hundred of ``benchmarks/elastic_faults.py`` these begin with other numbers, and fewer things happen."""
+    report = random_run(seed, changes=3)
+    assert report.is_good(), report
+    assert report.ended == "done"
 
 
 def one_is_alone_at_first(host):
@@ -313,7 +251,9 @@ SCRIPT = """
 import sys, time
 from course_lib.elastic.demo import train_digits
 from course_lib.elastic.fleet import Fleet
+from course_lib.elastic.leftovers import what_is_left
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.random_faults import random_run
 fleet = Fleet(train_digits, 2, args=(10**6, 0.02), limits=Limits(2, 2))
 fleet.wait_for_step(3, 250)
 print(fleet.folder.name, *fleet.hosts, *{e["pid"] for e in fleet.journal.events}, flush=True)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import gc
 import glob
 import multiprocessing
 import os
@@ -431,6 +432,21 @@ def test_a_process_that_dies_while_it_starts_a_rank_does_not_end_the_fork_server
     assert launch(lambda: 7, 1) == [7], "it has met the connection before this one"
     assert server._forkserver_pid == before
     assert os.path.exists(folder)
+
+
+def test_ranks_of_a_world_that_is_dropped_end_and_leave_the_folder_of_their_launcher():
+    """Once they removed it, with all that the launcher's other worlds had in it."""
+    world = World(1, "gloo", quiet=True)
+    pid, own, folder = world.processes[0].pid, world._folder, get_temp_dir()
+    del world  # not stopped: its channels are closed, as if the launcher were gone
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not runs(pid)
+    assert not os.path.exists(own)
+    assert os.path.exists(folder)
+    assert launch(lambda: 7, 1) == [7]
 
 
 def test_inside_a_running_event_loop():

@@ -117,7 +117,7 @@ class Agent:
     def _turn(self) -> Ended | None:
         """Look once at the round and at the workers, and act."""
         try:
-            round = self.rendezvous.poll()
+            self.rendezvous.poll()
         except ValueError as refused:  # by the store of another run
             return Ended(str(refused), {})
         for worker in self.workers:
@@ -128,12 +128,13 @@ class Agent:
         if self.round and len(outcomes) == len(self.workers) and set(outcomes) == {"returned"}:
             self.rendezvous.end(DONE)
             return Ended(DONE, self._results())
+        if self.round and any(kind != "returned" for kind in outcomes):
+            self.rendezvous.reform(self.round.number)
+        round = self.rendezvous.round  # not that of ``poll``: ``reform`` may have met the one after it
         if round.phase == ENDED:
             if self._interrupt() and not any(w.busy for w in self.workers):
                 return Ended(round.sentence, self._results())
             return None
-        if self.round and any(kind != "returned" for kind in outcomes):
-            self.rendezvous.reform(self.round.number)
         if self.rendezvous.is_member() and not self._is_running(round):
             if self._interrupt():
                 self._begin(round)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from course_lib.elastic.agent import Agent, Job
+from course_lib.elastic.agent import DONE, Agent, Ended, Job
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.rendezvous import Rendezvous
 from course_lib.elastic.stores import DictStore
@@ -27,11 +27,8 @@ class Worker:
         self.places.append(place)
 
 
-def test_a_round_that_is_sealed_between_two_looks_of_a_turn_is_taken_as_it_was_sealed():
-    """The agent reads the open round, then asks for a new one because its rank lost a peer; in between it is sealed.
-
-    Once it took the members of the open round, in the order in which they had joined: two ranks had one number.
-    """
+def begin_together():
+    """Three agents in their first round: the rendezvous of two, and the second agent with its worker."""
     store = DictStore()
     first, last = (Rendezvous(host, HOSTS, lambda _: store, LIMITS) for host in (HOSTS[0], HOSTS[2]))
     agent = Agent(Job(HOSTS[1], HOSTS, b"", LIMITS))
@@ -41,16 +38,27 @@ def test_a_round_that_is_sealed_between_two_looks_of_a_turn_is_taken_as_it_was_s
         for rendezvous in (first, last, agent.rendezvous):
             rendezvous.poll()
     agent._turn()
+    assert [p.round for p in worker.places] == [1]
     worker.busy, worker.outcome = False, Outcome("lost", "connection closed", 1)
+    return first, agent, worker, last
+
+
+def test_a_round_that_is_sealed_between_two_looks_of_a_turn_is_taken_as_it_was_sealed():
+    """The agent reads the open round, then asks for a new one because its rank lost a peer; in between it is sealed.
+
+    Once it took the members of the open round, in the order in which they had joined: two ranks had one number.
+    """
+    first, agent, worker, last = begin_together()
     first.reform(1)
     last.poll()
     first.poll()  # they join in another order than that of the hosts
     poll = agent.rendezvous.poll
 
     def others_seal_after_poll():
-        poll()
-        assert agent.rendezvous.round.members == (HOSTS[2], HOSTS[0], HOSTS[1])
+        seen = poll()
+        assert seen.members == (HOSTS[2], HOSTS[0], HOSTS[1])
         last.poll()
+        return seen
 
     agent.rendezvous.poll = others_seal_after_poll
     agent._turn()
@@ -59,3 +67,10 @@ def test_a_round_that_is_sealed_between_two_looks_of_a_turn_is_taken_as_it_was_s
     assert last.round.members == HOSTS
     assert [(p.round, p.rank, p.ranks) for p in worker.places] == [(1, 1, 3), (2, 1, 3)]
     assert agent.round == last.round
+
+
+def test_why_a_rank_lost_its_peers_is_no_result():
+    """Another agent's rank came to the end, and this one's did not: training is done."""
+    first, agent, _, _ = begin_together()
+    first.end(DONE)
+    assert agent._turn() == Ended(DONE, {})

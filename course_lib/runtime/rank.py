@@ -209,22 +209,24 @@ def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, job
             else:
                 requests.put((kind, content))
         except (EOFError, OSError):
-            _remove_folders(job)
             _end_programs()
+            _remove_folders(job)
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
 
 
 def _remove_folders(job: Job) -> None:
-    """The channel is closed: the launcher is gone, or it has dropped this world without ``stop`` and lives on."""
-    shutil.rmtree(os.path.dirname(job.meeting), ignore_errors=True)
+    """The channel is closed: the launcher is gone, or it has dropped this world without ``stop`` and lives on.
+
+    The system closes the channel a moment before the process has ended. The folders go last: a rank that is still
+    being set up would wait for its file to come back, and would not let this thread run.
+    """
     until = time.monotonic() + ENDS_WITHIN
-    while is_running(job.launcher):  # the system closes the channel a moment before the process has ended
-        if time.monotonic() > until:
-            return
+    while (lives := is_running(job.launcher)) and time.monotonic() < until:
         time.sleep(0.01)
-    shutil.rmtree(job.scratch, ignore_errors=True)  # a process that was killed could not remove it
+    # A process that was killed could not remove its folder.
+    shutil.rmtree(os.path.dirname(job.meeting) if lives else job.scratch, ignore_errors=True)
 
 
 def is_running(pid: int) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.elastic.random_faults import Report
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(ROOT.glob("benchmarks/*.py"))
 LIBRARIES = {"paired", "slow_network"}  # what the others import
@@ -58,6 +60,7 @@ def test_an_unknown_option_ends_with_2(script, run, capsys):
         ("compression", "--mbit", "20,fast"),
         ("flash", "--lengths", "1024,-1"),
         ("unequal_devices", "--slowness", "1,,3"),
+        ("elastic_faults", "--first", "-1"),
     ],
 )
 def test_a_value_that_is_not_accepted_ends_with_2_and_is_named(name, option, value, run, capsys):
@@ -73,11 +76,42 @@ def test_make_bench_runs_every_benchmark():
     assert {Path(name).stem for name in left_out[1].split()} == LIBRARIES
 
 
-def test_elastic_prints_each_measurement_when_it_is_there(monkeypatch, capsys):
+def load(name, monkeypatch):
+    """The benchmark as a module."""
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
-    spec = importlib.util.spec_from_file_location("benchmark_of_elastic", ROOT / "benchmarks/elastic.py")
-    elastic = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(elastic)
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / f"benchmarks/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_elastic_faults_keeps_a_line_for_each_run_and_runs_no_good_seed_again(tmp_path, monkeypatch, capsys):
+    faults = load("elastic_faults", monkeypatch)
+    begun = []
+
+    def random_run(seed, keep):
+        begun.append((seed, keep.name))
+        if begun.count(begun[-1]) == 1 and seed == 6:
+            return Report(seed, "done", 3.0, 9, 2, ["kill rank 1"], left=["port 127.0.0.1:20001"])
+        return Report(seed, "done", 5.0, 10, 3, ["kill agent 0", "add 0"])
+
+    monkeypatch.setattr(faults, "random_run", random_run)
+    for code in (1, 0):
+        with pytest.raises(SystemExit) as ended:
+            faults.main.callback(runs=2, first=5, folder=tmp_path / "kept")
+        assert ended.value.code == code
+    assert begun == [(5, "seed-5"), (6, "seed-6"), (6, "seed-6")]
+    assert len((tmp_path / "kept/runs.jsonl").read_text().splitlines()) == 3
+    first, second = capsys.readouterr().out.split("seed 5: ")[1:]
+    assert "seed 6: FAILED; port 127.0.0.1:20001" in first
+    assert "1 ended: not good" in first
+    assert second.startswith("kept: done; 5 s, 10 steps; kill agent 0, add 0")
+    assert "2 ended: done" in second
+    assert "kill agent 2, kill rank 0, pause 0, resume 0, add 2; rounds that were formed again: 4" in second
+
+
+def test_elastic_prints_each_measurement_when_it_is_there(monkeypatch, capsys):
+    elastic = load("elastic", monkeypatch)
     printed = []
 
     def measure(make):

@@ -14,7 +14,7 @@ from typing import Any
 
 from course_lib.elastic.journal import JournalWriter
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, RUN_ID, Rendezvous, Round
+from course_lib.elastic.rendezvous import ENDED, RUN_ID, SEALED, Rendezvous, Round
 from course_lib.elastic.stores import Stores, open_store
 from course_lib.elastic.worker import Outcome, Place, run_round
 from course_lib.runtime.errors import read_result
@@ -91,7 +91,10 @@ class Agent:
         self.round: Round | None = None  # the one that the workers were given
         self.restarts = job.restarts
         self.in_vain: list[Round] = []  # the last rounds, if none of them did a step
-        self.left_round = time.monotonic()  # since when the workers have had nothing to do
+        self.waited, self.looked = (
+            0.0,
+            time.monotonic(),
+        )  # seconds without a sealed round; the time of the last turn
 
     def run(self) -> Ended:
         store = open_store(self.job.me)  # noqa: F841  others use it as long as this object lives
@@ -131,6 +134,7 @@ class Agent:
         if self.round and any(kind != "returned" for kind in outcomes):
             self.rendezvous.reform(self.round.number)
         round = self.rendezvous.round  # not that of ``poll``: ``reform`` may have met the one after it
+        self._count_wait(round)
         if round.phase == ENDED:
             if self._interrupt() and not any(w.busy for w in self.workers):
                 return Ended(round.sentence, self._results())
@@ -140,11 +144,20 @@ class Agent:
                 self._begin(round)
         elif not self.rendezvous.is_member():
             self._interrupt()
-            if time.monotonic() - self.left_round > self.job.limits.give_up:
+            if self.waited > self.job.limits.give_up:
                 return self._give_up()
-        else:
-            self.left_round = time.monotonic()
         return None
+
+    def _count_wait(self, round: Round) -> None:
+        """While others train, this agent is a late comer, and the run goes on.
+
+        A turn counts beat_timeout at most: an agent that was stopped for longer did not wait, and must not end the run.
+        """
+        now = time.monotonic()
+        self.waited += min(now - self.looked, self.job.limits.beat_timeout)
+        self.looked = now
+        if round.phase == SEALED:
+            self.waited = 0.0
 
     def _results(self) -> dict[int, Any]:
         """Of those ranks that came to the end; one that lost a peer in the last step has none."""

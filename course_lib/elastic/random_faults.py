@@ -232,8 +232,8 @@ def _end(fleet: Fleet, patience: float) -> tuple[list[Any], str]:
 def what_is_wrong(journal: Journal, ended: str, too_few: bool, results: list[Any]) -> list[str]:
     """Of a run that has ended."""
     if too_few:
-        expected = f"{FEWEST} agents are needed"
-        return [] if expected in ended and "\n" not in ended else [f"it ended so: {ended}"]
+        ends = [f"{FEWEST} agents are needed, and {there} had joined" for there in range(FEWEST)]
+        return [] if ended.endswith(tuple(ends)) and "\n" not in ended else [f"it ended so: {ended}"]
     if ended != "done":
         return [f"training did not go on: {ended}"]
     wrong = []

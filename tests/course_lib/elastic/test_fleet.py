@@ -221,8 +221,8 @@ def test_a_lost_shard_comes_from_a_peer_and_two_neighbours_shards_from_the_check
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_kills_joins_and_pauses_of_real_processes(seed):
-    """Of the hundred of ``benchmarks/elastic_faults.py`` these begin with other numbers, and fewer things happen."""
-    report = random_run(seed, changes=3)
+    """Four of the hundred runs of ``benchmarks/elastic_faults.py``, of each only the first two things that happen."""
+    report = random_run(seed, changes=2)
     assert report.is_good(), report
     assert report.ended == "done"
 

@@ -107,7 +107,9 @@ def _keys_and_values_as_one(way: str, tokens: int, hidden: int, columns: int, p:
 Count = Callable[[str, int, int], int]  # way, hidden, columns -> so many messages, or numbers, more or fewer
 
 
-def _with(messages: Count | None = None, sums: Count | None = None, backward: Count | None = None) -> Callable:
+def _with(
+    messages: Count | None = None, sums: Count | None = None, backward: Count | None = None
+) -> Callable:
     """The right bytes, with other messages in forward and backward, other sums, or other messages in backward only."""
 
     def program(way: str, tokens: int, hidden: int, columns: int, p: int, training: bool) -> int:
@@ -130,7 +132,9 @@ def _matrices_of_the_mlp(way: str, h: int, c: int) -> int:
 
 
 MISTAKES = {
-    "when backward is counted with twice as many messages as forward": _with(backward=lambda w, h, c: _messages(w)),
+    "when backward is counted with twice as many messages as forward": _with(
+        backward=lambda w, h, c: _messages(w)
+    ),
     "when TP's all-reduce is counted as (p - 1)/p of an activation, and not twice that": _with(
         lambda w, h, c: -2 * (w == "tp")
     ),

@@ -164,7 +164,7 @@ def _times_ranks(key: str, case: Divided) -> list[Tensor]:
 
 
 def _no_word_counts(key: str, case: Divided) -> list[Tensor]:
-    """The loss and the gradients where every token without a word has a word, and the sum is divided as it should be."""
+    """The loss and the gradients where a token without a word has word 0, and the sum is divided by the right number."""
     counted = sum(int((t != NONE).sum()) for t in case.targets)
     all_words = case._replace(targets=[t.clamp(min=0) for t in case.targets])
     return [rank[key] for rank in on_one_device(all_words, lambda words, _: torch.ones_like(words) / counted)]
@@ -177,7 +177,8 @@ def mistakes_of(key: str, groups: int, all_have_words: bool) -> dict[str, Callab
         groups: how many groups compute the same case at the same time, each for itself.
         all_have_words: every rank has a word that is predicted, so some mistakes cannot be told from others.
     """
-    factors = FACTORS | ({} if all_have_words else WITHOUT_A_WORD) | {ALL_RANKS: lambda words, tokens: torch.ones_like(words) / (groups * words.sum())}
+    factors = FACTORS | ({} if all_have_words else WITHOUT_A_WORD)
+    factors[ALL_RANKS] = lambda words, tokens: torch.ones_like(words) / (groups * words.sum())
     programs = {sentence: partial(_picked, key, factor) for sentence, factor in factors.items()}
     if key != "x":
         programs[OWN_LOSS if key == "loss" else OWN_WEIGHT] = partial(_picked, f"own {key}", None)

@@ -164,7 +164,7 @@ def _times_ranks(key: str, case: Divided) -> list[Tensor]:
 
 
 def _no_word_counts(key: str, case: Divided) -> list[Tensor]:
-    """The loss and the gradients where a token without a word has word 0, and the sum is divided by the right number."""
+    """The loss and the gradients where a token without a word has word 0, and the divisor is right."""
     counted = sum(int((t != NONE).sum()) for t in case.targets)
     all_words = case._replace(targets=[t.clamp(min=0) for t in case.targets])
     return [rank[key] for rank in on_one_device(all_words, lambda words, _: torch.ones_like(words) / counted)]

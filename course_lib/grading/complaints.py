@@ -10,7 +10,7 @@ import traceback
 # Facts that explain a message, each true whenever its pattern matches.
 _MEANS = (
     (r"^name '(\w+)' is not defined", "`{}` is defined neither in the answer nor in the course's cells above it."),
-    (r"killed by signal 6", "A rank is ended so when a message is longer than the tensor that is to take it, in bytes."),
+    (r"killed by signal 6", "A rank ends so when a message is longer than the tensor that is to take it, in bytes."),
     (r"a leaf Variable that requires grad is being used in an in", "Autograd records here; torch.no_grad() stops it."),
 )  # fmt: skip
 

@@ -94,7 +94,6 @@ class Faults:
         self.choose = random.Random(seed)
         self.running = set(fleet.agents)
         self.paused: set[int] = set()
-        self.leaving: set[int] = set()  # their rank was killed, and they have no restart left
         self.restarts = dict.fromkeys(fleet.agents, fleet.restarts)
 
     def happen(self, changes: int) -> None:
@@ -142,8 +141,7 @@ class Faults:
             # A rank that has just been started is connected soon.
             fleet.kill(fleet.wait_until(lambda journal: fleet.ranks_of(i), self.patience)[0])
             if not self.restarts[i]:
-                self.running -= {i}
-                self.leaving |= {i}
+                self.running -= {i}  # it leaves
             self.restarts[i] = max(0, self.restarts[i] - 1)
         elif kind == "pause":
             fleet.pause_agent(i)
@@ -154,8 +152,8 @@ class Faults:
             self.running |= {i}
             self.paused -= {i}
         else:
-            fleet.wait_until(lambda journal: not any(map(fleet.lives, self.leaving)), self.patience)
-            self.leaving.clear()
+            # An agent that was killed, or whose rank was, ends a moment later.
+            fleet.wait_until(lambda journal: not fleet.lives(i), self.patience)
             i = fleet.add_agent()
             self.running |= {i}
             self.restarts[i] = fleet.restarts

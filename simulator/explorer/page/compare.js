@@ -151,7 +151,7 @@ function overviewTable(rows, best, cap, onChoose) {
   const cells = (summary, same) => {
     if (!summary) return ["cannot be drawn", "", "", "", ""];
     const more = shown ? percent((summary.makespan - shown) / shown) : "";
-    return [short(summary.makespan), same ? "drawn below" : more.replace(/^(?!-)/, "+").replace("-", "−"), percent(summary.bubble), percent(summary.internal),
+    return [short(summary.makespan), same ? "drawn below" : more === percent(0) ? "as long" : more.replace(/^(?!-)/, "+").replace("-", "−"), percent(summary.bubble), percent(summary.internal),
       human(summary.heaviest.peak) + (summary.heaviest.peak > cap * MORE ? ", too much" : "")];
   };
   const head = ["schedule", "makespan", "longer than the one drawn", "bubble", "idle without fill and drain", "most bytes on a rank"];

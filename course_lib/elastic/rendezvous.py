@@ -197,6 +197,7 @@ class Rendezvous:
 
     def _may_seal(self, round: Round) -> bool:
         if len(round.members) < self.limits.min_agents:
+            self._quorum_since = None  # the last call begins again with the next quorum
             return False
         if self._quorum_since is None or self._quorum_since[0] != round.number:
             self._quorum_since = round.number, self.clock()

@@ -1,6 +1,7 @@
 """The rounds, in simulated time: no process, no sleep. A hundred runs of random kills, joins and pauses end well."""
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -105,6 +106,17 @@ class Machines:
         return all(a.is_member() and a.round.members == members for a in agents) and (
             len({a.round.number for a in agents}) == 1
         )
+
+
+def test_a_lost_quorum_ends_the_last_call():
+    """The next quorum waits for the whole time again, so that those who come late are still in the round."""
+    machines = Machines(limits=replace(LIMITS, last_call=5.0))
+    machines.start(0, 1)
+    machines.until(lambda: len(machines.agents[HOSTS[0]].round.members) == 2, 1)
+    machines.kill(1)
+    machines.until(lambda: len(machines.agents[HOSTS[0]].round.members) == 1, 3)
+    machines.start(2)
+    assert machines.until(lambda: machines.together(0, 2), 10) >= 5.0
 
 
 def test_changes_that_do_not_apply_change_nothing():

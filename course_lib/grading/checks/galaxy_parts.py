@@ -165,7 +165,8 @@ def _check(report: Report, case: Crossing, found: list[dict[str, Any]]) -> None:
         to_neighbour = min(lengths[rank - 1], lengths[(rank + 1) % p])  # whichever way the ring turns
         in_rings.append(token * (whole - to_neighbour + whole - own) if p > 1 else 0)
         direct.append(token * ((p - 1) * own + whole - own) if p > 1 else 0)
-        whole_tensors.append(token * (whole - to_neighbour + (p - 1) * whole) if p > 1 else 0)
+        to_the_right = whole - lengths[(rank + 1) % p]
+        whole_tensors.append(token * (to_the_right + (p - 1) * whole) if p > 1 else 0)
         padded.append(token * 2 * (p - 1) * max(lengths) if p > 1 else 0)
     more = [one["sent"] - in_rings[rank % p] for rank, one in enumerate(found)]
     likely = {

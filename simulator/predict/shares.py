@@ -67,7 +67,8 @@ def measured_seconds(
         slowness: of every rank: 3 means that all takes three times as long.
         handling: block -> (seconds in forward, in backward) in which a rank of slowness 1 prepares the block's
             messages and takes them apart (copies, sums, calls). They do not depend on the share, so a rank with a
-            share of 0 has them, too.
+            share of 0 has them, too. The ranks exchange messages together and wait for the slowest of them between
+            two messages, whatever they computed before: so every rank spends what the slowest rank needs.
     """
     handling = dict(handling or {})
     for block, both in handling.items():
@@ -93,8 +94,8 @@ def measured_seconds(
         shares, (forward, backward) = tables[block]
         ahead, back = handling.get(block, (0.0, 0.0))
         return (
-            slowness[rank] * (_between(shares, forward, share) + ahead),
-            slowness[rank] * (_between(shares, backward, share) + back),
+            slowness[rank] * _between(shares, forward, share) + max(slowness) * ahead,
+            slowness[rank] * _between(shares, backward, share) + max(slowness) * back,
         )
 
     return seconds

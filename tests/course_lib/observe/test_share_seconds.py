@@ -76,4 +76,4 @@ def test_messages_of_every_way_are_handled_by_each_rank():
                 points = {kind: {1: (1.0, 1.0)} for kind in seconds}
                 timed = measured_seconds(points, [1, 3], seconds)
                 for kind, both in seconds.items():
-                    assert timed(kind, 1, 0) == tuple(3 * each for each in both)
+                    assert timed(kind, 0, 0) == timed(kind, 1, 0) == tuple(3 * each for each in both)

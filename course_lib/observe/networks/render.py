@@ -17,6 +17,7 @@ from itertools import count
 PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#bbcc33", "#aaaa00")
 PLAIN = "#f2f2f2"
 FONT = "Helvetica,Arial,sans-serif"
+LIFT = 1.5  # of a name above the next line
 WIDEST = 480  # points: the 640 px that a notebook leaves a picture when its window is 1,100 px wide
 LETTERS = 12  # points; the picture may shrink to two thirds before they are smaller than 11 px
 
@@ -152,12 +153,20 @@ def render_dot(source: str) -> str | None:
     return re.sub(r"<title>.*?</title>\n?", "", svg, flags=re.DOTALL)
 
 
+def _name_in_bold(node: re.Match) -> str:
+    """The first line of a node; above other lines it stands a little higher, so that an underscore touches none."""
+    first, *others = node[0].split("<text ")[1:]
+    lifted = re.sub(r' y="([-\d.]+)"', lambda y: f' y="{float(y[1]) - LIFT:.1f}"', first, count=1)
+    bold = "<text " + 'font-weight="bold" ' + (lifted if others else first)
+    return node[0].split("<text ")[0] + "<text ".join([bold, *others])
+
+
 def _embolden(svg: str) -> str:
     """Names in bold, stripes without lines; the titles of frames above the arrows that cross them, with a white rim."""
     svg = svg.replace(
         ' stroke="#333333" stroke-width="0.5"', ' stroke="none"'
     )  # lines between stripes, through the text
-    svg = re.sub(r'(class="node">(?:(?!</g>).)*?<text )', r'\1font-weight="bold" ', svg, flags=re.DOTALL)
+    svg = re.sub(r'class="node">.*?</g>', _name_in_bold, svg, flags=re.DOTALL)
     titles = re.findall(r'class="cluster">.*?(<text .*?</text>\n)', svg, flags=re.DOTALL)
     svg = re.sub(r'(class="cluster">.*?)<text .*?</text>\n', r"\1", svg, flags=re.DOTALL)
     rim = '<text paint-order="stroke" stroke="white" stroke-width="5" stroke-linejoin="round"'

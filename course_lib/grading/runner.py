@@ -37,6 +37,13 @@ class KernelDied(RuntimeError):  # noqa: N818 - what happened
 class WatchedKernel(RunningKernel):
     """nbval waits for a dead kernel until the cell's time is over; this one notices."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        """A port that was free when it was chosen may be taken when the kernel opens it: then another is started."""
+        try:
+            super().__init__(*args, **settings)
+        except RuntimeError:
+            super().__init__(*args, **settings)
+
     def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
         deadline = time.monotonic() + (timeout or 600)
         while True:

@@ -14,7 +14,8 @@ from typing import Any
 
 from course_lib.elastic.journal import JournalWriter
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, RUN_ID, SEALED, Rendezvous, Round
+from course_lib.elastic.rendezvous import RUN_ID, Rendezvous
+from course_lib.elastic.rounds import ENDED, SEALED, Round
 from course_lib.elastic.stores import Stores, open_store
 from course_lib.elastic.worker import Outcome, Place, run_round
 from course_lib.runtime.errors import read_result
@@ -91,10 +92,8 @@ class Agent:
         self.round: Round | None = None  # the one that the workers were given
         self.restarts = job.restarts
         self.in_vain: list[Round] = []  # the last rounds, if none of them did a step
-        self.waited, self.looked = (
-            0.0,
-            time.monotonic(),
-        )  # seconds without a sealed round; the time of the last turn
+        self.waited = 0.0  # seconds without a sealed round
+        self.looked = time.monotonic()  # the time of the last turn
 
     def run(self) -> Ended:
         store = open_store(self.job.me)  # noqa: F841  others use it as long as this object lives
@@ -105,17 +104,11 @@ class Agent:
                 sources = [source for w in self.workers for source in w.process.sources() if w.busy]
                 wait(sources, timeout=self.job.limits.beat if self.rendezvous.is_member() else LOOK)
             self.writer.write("ended", sentence=ended.sentence)
-            self._part()
+            self.rendezvous.part()  # where the record is ends with this process
             return ended
         finally:
             for worker in self.workers:
                 worker.world.stop()
-
-    def _part(self) -> None:
-        """The host of the record stays until the others have read how the run ended; it ends with this process."""
-        until = time.monotonic() + self.job.limits.patience
-        while not self.rendezvous.may_part() and time.monotonic() < until:
-            time.sleep(LOOK)
 
     def _turn(self) -> Ended | None:
         """Look once at the round and at the workers, and act."""

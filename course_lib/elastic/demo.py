@@ -100,12 +100,13 @@ class StagedReplicas(Replicas):
         super().__init__(*args)
         self.together, self.fatal = together, fatal
 
-    def begin_step(self) -> None:
-        super().begin_step()
-        while self.ranks < self.together.get(self.state.step + 1, 1):
+    def begin_step(self) -> int:
+        step = super().begin_step()
+        while self.ranks < self.together.get(step + 1, 1):
             super().all_reduce([])  # of nothing: only to learn whether another one waits
             time.sleep(0.02)
-            super().begin_step()
+            step = super().begin_step()
+        return step
 
     def all_reduce(self, tensors: Iterable[torch.Tensor]) -> bool:
         if self.state.step + 1 == self.fatal:
@@ -133,8 +134,7 @@ def train_replica(
     images, labels = load_digits()
     state, writer = new_state(len(labels)), JournalWriter(folder, me)
     replicas = join(me, hosts, limits, state)
-    while state.step < steps:
-        replicas.begin_step()
+    while replicas.begin_step() < steps:
         own = state.sampler.batch(replicas.rank, replicas.ranks)
         step, size = state.step + 1, len(state.sampler.global_batch())
         writer.write("batch", step=step, round=replicas.round, samples=own.tolist())

@@ -1,9 +1,9 @@
-"""How agents agree on who trains: rounds, which are opened, sealed, and opened again when somebody comes or goes.
+"""How agents agree on who trains: each takes part in rounds, whose record is in a store that all agents reach.
 
-A round is one small record in a store that all agents reach. An agent changes the record by compare-and-set: it reads
-the record, computes the next one, and writes it only if nobody has changed it in between. So each change is a function
-``Round -> Round``, and there is no leader. The organisation is that of torchelastic's dynamic rendezvous
-(https://docs.pytorch.org/docs/stable/elastic/rendezvous.html). One thing is added: the loss of the store is survived.
+An agent changes the record (``rounds.py``) by compare-and-set: it reads the record, computes the next one, and writes
+it only if nobody has changed it in between. So there is no leader. The organisation is that of torchelastic's dynamic
+rendezvous (https://docs.pytorch.org/docs/stable/elastic/rendezvous.html). One thing is added: the loss of the store
+is survived.
 
 **Where the record is.** All agents are given the same list of hosts. Each agent opens a store at its own host, and all
 use one of them. The first round is formed at the first host of the list, which must therefore be up at the start. When
@@ -23,76 +23,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, replace
 
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.rounds import ENDED, OPEN, PHASES, SEALED, Round, end, join, leave, read, reopen, seal
 from course_lib.elastic.stores import Store
 
-OPEN, SEALED, ENDED = PHASES = ("open", "sealed", "ended")
 RUN_ID = "none"  # of a run that was given no id, as in torchrun
 LOOK_AGAIN = 0.75  # seconds after which an agent that waits asks all hosts again
-
-
-@dataclass(frozen=True)
-class Round:
-    """Who trains together. ``members`` are hosts; sealed, they are in the order of their ranks."""
-
-    number: int = 1
-    phase: str = OPEN
-    members: tuple[str, ...] = ()
-    expected: tuple[str, ...] = ()  # members of the round before, and those who waited: no last call for them
-    waiting: tuple[str, ...] = ()  # late comers: they came when the round was sealed
-    sentence: str = ""  # why the run ended
-    host: str = ""  # where the record is
-
-
-# ---- the changes of a round; one that does not apply returns the round as it is ----
-
-
-def join(round: Round, me: str) -> Round:
-    if round.phase == OPEN and me not in round.members:
-        return replace(round, members=(*round.members, me))
-    if round.phase == SEALED and me not in (*round.members, *round.waiting):
-        return replace(round, waiting=(*round.waiting, me))
-    return round
-
-
-def seal(round: Round, hosts: Sequence[str]) -> Round:
-    """Nobody joins any more; ranks follow the order of the hosts."""
-    if round.phase != OPEN:
-        return round
-    return replace(round, phase=SEALED, members=tuple(sorted(round.members, key=hosts.index)), expected=())
-
-
-def reopen(round: Round, number: int) -> Round:
-    """From the sealed round ``number`` to the open round after it; if others have done so already, nothing."""
-    if round.phase != SEALED or round.number != number:
-        return round
-    return Round(number + 1, expected=(*round.members, *round.waiting))
-
-
-def leave(round: Round, who: str) -> Round:
-    """``who`` has left, or is dead. A sealed round cannot go on without a member."""
-    if round.phase == SEALED and who in round.members:
-        round = reopen(round, round.number)
-    others = {k: tuple(m for m in getattr(round, k) if m != who) for k in ("members", "expected", "waiting")}
-    return round if round.phase == ENDED else replace(round, **others)
-
-
-def end(round: Round, sentence: str) -> Round:
-    return round if round.phase == ENDED else replace(round, phase=ENDED, sentence=sentence)
-
-
-@lru_cache(maxsize=64)
-def read(text: str) -> Round:
-    if not text:
-        return Round()
-    fields = json.loads(text)
-    return Round(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-
-
-# ---- one agent's part ----
 
 
 class Rendezvous:
@@ -129,7 +67,7 @@ class Rendezvous:
         self._beats: dict[str, tuple[int, float]] = {}  # host -> its heartbeats, and when they last changed
         self._last_beat = self._last_look = -1e9
         self._quorum_since: tuple[int, float] | None = None  # number of the round, time
-        self._parting = False
+        self._said: set[str] = set()  # what this agent has counted itself for
         self._silent: dict[str, float] = {}  # host -> when it did not answer
 
     def poll(self) -> Round:
@@ -166,17 +104,37 @@ class Rendezvous:
         """The run is over, for all."""
         self._try(lambda round: end(round, sentence))
 
+    def part(self) -> None:
+        """Wait until this agent can go after the end of a run, but no longer than a store may take to answer."""
+        until = time.monotonic() + self.limits.patience
+        while not self.may_part() and time.monotonic() < until:
+            time.sleep(0.02)
+
     def may_part(self) -> bool:
         """Whether this agent can go after the end of a run. Who has the record stays until all others have read it."""
         round = self.round
         try:
             if self.store is None or round.phase != ENDED:
                 return True
-            parted = self.store.add("parted", 0 if self._parting else 1)
-            self._parting = True
-            return round.host != self.me or parted >= len({*round.members, *round.waiting, self.me})
+            return (
+                self._count("parted") >= len({*round.members, *round.waiting, self.me})
+                or round.host != self.me
+            )
         except ConnectionError:
             return True
+
+    def all_done(self) -> bool:
+        """Whether all members of the sealed round have called this: each of them has done what it came for."""
+        try:
+            return self.is_member() and self._count(f"done/{self.round.number}") >= len(self.round.members)
+        except ConnectionError:
+            return False
+
+    def _count(self, what: str) -> int:
+        """How many agents have said this, each counted once; this one says it now."""
+        count = self.store.add(what, 0 if what in self._said else 1)
+        self._said.add(what)
+        return count
 
     # ---- what this agent does next ----
 

@@ -14,9 +14,11 @@ A step must be shorter than ``limits.beat_timeout``, because a heartbeat is sent
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +26,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, RUN_ID, Rendezvous
+from course_lib.elastic.rendezvous import RUN_ID, Rendezvous
+from course_lib.elastic.rounds import ENDED
 from course_lib.elastic.state import TrainingState, pack, unpack
 from course_lib.elastic.stores import Stores, open_store, split
 
@@ -35,12 +38,12 @@ class Replicas:
     """One replica group's part; it is made on each rank of the group.
 
     >>> replicas = Replicas(me, hosts, limits, state)                         # doctest: +SKIP
-    >>> while state.step < steps:                                              # doctest: +SKIP
-    ...     replicas.begin_step()                   # who is there? may load a newer state
+    >>> while replicas.begin_step() < steps:        # who is there? may load a newer state   # doctest: +SKIP
     ...     backward(state.sampler.batch(replicas.rank, replicas.ranks))
     ...     if replicas.all_reduce(gradients):      # False: a replica was lost; repeat the step
     ...         state.optimizer.step()
     ...         state.commit(replicas.round)
+    >>> replicas.close()                                                       # doctest: +SKIP
 
     Args:
         me, hosts, limits: of the rendezvous; a host for each replica group.
@@ -74,29 +77,19 @@ class Replicas:
             self._store = open_store(me)
             self._rendezvous = Rendezvous(me, hosts, Stores(limits.patience), limits, run_id=run_id)
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> int:
         """Wait until this replica group is in a round whose members are all connected and have the same state.
+
+        Returns:
+            How many steps are done in this state. A replica that heals may find that none is left.
 
         Raises:
             RuntimeError: no round was formed within ``limits.give_up`` seconds, or the run was ended.
         """
-        until = time.monotonic() + self.limits.give_up
-        while True:
-            number, members, host = self._agree()
-            if number and number == self.round and self.group is not None:
-                return
-            self._disconnect()
-            if number:
-                try:
-                    self._connect(number, members, host)
-                    self._heal()
-                    self.round = number
-                    return
-                except RuntimeError:  # another one was lost in the meantime
-                    self._lost(number)
-            if time.monotonic() > until:
-                raise RuntimeError(f"no round of replicas was formed in {self.limits.give_up:g} s")
-            time.sleep(LOOK)
+        if ended := self._be_in_a_round():
+            self._part()
+            raise RuntimeError(f"the run was ended: {ended}")
+        return self.state.step
 
     def all_reduce(self, tensors: Iterable[Tensor]) -> bool:
         """Sum over the replica groups, in place. False: one was lost, and the tensors hold nothing of use."""
@@ -118,28 +111,61 @@ class Replicas:
         return worked
 
     def close(self) -> None:
-        """The run is done, for all replicas."""
+        """Go when all replica groups of the round have called this: one whose last sum broke is healed before."""
+        with contextlib.suppress(
+            RuntimeError
+        ):  # nobody else is left to wait for, and this one has done its steps
+            while not self._be_in_a_round() and not self._all_are_done():
+                time.sleep(LOOK)
+        self._disconnect()
         if self.inner_rank == 0:
             self._rendezvous.end("done")
-        self._disconnect()
+        self._part()
 
     # ---- rounds ----
 
-    def _agree(self) -> tuple[int, tuple[str, ...], str]:
-        """The round that this group is in, its members and the store's host; 0: none yet."""
-        found: list = [None]
+    def _be_in_a_round(self) -> str:
+        """Connect with the members of the round, and heal. Returns why the run was ended; "": it was not."""
+        until = time.monotonic() + self.limits.give_up
+        while True:
+            number, members, host, ended = self._agree()
+            if ended or (number and number == self.round and self.group is not None):
+                return ended
+            self._disconnect()
+            if number:
+                try:
+                    self._connect(number, members, host)
+                    self._heal()
+                    self.round = number
+                    return ""
+                except RuntimeError:  # another one was lost in the meantime
+                    self._lost(number)
+            if time.monotonic() > until:
+                raise RuntimeError(f"no round of replicas was formed in {self.limits.give_up:g} s")
+            time.sleep(LOOK)
+
+    def _agree(self) -> tuple[int, tuple[str, ...], str, str]:
+        """The round that this group is in (0: none yet), its members, the store's host, and why the run was ended."""
+        found = None
         if self.inner_rank == 0:
             if self._someone_waits:
                 self._rendezvous.reform(self.round)
             round = self._rendezvous.poll()
-            if round.phase == ENDED:
-                raise RuntimeError(f"the run was ended: {round.sentence}")
+            ended = round.sentence if round.phase == ENDED else ""
             member = self._rendezvous.is_member()
-            found = [(round.number, round.members, round.host) if member else (0, (), "")]
+            found = (round.number, round.members, round.host, ended) if member else (0, (), "", ended)
         self._someone_waits = False
+        return self._as_first_rank(found)
+
+    def _all_are_done(self) -> bool:
+        return self._as_first_rank(self._rendezvous.all_done() if self.inner_rank == 0 else None)
+
+    def _as_first_rank(self, found: Any) -> Any:
+        """On all ranks of the group, what its first rank has found."""
+        values = [found]
         if self.inner is not None:
-            dist.broadcast_object_list(found, group=self.inner, group_src=0)
-        return found[0]
+            dist.broadcast_object_list(values, group=self.inner, group_src=0)
+        return values[0]
 
     def _waits(self) -> bool:
         if self.inner_rank:
@@ -150,6 +176,10 @@ class Replicas:
     def _lost(self, number: int) -> None:
         if self.inner_rank == 0:
             self._rendezvous.reform(number)
+
+    def _part(self) -> None:
+        if self.inner_rank == 0:
+            self._rendezvous.part()  # where the record is ends with this process
 
     # ---- the connection to the ranks of other groups that have the same place ----
 

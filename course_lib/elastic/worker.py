@@ -16,7 +16,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from course_lib.elastic import rendezvous
+from course_lib.elastic import rounds
 from course_lib.elastic.checkpoints import Checkpoints, PeerMemory
 from course_lib.elastic.journal import Journal, JournalWriter, timed
 from course_lib.elastic.state import TrainingState, share_newest
@@ -143,7 +143,7 @@ class Session:
         self.journal.write("step", step=step, round=self.round, rank=self.rank, loss=loss)
         leave = torch.zeros(1)
         if self.rank == 0:  # one rank looks, so that all leave at the same step
-            round = rendezvous.read(self._store.compare_set("round", "", "").decode())
+            round = rounds.read(self._store.compare_set("round", "", "").decode())
             waits = round.waiting and len(round.members) < self._place.max_agents
             leave += bool(waits or round.number != self.round)
         dist.broadcast(leave, src=0)

@@ -7,7 +7,8 @@ import pytest
 
 from course_lib.elastic.agent import DONE, Agent, Ended, Job
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, Rendezvous
+from course_lib.elastic.rendezvous import Rendezvous
+from course_lib.elastic.rounds import ENDED
 from course_lib.elastic.stores import DictStore
 from course_lib.elastic.worker import Outcome
 

@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 
-from course_lib.elastic import rendezvous
+from course_lib.elastic import rounds
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.rendezvous import ENDED, OPEN, SEALED, Rendezvous, Round
+from course_lib.elastic.rendezvous import Rendezvous
+from course_lib.elastic.rounds import ENDED, OPEN, SEALED, Round
 from course_lib.elastic.stores import DictStore
 
 LIMITS = Limits(min_agents=2, max_agents=4, last_call=1.0, beat=0.2, beat_timeout=1.5)
@@ -122,20 +123,20 @@ def test_a_lost_quorum_ends_the_last_call():
 
 def test_changes_that_do_not_apply_change_nothing():
     open_ = Round(3, members=("a",))
-    assert rendezvous.reopen(open_, 3) == open_
-    sealed = rendezvous.seal(open_, ["a"])
+    assert rounds.reopen(open_, 3) == open_
+    sealed = rounds.seal(open_, ["a"])
     assert sealed.phase == SEALED
-    assert rendezvous.reopen(sealed, 2) == sealed
-    late = rendezvous.join(sealed, "b")
+    assert rounds.reopen(sealed, 2) == sealed
+    late = rounds.join(sealed, "b")
     assert late.members == ("a",)
     assert late.waiting == ("b",)
-    again = rendezvous.reopen(late, 3)
+    again = rounds.reopen(late, 3)
     assert (again.number, again.phase, again.members, again.expected) == (4, OPEN, (), ("a", "b"))
-    assert rendezvous.leave(sealed, "x") == sealed
-    assert rendezvous.leave(sealed, "a").number == 4
-    ended = rendezvous.end(sealed, "done")
+    assert rounds.leave(sealed, "x") == sealed
+    assert rounds.leave(sealed, "a").number == 4
+    ended = rounds.end(sealed, "done")
     assert ended.phase == ENDED
-    for change in (lambda r: rendezvous.join(r, "b"), lambda r: rendezvous.leave(r, "a")):
+    for change in (lambda r: rounds.join(r, "b"), lambda r: rounds.leave(r, "a")):
         assert change(ended) == ended
 
 
@@ -236,6 +237,19 @@ def test_the_host_of_the_record_stays_until_the_others_have_read_how_the_run_end
         assert other.may_part()
         assert other.may_part()
         assert first.may_part() == (other is others[-1])
+
+
+def test_all_are_done_when_each_member_of_the_round_has_said_so():
+    machines = Machines()
+    machines.start(0, 1, 2)
+    assert not machines.agents[HOSTS[0]].all_done(), "there is no round yet"
+    machines.until(lambda: machines.together(0, 1, 2), 3)
+    first, *others = machines.agents.values()
+    for agent in (first, first, *others):
+        assert agent.all_done() == (agent is others[-1])
+    first.reform(first.round.number)
+    machines.until(lambda: machines.together(0, 1, 2), 3)
+    assert not others[-1].all_done(), "they said it of another round"
 
 
 def test_an_agent_that_was_started_again_at_the_same_host_before_its_death_was_noticed():

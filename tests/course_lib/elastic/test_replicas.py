@@ -39,21 +39,52 @@ def is_one_device(results, steps):
 
 
 def test_a_replica_drops_out_and_heals():
+    """The one that hosts the store dies in step 11; from step 31 on the others wait for it."""
+    staged = partial(StagedReplicas, together={1: 3, 31: 3})
     with ReplicaFleet(train_replica, 3, LIMITS) as fleet:
-        pids = [fleet.start(i, STEPS, 0.02) for i in range(3)]
-        fleet.wait_until(lambda journal: len(journal.of("step", ranks=3)) > 9, PATIENT)
-        fleet.kill(0)  # the one that hosts the store
-        fleet.wait_until(lambda journal: len(journal.of("step", ranks=2)) > 3, PATIENT)
-        fleet.start(0, STEPS, 0.02)
+        pids = [fleet.start(i, STEPS, 0.0, partial(staged, fatal=0 if i else 11)) for i in range(3)]
+        fleet.wait_until(lambda journal: journal.of("step", step=30), PATIENT)
+        fleet.start(0, STEPS, 0.0, staged)
         results = fleet.wait(PATIENT)
     journal = fleet.journal
     assert {e["pid"] for e in journal.of("lost")} == set(pids[1:]), "the others went on in the same processes"
     assert [result["healed"] > 0 for result in results] == [True, False, False]
     history = results[1]["history"]
     assert journal.samples(history) == Counter({i: STEPS // 15 for i in range(1437)})
-    assert {e["ranks"] for e in journal.of("step", round=history[-1])} == {3}, "they were three again"
+    ranks = {number: {e["ranks"] for e in journal.of("step", round=number)} for number in set(history)}
+    assert [ranks[number] for number in history] == [{3}] * 10 + [{2}] * 20 + [{3}] * 30
     is_one_device(results, STEPS)
     assert not os.path.exists(fleet.folder.name)
+
+
+class LastSumBreaks(Replicas):
+    """The sum of the last step ends on the others, and here the connection breaks."""
+
+    def all_reduce(self, tensors):
+        worked = super().all_reduce(tensors)
+        if not worked or self.state.step + 1 < STEPS or self.healed:
+            return worked
+        self._disconnect()
+        self._lost(self.round)
+        return False
+
+
+def train_and_lose_the_last_sum(*args):
+    *given, breaks = args
+    return train_replica(*given, 0.0, LastSumBreaks if breaks else Replicas)
+
+
+def test_who_is_done_waits_for_a_replica_whose_last_sum_broke():
+    """It gets the last step from the other, instead of waiting alone for a round of two."""
+    limits = Limits(min_agents=2, max_agents=2, beat_timeout=20, give_up=40)
+    with ReplicaFleet(train_and_lose_the_last_sum, 2, limits) as fleet:
+        fleet.start(0, STEPS, False)
+        fleet.start(1, STEPS, True)
+        results = fleet.wait(PATIENT)
+    assert [result["healed"] > 0 for result in results] == [False, True]
+    assert [result["step"] for result in results] == [STEPS, STEPS]
+    assert len(fleet.journal.of("lost", step=STEPS)) == 1
+    is_one_device(results, STEPS)
 
 
 def test_one_of_two_replicas_dies_in_a_step_and_the_other_goes_on_with_the_same_step():

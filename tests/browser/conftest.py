@@ -7,7 +7,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from notebook_page import WAIT
+from playwright.sync_api import expect
 from server import chromium_or_skip, course_copy, jupyterlab
+
+expect.set_options(timeout=WAIT)  # playwright's own limit is 5 seconds, too few for a busy machine
 
 
 @pytest.fixture(scope="module")

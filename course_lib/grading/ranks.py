@@ -8,7 +8,8 @@ Looking at every function of torch takes a tenth of a second of processor time. 
 does it once, when it imports this module, and each rank begins with what the server has seen. After the run a rank
 looks again only where the marks (``guard.marks``), which take milliseconds, are not what they were.
 
-Starting ranks takes longer than most checks need them, so whoever grades hundreds of answers keeps them (``kept``).
+Starting ranks takes longer than most cases need them. So a check keeps its ranks to its end (``kept``), and whoever
+grades hundreds of answers keeps them for all checks.
 """
 
 from __future__ import annotations
@@ -59,12 +60,15 @@ _kept: dict[int, tuple[World, int]] | None = (
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Within it, launches of equally many ranks use the same processes, one after the other.
+    """Within it, launches of equally many ranks use the same processes, one after the other; in another, nothing more.
 
     Where a rank raises, hangs or changes what is watched, all its peers are ended with it, and the next launch has new
     ones. Python's and torch's settings are set back after each launch, and process groups are closed.
     """
     global _kept
+    if _kept is not None:
+        yield
+        return
     _kept = {}
     try:
         yield

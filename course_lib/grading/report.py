@@ -41,7 +41,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any
 
 from course_lib.grading.compare import difference, in_number, inequality, rank_differences, same, settle
@@ -205,7 +205,8 @@ class Report:
             return self.ok(f"{what} {TARGET}at most {limit:,})")
         seen = Comparison(got, limit, mistakes, given, lambda a, b: a == b)
         fact = f"{self._case}{what}: {got:,} {TARGET}at most {limit:,})"
-        self.failures.append(Failure(fact, (), task, seen, target=True, hint=_likely(likely)))
+        hint = f"likely: {likely}" if likely else None
+        self.failures.append(Failure(fact, (), task, seen, target=True, hint=hint))
         return None
 
     def _compare(
@@ -226,7 +227,7 @@ class Report:
         return self._fail(Failure(text, details, task, seen, tasks=tasks or {}), likely)
 
     def _fail(self, failure: Failure, likely: str | None) -> None:
-        failure.hint = _likely(likely)
+        failure.hint = f"likely: {likely}" if likely else None
         self.failures.append(failure)
         raise _CaseEnds
 
@@ -277,24 +278,23 @@ def check(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*answers: Any) -> None:
         report, printed = Report(exercise), Printed()
-        try:
-            with redirect_stdout(printed):
-                function(report, *answers)
-        except BaseException as error:
-            if type(error) is KeyboardInterrupt:
-                raise
-            report._raised(error)
+        ranks = sys.modules.get("course_lib.grading.ranks")  # loaded by the checks that need it
+        with ranks.kept() if ranks else nullcontext():  # from case to case, and while mistakes are compared
+            try:
+                with redirect_stdout(printed):
+                    function(report, *answers)
+            except BaseException as error:
+                if type(error) is KeyboardInterrupt:
+                    raise
+                report._raised(error)
+            failed = None if report.unwritten else report._end()
         if report.unwritten:
             print(f"  ○ {NOT_WRITTEN}: {report.unwritten}")  # no exception: nothing is wrong
             return
-        if (failed := report._end()) is not None:
+        if failed is not None:
             printed.show()
             raise failed from None
         if not report.facts:
             raise RuntimeError(f"{function.__name__} stated no fact: nothing was checked")
 
     return run
-
-
-def _likely(hint: str | None) -> str | None:
-    return f"likely: {hint}" if hint else None

@@ -2,8 +2,10 @@
 
 import builtins
 import math
+import os
 import sys
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +13,7 @@ import torch.distributed as dist
 from course_lib.grading import guard
 from course_lib.grading.guard import Tampered
 from course_lib.grading.ranks import launch
+from course_lib.grading.report import check
 from course_lib.observe.ledgers.messages import record_messages
 
 
@@ -40,6 +43,27 @@ def test_results_come_in_rank_order():
 def test_what_an_answer_patches_on_a_rank_is_named(answer, name):
     with pytest.raises(Tampered, match=f"changes {name}"):
         launch(answer, 2, args=(record_messages,), backend="gloo", timeout=200)
+
+
+def pid():
+    return os.getpid()
+
+
+def test_a_check_keeps_its_ranks_to_its_end():
+    seen = []
+
+    @check
+    def check_97_1(report):
+        for case in ("first", "second"):
+            with report.case(case):
+                seen.append(launch(pid, 2))
+                report.true(len(set(seen[-1])) == 2, "two ranks", "not two ranks")
+        assert all(map(psutil.pid_exists, seen[0]))
+
+    check_97_1()
+    assert seen[0] == seen[1]
+    assert not any(map(psutil.pid_exists, seen[0]))
+    assert launch(pid, 2) != seen[0]
 
 
 def another(*_, **__):

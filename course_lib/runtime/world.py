@@ -36,7 +36,7 @@ from course_lib.runtime.progress import Progress
 from course_lib.runtime.report import death_message
 from course_lib.runtime.serialize import cells, pickle_call
 
-# The fork server imports these once; every rank is forked from it.
+# The fork server imports these once, and LAST after them; every rank is forked from it.
 PRELOAD = [
     "course_lib.runtime.cleanup",
     "torch",
@@ -44,6 +44,7 @@ PRELOAD = [
     "torch.distributed.fsdp",
     "course_lib.runtime.rank",
 ]
+LAST = "course_lib.runtime.frozen"
 RELEASE_AFTER = 0.5  # seconds in which, after an exception, all other ranks only wait
 LOOK_AGAIN = (
     0.1  # seconds: to look takes a rank processor time, by which one that works is told from one that waits
@@ -259,7 +260,7 @@ def _context() -> Any:
     from multiprocessing import forkserver  # exists on POSIX alone
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context.set_forkserver_preload([*PRELOAD, LAST])
     os.environ[leftovers.VARIABLE] = get_temp_dir()
     forkserver.ensure_running()
     del os.environ[leftovers.VARIABLE]

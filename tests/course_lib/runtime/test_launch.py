@@ -557,6 +557,12 @@ def test_the_same_script_runs_under_torchrun(tmp_path):
     assert many[0] == alone[0] * 4, many
 
 
+def test_the_garbage_collector_of_a_rank_passes_over_what_the_server_has_loaded():
+    frozen, left = launch(lambda: (gc.get_freeze_count(), len(gc.get_objects())), 1)[0]
+    assert frozen > 100_000, "torch alone has more"
+    assert left < frozen / 10
+
+
 def test_where_there_is_no_forkserver_ranks_are_spawned(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     assert launch(add_up, 2) == [1.0, 1.0]

@@ -6,6 +6,7 @@ and a test that interrupts one would wait in vain.
 With pytest-xdist, this file also says what one worker runs in one go (a unit), and which units begin first.
 """
 
+import gc
 import re
 import signal
 from collections import Counter
@@ -13,6 +14,8 @@ from collections import Counter
 import pytest
 
 import course_lib  # noqa: F401  before any test imports Triton, for which it chooses the interpreter
+
+gc.disable()  # until all tests are collected: the collector would look again and again at what torch brings along
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,6 +61,15 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False
     return LoadUnits(config, log)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # else libraries complain of objects that are left
 
 
 def pytest_collection_modifyitems(config, items):

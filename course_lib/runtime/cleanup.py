@@ -7,6 +7,7 @@ before it has sent what to start: an agent, for example, that is killed while it
 
 import atexit
 import errno
+import gc
 import os
 import shutil
 from multiprocessing import reduction
@@ -15,6 +16,7 @@ from typing import Any
 VARIABLE = "COURSE_LIB_LAUNCHER_FOLDER"  # set only while the fork server is started
 
 if folder := os.environ.pop(VARIABLE, None):
+    gc.disable()  # until all is loaded: see ``frozen``
     os.setsid()  # Jupyter kills a kernel with its whole process group: the fork server must survive that
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # ranks leave by os._exit and do not run this
 

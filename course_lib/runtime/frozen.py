@@ -8,6 +8,6 @@ servers that fork). At its own end the server frees them as usual; libraries com
 import atexit
 import gc
 
-gc.collect()
 gc.freeze()
+gc.enable()  # ``cleanup`` switched it off: while torch is imported, it would take a quarter of the time
 atexit.register(gc.unfreeze)

@@ -558,7 +558,10 @@ def test_the_same_script_runs_under_torchrun(tmp_path):
 
 
 def test_the_garbage_collector_of_a_rank_passes_over_what_the_server_has_loaded():
-    frozen, left = launch(lambda: (gc.get_freeze_count(), len(gc.get_objects())), 1)[0]
+    frozen, left, enabled = launch(lambda: (gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()), 1)[
+        0
+    ]
+    assert enabled
     assert frozen > 100_000, "torch alone has more"
     assert left < frozen / 10
 

@@ -92,7 +92,7 @@ class StagedReplicas(Replicas):
     """Replicas that do what the chapter wants to show, at steps that it knows.
 
     Args:
-        together: step -> how many replicas wait for each other before it.
+        together: step -> how many replicas there must be before it; those that are there wait until it is so.
         fatal: in this step the process kills itself with SIGKILL in the middle of the sum; 0: in none.
     """
 
@@ -102,8 +102,8 @@ class StagedReplicas(Replicas):
 
     def begin_step(self) -> int:
         step = super().begin_step()
-        while self.ranks < self.together.get(step + 1, 1):
-            super().all_reduce([])  # of nothing: only to learn whether another one waits
+        while self.ranks != self.together.get(step + 1, self.ranks):
+            super().all_reduce([])  # of nothing: only to learn whether another one waits, or has gone
             time.sleep(0.02)
             step = super().begin_step()
         return step

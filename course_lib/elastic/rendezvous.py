@@ -116,10 +116,8 @@ class Rendezvous:
         try:
             if self.store is None or round.phase != ENDED:
                 return True
-            return (
-                self._count("parted") >= len({*round.members, *round.waiting, self.me})
-                or round.host != self.me
-            )
+            parted = self._count("parted")
+            return round.host != self.me or parted >= len({*round.members, *round.waiting, self.me})
         except ConnectionError:
             return True
 
@@ -141,7 +139,7 @@ class Rendezvous:
     def _next(self, round: Round) -> Round:
         if round.phase == SEALED:
             if self.me in round.members and self.joined != (round.number, round.host):
-                return reopen(round, round.number)  # an agent that died at this host is still in the round
+                return reopen(round, round.number)  # listed, but the process that joined has died
             gone = [m for m in round.members if self._is_dead(m)]
             return leave(round, gone[0]) if gone else join(round, self.me)
         if round.phase == ENDED:

@@ -112,9 +112,7 @@ class Replicas:
 
     def close(self) -> None:
         """Go when all replica groups of the round have called this: one whose last sum broke is healed before."""
-        with contextlib.suppress(
-            RuntimeError
-        ):  # nobody else is left to wait for, and this one has done its steps
+        with contextlib.suppress(RuntimeError):  # nobody else came, and this one has done its steps
             while not self._be_in_a_round() and not self._all_are_done():
                 time.sleep(LOOK)
         self._disconnect()

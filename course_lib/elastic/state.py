@@ -47,8 +47,8 @@ class TrainingState:
 def share_newest(state: TrainingState, group: dist.ProcessGroup | None = None) -> int:
     """Bring all ranks to the state of the one that has done the most steps; of several, the first. All ranks call it.
 
-    A rank that was killed in a step leaves the others at two neighbouring steps at most: those whose messages had all
-    arrived have done the step, and the others have not. A rank that has just been started is at step 0.
+    When a rank is killed in a step, the other ranks differ by one step at most: those that got all messages have done
+    the step, and the others have not. A rank that has just been started is at step 0.
 
     Returns:
         How many bytes the state has; every rank but one has received them.

@@ -11,7 +11,7 @@ from notebook_page import WAIT
 from playwright.sync_api import expect
 from server import chromium_or_skip, course_copy, jupyterlab
 
-expect.set_options(timeout=WAIT)  # playwright's own limit is 5 seconds, too few for a busy machine
+expect.set_options(timeout=WAIT)  # as long as all other waits in these files; playwright's own limit is 5 s
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from server import Lab
 
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
 TAB_IN_FRONT = ".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current"
-WAIT = 120_000  # milliseconds for what takes a second or two on an idle machine
+WAIT = 60_000  # milliseconds for what takes a second or two on an idle machine
 RUN = 300_000  # milliseconds for all cells of a notebook
 
 

@@ -4,7 +4,6 @@ import re
 from itertools import pairwise
 
 import pytest
-from notebook_page import WAIT
 from playwright.sync_api import expect
 
 from simulator.explorer import explore, explore_memory
@@ -18,7 +17,7 @@ HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
 
 def opened(browser, path):
     page = browser.new_page(viewport={"width": 1100, "height": 1000})
-    page.set_default_timeout(WAIT)
+    page.set_default_timeout(60_000)
     page.goto(path.as_uri())
     page.locator(".explorer[data-shown]").wait_for()
     return page
@@ -39,7 +38,7 @@ def memory(browser, tmp_path_factory):
     path = tmp_path_factory.mktemp("memory") / "memory.html"
     explore_memory("gpt3-175b", "h100", dp=64, zero=3).save(path)
     page = browser.new_page(viewport={"width": 1100, "height": 1000})
-    page.set_default_timeout(WAIT)
+    page.set_default_timeout(60_000)
     page.expose_function("askPython", lambda asked: calculate(MemoryQuestion.of(asked)))
     page.add_init_script("Object.defineProperty(window, 'frameElement', { value: { askPython } })")
     page.goto(path.as_uri())

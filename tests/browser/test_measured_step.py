@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from drawn import wait_until_drawn, wrong_boxes
-from notebook_page import WAIT
 
 from simulator.explorer import Explorer, explore
 from simulator.pipeline.engine import simulate
@@ -20,7 +19,7 @@ def test_a_measured_step_lies_below_its_prediction(browser, tmp_path):
     shown = explore("1f1b", ranks=4, microbatches=8, measured=real)
     shown.save(path := tmp_path / "measured.html")
     page = browser.new_page(viewport={"width": 1100, "height": 1000})
-    page.set_default_timeout(WAIT)
+    page.set_default_timeout(60_000)
     failed = []
     page.on("pageerror", lambda error: failed.append(str(error)))
     page.goto(path.as_uri())

@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from notebook_page import WAIT
 from playwright.sync_api import expect
 from torch import nn
 
@@ -32,7 +31,7 @@ def open_tree(browser, tmp_path):
         shown.save(tmp_path / "network.html")
         page = browser.new_page(viewport={"width": 760, "height": 700}, color_scheme="dark")
         pages.append(page)
-        page.set_default_timeout(WAIT)
+        page.set_default_timeout(60_000)
         page.wrong = []
         page.on("pageerror", lambda error: page.wrong.append(str(error)))
         page.on("request", lambda request: page.wrong.append(request.url))
@@ -58,15 +57,15 @@ def test_every_figure_of_the_page_is_the_trees(open_tree, case):
     tree, page = open_tree(make(), x, placement=placement)
     page.get_by_role("button", name="Open all").click()
     modules, rows = list(rows_of(tree)), page.locator(".row:visible")
-    expect(rows).to_have_count(len(modules))
+    assert rows.count() == len(modules)
     labels = rows.evaluate_all("rows => rows.map((row) => row.ariaLabel)")
     for module, label in zip(modules, labels, strict=True):
         assert label.startswith(f"{module.name or 'The model'} ({module.kind}). ")
         found = NUMBERS.search(label)
         assert tuple(int(text.replace(",", "")) for text in found.groups()) == module.cost, label
     rows.nth(5).hover()
-    expect(page.locator(".said")).to_have_text(labels[5])
-    expect(page.locator(".explorer")).to_have_attribute("data-theme", "dark")
+    assert page.locator(".said").inner_text() == labels[5]
+    assert page.locator(".explorer").get_attribute("data-theme") == "dark"
 
 
 def test_keys_move_and_fold(open_tree):
@@ -89,13 +88,15 @@ def test_keys_move_and_fold(open_tree):
     ]:
         for key in keys.split():
             page.keyboard.press(key)
-        expect(said, keys).to_have_text(re.compile(rf"^{re.escape(name)} \("))
-        if expanded:  # the browser says a moment later that a row has been folded
+        page.wait_for_function(
+            "said => document.querySelector('.said').textContent.startsWith(said)", arg=f"{name} ("
+        )
+        if expanded:  # the browser says a moment later that a row was folded
             expect(focused, keys).to_have_attribute("aria-expanded", expanded)
         else:
-            expect(focused, keys).not_to_have_attribute("aria-expanded", re.compile(""))
-        expect(said, keys).to_have_text(focused.get_attribute("aria-label"))
-    expect(page.locator(".row:visible")).to_have_count(11)
+            assert focused.get_attribute("aria-expanded") is None, (keys, name)
+        assert said.inner_text() == focused.get_attribute("aria-label")
+    assert page.locator(".row:visible").count() == 11
 
 
 def test_a_thousand_modules_stay_usable(open_tree):
@@ -103,21 +104,21 @@ def test_a_thousand_modules_stay_usable(open_tree):
     tree, page = open_tree(nn.Sequential(blocks, nn.Linear(4, 2)), torch.zeros(1, 4))
     assert len(list(rows_of(tree))) == 1002
     shown, focused = page.locator(".row:visible"), page.locator(".row:focus")
-    expect(shown).to_have_count(3)
+    assert shown.count() == 3
     page.locator(".row").nth(1).focus()
     page.keyboard.press("ArrowRight")
-    expect(shown).to_have_count(336)
+    assert shown.count() == 336
     page.get_by_role("button", name="Open all").click()
-    expect(shown).to_have_count(1002)
+    assert shown.count() == 1002
     page.locator(".row").nth(1).focus()
     for key in ("End", "ArrowUp", "ArrowLeft"):
         page.keyboard.press(key)
-    expect(focused).to_have_attribute("aria-label", re.compile(r"^0\.332 \(Sequential\)\."))
+    assert focused.get_attribute("aria-label").startswith("0.332 (Sequential).")
     assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), (
         "the tree scrolls, not the page"
     )
     page.get_by_role("button", name="Fold all").click()
-    expect(shown).to_have_count(3)
+    assert shown.count() == 3
 
 
 def test_without_a_script_the_tree_folds_too(browser):
@@ -126,8 +127,8 @@ def test_without_a_script_the_tree_folds_too(browser):
     page = context.new_page()
     page.set_content(still)
     shown = page.locator(".row:visible")
-    expect(shown).to_have_count(11)
+    assert shown.count() == 11
     page.locator("summary", has_text="layer1").click()
-    expect(shown).to_have_count(13)
+    assert shown.count() == 13
     assert NUMBERS.search(shown.nth(6).get_attribute("title"))
     context.close()

@@ -79,4 +79,4 @@ def test_stop_and_restart_leave_no_rank(page, cells):
         "() => { jupyterapp.commands.execute('kernelmenu:restart'); }"
     )  # it ends after the question
     page.locator(".jp-Dialog button", has_text="Restart").click()
-    assert psutil.wait_procs(ranks, timeout=200)[1] == []
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []

@@ -245,7 +245,7 @@ def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
         str(course),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)})
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 200  # beside other tests a kernel has taken more than 60 s to start
     while not any(
         "ipykernel" in " ".join(p.cmdline()) for p in psutil.Process(process.pid).children(recursive=True)
     ):
@@ -254,9 +254,9 @@ def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(how)
-    process.communicate(timeout=200)
+    process.communicate(timeout=30)
     assert process.returncode == code
-    assert psutil.wait_procs(started, timeout=100)[1] == []
+    assert not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert list(temporary.iterdir()) == []
 
 

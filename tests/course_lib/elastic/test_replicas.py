@@ -38,16 +38,24 @@ def is_one_device(results, steps):
             torch.testing.assert_close(result["model"][name], weights, rtol=1e-2, atol=1e-3)
 
 
-def test_a_replica_drops_out_and_heals():
-    """The one that hosts the store dies in step 11; from step 31 on the others wait for it."""
-    staged = partial(StagedReplicas, together={1: 3, 31: 3})
+@pytest.mark.parametrize("in_a_sum", [True, False])
+def test_a_replica_drops_out_and_heals(in_a_sum):
+    """The one that hosts the store dies in the sum of step 11, or is killed before; from step 31 on there are three."""
+    staged = partial(StagedReplicas, together={1: 3, 31: 3} if in_a_sum else {1: 3, 11: 2, 31: 3})
+    first = partial(staged, fatal=11 if in_a_sum else 0)
     with ReplicaFleet(train_replica, 3, LIMITS) as fleet:
-        pids = [fleet.start(i, STEPS, 0.0, partial(staged, fatal=0 if i else 11)) for i in range(3)]
+        pids = [fleet.start(i, STEPS, 0.0, staged if i else first) for i in range(3)]
+        fleet.wait_until(lambda journal: len(journal.of("step", step=10)) == 3, PATIENT)
+        if not in_a_sum:
+            fleet.kill(0)
         fleet.wait_until(lambda journal: journal.of("step", step=30), PATIENT)
         fleet.start(0, STEPS, 0.0, staged)
         results = fleet.wait(PATIENT)
     journal = fleet.journal
-    assert {e["pid"] for e in journal.of("lost")} == set(pids[1:]), "the others went on in the same processes"
+    assert {e["pid"] for e in journal.of("lost")} == (set(pids[1:]) if in_a_sum else set())
+    assert {e["pid"] for e in journal.of("step", step=60)} > set(pids[1:]), (
+        "the others went on in their processes"
+    )
     assert [result["healed"] > 0 for result in results] == [True, False, False]
     history = results[1]["history"]
     assert journal.samples(history) == Counter({i: STEPS // 15 for i in range(1437)})
@@ -76,7 +84,7 @@ def train_and_lose_the_last_sum(*args):
 
 def test_who_is_done_waits_for_a_replica_whose_last_sum_broke():
     """It gets the last step from the other, instead of waiting alone for a round of two."""
-    limits = Limits(min_agents=2, max_agents=2, beat_timeout=20, give_up=40)
+    limits = Limits(min_agents=2, max_agents=2, beat_timeout=20, give_up=200)
     with ReplicaFleet(train_and_lose_the_last_sum, 2, limits) as fleet:
         fleet.start(0, STEPS, False)
         fleet.start(1, STEPS, True)

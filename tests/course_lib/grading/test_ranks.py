@@ -33,7 +33,7 @@ def patches_the_records(record):
 
 
 def test_results_come_in_rank_order():
-    assert launch(honest, 2, args=(3,), backend="gloo", timeout=200) == [3.0, 3.0]
+    assert launch(honest, 2, args=(3,), backend="gloo", timeout=60) == [3.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_results_come_in_rank_order():
 )
 def test_what_an_answer_patches_on_a_rank_is_named(answer, name):
     with pytest.raises(Tampered, match=f"changes {name}"):
-        launch(answer, 2, args=(record_messages,), backend="gloo", timeout=200)
+        launch(answer, 2, args=(record_messages,), backend="gloo", timeout=60)
 
 
 def pid():

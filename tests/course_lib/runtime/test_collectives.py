@@ -209,7 +209,7 @@ def both_ways(megabytes):
 
 
 def test_two_ranks_exchange_with_each_other():
-    assert launch(both_ways, 2, args=(64,), backend="gloo", timeout=200) == [
+    assert launch(both_ways, 2, args=(64,), backend="gloo", timeout=60) == [
         ([1.0], 0, current_device().type),
         ([0.0], 0, current_device().type),
     ]
@@ -229,6 +229,6 @@ def test_equal_to_torch_distributed_under_nccl(ranks):
         assert torch.equal(ours.all_gather(t), torch.cat(whole))
         return dist.get_backend()
 
-    assert all("nccl" in backend for backend in launch(on_gpus, ranks, timeout=200))
+    assert all("nccl" in backend for backend in launch(on_gpus, ranks, timeout=60))
     if ranks == 2:
-        assert [result[0] for result in launch(both_ways, 2, args=(64,), timeout=200)] == [[1.0], [0.0]]
+        assert [result[0] for result in launch(both_ways, 2, args=(64,), timeout=60)] == [[1.0], [0.0]]

@@ -54,7 +54,7 @@ def nothing_is_left(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(scratch))
     descriptors = psutil.Process().num_fds()
     yield
-    deadline = time.monotonic() + 100  # a rank that ends takes milliseconds, on a busy machine seconds
+    deadline = time.monotonic() + 30  # a rank that ends takes milliseconds, on a busy machine seconds
     while rank_processes() and time.monotonic() < deadline:
         time.sleep(0.02)
     left = rank_processes()
@@ -407,7 +407,7 @@ def test_programs_that_ranks_started_go_too(tmp_path, fails):
         launch(starts, 2)
     started = [int(name) for name in os.listdir(tmp_path)]
     assert len(started) == 4 or fails, "a rank may end before it starts both, where the other one fails"
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 30
     while (left := [pid for pid in started if runs(pid)]) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left == []
@@ -440,7 +440,7 @@ def test_ranks_of_a_world_that_is_dropped_end_and_leave_the_folder_of_their_laun
     pid, own, folder = world.processes[0].pid, world._folder, get_temp_dir()
     del world  # not stopped: its channels are closed, as if the launcher were gone
     gc.collect()
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 60
     while any(child.pid == pid for child in multiprocessing.active_children()):
         assert time.monotonic() < deadline, "it does not end"
         time.sleep(0.02)
@@ -512,8 +512,8 @@ def test_ranks_die_with_their_launcher(tmp_path, how):
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 4, "fork server, resource tracker, two ranks"
     process.send_signal(how)
-    process.communicate(timeout=200)
-    _, alive = psutil.wait_procs(family, timeout=100)
+    process.communicate(timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
     assert glob.glob(str(tmp_path / "*")) == [str(tmp_path / "script.py")]
 
@@ -528,8 +528,8 @@ def test_a_launcher_that_ends_without_goodbye_leaves_no_folder(tmp_path):
     """
     process = run_script(tmp_path, body)
     assert "pymp-" in process.stdout.readline()
-    process.wait(timeout=200)
-    deadline = time.monotonic() + 100
+    process.wait(timeout=20)
+    deadline = time.monotonic() + 5
     while (
         any(name.startswith("pymp-") for name in os.listdir(tempfile.gettempdir()))
         and time.monotonic() < deadline
@@ -548,19 +548,18 @@ def test_the_same_script_runs_under_torchrun(tmp_path):
             return t.item()
         print(f"sums {launch(add_up, mesh={'dp': 2, 'tp': 2})}\\n", end="", flush=True)
     """
-    alone = run_script(tmp_path, body).communicate(timeout=200)
+    alone = run_script(tmp_path, body).communicate(timeout=60)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
     many = run_script(tmp_path, body, *torchrun, env={**os.environ, "OMP_NUM_THREADS": "1"}).communicate(
-        timeout=250
+        timeout=120
     )
     assert alone[0] == "sums [1.0, 1.0, 5.0, 5.0]\n"
     assert many[0] == alone[0] * 4, many
 
 
 def test_the_garbage_collector_of_a_rank_passes_over_what_the_server_has_loaded():
-    frozen, left, enabled = launch(lambda: (gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()), 1)[
-        0
-    ]
+    (found,) = launch(lambda: (gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()), 1)
+    frozen, left, enabled = found
     assert enabled
     assert frozen > 100_000, "torch alone has more"
     assert left < frozen / 10

@@ -108,10 +108,10 @@ def test_another_number_ends_the_old_ranks(shared):
     assert shown == "ranks 0, 1 were ended, and their variables are gone: 3 new ranks start\n" + by_rank(
         *[False] * 3
     )
-    assert psutil.wait_procs(old, timeout=100)[1] == []
+    assert psutil.wait_procs(old, timeout=10)[1] == []
     new = ranks_of(shared)
     assert shared.run("%ranks stop") == "ranks 0, 1, 2 were ended\n"
-    assert psutil.wait_procs(new, timeout=100)[1] == []
+    assert psutil.wait_procs(new, timeout=10)[1] == []
     assert shared.run("%ranks") == "no ranks are running: %%ranks 4 starts four and runs the cell on them\n"
 
 
@@ -123,7 +123,7 @@ def test_a_hang_is_diagnosed_and_ends_the_ranks(shared):
     assert "line 3: dist.all_reduce(torch.ones(3))" in shown
     assert "rank 1 never came to the all_reduce(float32[3]) where ranks 0, 2 wait." in shown
     assert shown.endswith("ranks 0, 1, 2 were ended, and their variables are gone.\n")
-    assert psutil.wait_procs(old, timeout=100)[1] == []
+    assert psutil.wait_procs(old, timeout=10)[1] == []
     shared.run("%%ranks 2\nx = 1")
     shown = shared.run("%%rank 0\ndist.all_reduce(torch.ones(1))")
     assert "rank 1  does not run this cell" in shown
@@ -147,7 +147,7 @@ def test_stop_during_a_cell(shared):
     assert shown.startswith(by_rank("asleep", "asleep") + "stopped after ")
     assert shown.endswith(" s: all 2 ranks were ended, and their variables are gone\n")
     assert shown.count("\n") == 3, "one line, no traceback"
-    assert psutil.wait_procs(old, timeout=100)[1] == []
+    assert psutil.wait_procs(old, timeout=10)[1] == []
     assert shared.run("%%ranks 2\nrank") == by_rank(0, 1)
 
 

@@ -125,7 +125,7 @@ def test_a_terminal_shows_one_line_and_erases_it(tmp_path):
     received = read(terminal, until="in barrier(), at script.py, line 8")
     (tmp_path / "go on").touch()
     received += read(terminal)
-    assert process.communicate(timeout=200)[0] == b"[rank 0] done\n[rank 1] done\n"
+    assert process.communicate(timeout=60)[0] == b"[rank 0] done\n[rank 1] done\n"
     updates = received.split("\r\x1b[K")
     assert updates[0] == ""
     assert all(re.match(r"\d+ s · rank", text) and len(text) < 70 for text in updates[1:] if text)
@@ -137,7 +137,7 @@ def test_a_quiet_run_writes_nothing_to_a_terminal(tmp_path):
     process, terminal = start_in_terminal(tmp_path, options=", quiet=True")
     threading.Timer(10, (tmp_path / "go on").touch).start()
     assert read(terminal) == ""
-    assert process.communicate(timeout=200)[0] == b""
+    assert process.communicate(timeout=60)[0] == b""
     os.close(terminal)
 
 
@@ -150,7 +150,7 @@ def test_stop_gives_one_line(kernel):
     shown = kernel.finish()
     assert re.fullmatch(r"(\[rank \d\] asleep\n)+stopped after \d+ s: all 2 ranks were ended\n", shown), shown
     assert kernel.messages[-2]["content"]["ename"] == "KeyboardInterrupt", "cells that are queued do not run"
-    assert psutil.wait_procs(ranks, timeout=100)[1] == []
+    assert psutil.wait_procs(ranks, timeout=10)[1] == []
     assert kernel.run("launch(lambda: 1, 2)") == "[1, 1]\n", "the next run works"
 
 
@@ -161,7 +161,7 @@ def test_a_script_ends_as_after_any_ctrl_c(tmp_path):
     assert process.stdout.readline() == b"[rank 0] asleep\n"
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=200)
+    _, stderr = process.communicate(timeout=60)
     assert stderr.rstrip().endswith(b"KeyboardInterrupt")
     assert process.returncode == -signal.SIGINT, "as a shell script expects"
-    assert psutil.wait_procs(family, timeout=100)[1] == []
+    assert psutil.wait_procs(family, timeout=10)[1] == []

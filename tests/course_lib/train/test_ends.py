@@ -46,7 +46,7 @@ def ending_all(process):
 
 def gone(processes):
     """Wait for them to end; those that have not."""
-    _, alive = psutil.wait_procs(processes, timeout=200)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     return alive
 
 
@@ -63,7 +63,7 @@ def test_after_ctrl_c_nothing_is_left():
         started = family()
         assert len(started) >= 2
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=200)
+        _, said = process.communicate(timeout=120)
         assert (process.returncode, said) == (130, "stopped; nothing is left running\n")
         assert gone(started) == []
 
@@ -231,7 +231,7 @@ def test_a_terminal_does_not_wait_for_one_that_has_gone():
             while " 2/1000000 " not in (line := first.stdout.readline()):
                 assert line, first.stderr.read()
             second.kill()
-        _, said = first.communicate(timeout=200)
+        _, said = first.communicate(timeout=120)
     assert first.returncode == 1
     assert said.startswith("rank 0 stopped: ")
     assert "Traceback" not in said
@@ -243,5 +243,5 @@ def test_ctrl_c_ends_a_terminal_that_waits_for_the_others():
     with ending_all(first):
         assert first.stderr.readline() == f"waiting at {address} for --rank 1\n"
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=200)
+        first.communicate(timeout=60)
     assert first.returncode == -signal.SIGINT

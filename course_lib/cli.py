@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from course_lib.grading.commands import hint_command, next_command, reset_command, root_option
+from course_lib.grading.commands import hint_command, next_command, reset_command, root_option, update_command
 from course_lib.grading.limits import CELL_TIMEOUT, TIME_LIMIT
 from course_lib.places import exercise_name
 
@@ -126,7 +126,7 @@ def progress_command(root: Path) -> None:
     click.echo("\n".join(["", *step]))
 
 
-for command in (next_command, hint_command, reset_command):
+for command in (next_command, hint_command, reset_command, update_command):
     main.add_command(command)
 
 

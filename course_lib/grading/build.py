@@ -3,7 +3,8 @@
 ``make exercises`` runs it. The solution is the only source: its marked lines become a ``raise``, the answers'
 outputs and the hints go, the checks keep the output they expect, folded. Every exercise notebook remembers what
 it was shipped with (a hash of each cell's source), so a later build can tell a learner's cell from an old one of
-the course: answers that were edited and cells that were added are carried into the new notebook.
+the course: answers that were edited and cells that were added are carried into the new notebook. ``course update``
+carries them over the same way, through a pull.
 """
 
 from __future__ import annotations
@@ -109,33 +110,56 @@ def link_to_chapter(notebook: NotebookNode, name: str) -> None:
         opening.source += f"\n\nThe chapter: [{title}]({chapter})."
 
 
-def keep_learner(fresh: NotebookNode, old: NotebookNode) -> list[str]:
+def keep_learner(fresh: NotebookNode, old: NotebookNode, base: NotebookNode | None = None) -> list[str]:
     """Carry what the learner wrote in ``old`` over into ``fresh``; return what was kept, in words.
 
     An answer that differs from the one shipped takes the place of the new one. Any other cell that was not
     shipped with ``old`` is put behind the cell it stood behind, except a check: the course's own stays.
+
+    Args:
+        base: the notebook as it was shipped, where it is known. Then a cell of the course that the learner changed
+            takes the place of that cell, and stands below it where the new one is another.
     """
-    shipped = set(old.metadata.get("course", {}).get("shipped", [])) | {digest(c.source) for c in fresh.cells}
+    origin = {cell.get("id"): digest(cell.source) for cell in (base.cells if base else [])}
+    shipped = {digest(cell.source) for cell in fresh.cells} | set(origin.values())
+    shipped |= set(old.metadata.get("course", {}).get("shipped", []))
     answers = {answer_id(cell): cell for cell in fresh.cells if answer_id(cell)}
-    kept, behind = [], None
+    kept, answered, behind = [], set(), None
     for cell in old.cells:
         exercise = answer_id(cell)
         if digest(cell.source) in shipped:
-            same = (c for c in fresh.cells if digest(c.source) == digest(cell.source))
-            behind = answers.get(exercise) or next(same, behind)
-        elif exercise in answers and f"answer {exercise}" not in kept:
+            behind = answers.get(exercise) or _same(fresh, cell, digest(cell.source)) or behind
+        elif exercise in answers and exercise not in answered:
+            answered.add(exercise)
             behind = answers[exercise]
+            new = base is not None and digest(behind.source) not in origin.values()
             behind.source, behind.outputs, behind.execution_count = cell.source, [], None
-            kept.append(f"answer {exercise}")
+            kept.append(
+                f"answer {exercise}" + new * " (the course has changed this cell: read its task again)"
+            )
         elif cell.source.strip() and not check_id(cell):
-            mine = copy.deepcopy(cell)
+            mine, was = copy.deepcopy(cell), origin.get(cell.get("id"))
+            place = _same(fresh, cell, was) if was else None
+            if place is not None and digest(place.source) == was:
+                fresh.cells = [mine if other is place else other for other in fresh.cells]
+                behind = mine
+                kept.append("a cell that you had changed")
+                continue
             if any(mine.get("id") == other.get("id") for other in fresh.cells):
                 mine.id = f"{digest(mine.source)}-{len(fresh.cells)}"
-            place = 1 + next((i for i, c in enumerate(fresh.cells) if c is behind), -1)
-            fresh.cells.insert(place, mine)
+            at = 1 + next((i for i, c in enumerate(fresh.cells) if c is (place or behind)), -1)
+            fresh.cells.insert(at, mine)
             behind = mine
-            kept.append("a cell of your own")
+            kept.append("your version of a changed cell, below the new one" if was else "a cell of your own")
     return kept
+
+
+def _same(notebook: NotebookNode, cell: NotebookNode, shipped: str) -> NotebookNode | None:
+    """The cell that was shipped with this digest; else the one that has the name of ``cell``."""
+    named = (other for other in notebook.cells if cell.get("id") and other.get("id") == cell.id)
+    return next((other for other in notebook.cells if digest(other.source) == shipped), None) or next(
+        named, None
+    )
 
 
 def build(solution: Path, exercises: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""``course hint``, ``reset`` and ``next``: help with one exercise."""
+"""``course hint``, ``reset`` and ``next``: help with one exercise; ``course update``: a new version of them all."""
 
 from __future__ import annotations
 
@@ -66,6 +66,22 @@ def next_command(root: Path) -> None:
     try:
         click.echo("\n".join(next_step(root)))
     except ValueError as error:
+        _stop(str(error))
+
+
+@click.command("update", short_help="Get the newest version of the course; your answers and cells stay.")
+@root_option
+def update_command(root: Path) -> None:
+    """Get the newest version of the course with git. Your answers and your own cells are carried into it.
+
+    Save open notebooks first. Each notebook that changes is copied into .backups/ before. Where it cannot be done,
+    the exit code is 2 and every file is as before.
+    """
+    from course_lib.grading.update import update
+
+    try:
+        click.echo("\n".join(update(root.resolve())))
+    except (ValueError, OSError) as error:
         _stop(str(error))
 
 

@@ -20,9 +20,9 @@
            ...
            # END SOLUTION
 
-3. The check: a code cell tagged ``nbval-check-output`` that calls ``check_05_2``::
+3. The check: a code cell tagged ``nbval-check-output`` (``course_lib/grading/judge.py``)::
 
-       checks.ddp.check_05_2(assign_buckets)
+       check("05.2", assign_buckets)
 
 4. Three hints for ``course hint 05.2``: first the idea, then the shape of the code, then its first line. This
    Markdown cell is left out of ``exercises/``::
@@ -61,7 +61,7 @@ _HINT = re.compile(r"^\d\. +(.*(?:\n(?!\d\. ).*)*)", re.MULTILINE)
 _NOT_ALLOWED = re.compile(r"^Not allowed:(.*)$", re.MULTILINE)
 HINTS = 3
 _ANSWER = re.compile(r"\s*#[ \t]*EXERCISE[ \t]+(\d\d\.\d+)[ \t]*(?:\n|$)")
-_CHECK = re.compile(r"(?<!def )\bcheck_(\d\d)_(\d+)\(")
+_CHECK = re.compile(r"""(?<!def )\bcheck(?:_(\d\d)_(\d+)\(|\("(\d\d)\.(\d+)")""")
 _SOLUTION = re.compile(
     r"^([ \t]*)# BEGIN SOLUTION(?:: (\S[^\n]*))?[ \t]*\n.*?^[ \t]*# END SOLUTION[ \t]*$",
     re.MULTILINE | re.DOTALL,
@@ -107,11 +107,11 @@ def answer_id(cell: NotebookNode) -> str | None:
 
 
 def check_id(cell: NotebookNode) -> str | None:
-    """The exercise that this cell checks, or None: it calls ``check_05_2`` and answers nothing itself."""
+    """The exercise that this cell checks, or None: it calls ``check("05.2", …)`` and answers nothing itself."""
     if cell.cell_type != "code" or answer_id(cell):
         return None
     match = _CHECK.search(cell.source)
-    return match and f"{match[1]}.{match[2]}"
+    return match and ".".join(filter(None, match.groups()))
 
 
 def hints_id(cell: NotebookNode) -> str | None:
@@ -172,7 +172,7 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
         if None in places or places != sorted(places):
             raise ValueError(
                 f"{name}: exercise {exercise} needs its task (`### Exercise {exercise} · Title (4 points)`), "
-                f"its answer (`# EXERCISE {exercise}`) and its check (`check_{exercise.replace('.', '_')}(`), "
+                f"its answer (`# EXERCISE {exercise}`) and its check (`check(\"{exercise}\", …)`), "
                 "in this order"
             )
         if exercise[:2] != name[:2]:

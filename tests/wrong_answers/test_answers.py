@@ -31,6 +31,10 @@ full (``source``)::
 Learners are graded on other inputs each time (``Report.seed``). Here the inputs follow from the test's name, so that
 a test gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
 
+Exercises with a file in ``exercises/checks/`` have theirs in ``solutions/mistakes/NN_topic.toml``: what ``when`` says
+stands behind "This is what comes out", ``says`` is a part of the message where no mistake is named, and ``name`` tells
+what has neither.
+
 The check cells run here in this process, on the answer alone, and their ranks stay from one answer to the next. That
 the grader, which starts new ones, sees the same through a kernel is tested once per chapter: the solution earns every
 point.
@@ -46,11 +50,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.grading import ranks
+from course_lib.grading import judge, ranks
 from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
+from course_lib.grading.material import MISTAKES
 from course_lib.grading.report import TARGET, Report
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +75,7 @@ def inputs_that_follow_from_the_name(request, monkeypatch):
     name = f"{request.config.getoption('--draw')} {request.node.name}"
     draws = random.Random(name)
     monkeypatch.setattr(Report, "seed", lambda report: draws.randrange(2**31))
+    monkeypatch.setattr(judge, "draw", lambda: draws.randrange(2**31))
     random.seed(name)
     torch.manual_seed(draws.randrange(2**31))  # for answers that draw on their own
 
@@ -90,8 +96,16 @@ def solution(chapter, number):
 
 @functools.cache
 def entries(chapter):
-    path = HERE / f"{chapter}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = {}
+    for path in (HERE / f"{chapter}.toml", ROOT / MISTAKES / f"{chapter}.toml"):
+        for number, listed in (tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}).items():
+            found[number] = [_with_hint(entry) for entry in listed]
+    return found
+
+
+def _with_hint(entry):
+    hint = f"This is what comes out when {entry['when']}." if "when" in entry else entry.get("says", "")
+    return {"hint": hint, "name": entry.get("when"), **entry}
 
 
 def answer_source(chapter, number, entry):
@@ -132,7 +146,7 @@ def check(chapter, number, source):
 QUOTED = re.compile(r'^  The task: "(.*)"$', re.MULTILINE)
 ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
 LISTED = [
-    pytest.param(chapter, number, entry, id=f"{number}-{entry['name'].replace(' ', '_')}")
+    pytest.param(chapter, number, entry, id=f"{number}-{entry['name'].replace(' ', '_').replace('`', '')}")
     for chapter in CHAPTERS
     for number, found in entries(chapter).items()
     for entry in found
@@ -196,7 +210,9 @@ def test_exercises_are_built_from_the_solutions(chapter):
     assert drift(ROOT / "solutions" / f"{chapter}.ipynb", ROOT / "exercises") is None
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*HERE.glob("*.toml"), *(ROOT / MISTAKES).glob("*.toml")]), ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
 def test_wrong_answers_belong_to_an_exercise(path):
     assert path.stem in CHAPTERS
     assert set(entries(path.stem)) <= set(exercises(path.stem))

@@ -1,0 +1,253 @@
+"""A check observes: what an answer gives in each case, beside what the solution gives in the same case.
+
+An exercise is a file ``exercises/checks/ex_05_3.py`` with three names::
+
+    FACTS = {  # what is observed, in the order of the report
+        "gradients": Fact("the gradients of the batch", task="word for word from the task", tolerance=1e-5),
+        "messages": Fact("messages", most=1),  # a target
+    }
+    def cases(seed): ...        # each case has a ``name``, which is the same in every run
+    def observe(answer, case):  # -> {"gradients": …, "messages": …}; nothing else runs the answer
+
+The solution says what is right: it is observed, too. A likely mistake is a patch of the solution, listed in
+``solutions/mistakes/``. The notebook's check cell says ``check("05.3", whole_batch_gradients)``::
+
+      ✓ 2 ranks, 7 parameters
+      ✗ 3 ranks, tied embedding: the gradient of embedding.weight is 2.000 times what is expected
+        This is what comes out when the tied weight is reduced twice.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.grading.compare import difference, in_number, inequality, same, settle
+from course_lib.grading.complaints import explain, unwritten
+from course_lib.grading.failed import CheckFailed, TargetMissed
+from course_lib.grading.material import Material, Mistake, material
+from course_lib.grading.printed import Printed
+from course_lib.grading.report import NOT_WRITTEN, PATIENCE, TARGET
+
+SHOWN = 3  # cases that are told in full
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that is observed of an answer.
+
+    What is observed may be a dict, or a list with one entry a rank (``each="rank"``): the report then names the entry
+    that is wrong. A text, where an empty one is right, says in the check's own words what is wrong.
+
+    Args:
+        says: the name of the thing: ``"the gradient"``; for a dict ``"the gradient of {}"``, where the key goes in.
+        task: the sentence of the task that asks for it, word for word.
+        tolerance: numbers may differ by this much times (1 + what is expected); None asks for equality.
+        most: makes it a target: the observed number may not exceed this.
+        each: what a list has one entry for, such as ``"rank"``.
+    """
+
+    says: str
+    task: str | None = None
+    tolerance: float | None = None
+    most: float | None = None
+    each: str | None = None
+
+    def wrong(self, got: Any, want: Any) -> list[str]:
+        """How ``got`` departs from ``want``: a line, and lines that help; empty where it does not."""
+        if self.most is not None:
+            return [f"{self.says}: {got:,} {TARGET}at most {self.most:,})"] if got > self.most else []
+        entries = list(self._entries(got, want))
+        wrong = [(name, lines) for name, one, other in entries if (lines := self._differs(name, one, other))]
+        if not wrong:
+            return []
+        several = f"({len(wrong)} of {len(entries)} {self.each}s)" if self.each and len(wrong) > 1 else None
+        return [*wrong[0][1], *filter(None, [several])]
+
+    def alike(self, one: Any, other: Any) -> bool:
+        """Whether two observations are the same by the measure of this fact."""
+        try:
+            return one == other if self.most is not None else not self.wrong(one, other)
+        except Exception:  # what cannot be compared is not the same
+            return False
+
+    def _entries(self, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:
+        if self.each and isinstance(got, list | tuple) and len(got) == len(want):
+            for place, (one, other) in enumerate(zip(got, want, strict=True)):
+                yield from self._keys(f"{self.each} {place}: ", one, other)
+        else:
+            yield from self._keys("", got, want)
+
+    def _keys(self, where: str, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:
+        if isinstance(got, dict) and isinstance(want, dict) and got.keys() == want.keys():
+            for key, value in want.items():
+                yield where + self.says.replace("{}", str(key)), got[key], value
+        else:
+            yield where + self.says.replace(" of {}", ""), got, want
+
+    def _differs(self, name: str, got: Any, want: Any) -> list[str]:
+        if isinstance(got, str) and want == "":
+            return got.split("\n") if got else []
+        if self.tolerance is not None:
+            lines = (difference(got, want, self.tolerance) or "").split("\n")
+        else:
+            settled = settle(got, want)
+            lines = [""] if same(settled, want) else list(inequality(settled, want))
+        return [f"{name} {in_number(name.rpartition(': ')[2], lines[0])}", *lines[1:]] if lines[0] else []
+
+
+@dataclass
+class Seen:
+    """What an answer gave in one case: ``wrong`` is the first fact that does not hold, None where all do."""
+
+    case: Any
+    got: dict[str, Any] | BaseException
+    want: dict[str, Any]
+    wrong: str | None = None
+    missed: tuple[str, ...] = ()  # targets, where the answer is right
+
+
+def check(exercise: str, *answers: Any) -> None:
+    """Judge the answer to an exercise, such as ``"05.3"``, and print a line for each case.
+
+    Raises:
+        CheckFailed: a fact is wrong, or the answer raised. ``TargetMissed``, its subclass, where the answer is right.
+    """
+    given, printed = material(exercise), Printed()
+    answer = answers[0] if len(answers) == 1 else answers
+    ranks = sys.modules.get("course_lib.grading.ranks")  # loaded by the checks that need it
+    with ranks.kept() if ranks else nullcontext():  # from case to case, and while mistakes are compared
+        with redirect_stdout(printed):
+            seen = look(given, answer)
+            stub = next((u for s in seen if isinstance(s.got, Exception) and (u := unwritten(s.got, exercise))), None)
+            lines, right = ([], True) if stub else tell(given, seen)
+    _failing[exercise] = next((s.case for s in seen if s.wrong or s.missed), None)
+    if stub:
+        print(f"  ○ {NOT_WRITTEN}: {stub}")  # no exception: nothing is wrong
+        return
+    for one in seen:
+        if not one.wrong:
+            print(f"  ✓ {one.case.name}")
+    for key, fact in given.facts.items():
+        if fact.most is not None and not any(s.wrong or key in s.missed for s in seen):
+            print(f"  ✓ {fact.says} {TARGET}at most {fact.most:,})")
+    if lines:
+        printed.show()
+        raise (TargetMissed if right else CheckFailed)(lines) from None
+
+
+_failing: dict[str, Any] = {}
+
+
+def failing(exercise: str) -> Any:
+    """The first case of the last ``check`` of this exercise that went wrong, to try one's answer on; None without one."""
+    return _failing.get(exercise)
+
+
+def draw() -> int:
+    """A new seed each time, so that no answer can know its inputs."""
+    return random.SystemRandom().randrange(2**31)
+
+
+def look(given: Material, answer: Any) -> list[Seen]:
+    """Observe the answer in every case; after a hang, or a failure and ten seconds, in no further one."""
+    seen, started = [], time.monotonic()
+    for case in given.cases(draw()):
+        seen.append(_observe(given, answer, case))
+        raised = seen[-1].got if isinstance(seen[-1].got, BaseException) else None
+        if raised is not None and (unwritten(raised, given.exercise) or _hung(raised)):
+            break
+        if time.monotonic() - started > PATIENCE and any(s.wrong for s in seen):
+            break
+    return seen
+
+
+def _observe(given: Material, answer: Any, case: Any) -> Seen:
+    try:
+        got = given.observe(answer, case)
+    except Exception as error:
+        return Seen(case, error, {}, next(iter(given.facts)))
+    seen = Seen(case, got, given.observe(given.solution, case))
+    holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}
+    targets = [key for key, fact in given.facts.items() if fact.most is not None]
+    seen.wrong = next((key for key in given.facts if key not in targets and not holds.get(key)), None)
+    seen.missed = () if seen.wrong else tuple(key for key in targets if not holds[key])
+    return seen
+
+
+def _hung(error: BaseException) -> bool:
+    return type(error).__name__ == "RankError" and error.rank is None
+
+
+def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
+    """(lines for the cases that went wrong, whether only targets were missed)."""
+    wrong = [s for s in seen if s.wrong]
+    failed = wrong or [s for s in seen if s.missed]
+    if not failed:
+        return [], True
+    mistake = name_mistake(given, seen)
+    lines, said = [], set()
+    for one in failed[:SHOWN]:
+        key = one.wrong or one.missed[0]
+        fact = given.facts[key]
+        if isinstance(one.got, BaseException):
+            first, *more = explain(one.got, f"{one.case.name}: ")
+            more, task = [*more, "After ranks have hung, no further case is tried."] if _hung(one.got) else more, None
+        else:
+            first, *more = fact.wrong(one.got[key], one.want[key])
+            first, task = f"{one.case.name}: {first}", fact.task
+        if mistake:
+            more = [*more, f"This is what comes out when {mistake.when}."]
+            task = mistake.task or task
+        lines.append(first)
+        for line in filter(None, [*more, task and f'The task: "{task}"']):
+            if line not in said:
+                lines.append(f"  {line}")
+            said.add(line)
+    if (more := len(failed) - SHOWN) > 0:
+        lines.append(f"… and {more} more" + (" case fails" if more == 1 else " cases fail"))
+    return lines, not wrong
+
+
+def name_mistake(given: Material, seen: list[Seen]) -> Mistake | None:
+    """The one listed mistake that gives what the answer gave, in every case; None without one, and with two."""
+    hung = any(isinstance(s.got, BaseException) and _hung(s.got) for s in seen)
+    found: list[Mistake] = []
+    for mistake in given.mistakes():
+        if mistake.hangs == hung and explains(given, mistake, seen):
+            found.append(mistake)
+            if len(found) > 1:
+                return None
+    return found[0] if found else None
+
+
+def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
+    """Whether this mistake gives what the answer gave: the same wrong fact where one is wrong, none elsewhere."""
+    only_targets, explained = not any(s.wrong for s in seen), False
+    for one in sorted(seen, key=lambda s: not (s.wrong or s.missed)):  # what is wrong first: most end there
+        by = _observe(given, mistake.answer, one.case)
+        if isinstance(one.got, BaseException):
+            if not isinstance(by.got, BaseException) or _first_line(by.got) != _first_line(one.got):
+                return False
+            explained = True
+            continue
+        if isinstance(by.got, BaseException):
+            if not one.wrong:
+                return False
+            continue  # the mistake cannot be made here
+        if by.wrong != one.wrong or (only_targets and by.missed != one.missed):
+            return False
+        for key in filter(None, [one.wrong, *one.missed * only_targets]):
+            if key not in one.got or not given.facts[key].alike(one.got[key], by.got[key]):
+                return False
+            explained = True
+    return explained
+
+
+def _first_line(error: BaseException) -> str:
+    return explain(error)[0]

@@ -1,0 +1,144 @@
+"""What a check works with: an exercise's cases, its solution, and the patches of it that are likely mistakes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import json
+import linecache
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import cloudpickle
+
+from course_lib.grading.exercise import answer_id, check_id
+from course_lib.places import course_root
+
+PACKAGE = "course_checks"  # what the files in exercises/checks/ are imported as
+MISTAKES = "solutions/mistakes"
+_KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A patch of the solution that a learner might hand in.
+
+    Args:
+        when: completes "This is what comes out when …".
+        make: makes the objects that the check cell names.
+        task: the sentence of the task that it violates, where that is not the fact's.
+        hangs: its ranks wait for ever, so it is tried only where the answer's do.
+    """
+
+    when: str
+    make: Callable[[], Any]
+    task: str | None = None
+    hangs: bool = False
+
+    @property
+    def answer(self) -> Any:
+        return self.make()
+
+
+class Material:
+    """All that belongs to one exercise, read when it is first needed."""
+
+    def __init__(self, exercise: str) -> None:
+        self.exercise = exercise
+        root = course_root()
+        module = _module(root, f"ex_{exercise.replace('.', '_')}")
+        self.facts, self.cases, self.observe = module.FACTS, module.cases, module.observe
+        chapter = next((root / "solutions").glob(f"{exercise[:2]}_*.ipynb"))
+        self._listed = root / MISTAKES / f"{chapter.stem}.toml"
+        cells = _code_cells(chapter)
+        place = next(i for i, cell in enumerate(cells) if answer_id(cell) == exercise)
+        self.source = cells[place].source
+        call = next(cell.source for cell in cells if check_id(cell) == exercise)
+        self._names = [ast.unparse(name) for name in ast.parse(call).body[-1].value.args[1:]]
+        self._before = _names(tuple(c.source for c in cells[:place] if not answer_id(c) and not check_id(c)))
+        self.solution = self.make(self.source)
+
+    def make(self, source: str) -> Any:
+        """What the check cell hands over, were ``source`` the answer: one object, or a tuple of them."""
+        namespace = dict(self._before)
+        _run(source, namespace, f"<{self.exercise}: {hash(source)}>")
+        found = tuple(eval(name, namespace) for name in self._names)
+        return found[0] if len(found) == 1 else found
+
+    @functools.cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        """The list of this exercise in ``solutions/mistakes/``, as it stands there."""
+        text = self._listed.read_text(encoding="utf-8") if self._listed.exists() else ""
+        return tomllib.loads(text).get(self.exercise, [])
+
+    def mistakes(self) -> Iterator[Mistake]:
+        """Those that can be named: they say when."""
+        for entry in self.entries:
+            if "when" in entry:
+                make = functools.cache(functools.partial(self.make, self.patched(entry)))
+                yield Mistake(entry["when"], make, entry.get("task"), entry.get("hangs", False))
+
+    def patched(self, entry: dict[str, Any]) -> str:
+        """The source of one entry: in full, or as what differs from the solution.
+
+        Raises:
+            ValueError: where ``old`` does not stand in the solution exactly once.
+        """
+        if "source" in entry:
+            return entry["source"]
+        if self.source.count(entry["old"]) != 1:
+            raise ValueError(f"{self.exercise}: {entry['old']!r} must stand in the solution exactly once")
+        return self.source.replace(entry["old"], entry["new"])
+
+
+@functools.cache
+def material(exercise: str) -> Material:
+    """What belongs to exercise ``"05.3"``; called before an answer runs, nothing of it can be changed by the answer."""
+    return Material(exercise)
+
+
+def _module(root: Path, name: str) -> ModuleType:
+    """A file of exercises/checks/; ranks get its functions by value, since they cannot import it."""
+    if PACKAGE not in sys.modules:
+        package = sys.modules[PACKAGE] = ModuleType(PACKAGE)
+        package.__path__ = [str(root / "exercises" / "checks")]
+        cloudpickle.register_pickle_by_value(package)
+    return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+def _code_cells(notebook: Path) -> list[SimpleNamespace]:
+    """Without nbformat, which takes longer to import than the rest."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [
+        SimpleNamespace(cell_type="code", source="".join(cell["source"]))
+        for cell in cells
+        if cell["cell_type"] == "code"
+    ]
+
+
+@functools.cache
+def _names(sources: tuple[str, ...]) -> dict[str, Any]:
+    """What the course's own cells define: imports, functions, classes and values, but nothing that they show.
+
+    A cell that needs an answer is left out: no answer uses another's.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for index, source in enumerate(sources):
+        tree = ast.parse(source)
+        tree.body = [statement for statement in tree.body if isinstance(statement, _KEPT)]
+        try:
+            _run(ast.unparse(tree), namespace, f"<the course's cell {index}>")
+        except NameError:
+            continue
+    return namespace
+
+
+def _run(source: str, namespace: dict[str, Any], name: str) -> None:
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks of ranks
+    exec(compile(source, name, "exec"), namespace)

@@ -172,7 +172,7 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
         if None in places or places != sorted(places):
             raise ValueError(
                 f"{name}: exercise {exercise} needs its task (`### Exercise {exercise} · Title (4 points)`), "
-                f"its answer (`# EXERCISE {exercise}`) and its check (`check(\"{exercise}\", …)`), "
+                f'its answer (`# EXERCISE {exercise}`) and its check (`check("{exercise}", …)`), '
                 "in this order"
             )
         if exercise[:2] != name[:2]:

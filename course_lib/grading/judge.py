@@ -27,7 +27,7 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.grading.compare import difference, in_number, inequality, same, settle
+from course_lib.grading.compare import describe, difference, in_number, inequality, same, settle
 from course_lib.grading.complaints import explain, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.material import Material, Mistake, material
@@ -62,12 +62,12 @@ class Fact:
         """How ``got`` departs from ``want``: a line, and lines that help; empty where it does not."""
         if self.most is not None:
             return [f"{self.says}: {got:,} {TARGET}at most {self.most:,})"] if got > self.most else []
-        entries = list(self._entries(got, want))
-        wrong = [(name, lines) for name, one, other in entries if (lines := self._differs(name, one, other))]
+        entries = self._entries(got, want)
+        wrong = [(where, lines) for where, name, *both in entries if (lines := self._differs(name, *both))]
         if not wrong:
             return []
-        several = f"({len(wrong)} of {len(entries)} {self.each}s)" if self.each and len(wrong) > 1 else None
-        return [*wrong[0][1], *filter(None, [several])]
+        (where, (first, *more)), many = wrong[0], len({where for where, _ in wrong})
+        return [where + first, *more, *([f"({many} of {len(want)} {self.each}s)"] if many > 1 else [])]
 
     def alike(self, one: Any, other: Any) -> bool:
         """Whether two observations are the same by the measure of this fact."""
@@ -76,29 +76,29 @@ class Fact:
         except Exception:  # what cannot be compared is not the same
             return False
 
-    def _entries(self, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:
+    def _entries(self, got: Any, want: Any) -> Iterator[tuple[str, str, Any, Any]]:
+        """(where, name, got, want) of each part that is compared."""
+        pairs = [("", got, want)]
         if self.each and isinstance(got, list | tuple) and len(got) == len(want):
-            for place, (one, other) in enumerate(zip(got, want, strict=True)):
-                yield from self._keys(f"{self.each} {place}: ", one, other)
-        else:
-            yield from self._keys("", got, want)
-
-    def _keys(self, where: str, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:
-        if isinstance(got, dict) and isinstance(want, dict) and got.keys() == want.keys():
-            for key, value in want.items():
-                yield where + self.says.replace("{}", str(key)), got[key], value
-        else:
-            yield where + self.says.replace(" of {}", ""), got, want
+            pairs = [(f"{self.each} {i}: ", *both) for i, both in enumerate(zip(got, want, strict=True))]
+        for where, one, other in pairs:
+            if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+                for key, value in other.items():
+                    yield where, self.says.replace("{}", str(key)), one[key], value
+            else:
+                yield where, self.says.replace(" of {}", ""), one, other
 
     def _differs(self, name: str, got: Any, want: Any) -> list[str]:
         if isinstance(got, str) and want == "":
             return got.split("\n") if got else []
+        if want is None:
+            return [f"{name} is {describe(got)}, expected None"] if got is not None else []
         if self.tolerance is not None:
             lines = (difference(got, want, self.tolerance) or "").split("\n")
         else:
             settled = settle(got, want)
             lines = [""] if same(settled, want) else list(inequality(settled, want))
-        return [f"{name} {in_number(name.rpartition(': ')[2], lines[0])}", *lines[1:]] if lines[0] else []
+        return [f"{name} {in_number(name, lines[0])}", *lines[1:]] if lines[0] else []
 
 
 @dataclass
@@ -121,11 +121,12 @@ def check(exercise: str, *answers: Any) -> None:
     given, printed = material(exercise), Printed()
     answer = answers[0] if len(answers) == 1 else answers
     ranks = sys.modules.get("course_lib.grading.ranks")  # loaded by the checks that need it
-    with ranks.kept() if ranks else nullcontext():  # from case to case, and while mistakes are compared
-        with redirect_stdout(printed):
-            seen = look(given, answer)
-            stub = next((u for s in seen if isinstance(s.got, Exception) and (u := unwritten(s.got, exercise))), None)
-            lines, right = ([], True) if stub else tell(given, seen)
+    keeping = ranks.kept() if ranks else nullcontext()  # from case to case, and while mistakes are compared
+    with keeping, redirect_stdout(printed):
+        seen = look(given, answer)
+        raised = [one.got for one in seen if isinstance(one.got, BaseException)]
+        stub = next(filter(None, (unwritten(error, exercise) for error in raised)), None)
+        lines, right = ([], True) if stub else tell(given, seen)
     _failing[exercise] = next((s.case for s in seen if s.wrong or s.missed), None)
     if stub:
         print(f"  ○ {NOT_WRITTEN}: {stub}")  # no exception: nothing is wrong
@@ -145,7 +146,7 @@ _failing: dict[str, Any] = {}
 
 
 def failing(exercise: str) -> Any:
-    """The first case of the last ``check`` of this exercise that went wrong, to try one's answer on; None without one."""
+    """The first case that went wrong in the last ``check`` of this exercise, to try an answer on; else None."""
     return _failing.get(exercise)
 
 
@@ -197,7 +198,10 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
         fact = given.facts[key]
         if isinstance(one.got, BaseException):
             first, *more = explain(one.got, f"{one.case.name}: ")
-            more, task = [*more, "After ranks have hung, no further case is tried."] if _hung(one.got) else more, None
+            more, task = (
+                [*more, "After ranks have hung, no further case is tried."] if _hung(one.got) else more,
+                None,
+            )
         else:
             first, *more = fact.wrong(one.got[key], one.want[key])
             first, task = f"{one.case.name}: {first}", fact.task

@@ -140,5 +140,10 @@ def _names(sources: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _run(source: str, namespace: dict[str, Any], name: str) -> None:
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks of ranks
+    linecache.cache[name] = (
+        len(source),
+        None,
+        source.splitlines(keepends=True),
+        name,
+    )  # for tracebacks of ranks
     exec(compile(source, name, "exec"), namespace)

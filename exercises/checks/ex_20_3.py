@@ -66,7 +66,8 @@ def observe(sampler, case: Case) -> dict:
             return random.Random(f"{case.name} {epoch}").sample(range(case.length), case.length)
 
         every = [
-            sampler(lambda e, to=asked[r]: order(e, to), case.length, case.batch, r, ranks) for r in range(ranks)
+            sampler(lambda e, to=asked[r]: order(e, to), case.length, case.batch, r, ranks)
+            for r in range(ranks)
         ]
         first = len(steps) // per_epoch
         for each in every if text else ():
@@ -83,7 +84,9 @@ def observe(sampler, case: Case) -> dict:
         except TypeError:
             return {"json": f"the state is {states[0]!r:.80}, and json cannot write it", "steps": steps}
         if other := next((one for one in texts if one != texts[0]), None):
-            said = f"after {len(steps)} steps the state of rank 0 is {texts[0]:.60}, of another rank {other:.60}"
+            said = (
+                f"after {len(steps)} steps the state of rank 0 is {texts[0]:.60}, of another rank {other:.60}"
+            )
             return {"json": "", "alike": said, "steps": steps}
         text = texts[min(case.saver, ranks - 1)]
         characters = max(characters, len(text))

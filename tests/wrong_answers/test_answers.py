@@ -98,7 +98,9 @@ def solution(chapter, number):
 def entries(chapter):
     found = {}
     for path in (HERE / f"{chapter}.toml", ROOT / MISTAKES / f"{chapter}.toml"):
-        for number, listed in (tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}).items():
+        for number, listed in (
+            tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        ).items():
             found[number] = [_with_hint(entry) for entry in listed]
     return found
 
@@ -211,7 +213,9 @@ def test_exercises_are_built_from_the_solutions(chapter):
 
 
 @pytest.mark.parametrize(
-    "path", sorted([*HERE.glob("*.toml"), *(ROOT / MISTAKES).glob("*.toml")]), ids=lambda p: f"{p.parent.name}-{p.stem}"
+    "path",
+    sorted([*HERE.glob("*.toml"), *(ROOT / MISTAKES).glob("*.toml")]),
+    ids=lambda p: f"{p.parent.name}-{p.stem}",
 )
 def test_wrong_answers_belong_to_an_exercise(path):
     assert path.stem in CHAPTERS

@@ -1,0 +1,88 @@
+"""05.3: the gradient of a batch in unequal parts, of a model with a tied and with a frozen tensor, on real ranks."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch import Tensor
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+from simulator.predict.collective_traffic import sent_bytes
+
+FACTS = {
+    "gradients": Fact(
+        "the gradient of {}",
+        "Afterwards, on every rank, every `.grad` is the gradient of the mean loss over all samples of all ranks, "
+        "where the loss of a sample is `F.cross_entropy`.",
+        tolerance=1e-5,
+        each="rank",
+    ),
+    "messages": Fact("messages", most=1),
+    "more": Fact("bytes sent beyond the gradients and 8", most=0),
+}
+
+
+class Tied(nn.Module):
+    """Embedding and output layer share their weight."""
+
+    def __init__(self, seed: int, frozen: bool) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding, self.middle = nn.Embedding(9, 4), nn.Linear(4, 4)
+        self.output = nn.Linear(4, 9, bias=False)
+        self.output.weight = self.embedding.weight
+        self.middle.requires_grad_(not frozen)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.output(torch.tanh(self.middle(self.embedding(tokens))))  # (samples, 9)
+
+
+class Case(NamedTuple):
+    seed: int
+    sizes: tuple[int, ...]  # samples of each rank
+    frozen: bool
+
+    @property
+    def name(self) -> str:
+        ranks = f"{len(self.sizes)} rank{'s' * (len(self.sizes) > 1)}"
+        return f"{ranks} with {', '.join(map(str, self.sizes))} samples" + ", a frozen layer" * self.frozen
+
+
+def cases(seed: int) -> list[Case]:
+    plain = [
+        ((4, 4), False),
+        ((5, 2), False),
+        ((1, 6, 3), False),
+        ((2, 3), True),
+        ((0, 3, 1), False),
+        ((5,), False),
+    ]
+    return [Case(seed, *case) for case in plain]
+
+
+def on_rank(answer, seed: int, sizes: tuple[int, ...], frozen: bool) -> dict:
+    draw = torch.Generator().manual_seed(seed)
+    data = [torch.randint(9, (2, n), generator=draw) for n in sizes]
+    model = Tied(seed, frozen)
+    with record_traffic() as log:
+        answer(model, *data[dist.get_rank()].clone())
+    trained = [p for p in model.parameters() if p.requires_grad]
+    room = round(sent_bytes("all-reduce", sum(p.nbytes for p in trained) + 8, len(sizes)))
+    return {
+        "gradients": {
+            name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
+        },
+        "messages": log.traffic.calls,
+        "more": max(0, round(log.traffic.sent) - room),
+    }
+
+
+def observe(answer, case: Case) -> dict:
+    ranks = launch(on_rank, len(case.sizes), args=(answer, *case), backend="gloo", timeout=60.0)
+    return {
+        "gradients": [one["gradients"] for one in ranks],
+        **{key: max(one[key] for one in ranks) for key in ("messages", "more")},
+    }

@@ -1,0 +1,147 @@
+"""The engine of the checks: what it prints of a right, a wrong and a slow answer, and when it names a mistake."""
+
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from course_lib.grading import judge
+from course_lib.grading.failed import CheckFailed, TargetMissed
+from course_lib.grading.judge import Fact
+from course_lib.grading.material import Mistake
+from course_lib.runtime.errors import RankError
+
+
+class Case(NamedTuple):
+    name: str
+    numbers: list[int]
+
+
+FACTS = {
+    "mean": Fact("the mean", task="Return the mean.", tolerance=1e-6),
+    "calls": Fact("additions", most=1),
+}
+CASES = [Case("two numbers", [1, 3]), Case("three numbers", [1, 2, 6])]
+
+
+def observe(answer, case):
+    mean, calls = answer(case.numbers)
+    return {"mean": mean, "calls": calls}
+
+
+def right(numbers):
+    return sum(numbers) / len(numbers), 1
+
+
+def total(numbers):
+    return sum(numbers), 1
+
+
+def slow(numbers):
+    return sum(numbers) / len(numbers), len(numbers)
+
+
+def stub(numbers):
+    raise NotImplementedError("99.1: add them up")
+
+
+MISTAKES = {"the sum is not divided": total, "numbers are added one by one": slow}
+
+
+@pytest.fixture
+def check(monkeypatch):
+    """``check(answer, mistakes)`` of an exercise that has no files."""
+
+    def run(answer, mistakes=MISTAKES, observe=observe, facts=FACTS):
+        listed = [Mistake(when, lambda made=made: made) for when, made in mistakes.items()]
+        given = SimpleNamespace(exercise="99.1", facts=facts, observe=observe, solution=right)
+        given.cases, given.mistakes = lambda seed: CASES, lambda: listed
+        monkeypatch.setattr(judge, "material", lambda exercise: given)
+        judge.check("99.1", answer)
+
+    return run
+
+
+def test_a_right_answer_has_a_line_for_each_case_and_each_target(check, capsys):
+    check(right)
+    assert capsys.readouterr().out.splitlines() == [
+        "  ✓ two numbers", "  ✓ three numbers", "  ✓ additions (target: at most 1)"
+    ]  # fmt: skip
+
+
+def test_a_wrong_answer_is_told_with_its_mistake_and_the_task(check):
+    with pytest.raises(CheckFailed) as failed:
+        check(lambda numbers: (float(sum(numbers)), 1))
+    assert failed.value.lines == [
+        "two numbers: the mean is 4, expected 2 (2 times)",
+        "  This is what comes out when the sum is not divided.",
+        '  The task: "Return the mean."',
+        "three numbers: the mean is 9, expected 3 (3 times)",
+    ]
+    assert judge.failing("99.1") is CASES[0]
+
+
+def test_a_slow_answer_is_right_and_misses_its_target(check, capsys):
+    with pytest.raises(TargetMissed, match="when numbers are added one by one"):
+        check(slow)
+    assert capsys.readouterr().out.splitlines() == ["  ✓ two numbers", "  ✓ three numbers"]
+
+
+def test_a_mistake_is_not_named_where_it_explains_one_case_only(check):
+    with pytest.raises(CheckFailed) as failed:
+        check(lambda numbers: (sum(numbers) if len(numbers) == 2 else 0, 1))
+    assert "comes out" not in str(failed.value)
+
+
+def test_of_two_mistakes_with_one_result_none_is_named(check):
+    with pytest.raises(CheckFailed) as failed:
+        check(total, {"the sum is not divided": total, "the length is forgotten": total})
+    assert "comes out" not in str(failed.value)
+
+
+def test_an_answer_that_is_not_written_fails_nothing(check, capsys):
+    check(stub)
+    assert capsys.readouterr().out == "  ○ not written yet: add them up\n"
+
+
+def test_what_an_answer_raises_is_told_and_can_be_a_mistake(check):
+    def raises(numbers):
+        raise KeyError("seven")
+
+    with pytest.raises(CheckFailed, match="two numbers: KeyError: 'seven'") as failed:
+        check(raises, {"seven is looked up": raises})
+    assert "when seven is looked up" in str(failed.value)
+
+
+def test_after_a_hang_no_case_is_tried_and_only_mistakes_that_hang_are(check, monkeypatch):
+    tried = []
+
+    def hangs(numbers):
+        tried.append(numbers)
+        raise RankError("ranks 0 and 1 wait for all_reduce")
+
+    with pytest.raises(CheckFailed, match="no further case is tried"):
+        check(hangs, {"a mistake that does not hang": lambda numbers: pytest.fail("tried")})
+    assert tried == [[1, 3]]
+
+
+def test_a_fact_names_the_rank_and_the_entry():
+    fact = Fact("the gradient of {}", tolerance=1e-5, each="rank")
+    want = [{"a": torch.ones(2), "b": None}] * 3
+    assert fact.wrong(want, want) == []
+    got = [want[0], {"a": 2 * torch.ones(2), "b": None}, {"a": torch.ones(2), "b": 1.0}]
+    assert fact.wrong(got, want) == [
+        "rank 1: the gradient of a is 2.000 times what is expected",
+        "(first difference at [0]: got 2, expected 1)",
+        "(2 of 3 ranks)",
+    ]
+    assert fact.wrong(None, want)[0].startswith("the gradient is None")
+
+
+def test_a_text_says_what_is_wrong():
+    fact = Fact("parts")
+    assert fact.wrong("", "") == []
+    assert fact.wrong("rank 0 has nothing", "") == ["rank 0 has nothing"]
+    assert fact.alike("rank 0 has nothing", "rank 0 has nothing")
+    assert not fact.alike("rank 0 has nothing", "rank 1 has nothing")

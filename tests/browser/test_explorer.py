@@ -266,6 +266,35 @@ def test_dark_and_narrow_and_inside_of_another_page(browser):
     page.close()
 
 
+def test_what_is_drawn_off_screen_takes_the_theme_of_the_page_that_it_comes_into(browser):
+    """JupyterLab draws an output in an element that is in no page yet, and takes away what is scrolled out of sight."""
+    page = browser.new_page(viewport={"width": 1100, "height": 1000}, color_scheme="light")
+    page.set_default_timeout(60_000)
+    page.set_content("<style>body { background: #111 } body.day { background: #fff }</style>")
+    live = Explorer(FIRST).widget()
+    page.add_style_tag(content=live._css)
+    drawn_again = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    page.evaluate(
+        """async ([code, given]) => {
+        const { default: widget } = await import(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
+        window.place = document.createElement("div");
+        widget.render({ model: { get: () => given, on() {}, off() {}, send() {} }, el: place });
+        document.body.append(await new Promise((done) => requestAnimationFrame(() => done(place)))); }""",
+        [live._esm, live.given],
+    )
+    view = page.locator(".explorer")
+    expect(view).to_have_attribute("data-theme", "dark")
+    page.evaluate(drawn_again)
+    assert wrong_boxes(wait_until_drawn(page, FIRST), FIRST), "idle time has another colour"
+    page.evaluate("() => { place.remove(); document.body.className = 'day'; }")
+    page.evaluate(drawn_again)
+    page.evaluate("() => document.body.append(place)")
+    expect(view).to_have_attribute("data-theme", "light")
+    page.evaluate(drawn_again)
+    assert wrong_boxes(page.locator("canvas.timeline"), FIRST) == []
+    page.close()
+
+
 def length_of_a_part(calculator, name):
     """How much of its track a part of the first bar takes, in percent."""
     style = calculator.locator(f".piece.{name}").first.get_attribute("style")

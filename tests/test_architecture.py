@@ -76,6 +76,10 @@ def test_course_lib_imports_downwards(path):
             )
         if here == "runtime":
             assert there in ("", "runtime"), f"{path} imports {name}"
+        # What the files there may import, tests/course_lib/by_hand/test_rules.py says.
+        assert there != "by_hand", (
+            f"{path} imports {name}: the syllabus is read and run, nothing is built on it"
+        )
 
 
 def test_no_two_files_import_each_other():

@@ -136,7 +136,7 @@ class ShardedModule(nn.Module):
         ``torch.nn.utils.clip_grad_norm_`` does the same; this one adds up in float64, and refuses.
 
         Returns:
-            The norm as it was. All ranks call it.
+            The norm as it was, in float64. All ranks call it.
 
         Raises:
             ValueError: the norm is not finite; every rank raises it, and nothing is changed.
@@ -145,7 +145,7 @@ class ShardedModule(nn.Module):
         replicated = [
             p.grad for p in self.parameters() if p.grad is not None and id(p.grad) not in map(id, shards)
         ]
-        return clip_grad_norm(shards, max_norm, self.shard_group, self.device, replicated).float()
+        return clip_grad_norm(shards, max_norm, self.shard_group, self.device, replicated)
 
     def memory(self, optimizer: Optimizer | None = None) -> MemoryBreakdown:
         """Bytes of model states alive on this rank now, those that are offloaded included."""

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.data.denoising import WORD_PIECES
+from course_lib.observe.device import device_name
 from course_lib.parallelize import latest_checkpoint, mesh_axes
 from course_lib.parallelize.checks import (
     check_applied,
@@ -30,11 +31,9 @@ from course_lib.train.terminals import meet, started_by_hand
 from simulator.cli.options import flag
 from simulator.cli.plan_text import plan_text
 from simulator.inputs.hardware import Hardware
-from simulator.inputs.known_devices import GPUS, find_device
+from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-
-CPU = "laptop-cpu"
 
 
 def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> Job:
@@ -110,16 +109,6 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
         return 2 if refused else 1
     report.end(ranks)
     return 0
-
-
-def device_name() -> str | None:
-    """What the simulator calls the devices here; None where it does not know them."""
-    if not torch.cuda.is_available():
-        return CPU
-    found = torch.cuda.get_device_name().lower()
-    alike = [name for name in GPUS if name.split("-")[0] in found]
-    memory = torch.cuda.get_device_properties(0).total_memory
-    return min(alike, key=lambda name: abs(GPUS[name].memory - memory), default=None)
 
 
 def devices(plan: Plan) -> int:

@@ -1,0 +1,242 @@
+"""By-hand, production and PyTorch's own implementations alike: equal to one device that sees the whole batch.
+
+Every implementation is a function ``train(model, batches, make_optimizer, loss_fn)`` that yields the loss and the
+gradient norm of each step, as in the files of ``course_lib/by_hand``. To add one, add a row to ``IMPLEMENTATIONS``.
+The ranks are started once for each number of them, and train everything.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
+from course_lib.data_parallel.fsdp import FSDP
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.runtime import current_device, launch
+from course_lib.runtime.mesh import make_mesh
+from course_lib.training.loop import cross_entropy
+
+STEPS, BATCH, CLOSE = 3, 12, 1e-9
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One row.
+
+    Args:
+        technique: a file of ``by_hand``; ``name`` tells apart those of one technique.
+        train: as above; it may change the model. At its end ``model.state_dict()`` is whole, or it has set
+            ``model.whole``, a function that returns the whole.
+        models: those of ``MODELS`` that it can train.
+        same_samples: every rank sees the whole batch.
+        ranks: numbers of ranks to try.
+    """
+
+    technique: str
+    name: str
+    train: Callable
+    models: tuple[str, ...] = ("gpt", "mlp")
+    same_samples: bool = False
+    ranks: tuple[int, ...] = (1, 2, 3, 4)
+
+    def __str__(self):
+        return f"{self.technique}, {self.name}"
+
+
+def by_hand(technique, rungs=None, **row):
+    """All rungs of a file, as it lists them itself."""
+    file = importlib.import_module(f"course_lib.by_hand.{technique}")
+    for name, settings in file.RUNGS.items():
+        if rungs is None or name in rungs:
+            yield Implementation(technique, f"by hand: {name}", partial(file.train, **settings), **row)
+
+
+def loop(wrap):
+    """``train`` for what is used in the ordinary loop. ``wrap(model, make_optimizer)`` gives what is called, its
+    optimizer, and what follows backward and returns the gradient norm."""
+
+    def train(model, batches, make_optimizer, loss_fn):
+        wrapped, optimizer, after_backward = wrap(model, make_optimizer)
+        for inputs, targets in batches:
+            loss = loss_fn(wrapped(inputs), targets)
+            loss.backward()
+            norm = after_backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield loss.detach(), norm
+
+    return train
+
+
+def norm_of(model):
+    return nn.utils.get_total_norm([p.grad for p in model.parameters()])
+
+
+def one_device(model, make_optimizer):
+    return model, make_optimizer(model.parameters()), lambda: norm_of(model)
+
+
+def ddp(kind, **settings):
+    def wrap(model, make_optimizer):
+        wrapped = kind(model, **settings)
+
+        def after_backward():
+            if hasattr(wrapped, "average_gradients"):
+                wrapped.average_gradients()
+            return norm_of(model)
+
+        return wrapped, make_optimizer(model.parameters()), after_backward
+
+    return loop(wrap)
+
+
+def production_fsdp(model, make_optimizer):
+    wrapped = FSDP(model, ["blocks.*"], make_mesh({"dp": dist.get_world_size()}))
+    model.whole = wrapped.state_dict
+    return wrapped, make_optimizer(wrapped.parameters()), wrapped.clip_grad_norm
+
+
+def torch_fsdp(model, make_optimizer):
+    for t in (*model.parameters(), *model.buffers()):
+        dist.broadcast(t.detach(), 0)  # it does not do so itself
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=make_mesh({"dp": dist.get_world_size()}))
+    model.whole = lambda: {name: t.full_tensor() for name, t in model.state_dict().items()}
+    return model, make_optimizer(model.parameters()), lambda: norm_of(model).full_tensor()
+
+
+IMPLEMENTATIONS = [
+    *by_hand("ddp"),
+    Implementation("ddp", "production: naive", ddp(NaiveDDP)),
+    Implementation("ddp", "production: flat", ddp(FlatDDP)),
+    Implementation("ddp", "production", ddp(DDP, bucket_cap_mb=0.05)),
+    Implementation("ddp", "PyTorch", ddp(DistributedDataParallel, bucket_cap_mb=0.05)),
+    *by_hand("fsdp"),
+    Implementation("fsdp", "production", loop(production_fsdp)),
+    Implementation("fsdp", "PyTorch", loop(torch_fsdp)),
+]
+
+
+# ---- what is trained --------------------------------------------------------------------------------------
+
+
+class MLP(nn.Module):
+    """Sizes that no number of ranks divides, and blocks of unequal size."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(7, 11)
+        self.blocks = nn.ModuleList([nn.Linear(11, 5), nn.Linear(5, 13), nn.Linear(13, 3)])
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x.tanh())
+        return x
+
+
+def gpt():
+    return GPT(GPTConfig.tiny(vocab_size=29, max_length=8, num_layers=3, num_heads=12, hidden_size=24))
+
+
+MODELS = {"gpt": gpt, "mlp": MLP}
+
+
+def new_model(name, seed=0):
+    """In fp64. Only rank 0 has these weights: all others must take them from it."""
+    torch.manual_seed(seed)
+    return MODELS[name]().double().to(current_device())
+
+
+def batches(name, rank=0, ranks=1):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        if name == "gpt":
+            tokens = torch.randint(29, (BATCH, 9), generator=generator)
+            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        else:
+            inputs = torch.randn(BATCH, 7, generator=generator, dtype=torch.float64)
+            targets = torch.randint(3, (BATCH,), generator=generator)
+        yield tuple(t.chunk(ranks)[rank].to(current_device()) for t in (inputs, targets))
+
+
+def sgd(parameters):
+    """With momentum: the second step shows that the first one's states are right. Not Adam, which makes a step out of
+    a gradient that is zero but for rounding, as that of a key's bias."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def trained(train, name, data, seed=0):
+    """Losses, norms, and the parameters after the first step and after the last. The first step changes a parameter
+    by the learning rate times its gradient."""
+    found = []
+    for steps in (1, STEPS):
+        model = new_model(name, seed)
+        told = [(loss, float(norm)) for loss, norm in train(model, list(data)[:steps], sgd, cross_entropy)]
+        found.append(
+            {key: t.detach().cpu().clone() for key, t in getattr(model, "whole", model.state_dict)().items()}
+        )
+    return [None if loss is None else float(loss) for loss, _ in told], [norm for _, norm in told], *found
+
+
+@cache
+def expected(name):
+    return trained(loop(one_device), name, list(batches(name)))
+
+
+def train_all(ranks):
+    """On a rank: every implementation's losses, norms and parameters."""
+    rank, found = dist.get_rank(), {}
+    for row in IMPLEMENTATIONS:
+        for name in row.models if ranks in row.ranks else ():
+            place = (0, 1) if row.same_samples else (rank, ranks)
+            data = list(batches(name, *place))
+            found[str(row), name] = trained(row.train, name, data, rank)
+    return found
+
+
+@cache
+def on_ranks(ranks):
+    return launch(train_all, ranks, args=(ranks,))
+
+
+pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []  # the same tests, on what there is
+
+# ---- the tests --------------------------------------------------------------------------------------------
+
+CASES = [
+    pytest.param(row, name, ranks, id=f"{row}, {name}, {ranks} ranks")
+    for ranks, row in product((1, 2, 3, 4), IMPLEMENTATIONS)
+    for name in row.models
+    if ranks in row.ranks
+]
+
+
+@pytest.mark.parametrize(("row", "name", "ranks"), CASES)
+def test_equals_one_device(row, name, ranks):
+    every = [found[str(row), name] for found in on_ranks(ranks)]
+    check(every, expected(name))
+
+
+def check(every, reference):
+    losses, norms, first, last = reference
+    for step, loss in enumerate(losses):
+        known = [rank[0][step] for rank in every if rank[0][step] is not None]
+        assert sum(known) / len(known) == pytest.approx(loss, abs=CLOSE)
+    for _, their_norms, their_first, their_last in every:
+        assert their_norms == pytest.approx(norms, abs=CLOSE)
+        for theirs, ours in ((their_first, first), (their_last, last)):
+            assert theirs.keys() == ours.keys()
+            for key, tensor in ours.items():
+                torch.testing.assert_close(
+                    theirs[key], tensor, rtol=0, atol=CLOSE, msg=lambda m, k=key: f"{k}: {m}"
+                )

@@ -72,11 +72,11 @@ class Timeline:
     def lanes(self) -> list[str]:
         return sorted({lane for lanes in self._by_rank.values() for lane in lanes})
 
-    @property
+    @cached_property
     def start(self) -> float:
         return min((span.start for span in self.spans), default=0.0)
 
-    @property
+    @cached_property
     def end(self) -> float:
         return max((span.end for span in self.spans), default=0.0)
 

@@ -98,6 +98,15 @@ class Execution(Timeline):
         name = self.schedule.span_name(self.schedule.actions[rank][at])
         return Span(rank, "communication", f"send {name}", start, end)
 
+    @cached_property
+    def start(self) -> float:
+        return min((starts[0] for starts in self.starts if starts), default=0.0)
+
+    @cached_property
+    def end(self) -> float:
+        last = [ends[-1] for ends in self.ends if ends]
+        return max([*last, *(send[3] for send in self.sends)], default=0.0)
+
     @property
     def peak_in_flight(self) -> list[int]:
         """For every rank: the most microbatches at once whose forward has begun and whose backward has not ended.
@@ -170,19 +179,25 @@ class Execution(Timeline):
 
         Where two chains are equally long, the one that stays on a rank is returned.
         """
+        return [
+            self._send(self._sent[rank, at][0]) if transfer else self._span(rank, at)
+            for _, transfer, rank, at in self.critical_nodes()
+        ]
+
+    def critical_nodes(self) -> list[Node]:
+        """``critical_path`` by places in the schedule."""
         ends = [Node(end, False, rank, at) for rank, e in enumerate(self.ends) for at, end in enumerate(e)]
         node = max(ends, key=lambda n: n.end, default=None)
         path = []
         while node is not None:
-            _, transfer, rank, at = node
-            path.append(self._send(self._sent[rank, at][0]) if transfer else self._span(rank, at))
+            path.append(node)
             node = self._before(node)
         return path[::-1]
 
     def idle_gaps(self) -> list[Gap]:
         """Every time in which a rank's compute lane was empty between the first start and the last end."""
         gaps = []
-        first, last = min(s[0] for s in self.starts if s), max(e[-1] for e in self.ends if e)
+        first, last = self.start, max(e[-1] for e in self.ends if e)
         for rank in range(self.schedule.ranks):
             free = first
             for at, start in enumerate(self.starts[rank]):

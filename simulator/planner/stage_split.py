@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import combinations, pairwise
+from functools import cache, cached_property, partial
+from itertools import combinations, pairwise, permutations
 from math import comb, inf
+from operator import getitem, le, mul
 
 from simulator.inputs.checks import at_least, refuse
 from simulator.inputs.chunks import chunk_sizes
@@ -17,8 +20,8 @@ from simulator.pipeline.engine import simulate
 from simulator.pipeline.execution import Execution
 from simulator.planner.layer_memory import lacking
 from simulator.predict.collective_time import slowest_link
-from simulator.predict.memory import plan_memory
-from simulator.predict.stages import StageSeconds, plan_schedule, stage_durations, unit_seconds
+from simulator.predict.memory import plan_memory, reserved_bytes
+from simulator.predict.stages import StageSeconds, one_stage_seconds, plan_schedule, unit_seconds
 
 ALL = 3000  # so many splits are all tried; of more, the best by formula and what single moves make of it
 
@@ -48,10 +51,9 @@ class StageSplit:
 def plan_stages(shape: ModelShape, devices: Sequence[Hardware], plan: Plan) -> StageSplit:
     """The layers of each stage with which a step takes the least time, where every stage fits its device.
 
-    Up to 3,000 splits are all looked at, and those that could still be the fastest are simulated. Of more, dynamic
-    programming over the stages finds the one that is best by the formula of a pipeline that is filled and drained,
-    t_1 + … + t_p + (m - 1) max t_i; then layers move between stages one by one as long as the simulated step is
-    faster.
+    Up to 3,000 splits are all looked at, and those that could still be the fastest are simulated. Of more, the one that
+    is best by the formula of a pipeline that is filled and drained, t_1 + … + t_p + (m - 1) max t_i, is where the
+    search starts; then layers move between stages one by one as long as the simulated step is faster.
 
     Args:
         devices: one for each stage.
@@ -65,19 +67,11 @@ def plan_stages(shape: ModelShape, devices: Sequence[Hardware], plan: Plan) -> S
     found = [even] if pipeline.fits(even) else []
     if comb(shape.layers - 1, plan.pp - 1) <= ALL:
         found += pipeline.all_that_fit()
-        found.sort(key=pipeline.at_least)
     elif (best := pipeline.best_by_formula()) is not None:
         found += [pipeline.moved(best)]
     if not found:
         raise ValueError(pipeline.why_not())
-    best, least = found[0], inf
-    for layers in found:
-        if pipeline.at_least(layers) >= least:
-            continue
-        seconds = pipeline.run(layers).makespan
-        if seconds < least:
-            best, least = layers, seconds
-    return pipeline.priced(best)
+    return pipeline.priced(pipeline.fastest(found)[0] or found[0])
 
 
 def price_stages(
@@ -103,86 +97,115 @@ class _Pipeline:
             refuse("chunks of the plan", "1: each rank has one stage", plan.chunks)
         self.shape, self.devices, self.plan = shape, list(devices), plan.on(devices[0])
         self.ranks, self.schedule = range(plan.pp), plan_schedule(plan)
-        self.units = [unit_seconds(shape, replace(plan, stage_layers=None).on(d), d) for d in devices]
+        kinds = {d: unit_seconds(shape, replace(plan, stage_layers=None).on(d), d) for d in set(devices)}
+        self.units = [kinds[d] for d in devices]
         activation = plan.itemsize * plan.micro_batch * shape.sequence // plan.cp * shape.hidden
         self.transfer = slowest_link(devices).seconds(activation)
-        self.stage = cache(self._stage)
-        self.bytes = cache(self._bytes)
-
-    def _with(self, rank: int, layers: int) -> Plan:
-        """A plan in which this rank has so many layers, and the others what is left."""
-        rest = chunk_sizes(self.shape.layers - layers, self.plan.pp - 1) if self.plan.pp > 1 else []
-        return replace(self.plan, stage_layers=(*rest[:rank], layers, *rest[rank:]))
+        self.stage, self.tensors = cache(self._stage), cache(self._tensors)
+        self.chains: list[Callable[[list[int]], float]] = []
 
     def _stage(self, rank: int, layers: int) -> tuple[float, float, float]:
         """Seconds of F, B and W on one microbatch."""
-        plan = self._with(rank, layers)
-        times = stage_durations(self.shape, plan, self.devices[rank], self.units[rank])
-        return times.forward[rank], times.backward_input[rank], times.backward_weight[rank]
+        last = self.plan.pp - 1
+        return one_stage_seconds(self.units[rank], layers, first=rank == 0, last=rank == last)
 
-    def _bytes(self, rank: int, layers: int) -> float:
-        return plan_memory(self.shape, self._with(rank, layers), self.devices[rank])[rank].occupied
+    def _tensors(self, layers: int) -> list[float]:
+        """Bytes that each rank would hold, each with so many layers: they do not depend on what the others have."""
+        shape = replace(self.shape, layers=layers * self.plan.pp)
+        plan = replace(self.plan, stage_layers=(layers,) * self.plan.pp)
+        return [held.total for held in plan_memory(shape, plan)]
+
+    def bytes(self, rank: int, layers: int) -> float:
+        held = self.tensors(layers)[rank]
+        return held + reserved_bytes(held, self.devices[rank])
 
     def fits(self, layers: Sequence[int]) -> bool:
         return all(self.bytes(r, n) <= self.devices[r].memory for r, n in enumerate(layers))
 
-    def most(self, rank: int) -> int:
-        """The most layers that fit on this rank."""
+    @cached_property
+    def most(self) -> list[int]:
+        """The most layers that fit on each rank."""
         counts = range(1, self.shape.layers - self.plan.pp + 2)
-        return max((n for n in counts if self.bytes(rank, n) <= self.devices[rank].memory), default=0)
+        return [
+            bisect_right(counts, device.memory, key=partial(self.bytes, rank))
+            for rank, device in enumerate(self.devices)
+        ]
 
     def all_that_fit(self) -> list[list[int]]:
-        l, p, most = self.shape.layers, self.plan.pp, [self.most(rank) for rank in self.ranks]
+        l, p = self.shape.layers, self.plan.pp
         cuts = ((0, *inner, l) for inner in combinations(range(1, l), p - 1))
         splits = ([b - a for a, b in pairwise(ends)] for ends in cuts)
-        return [layers for layers in splits if all(n <= m for n, m in zip(layers, most, strict=True))]
+        return [layers for layers in splits if all(map(le, layers, self.most))]
 
-    def at_least(self, layers: Sequence[int]) -> float:
-        """No schedule is faster: the first microbatch passes all stages before a stage, then that stage does all its
-        work, and the last microbatch passes the stages before it once more."""
-        times = [sum(self.stage(r, n)) for r, n in enumerate(layers)]
-        m = self.plan.microbatches
-        return max(m * t + sum(times[:r]) + 2 * r * self.transfer for r, t in enumerate(times))
+    def chain(self, execution: Execution) -> Callable[[list[int]], float]:
+        """How long the chain of work that decided this step takes under any split: no step is shorter than that."""
+        nodes = execution.critical_nodes()
+        actions = [self.schedule.actions[node.rank][node.at] for node in nodes if not node.transfer]
+        counts = Counter((action.stage, action.kind) for action in actions)
+        sent = self.transfer * (len(nodes) - len(actions))
+        rows = []
+        for rank, most in enumerate(self.most):
+            f, b, w, both = (counts[rank, kind] for kind in ("F", "B", "W", "BW"))
+            weights = f, b + both, w + both
+            rows.append([0.0, *(sum(map(mul, weights, self.stage(rank, n))) for n in range(1, most + 1))])
+        return lambda layers: sent + sum(map(getitem, rows, layers))
+
+    def fastest(self, splits: list[list[int]], least: float = inf) -> tuple[list[int] | None, float]:
+        """Of these splits the one with the shortest step, and its seconds; None if no step is shorter than ``least``.
+
+        Every step that is simulated bounds the others from below by its chain, so that few have to be simulated.
+        """
+        best = None
+        bounds = [(max((chain(layers) for chain in self.chains), default=0.0), layers) for layers in splits]
+        while bounds and (nearest := min(bounds))[0] < least:
+            layers = nearest[1]
+            execution = self.run(layers)
+            if execution.makespan < least:
+                best, least = layers, execution.makespan
+            self.chains.append(chain := self.chain(execution))
+            others = ((max(bound, chain(other)), other) for bound, other in bounds if other != layers)
+            bounds = [pair for pair in others if pair[0] < least]
+        return best, least
 
     def best_by_formula(self) -> list[int] | None:
-        """For each time t that the slowest stage may take, the least sum of all stages' times, stage by stage."""
+        """For each time t that the slowest stage may take, the least sum of all stages' times.
+
+        A stage's time grows by as much with each layer, so the layers beyond the first go where that is least.
+        """
         l, p, m = self.shape.layers, self.plan.pp, self.plan.microbatches
-        most = [self.most(rank) for rank in self.ranks]
-        times = [[sum(self.stage(r, n)) for n in range(1, most[r] + 1)] for r in self.ranks]
+        times = [[sum(self.stage(r, n)) for n in range(1, most + 1)] for r, most in enumerate(self.most)]
+        by_growth = sorted(self.ranks, key=lambda r: sum(self.stage(r, 2)) - sum(self.stage(r, 1)))
         best, least = None, inf
         for slowest in sorted({t for row in times for t in row}):
             if (m - 1) * slowest >= least:
                 break
-            reached: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-            for rank in self.ranks:
-                further: dict[int, tuple[float, list[int]]] = {}
-                for before, (seconds, layers) in reached.items():
-                    for n, t in enumerate(times[rank], start=1):
-                        after = before + n
-                        if t > slowest or after > l - (p - 1 - rank):
-                            break
-                        if seconds + t < further.get(after, (inf,))[0]:
-                            further[after] = seconds + t, [*layers, n]
-                reached = further
-            if l in reached and reached[l][0] + (m - 1) * slowest < least:
-                least, best = reached[l][0] + (m - 1) * slowest, reached[l][1]
+            room = [bisect_right(row, slowest) for row in times]
+            if 0 in room or sum(room) < l:
+                continue
+            layers, left = [1] * p, l - p
+            for rank in by_growth:
+                layers[rank] += (more := min(left, room[rank] - 1))
+                left -= more
+            seconds = sum(times[r][n - 1] for r, n in enumerate(layers)) + (m - 1) * slowest
+            if seconds < least:
+                best, least = layers, seconds
         return best
 
     def moved(self, layers: list[int]) -> list[int]:
         """One layer after the other moved to another stage, as long as the step becomes faster."""
-        seconds = self.run(layers).makespan
-        while True:
-            better = [(self.run(other).makespan, other) for other in self._one_moved(layers)]
-            if not better or min(better)[0] >= seconds:
-                return layers
-            seconds, layers = min(better)
+        best, seconds = self.fastest([layers])
+        while best is not None:
+            layers = best
+            best, seconds = self.fastest(self._one_moved(layers), seconds)
+        return layers
 
-    def _one_moved(self, layers: list[int]) -> Iterator[list[int]]:
-        for giver in self.ranks:
-            for taker in self.ranks:
-                other = [n + (r == taker) - (r == giver) for r, n in enumerate(layers)]
-                if giver != taker and other[giver] and self.fits(other):
-                    yield other
+    def _one_moved(self, layers: list[int]) -> list[list[int]]:
+        moves = permutations(self.ranks, 2)
+        return [
+            [n + (r == taker) - (r == giver) for r, n in enumerate(layers)]
+            for giver, taker in moves
+            if layers[giver] > 1 and layers[taker] < self.most[taker]
+        ]
 
     def times(self, layers: Sequence[int]) -> StageSeconds:
         return StageSeconds(*map(list, zip(*(self.stage(r, n) for r, n in enumerate(layers)), strict=True)))
@@ -203,7 +226,7 @@ class _Pipeline:
         for rank, device in enumerate(self.devices):
             if self.bytes(rank, 1) > device.memory:
                 return f"even with one layer, {lacking(rank, device, self.bytes(rank, 1))}"
-        most = [self.most(rank) for rank in self.ranks]
+        most = self.most
         needed, rank = max(
             (self.bytes(r, most[r] + 1) - self.devices[r].memory, r)
             for r in self.ranks

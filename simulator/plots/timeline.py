@@ -107,17 +107,13 @@ def rows_of(timeline: Timeline) -> list[tuple[int, str, float]]:
     """Rank, lane and height of every row, from top to bottom: compute first."""
     order = sorted(timeline.lanes, key=lambda lane: (lane != "compute", lane))
     present = {(span.rank, span.lane) for span in timeline.spans}
-    tall = order[0]
+    computing = {span.lane for span in timeline.spans if not span.name.startswith("send ")} | {order[0]}
     return [
-        (rank, lane, 1.0 if lane == tall or not _only_sends(timeline, lane) else 0.4)
+        (rank, lane, 1.0 if lane in computing else 0.4)
         for rank in timeline.ranks
         for lane in order
         if (rank, lane) in present
     ]
-
-
-def _only_sends(timeline: Timeline, lane: str) -> bool:
-    return all(span.name.startswith("send ") for span in timeline.spans if span.lane == lane)
 
 
 def _draw(
@@ -153,7 +149,7 @@ def _draw(
     for colour, corners in boxes.items():  # one path a colour: the file stays small
         edge = 0 if dense or colour == IDLE else 0.6
         path = Path.make_compound_path(*[Path([*box, box[0]], closed=True) for box in corners])
-        axis.add_patch(
+        axis.add_artist(  # add_patch would look for the limits, which are known, box by box
             PathPatch(
                 path, facecolor=colour, edgecolor="white", linewidth=edge, rasterized=dense, clip_on=dense
             )

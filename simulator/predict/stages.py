@@ -56,17 +56,23 @@ def stage_durations(
         units: as ``unit_seconds`` gives them, if they are known already.
     """
     units = units or unit_seconds(shape, plan, hardware)
-    ahead, weight = units.layer.forward_seconds, units.layer.weight
-    of_input = units.layer.backward_seconds - weight
     layers = plan.layers_by_stage(shape)
-    seconds = StageSeconds(
-        [n * ahead for n in layers], [n * of_input for n in layers], [n * weight for n in layers]
+    last = len(layers) - 1
+    stages = [one_stage_seconds(units, n, first=s == 0, last=s == last) for s, n in enumerate(layers)]
+    return StageSeconds(*map(list, zip(*stages, strict=True)))
+
+
+def one_stage_seconds(
+    units: UnitSeconds, layers: int, *, first: bool, last: bool
+) -> tuple[float, float, float]:
+    """F, B and W of a stage with so many layers; the first has the embedding, and the last the logits."""
+    ahead, weight = units.layer.forward_seconds, units.layer.weight
+    start, end = first * units.embedding / 2, last * units.logits / 3
+    return (
+        layers * ahead + start + end,
+        layers * (units.layer.backward_seconds - weight) + end,
+        layers * weight + start + end,
     )
-    seconds.forward[0] += units.embedding / 2
-    seconds.backward_weight[0] += units.embedding / 2
-    for part in (seconds.forward, seconds.backward_input, seconds.backward_weight):
-        part[-1] += units.logits / 3
-    return seconds
 
 
 def plan_schedule(plan: Plan) -> Schedule:

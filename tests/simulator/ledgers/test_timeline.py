@@ -7,6 +7,7 @@ import pytest
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
+from simulator.plots import plot_timeline
 
 UNEVEN = Timeline(
     [
@@ -100,3 +101,22 @@ def test_the_trace_holds_every_span_in_microseconds(tmp_path):
         (e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"
     }
     assert threads == {(0, 0): "compute", (1, 0): "compute", (1, 1): "communication"}
+
+
+class Counted(tuple):
+    """Spans that count how often somebody looks at all of them."""
+
+    looks = 0
+
+    def __iter__(self):
+        Counted.looks += 1
+        return super().__iter__()
+
+
+def test_a_trace_and_a_picture_look_at_all_spans_a_few_times_not_once_a_span(monkeypatch):
+    monkeypatch.setattr(Counted, "looks", 0)
+    run = Timeline(simulate(make_schedule("1f1b", 12, 12), transfer=0.1).spans)
+    vars(run)["spans"] = Counted(run.spans)
+    run.chrome_trace()
+    plot_timeline(run)
+    assert 0 < Counted.looks < 12

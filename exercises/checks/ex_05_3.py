@@ -9,6 +9,7 @@ from torch import Tensor
 
 from course_lib.grading.judge import Fact
 from course_lib.grading.ranks import launch
+from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
@@ -20,6 +21,7 @@ FACTS = {
         tolerance=1e-5,
         each="rank",
     ),
+    "others": Fact("the samples", "Each rank's model runs on its own samples only.", each="rank"),
     "messages": Fact("messages", most=1),
     "more": Fact("bytes sent beyond the gradients and 8", most=0),
 }
@@ -67,7 +69,7 @@ def on_rank(answer, seed: int, sizes: tuple[int, ...], frozen: bool) -> dict:
     draw = torch.Generator().manual_seed(seed)
     data = [torch.randint(9, (2, n), generator=draw) for n in sizes]
     model = Tied(seed, frozen)
-    with record_traffic() as log:
+    with record_traffic() as log, samples_seen(model) as seen:
         answer(model, *data[dist.get_rank()].clone())
     trained = [p for p in model.parameters() if p.requires_grad]
     room = round(sent_bytes("all-reduce", sum(p.nbytes for p in trained) + 8, len(sizes)))
@@ -75,6 +77,7 @@ def on_rank(answer, seed: int, sizes: tuple[int, ...], frozen: bool) -> dict:
         "gradients": {
             name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
         },
+        "others": others_samples(seen, sizes[dist.get_rank()]),
         "messages": log.traffic.calls,
         "more": max(0, round(log.traffic.sent) - room),
     }
@@ -83,6 +86,6 @@ def on_rank(answer, seed: int, sizes: tuple[int, ...], frozen: bool) -> dict:
 def observe(answer, case: Case) -> dict:
     ranks = launch(on_rank, len(case.sizes), args=(answer, *case), backend="gloo", timeout=60.0)
     return {
-        "gradients": [one["gradients"] for one in ranks],
+        **{key: [one[key] for one in ranks] for key in ("gradients", "others")},
         **{key: max(one[key] for one in ranks) for key in ("messages", "more")},
     }

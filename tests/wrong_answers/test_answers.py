@@ -28,6 +28,9 @@ full (``source``)::
         ...
     '''
 
+``without_idea = true`` marks an answer that leaves out what the exercise is about: a constant, one device that does
+all the work, the version that the chapter begins with. It may earn one point at most; every exercise has one.
+
 Learners are graded on other inputs each time (``Report.seed``). Here the inputs follow from the test's name, so that
 a test gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
 
@@ -168,6 +171,15 @@ def test_every_exercise_has_wrong_answers_and_a_slow_one(chapter, number):
         f"{number}: each wrong answer has its own hint"
     )
     assert len(found) > len(wrong), f"{chapter}.toml has no slow answer to {number}"
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_an_answer_without_the_idea_earns_one_point_at_most(chapter, number):
+    # That a slow answer earns the points for being right and a wrong one none is tested below.
+    found = [entry for entry in entries(chapter).get(number, []) if entry.get("without_idea")]
+    assert found, f"which answer to {number} leaves out its idea? Mark it in {chapter}.toml"
+    earned = {entry["name"]: exercises(chapter)[number].right for entry in found if entry.get("slow")}
+    assert {name for name, points in earned.items() if points > 1} == set()
 
 
 @pytest.mark.parametrize(("chapter", "number", "entry"), WRONG)

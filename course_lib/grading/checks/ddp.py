@@ -10,10 +10,19 @@ from course_lib.grading.checks import ddp_mistakes as mistakes
 from course_lib.grading.checks.ddp_buckets import bucket_cases, check_buckets
 from course_lib.grading.checks.ddp_faulty_step import mended
 from course_lib.grading.checks.ddp_overlap import CASES, check_overlap, overlap
-from course_lib.grading.checks.ddp_ranks import accumulated, on_ranks, report_missing, statistics, weighted
+from course_lib.grading.checks.ddp_ranks import (
+    accumulated,
+    on_ranks,
+    report_missing,
+    report_samples,
+    statistics,
+    weighted,
+)
 from course_lib.grading.compare import rank_differences
 from course_lib.grading.report import Report, check
 from simulator.predict.collective_traffic import sent_bytes
+
+OWN_SAMPLES = "Each rank's model runs on its own samples only."
 
 
 def _count(ranks: int) -> str:
@@ -90,6 +99,7 @@ def check_05_3(report: Report, whole_batch_gradients: Callable[[nn.Module, Tenso
                 given=(sums, sizes, tied),
                 task=task,
             )
+            report_samples(report, [result["seen"] for result in results], sizes, OWN_SAMPLES)
             report.true(
                 all(result["frozen kept"] for result in results),
                 "frozen parameters have no gradient",
@@ -150,6 +160,8 @@ def check_05_4(report: Report, accumulate: Callable[[nn.Module, list[tuple[Tenso
                 given=(means, sizes),
                 task=task,
             )
+            own = [sum(each) for each in sizes]
+            report_samples(report, [result["seen"] for result in results], own, OWN_SAMPLES)
             report.true(
                 all(result["next is right"] for result in results),
                 "the next backward pass of `model` averages as usual",
@@ -278,6 +290,8 @@ def check_05_6(report: Report, mended_step: Callable[..., float]) -> None:
                     given=(losses,),
                     task="return the mean loss over the whole batch",
                 )
+            seen = [max(one["seen"] for one in result["steps"]) for result in results]
+            report_samples(report, seen, [4] * ranks, OWN_SAMPLES)
             messages = max(one["messages"] for result in results for one in result["steps"])
             each = {"when each gradient takes a message of its own": (2 if frozen else 4) + 1}
             report.at_most(

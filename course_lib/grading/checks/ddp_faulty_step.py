@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.grading.checks.ddp_ranks import flat, generator_of
+from course_lib.grading.samples_seen import samples_seen
 from course_lib.observe.ledgers.traffic import record_traffic
 
 
@@ -34,7 +35,7 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
         data = [(scale * torch.randn(4, 6, generator=generator), y) for y in targets.chunk(ranks)]
         start = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
         stale = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-        with record_traffic() as log:
+        with record_traffic() as log, samples_seen(model) as seen:
             loss = answer(model, optimizer, *(t.clone() for t in data[rank]))
         after = partial(_after, *start, data, stale)
         found = {
@@ -42,6 +43,7 @@ def mended(answer: Callable, scale: float, frozen: bool, seed: int) -> dict[str,
             "loss": loss.item() if isinstance(loss, Tensor) else loss,
             "losses": [F.cross_entropy(start[0](x), y).item() for x, y in data],
             "messages": log.traffic.calls,
+            "seen": sum(seen),
             "right": after(),
             "mistakes": {
                 "when each rank clips its own gradients, before they are averaged": after(clip="own"),

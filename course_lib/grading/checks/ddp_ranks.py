@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report
+from course_lib.grading.samples_seen import samples_seen
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -35,6 +36,17 @@ def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 def without_gradient(model: nn.Module) -> list[str]:
     """The names of trained parameters whose ``.grad`` is None."""
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def report_samples(report: Report, seen: Sequence[int], own: Sequence[int], task: str) -> None:
+    """A base fact: without it every rank could compute the whole batch, and need no gradient of another."""
+    rank = next((rank for rank, (n, most) in enumerate(zip(seen, own, strict=True)) if n > most), 0)
+    report.true(
+        seen[rank] <= own[rank],
+        "the model of each rank sees that rank's samples only",
+        f"the model of rank {rank} sees {seen[rank]} samples, and this rank has {own[rank]}",
+        task=task,
+    )
 
 
 def report_missing(
@@ -71,7 +83,7 @@ def weighted(answer: Callable, sizes: Sequence[int], frozen: bool, seed: int) ->
         for n in sizes
     ]
     model = Tied(seed, frozen)
-    with record_traffic() as log:
+    with record_traffic() as log, samples_seen(model) as seen:
         answer(model, *(t.clone() for t in data[rank]))
     found = {name: p.grad for name, p in model.named_parameters()}
     reference = Tied(seed, frozen)
@@ -86,6 +98,7 @@ def weighted(answer: Callable, sizes: Sequence[int], frozen: bool, seed: int) ->
         "gradients": flat([found[name] for name, _ in trained], [p for _, p in trained]),
         "sums": sums,
         "missing": without_gradient(model),
+        "seen": sum(seen),
         "tensors": len(trained),
         "tied": torch.cat([torch.full((p.numel(),), "embedding" in name) for name, p in trained]),
         "frozen kept": all(p.grad is None for p in model.parameters() if not p.requires_grad),
@@ -117,7 +130,7 @@ def accumulated(answer: Callable, sizes: Sequence[Sequence[int]], seed: int) -> 
         return F.cross_entropy(model(tokens).flatten(0, 1), following.flatten())
 
     model = DistributedDataParallel(module, bucket_cap_mb=0.05)
-    with record_traffic() as log:
+    with record_traffic() as log, samples_seen(module) as seen:
         answer(model, [(x.clone(), y.clone()) for x, y in data[rank]])
     gradient, missing = flat([p.grad for p in trained], trained).clone(), without_gradient(module)
     left_off = not model.require_backward_grad_sync
@@ -135,6 +148,7 @@ def accumulated(answer: Callable, sizes: Sequence[Sequence[int]], seed: int) -> 
     return {
         "gradient": gradient,
         "missing": missing,
+        "seen": sum(seen),
         "means": means[rank],
         "next is right": torch.allclose(after, first, atol=1e-5),
         "left off": left_off,

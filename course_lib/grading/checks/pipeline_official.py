@@ -252,6 +252,15 @@ def _judge(report: Report, found: list[dict], ranks: int, tokens: Tensor, target
         task="`tokens` and `targets` keep their values.",
     )
     peaks = [each["peak"] for each in found]
+    fewest = [min(m, ranks - rank) for rank in range(ranks)]
+    idle = next((rank for rank in range(ranks) if peaks[rank] < fewest[rank]), 0)
+    report.true(
+        peaks[idle] >= fewest[idle],
+        "every rank begins microbatches while the ranks behind it work",
+        f"rank {idle} has at most {peaks[idle]} of {m} microbatches at once, so the ranks do not work side by side: "
+        f"{fewest[idle]} fit into the pipeline from here on",
+        task="the first `ranks - r` microbatches, or all, begin before one of them goes back",
+    )
     report.at_most(
         "microbatches at once beyond what a rank may have",
         max(peak - (ranks - rank) for rank, peak in enumerate(peaks)),

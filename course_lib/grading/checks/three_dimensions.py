@@ -137,8 +137,15 @@ def check_12_3(report: Report, gradient_norm: Callable[..., Any]) -> None:
                 given=(whole, axes, kind),
                 task=task,
             )
+            carried, held = (max(one[key] for one in seen) for key in ("payload", "held"))
+            report.true(
+                carried < held,
+                "no rank sends its gradients",
+                f"the collectives of a rank carry {carried:,} bytes; its gradients have {held:,}",
+                task="no rank sends its gradients",
+            )
             report.at_most("collectives of a rank", max(one["calls"] for one in seen), 1, task=target)
-            report.at_most("bytes in them", max(one["payload"] for one in seen), 8, task=target)
+            report.at_most("bytes in them", carried, 8, task=target)
 
 
 # ---- 12.4 -------------------------------------------------------------------------------------------------

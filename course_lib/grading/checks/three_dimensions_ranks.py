@@ -49,6 +49,7 @@ def measures_norm(mesh: DeviceMesh, answer: Callable[..., Any], kind: Whole, see
     return {
         "norm": norm,
         "kept": kept,
+        "held": sum(gradient.nbytes for gradient in before.values()),
         "calls": log.traffic.calls,
         "payload": sum(row.payload for row in log.traffic.rows),
     }

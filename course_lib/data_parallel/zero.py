@@ -71,7 +71,7 @@ class ShardedUpdate(ShardedOptimizer):
         """
         loss = self.loss_of(closure)
         self.average_gradients()
-        if not self.shards:
+        if self.flats and not self.shards:
             raise ValueError("there is no gradient to step with: call backward on a loss first")
         self.clip()
         with trace.span("compute", "update"):

@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_state
-from course_lib.parallelize.checks import AXES, check_fits
+from course_lib.parallelize.checks import AXES, check_fits, check_loss
 from course_lib.parallelize.comm_hooks import check_compression, make_hook
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
@@ -36,6 +36,7 @@ from course_lib.pipeline.microbatches import LossFunction, sum_cross_entropy
 from course_lib.pipeline.stages import Stage, rank_stages
 from course_lib.runtime import current_device
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
+from course_lib.tensor_parallel.full_tensors import full_logits
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
@@ -84,7 +85,8 @@ def parallelize(
             parameters of the model's dtype. ``zero`` 0 is DDP, 1 and 2 are ZeRO, 3 is FSDP with a unit for each block.
         mesh: of all ranks, as ``mesh_axes`` names it.
         optimizer_class: None: by ``plan.optimizer`` AdamW, or SGD with or without momentum.
-        loss_fn: of outputs and targets, the **sum** over the targets; None: cross entropy.
+        loss_fn: of outputs and targets, the **sum** over the targets that are not -100; None: cross entropy. With tp
+            the logits are gathered for it, unless it is a ``VocabParallelCrossEntropy``, which takes them as they are.
         placement: the arguments of ``tensor_parallel.galaxy.apply_galaxy``, which then cuts the layers over the axis
             tp: ``{"placement": "galaxy", "heads": [5, 3]}``. None: tensor parallelism does.
         compression: how DDP sends gradients: ``{"method": "powersgd", "matrix_rank": 4}``. None: as they are.
@@ -95,13 +97,14 @@ def parallelize(
             and the model is as it was.
     """
     check_fits(model, plan, mesh, placement)
+    check_loss(loss_fn)
     check_compression(plan, compression)
     model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
     broadcast_state(model)
     if placement is not None:
         apply_galaxy(model, mesh["tp"], **placement)
     elif plan.tp > 1:
-        loss_fn = loss_fn or vocabulary_parallel_loss(model, mesh["tp"])
+        loss_fn = loss_of_cut_logits(model, mesh["tp"], loss_fn)
         table = pipelined_table(model) if plan.pp > 1 else None
         apply_tensor_parallel(model, mesh["tp"], table, sequence_parallel=plan.sequence_parallel)
     loss_fn = loss_fn or cross_entropy_in_fp32
@@ -160,13 +163,20 @@ def tied_copies(stages: Mapping[int, Stage], schedule: Schedule, whole: Whole) -
     return {name: ranks for name, ranks in holders.items() if ranks > 1}
 
 
-def vocabulary_parallel_loss(model: nn.Module, mesh: DeviceMesh) -> LossFunction | None:
-    """For logits that are cut by words; None where the table cuts none."""
+def loss_of_cut_logits(
+    model: nn.Module, mesh: DeviceMesh, loss_fn: LossFunction | None
+) -> LossFunction | None:
+    """For logits that are cut by words. A loss of the user's own gets all of them.
+
+    Where the table cuts none, it is what was given.
+    """
     for name, style in table_of(model).items():
-        if style == "vocabulary head":
+        if style == "vocabulary head" and not isinstance(loss_fn, VocabParallelCrossEntropy):
             words = model.get_submodule(name).out_features
-            return VocabParallelCrossEntropy(words, mesh, reduction="sum")
-    return None
+            if loss_fn is None:
+                return VocabParallelCrossEntropy(words, mesh, reduction="sum")
+            return lambda logits, targets: loss_fn(full_logits(logits, words, mesh), targets)
+    return loss_fn
 
 
 def cross_entropy_in_fp32(logits: Tensor, targets: Tensor) -> Tensor:

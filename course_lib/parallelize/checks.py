@@ -15,6 +15,7 @@ from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.finetuning.side_decoders import Blend
 from course_lib.parallelize.shape import model_shape
+from course_lib.pipeline.microbatches import IGNORED, LossFunction, checked_loss
 from course_lib.tensor_parallel.galaxy_layers import stacks_of
 from simulator.inputs.galaxy import deal_shares, placements_of
 from simulator.inputs.plan import Plan
@@ -26,6 +27,8 @@ def check_fits(
     model: nn.Module, plan: Plan, mesh: DeviceMesh, placement: Mapping[str, Any] | None = None
 ) -> None:
     """Raise a ValueError if the plan, the mesh, the running ranks and the model do not fit together."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("there is nothing to train: no parameter of the model requires a gradient")
     check_applied(plan)
     check_side(model, plan)
     check_virtual_tokens(model, plan, placement)
@@ -92,6 +95,16 @@ def check_placement(model: nn.Module, plan: Plan, placement: Mapping[str, Any]) 
     placements_of(placement["placement"])
     for stack in stacks_of(model):
         deal_shares(plan.tp, stack.heads, stack.columns, shares, group=stack.group)
+
+
+def check_loss(loss_fn: LossFunction | None) -> None:
+    """Raise a ValueError if a loss says that it is no sum over the targets that are not -100."""
+    if loss_fn is not None:
+        checked_loss(loss_fn)
+        if (ignored := getattr(loss_fn, "ignore_index", IGNORED)) != IGNORED:
+            raise ValueError(
+                f"the loss's ignore_index must be {IGNORED}, not {ignored}: targets of {ignored} would be counted"
+            )
 
 
 def check_applied(plan: Plan) -> None:

@@ -44,6 +44,9 @@ class ComposedZero(ShardedUpdate):
         for same in kinds.values():
             yield from super().cut(same)
 
+    def check_trained(self) -> None:
+        """A pipeline's rank may hold frozen layers alone; ``check_fits`` has looked at the whole model."""
+
     def average_after_backward(self) -> None:
         """Called once after the last backward, before gradients are looked at."""
 

@@ -16,11 +16,10 @@ from course_lib.data_parallel.sharded_gradient import ShardedGradient
 from course_lib.parallelize.data_parallel import Part, Replicated
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
 from course_lib.parallelize.whole_state import Whole
+from course_lib.pipeline.microbatches import IGNORED
 from course_lib.training.clipping import scale_gradients
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
-
-IGNORED = -100  # a target that does not count, as in nn.CrossEntropyLoss
 
 
 class ParallelModel:
@@ -64,20 +63,31 @@ class ParallelModel:
             The loss, the same on every rank; it carries no gradient.
 
         Raises:
-            ValueError: fewer sequences than microbatches, or no target that counts.
+            ValueError: on any rank fewer rows than microbatches, or no target that counts; every rank raises it.
         """
         *inputs, targets = (tensor.to(self.mesh.device_type) for tensor in batch)
-        count = (targets != IGNORED).sum().double()
-        dist.all_reduce(count, group=self.mesh["dp"].get_group())
-        self.targets = int(count)
-        if not self.targets:
-            raise ValueError(f"no target counts: all of them are {IGNORED}, on every rank")
+        self.targets = self._count_on_all_ranks(targets)
         # Data parallelism takes the mean over its ranks, so a rank's share of the loss is its sum x dp / count.
         total = self.run(inputs, targets, self.targets / self.plan.dp)
         self.data.average()
         self._mark_gradients()
         dist.all_reduce(total)  # in each copy of the model one rank has its loss, and all others have 0
         return total / self.targets
+
+    def _count_on_all_ranks(self, targets: Tensor) -> int:
+        """The targets that count. What is wrong on one rank is raised on all, so that none waits for it."""
+        rows, needed = len(targets), self.plan.microbatches
+        numbers = targets.new_tensor([(targets != IGNORED).sum(), rows < needed], dtype=torch.float64)
+        dist.all_reduce(numbers, group=self.mesh["dp"].get_group())
+        count, short = map(int, numbers)
+        if short:
+            raise ValueError(
+                f"too few rows on {short} of {self.plan.dp} data-parallel ranks (on this one {rows}): each needs at "
+                f"least {needed}, one for each microbatch"
+            )
+        if not count:
+            raise ValueError(f"no target counts: all of them are {IGNORED}, on every rank")
+        return count
 
     # ---- the gradient's norm --------------------------------------------------------------------------------------
 

@@ -66,9 +66,7 @@ def _bert(model: nn.Module, bert: Bert, sequence: int | None) -> ModelShape:
     """BERT has no output matrix. Its token types, and what stands behind the layers, are the other parameters."""
     c, layers = bert.config, bert.encoder.layer
     known = sum(p.numel() for p in layers.parameters())
-    known += (
-        bert.embeddings.word_embeddings.weight.numel() + bert.embeddings.position_embeddings.weight.numel()
-    )
+    known += (c.vocab_size + c.max_position_embeddings) * c.hidden_size
     known += sum(p.numel() for p in bert.embeddings.LayerNorm.parameters())  # counted as the final norm
     return ModelShape(
         c.num_hidden_layers,

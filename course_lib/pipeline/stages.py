@@ -21,6 +21,7 @@ from course_lib.models.bert import Bert, BertClassifier
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
 from course_lib.models.masked_words import BertMaskedWords
+from course_lib.models.masks import check_mask
 from course_lib.pipeline.bart_stages import bart_chain
 from simulator.inputs.chunks import chunk_sizes
 from simulator.pipeline.actions import Schedule
@@ -216,33 +217,46 @@ def bert_layer(layer: nn.Module, x: Tensor, *mask: Tensor) -> tuple[Tensor, ...]
     return layer(x, *mask), *mask
 
 
-def bert_words(predictions: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
-    return predictions(x)
-
-
 def bert_pooler(pooler: nn.Module | None, x: Tensor, *mask: Tensor) -> Any:
     return x if pooler is None else (x, pooler(x))
 
 
-def bert_pooled(pooler: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
-    return pooler(x)
+def text_embedding(embedding: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> Any:
+    """The mask goes along as it is: one for each sequence, ``(batch, 1, seq, seq)``."""
+    if mask is None:
+        return embedding(tokens)
+    check_mask(mask, tokens.shape[1], tokens.shape[1])
+    return embedding(tokens), mask
+
+
+def text_layer(layer: nn.Module, x: Tensor, *mask: Tensor) -> tuple[Tensor, ...]:
+    return layer(x, **({"mask": mask[0]} if mask else {})), *mask
+
+
+def without_mask(module: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
+    return module(x)
 
 
 CHAINS: dict[type[nn.Module], Chain | Callable[[Any], Chain]] = {
-    GPT: ("embedding", "blocks.*", "norm", "head"),
-    Llama: ("model.embed_tokens", "model.layers.*", "model.norm", "lm_head"),
+    GPT: {"embedding": text_embedding, "blocks.*": text_layer, "norm": without_mask, "head": call},
+    Llama: {
+        "model.embed_tokens": text_embedding,
+        "model.layers.*": text_layer,
+        "model.norm": without_mask,
+        "lm_head": call,
+    },
     Bert: {"embeddings": bert_embeddings, "encoder.layer.*": bert_layer, "pooler": bert_pooler},
     BertClassifier: {
         "bert.embeddings": bert_embeddings,
         "bert.encoder.layer.*": bert_layer,
-        "bert.pooler": bert_pooled,
+        "bert.pooler": without_mask,
         "dropout": call,
         "classifier": call,
     },
     BertMaskedWords: {
         "bert.embeddings": bert_embeddings,
         "bert.encoder.layer.*": bert_layer,
-        "cls.predictions": bert_words,
+        "cls.predictions": without_mask,
     },
     Bart: bart_chain,
     nn.Sequential: ("*",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,9 +56,21 @@ def own_parts(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tens
 
 
 def full_logits(logits: Tensor, vocabulary: int, mesh: DeviceMesh) -> Tensor:
-    """``(…, vocab/tp)`` to ``(…, vocab)``, to choose the next word with. No gradient flows back."""
-    shard = vocabulary_shard(vocabulary, mesh)
-    return full_tensor(logits.movedim(-1, 0), shard, mesh).movedim(0, -1)
+    """``(…, vocab/tp)`` to ``(…, vocab)``, to choose the next word with, or for a loss that all ranks compute alike."""
+    return WholeLogits.apply(logits, replace(vocabulary_shard(vocabulary, mesh), dim=-1), mesh)
+
+
+class WholeLogits(torch.autograd.Function):
+    """Every rank has the gradient of all logits, so backward sends nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, shard: Shard, mesh: DeviceMesh) -> Tensor:
+        ctx.shard = shard
+        return full_tensor(logits, shard, mesh)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.shard.of(gradient), None, None
 
 
 @torch.no_grad()

@@ -420,6 +420,9 @@ def test_a_plan_that_does_not_fit_is_refused_in_one_sentence():
     for said in launch(refused, mesh={"pp": 1, "dp": 2, "tp": 1}):
         sentences = [sentence for _, sentence in REFUSED]
         sentences.append("pp must be 1 with a placement, not 2: a stage would not know where its blocks are")
-        sentences += ["2 rows cannot be cut into 3 microbatches", "no target counts: all of them are -100"]
+        sentences += [
+            "too few rows on 2 of 2 data-parallel ranks (on this one 2): each needs at least 3",
+            "no target counts: all of them are -100",
+        ]
         for got, sentence in zip(said, sentences, strict=True):
             assert sentence in got

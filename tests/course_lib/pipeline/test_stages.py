@@ -11,6 +11,7 @@ from torch import nn
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.masks import prefix_mask
 from course_lib.pipeline.stages import Stage, rank_stages, split_model
 from course_lib.training.recompute import apply_recompute
 from simulator.inputs.plan import Plan
@@ -19,6 +20,7 @@ from simulator.pipeline.schedules import make_schedule
 
 TOKENS = torch.randint(0, 100, (2, 7), generator=torch.Generator().manual_seed(0))
 MASK = (torch.arange(7) < torch.tensor([[7], [4]])).long()
+SEES = prefix_mask(torch.tensor([2, 5]), 7)
 
 
 def gpt(layers=6, **changes):
@@ -40,7 +42,9 @@ CASES = {
     "gpt": (gpt, (TOKENS,), 4),
     "gpt, a layer a stage": (gpt, (TOKENS,), 6),
     "gpt, one stage": (gpt, (TOKENS,), 1),
+    "gpt with masks": (gpt, (TOKENS, SEES), 3),
     "llama": (llama, (TOKENS,), 3),
+    "llama with masks": (llama, (TOKENS, SEES), 3),
     "bert": (bert, (TOKENS,), 2),
     "bert with a mask": (bert, (TOKENS, MASK), 3),
     "bert with its pooler": (lambda: bert(pooler=True), (TOKENS, MASK, MASK), 3),

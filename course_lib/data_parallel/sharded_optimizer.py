@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from course_lib.data_parallel import checkpoint
-from course_lib.data_parallel.broadcast import broadcast_buffers
+from course_lib.data_parallel.broadcast import broadcast_together
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.sharded_bucket import Bucket
@@ -58,16 +58,20 @@ class ShardedOptimizer(Optimizer):
             ]
             options["params"] = [flat.updated for flat in flats]
             self.flats += flats
-        if not any(flat.trainable for flat in self.flats):
-            raise ValueError("there is nothing to train: no parameter requires a gradient")
+        self.check_trained()
         self.optimizer = optimizer_class(groups, **settings)
         super().__init__(self.optimizer.param_groups, self.optimizer.defaults)
         self._share_with_inner()
-        broadcast_buffers(model, group)
+        sharded = {p for flat in self.flats for p in flat.parameters}  # each flat has sent its own
+        broadcast_together([t for t in [*model.parameters(), *model.buffers()] if t not in sharded], group)
         # Backward runs from the last parameter to the first, so the flats whose first comes last are done first.
         order = {p: i for i, p in enumerate(model.parameters())}
         self.flats.sort(key=lambda flat: -min(order[p] for p in flat.parameters))
         self.zero_grad()
+
+    def check_trained(self) -> None:
+        if not any(flat.trainable for flat in self.flats):
+            raise ValueError("there is nothing to train: no parameter requires a gradient")
 
     def _share_with_inner(self) -> None:
         """One list of groups, so that a scheduler that sets a learning rate here sets it where the update is made."""

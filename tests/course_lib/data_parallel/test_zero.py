@@ -68,6 +68,23 @@ def batches(rank=0, ranks=1):
     return [tuple(part.chunk(ranks)[rank] for part in batch) for batch in data]
 
 
+def start_unlike(zero_class):
+    """Each rank's own values, of which those of the first count."""
+    model = make("odd")
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data += dist.get_rank()
+    listed = [p for name, p in model.named_parameters() if "unused" not in name]
+    zero = zero_class(model, AdamW, parameters=None if zero_class is Zero3 else listed)
+    return zero.model_state_dict()
+
+
+@pytest.mark.parametrize("zero_class", [ShardedUpdate, *STAGES])
+def test_all_ranks_start_alike_frozen_and_unlisted_parameters_too(zero_class):
+    for state in launch(start_unlike, ranks=2, args=(zero_class,)):
+        for name, tensor in make("odd").state_dict().items():
+            assert torch.equal(state[name], tensor), name
+
+
 def groups(model):
     """Two groups with their own settings, parameters of both interleaved in the model.
 

@@ -38,12 +38,13 @@ class SoftPrompt(nn.Module):
         if pooler_reads not in ("text", "prompt"):
             raise ValueError(f"pooler_reads is {pooler_reads!r}; choose 'text' or 'prompt'.")
         self.P = nn.Parameter(P.detach().clone())
+        self.n = len(P)  # as a number: what is sharded has another length outside its forward
         self.encoder = encoder
         self.pooler_reads = pooler_reads
 
     def forward(self) -> Tensor:
         if self.encoder is None:
-            return self.P
+            return self.P.clone()  # ZeRO 3 frees P itself after this call
         return self.encoder(self.P)  # (n, d)
 
     @torch.no_grad()
@@ -71,7 +72,7 @@ class SoftPrompt(nn.Module):
         kwargs: dict[str, Any],
     ) -> tuple[tuple, dict]:
         """Lengthen all inputs by n in front: tokens that ``_insert`` replaces, and a mask that sees them."""
-        n = len(self.P)
+        n = self.n
         call = arguments_of(root, args, kwargs, n)
         for name in ("tokens", "token_types"):
             if call.get(name) is not None:
@@ -86,11 +87,11 @@ class SoftPrompt(nn.Module):
 
     def _insert(self, _: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
         P = self()  # (n, d), for every text of the batch the same
-        text = embedded[:, len(P) :]  # (batch, seq, d)
+        text = embedded[:, self.n :]  # (batch, seq, d)
         return torch.cat((P.expand(len(text), -1, -1), text), dim=1)
 
     def _skip(self, pooler: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        return (args[0][:, len(self.P) :],)  # (batch, seq, d)
+        return (args[0][:, self.n :],)  # (batch, seq, d)
 
     def _cut_off(self, root: nn.Module, args: tuple, output: Any) -> Any:
         """What the model computed at the virtual tokens' own positions is no part of its output."""
@@ -98,7 +99,7 @@ class SoftPrompt(nn.Module):
             return tuple(self._cut_off(root, args, x) for x in output)
         if output.dim() == 2:  # a pooled vector has no positions
             return output
-        return output[:, len(self.P) :]
+        return output[:, self.n :]
 
 
 def widen_causal(mask: Tensor, n: int) -> Tensor:

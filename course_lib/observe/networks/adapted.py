@@ -50,7 +50,7 @@ def _parts(model: nn.Module) -> dict[str, tuple[str, list[nn.Parameter]]]:
     parts: dict[str, tuple[str, list[nn.Parameter]]] = {}
     prompt, prefix = getattr(bert, "prompt", None), getattr(bert, "prefix", None)
     if prompt is not None:
-        parts["added"] = f"{len(prompt.P)} virtual tokens", list(prompt.parameters())
+        parts["added"] = f"{prompt.n} virtual tokens", list(prompt.parameters())
     elif prefix is not None:
         parts["added"] = f"{prefix.n} keys and values\nin each layer", list(prefix.parameters())
     parts["embeddings"] = "embeddings", list(bert.embeddings.parameters())

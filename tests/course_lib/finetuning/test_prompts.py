@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from course_lib.data_parallel.fsdp import FSDP
+from course_lib.data_parallel.zero3 import Zero3
 from course_lib.finetuning.lora_apply import apply_lora
 from course_lib.finetuning.prefix import add_deep_prompts, add_prefix
 from course_lib.finetuning.prompt import add_p_tuning, add_prompt
@@ -15,10 +17,12 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask
 from course_lib.models.resnet import ResNet18
+from course_lib.runtime import launch
 from course_lib.training.recompute import apply_recompute
 
 FRONT = [5, 17, 3]
 N = len(FRONT)
+LAYERS = {"bert": "encoder.layer", "gpt": "blocks", "llama": "model.layers"}
 
 
 def model(family: str) -> nn.Module:
@@ -56,6 +60,39 @@ def test_a_prompt_that_starts_as_a_text_does_what_the_text_does(family):
         prefixed = copy.deepcopy(plain)
         add_deep_prompts(prefixed, N, start=FRONT)
         close(prefixed(tokens), expected)
+
+
+def sharded(mesh, family, add):
+    """One step under FSDP, and one under ZeRO 3, with all of the batch on each rank."""
+    found = []
+    for kind in ("FSDP", "Zero3"):
+        tuned = model(family)
+        add(tuned, N)
+        if kind == "FSDP":
+            wrapped = FSDP(tuned, [f"{LAYERS[family]}.*"], mesh)
+            optimizer = torch.optim.SGD([p for p in wrapped.parameters() if p.requires_grad], lr=0.1)
+        else:
+            wrapped, optimizer = tuned, Zero3(tuned, torch.optim.SGD, lr=0.1)
+        output = wrapped(text())
+        output.square().mean().backward()
+        optimizer.step()
+        state = wrapped.state_dict() if kind == "FSDP" else optimizer.model_state_dict()
+        found.append((output.detach(), state))
+    return found
+
+
+@pytest.mark.parametrize("add", [add_prompt, add_p_tuning])
+@pytest.mark.parametrize("family", LAYERS)
+def test_a_prompt_whose_parameters_are_sharded(family, add):
+    tuned = model(family)
+    add(tuned, N)
+    output = tuned(text())
+    output.square().mean().backward()
+    torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=0.1).step()
+    for got, state in launch(sharded, mesh={"dp": 2}, args=(family, add))[0]:
+        close(got, output)
+        for name, parameter in tuned.state_dict().items():
+            close(state[name], parameter)
 
 
 @pytest.mark.parametrize("family", ["gpt", "llama"])

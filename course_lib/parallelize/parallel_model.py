@@ -77,17 +77,18 @@ class ParallelModel:
     def _count_on_all_ranks(self, targets: Tensor) -> int:
         """The targets that count. What is wrong on one rank is raised on all, so that none waits for it."""
         rows, needed = len(targets), self.plan.microbatches
-        numbers = targets.new_tensor([(targets != IGNORED).sum(), rows < needed], dtype=torch.float64)
-        dist.all_reduce(numbers, group=self.mesh["dp"].get_group())
-        count, short = map(int, numbers)
-        if short:
+        count = (targets != IGNORED).sum().double()
+        if rows < needed:
+            count.fill_(math.nan)  # and so is the sum, on all ranks
+        dist.all_reduce(count, group=self.mesh["dp"].get_group())
+        if count.isnan():
             raise ValueError(
-                f"too few rows on {short} of {self.plan.dp} data-parallel ranks (on this one {rows}): each needs at "
-                f"least {needed}, one for each microbatch"
+                f"too few rows on one of {self.plan.dp} data-parallel ranks at least ({rows} on this one): each needs "
+                f"{needed} or more, one for each microbatch"
             )
         if not count:
             raise ValueError(f"no target counts: all of them are {IGNORED}, on every rank")
-        return count
+        return int(count)
 
     # ---- the gradient's norm --------------------------------------------------------------------------------------
 

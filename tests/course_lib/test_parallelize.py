@@ -421,7 +421,7 @@ def test_a_plan_that_does_not_fit_is_refused_in_one_sentence():
         sentences = [sentence for _, sentence in REFUSED]
         sentences.append("pp must be 1 with a placement, not 2: a stage would not know where its blocks are")
         sentences += [
-            "too few rows on 2 of 2 data-parallel ranks (on this one 2): each needs at least 3",
+            "data-parallel ranks at least (2 on this one): each needs 3 or more",
             "no target counts: all of them are -100",
         ]
         for got, sentence in zip(said, sentences, strict=True):

@@ -189,7 +189,7 @@ def test_every_rank_says_at_once_what_cannot_be():
     sentences = [sentence for _, sentence in LOSSES.values()]
     sentences += [
         "there is nothing to train",
-        "too few rows on 1 of 3 data-parallel ranks (on this one {}): each",
+        "too few rows on one of 3 data-parallel ranks at least ({} on this one): each needs 1",
     ]
     sentences += ["as many rows as the first; the shapes are (6, 8), (8, 8), (6, 8)"]
     for rank, said in enumerate(launch(refused, mesh={"pp": 1, "dp": 3, "tp": 1})):

@@ -143,10 +143,10 @@ def gradient_norm(units: list[Unit]) -> Tensor:
     return total.sqrt()
 
 
-def train(model, batches, make_optimizer, loss_fn, blocks, **options):
+def train(model, batches, make_optimizer, loss_fn, prefetch=False):
     """Yields each step's loss, of this rank's samples, and the norm of
     the averaged gradient; at the end ``model`` is whole again."""
-    units = fsdp(model, blocks(model), **options)
+    units = fsdp(model, model.blocks, prefetch)
     optimizer = make_optimizer([unit.shard for unit in units])
     for inputs, targets in batches:
         loss = loss_fn(model(inputs), targets)
@@ -159,13 +159,9 @@ def train(model, batches, make_optimizer, loss_fn, blocks, **options):
         unit.unshard()  # to save it, or to go on without FSDP
 
 
-def blocks_of(model: nn.Module):
-    return model.blocks
-
-
 RUNGS = {
-    "gather, free, scatter": {"blocks": blocks_of},
-    "prefetch": {"blocks": blocks_of, "prefetch": True},
+    "gather, free, scatter": {},
+    "prefetch": {"prefetch": True},
 }
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def main(
         ranks: how many by default; under torchrun, as many as it has started.
         same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
         traffic: what a rank sends in a step of this model on so many ranks, where no plan says it.
-        plan: of the simulator, such as ``zero=3``: what is predicted. The ranks are its ``dp``, unless ``tp``, ``pp``
-            or ``cp`` is given as ``None``: then they are that axis.
+        plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
+            are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis.
     """
     axis = next((name for name in ("tp", "pp", "cp") if name in plan and plan[name] is None), "dp")
     started = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else None
@@ -99,8 +99,9 @@ def main(
             raise click.UsageError(f"torchrun has started {started} ranks: leave --ranks out")
         try:
             shape = model_shape(new_model(), SEQUENCE)
-            planned = Plan(**{**plan, axis: ranks}, micro_batch=int(own), precision="fp32", attention="flash")
-            planned.check(shape)
+            plans = {name: plan_of(name, plan, **{axis: ranks}, micro_batch=int(own)) for name in rungs}
+            for planned in plans.values():
+                planned.check(shape)
             samples = [t.to(torch.uint8) for t in language_windows(corpus_tokens(), SEQUENCE)]
             args = (train, rungs, samples, steps, batch, not same_samples)
             found = launch(run_all, ranks, args=args, timeout=None, quiet=True)[0]
@@ -108,9 +109,14 @@ def main(
             click.echo(f"Error: {error}", err=True)
             sys.exit(2 if isinstance(error, ValueError) else 1)
         if os.environ.get("RANK", "0") == "0":
-            report(found, shape, planned, ranks, batch, traffic and traffic(new_model(), ranks))
+            report(found, shape, plans, ranks, batch, traffic and traffic(new_model(), ranks))
 
     command()
+
+
+def plan_of(rung: str, plan: Mapping[str, Any], **more: int) -> Plan:
+    chosen = {name: value[rung] if isinstance(value, dict) else value for name, value in plan.items()}
+    return Plan(**{**chosen, **more}, precision="fp32", attention="flash")
 
 
 def new_model() -> GPT:
@@ -206,7 +212,12 @@ def mean_over_ranks(losses: list[float]) -> list[float]:
 
 
 def report(
-    found: dict[str, Run], shape: ModelShape, plan: Plan, ranks: int, batch: int, sent: Traffic | None
+    found: dict[str, Run],
+    shape: ModelShape,
+    plans: Mapping[str, Plan],
+    ranks: int,
+    batch: int,
+    traffic: Traffic | None,
 ) -> None:
     alone = found.pop("")
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -214,10 +225,11 @@ def report(
         f"A GPT of {shape.parameters:,} parameters reads Python's documentation on {ranks} ranks ({device}): "
         f"{batch} texts of {SEQUENCE} bytes a step."
     )
-    sent = plan_traffic(shape, plan) if sent is None else sent
-    memory = plan_memory(shape, plan)[0]
-    computing, messages = predicted_seconds(shape, plan, sent, alone, batch)
     for name, run in found.items():
+        plan = plans[name]
+        sent = plan_traffic(shape, plan) if traffic is None else traffic
+        memory = plan_memory(shape, plan)[0]
+        computing, messages = predicted_seconds(shape, plan, sent, alone, batch)
         print(f"\n{name}")
         shown = [0, len(run.losses) // 2, len(run.losses) - 1]
         print("loss " + ", ".join(f"{run.losses[i]:.4f} in step {i + 1}" for i in shown))

@@ -16,10 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
 from course_lib.data_parallel.fsdp import FSDP
+from course_lib.data_parallel.zero import Zero1, Zero2
+from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import current_device, launch
 from course_lib.runtime.mesh import make_mesh
@@ -99,6 +102,30 @@ def ddp(kind, **settings):
     return loop(wrap)
 
 
+def production_zero(kind):
+    def train(model, batches, make_optimizer, loss_fn):
+        settings = make_optimizer([nn.Parameter(torch.zeros(1))]).defaults
+        zero = kind(
+            model, torch.optim.SGD, lr=settings["lr"], momentum=settings["momentum"], bucket_cap_mb=0.01
+        )
+        model.whole = zero.model_state_dict
+        for inputs, targets in batches:
+            loss = loss_fn(model(inputs), targets)
+            loss.backward()
+            zero.step()
+            yield loss.detach(), zero.grad_norm
+
+    return train
+
+
+def torch_zero(model, make_optimizer):
+    settings = make_optimizer([nn.Parameter(torch.zeros(1))]).defaults
+    given = {key: settings[key] for key in ("lr", "momentum")}
+    wrapped = DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, **given)
+    return wrapped, optimizer, lambda: norm_of(model)
+
+
 def production_fsdp(model, make_optimizer):
     wrapped = FSDP(model, ["blocks.*"], make_mesh({"dp": dist.get_world_size()}))
     model.whole = wrapped.state_dict
@@ -120,6 +147,12 @@ IMPLEMENTATIONS = [
     Implementation("ddp", "production: flat", ddp(FlatDDP)),
     Implementation("ddp", "production", ddp(DDP, bucket_cap_mb=0.05)),
     Implementation("ddp", "PyTorch", ddp(DistributedDataParallel, bucket_cap_mb=0.05)),
+    *by_hand("zero"),
+    *(
+        Implementation("zero", f"production: {zero.__name__}", production_zero(zero))
+        for zero in (Zero1, Zero2, Zero3)
+    ),
+    Implementation("zero", "PyTorch", loop(torch_zero)),
     *by_hand("fsdp"),
     Implementation("fsdp", "production", loop(production_fsdp)),
     Implementation("fsdp", "PyTorch", loop(torch_fsdp)),
@@ -200,7 +233,8 @@ def train_all(ranks):
         for name in row.models if ranks in row.ranks else ():
             place = (0, 1) if row.same_samples else (rank, ranks)
             data = list(batches(name, *place))
-            found[str(row), name] = trained(row.train, name, data, rank)
+            seed = 0 if row.same_samples else rank
+            found[str(row), name] = trained(row.train, name, data, seed)
     return found
 
 

@@ -65,7 +65,7 @@ def main(
     *,
     ranks: int = 4,
     same_samples: bool = False,
-    traffic: Callable[[nn.Module, int], Traffic] | None = None,
+    traffic: Callable[[str, nn.Module, int], Traffic] | None = None,
     **plan: Any,
 ) -> None:
     """The command line of a file: ``--ranks``, ``--steps``, ``--batch``.
@@ -76,7 +76,7 @@ def main(
         rungs: the name of each rung, and what ``train`` is given for it.
         ranks: how many by default; under torchrun, as many as it has started.
         same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
-        traffic: what a rank sends in a step of this model on so many ranks, where no plan says it.
+        traffic: what a rank sends in a step: ``traffic(rung, model, ranks)``, where no plan says it.
         plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
             are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis.
     """
@@ -109,7 +109,7 @@ def main(
             click.echo(f"Error: {error}", err=True)
             sys.exit(2 if isinstance(error, ValueError) else 1)
         if os.environ.get("RANK", "0") == "0":
-            report(found, shape, plans, ranks, batch, traffic and traffic(new_model(), ranks))
+            report(found, shape, plans, ranks, batch, traffic)
 
     command()
 
@@ -183,7 +183,7 @@ def run(train: Train, batches: Iterator, steps: int, alone: bool = False) -> Run
         with record_timeline() as log:
             told.append(numbers(next(training)))
         messages = gather_timeline(log).busy(0, "communication")
-    with record_memory(model, *optimizers) as memory, record_traffic() as traffic:
+    with record_memory(with_shards(model, optimizers), *optimizers) as memory, record_traffic() as traffic:
         told.append(next(training))
     sent = traffic.traffic  # without what follows
     told[-1] = numbers(told[-1])
@@ -193,6 +193,15 @@ def run(train: Train, batches: Iterator, steps: int, alone: bool = False) -> Run
     most = {kind: max(getattr(held, kind) for held in memory.held) for kind in memory.peak.as_dict()}
     held = memory.peak.total, MemoryBreakdown(**most)
     return Run(losses, list(norms), median(seconds[1:]), messages, *held, sent)
+
+
+def with_shards(model: nn.Module, optimizers: list[Optimizer]) -> nn.Module:
+    """A module of the model's parameters and the optimizers', so that shards count as parameters, too."""
+    whole = nn.Module()
+    whole.model = model
+    shards = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    whole.shards = nn.ParameterList(shards)
+    return whole
 
 
 def numbers(step: tuple[Tensor | None, Tensor]) -> tuple[float, float]:
@@ -217,7 +226,7 @@ def report(
     plans: Mapping[str, Plan],
     ranks: int,
     batch: int,
-    traffic: Traffic | None,
+    traffic: Callable[[str, nn.Module, int], Traffic] | None,
 ) -> None:
     alone = found.pop("")
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -227,7 +236,7 @@ def report(
     )
     for name, run in found.items():
         plan = plans[name]
-        sent = plan_traffic(shape, plan) if traffic is None else traffic
+        sent = plan_traffic(shape, plan) if traffic is None else traffic(name, new_model(), ranks)
         memory = plan_memory(shape, plan)[0]
         computing, messages = predicted_seconds(shape, plan, sent, alone, batch)
         print(f"\n{name}")
@@ -250,6 +259,8 @@ def report(
             if not any(r.name == size for r in rows):
                 rows.append(Row(size, None, sent.of(kind).sent, run.traffic.of(kind).sent, unit="B"))
         print(compare(*rows))
+    if (crowd := sharers(ranks)) > 1:
+        print(f"\n{crowd:.3g} ranks share a core or a device: a message also waits until its receiver runs.")
 
 
 def predicted_seconds(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,8 +15,7 @@ from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.resnet import ResNet18
-
-KINDS = {"int": int, "float": (int, float), "bool": bool, "str": str}
+from simulator.inputs.typed import Count, CountOrZero, Finite, Text, check_types, read_json, read_toml, table
 
 
 @dataclass(frozen=True)
@@ -62,36 +59,30 @@ def read_config(name: str, file: Path | None) -> Any:
     Raises:
         ValueError: a file that cannot be read, or is neither; a field that the model has not, or of another type.
     """
-    known = {field.name: str(field.type) for field in fields(MODELS[name].config)}
-    given = {} if file is None else _read(file, name, known)
-    for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"{file}: {name} has no {key!r}; it has {', '.join(known)}")
-        kind, optional = known[key].removesuffix(" | None"), known[key].endswith("None")
-        right = isinstance(value, KINDS[kind]) and isinstance(value, bool) == (kind == "bool")
-        if not right and not (optional and value is None):
-            raise ValueError(f"{file}: {key} must be of type {known[key]}, not {value!r}")
-        if kind == "int" and value is not None and value < (least := 0 if key.endswith("token_id") else 1):
-            raise ValueError(f"{file}: {key} must be at least {least}, not {value}")
+    given = {} if file is None else _read(file, name)
+    try:
+        check_types(_types(name), given)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     return MODELS[name].config(**given)
 
 
-def _read(file: Path, name: str, known: dict[str, str]) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        content = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{file} is neither TOML nor, as .json, JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} must hold the fields of a {name}, not {content!r}")
-    if "model_type" in content and file.suffix == ".json":  # Hugging Face's, with much that is not asked here
-        return {key: value for key, value in content.items() if key in known}
-    section = content.get("model", content)
-    if not isinstance(section, dict):
-        raise ValueError(f"{file}: model must be a table with the fields of a {name}, not {section!r}")
-    return section
+def _types(name: str) -> type:
+    kinds = {"int": Count, "float": Finite, "bool": bool, "str": Text}
+    keys = {}
+    for field in fields(MODELS[name].config):
+        kind = str(field.type).removesuffix(" | None")
+        found = CountOrZero if field.name.endswith("token_id") else kinds[kind]
+        keys[field.name] = found | None if str(field.type) != kind else found
+    return table(name, keys)
+
+
+def _read(file: Path, name: str) -> dict[str, Any]:
+    content = read_json(file) if file.suffix == ".json" else read_toml(file)
+    if isinstance(content, dict) and "model_type" in content and file.suffix == ".json":
+        known = {field.name for field in fields(MODELS[name].config)}
+        return {key: value for key, value in content.items() if key in known}  # Hugging Face's has much more
+    return content.get("model", content) if isinstance(content, dict) else content
 
 
 def make_inputs(name: str, config: Any, batch: int, sequence: int | None) -> tuple[Tensor, ...]:

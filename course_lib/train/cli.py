@@ -76,7 +76,6 @@ MODEL_OPTIONS = [
 ]
 PLAN = click.option(
     "--plan",
-    default="",
     metavar="KEY=VALUE,…",
     help="The keys are the fields of the simulator's Plan: dp=2,tp=2,pp=2,zero=1,sequence_parallel=yes, "
     "schedule=zb-h1,recompute=full. One rank if not given. On a CPU precision is fp32 unless the plan says otherwise.",
@@ -215,7 +214,7 @@ def main(**values: Any) -> None:
 def _read(values: dict[str, Any]) -> tuple[Job, Hardware | None]:
     """What is to be done, checked as far as it can be without ranks."""
     config, world = values["config"], values["world"]
-    asked = read_plan_text(values["plan"])
+    asked = {} if values["plan"] is None else read_plan_text(values["plan"])
     if world is not None and not asked.keys() & {"dp", "tp", "pp", "cp"}:
         asked["tp" if config.placement else "dp"] = world
     plan = _plan(asked, values["global_batch"])

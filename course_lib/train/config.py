@@ -30,14 +30,25 @@ An option of the command line goes before the file.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from simulator.cli.plan_text import plan_types
 from simulator.inputs.galaxy import BLOCKS
-from simulator.inputs.plan import Plan
+from simulator.inputs.typed import (
+    Count,
+    CountOrZero,
+    Finite,
+    Positive,
+    PositiveOrInfinite,
+    Text,
+    Whole,
+    check_types,
+    read_toml,
+    table,
+)
 
 # What each model can learn, its usual task first.
 TASKS = {
@@ -48,40 +59,72 @@ TASKS = {
 }
 SHIPPED = Path(__file__).parent / "configs"
 
-# Each table's keys, and for those that are options of the command line the name of the option.
-OPTIONS: dict[str, dict[str, str]] = {
-    "model": {"name": "model"} | {key: key for key in ("task", "layers", "hidden", "heads", "sequence")},
-    "training": {key: key for key in ("global_batch", "steps", "lr", "clip", "seed")},
-    "checkpoint": {"folder": "checkpoint", "save_every": "save_every", "resume": "resume"},
+# Keys of the tables that are options of the command line by another name.
+OTHER_NAME = {"model": {"name": "model"}, "checkpoint": {"folder": "checkpoint"}}
+MODEL = {"name": Literal[tuple(TASKS)], "task": Text} | dict.fromkeys(
+    ("layers", "hidden", "heads", "sequence"), Count
+)
+TRAINING = {
+    "global_batch": Count,
+    "steps": Count,
+    "lr": Positive,
+    "clip": PositiveOrInfinite,
+    "seed": CountOrZero,
 }
-PLACEMENT = ("way", *BLOCKS, "heads", "columns", "sequence")
+CHECKPOINT = {"folder": Text, "save_every": Count, "resume": bool}
+PLACEMENT = {"way": Text} | dict.fromkeys(BLOCKS, Text)
+PLACEMENT |= dict.fromkeys(("heads", "columns", "sequence"), list[CountOrZero])
+KINDS = {
+    "int": Count,
+    "bool": bool,
+    "str": Text,
+    "tuple[int, ...]": list[Count],
+    "tuple[str, ...]": Text | list[Text],
+}
+PLAN = {name: KINDS[kind] for name, kind in plan_types().items()} | {
+    "zero": CountOrZero,
+    "prefetch": CountOrZero,
+}
+FILE = table(
+    "file",
+    {
+        "world": Count,
+        "model": table("model", MODEL),
+        "plan": table("plan", PLAN),
+        "training": table("training", TRAINING),
+        "checkpoint": table("checkpoint", CHECKPOINT),
+        "placement": table("placement", PLACEMENT),
+        "tuning": dict[str, Any],
+        "compression": dict[str, Any],
+    },
+)
 
 # What each way of tuning takes, and of which type. ``tuning.py`` does it.
-TUNING: dict[str, dict[str, type]] = {
+TUNING: dict[str, dict[str, Any]] = {
     "full": {},
-    "lora": {"rank": int, "alpha": float, "dropout": float, "targets": list},
-    "adapter": {"width": int, "kind": str},
-    "side": {"layers": int, "width": int, "alpha": float},
+    "lora": {"rank": Count, "alpha": Finite, "dropout": Finite, "targets": list[Text]},
+    "adapter": {"width": Count, "kind": Text},
+    "side": {"layers": Count, "width": Count, "alpha": Finite},
     "bias": {},
-    "prompt": {"tokens": int, "start": str},
-    "ptuning": {"tokens": int, "encoder": str, "width": int},
-    "prefix": {"tokens": int, "width": int},
+    "prompt": {"tokens": Count, "start": Text},
+    "ptuning": {"tokens": Count, "encoder": Text, "width": Count},
+    "prefix": {"tokens": Count, "width": Count},
 }
 # How gradients are sent, and what each way takes. ``parallelize/comm_hooks.py`` does it.
-SPARSE = {"density": float, "error_feedback": bool, "warmup_steps": int}
-COMPRESSION: dict[str, dict[str, type]] = {
+SPARSE = {"density": Finite, "error_feedback": bool, "warmup_steps": Whole}
+COMPRESSION: dict[str, dict[str, Any]] = {
     "none": {},
-    "bytegrad": {"warmup_steps": int},
+    "bytegrad": {"warmup_steps": Whole},
     "top-k": SPARSE,
     "random-k": SPARSE,
     "powersgd": {
-        "matrix_rank": int,
+        "matrix_rank": Count,
         "error_feedback": bool,
         "warm_start": bool,
-        "min_compression": float,
-        "warmup_steps": int,
+        "min_compression": Finite,
+        "warmup_steps": Whole,
     },
-    "one-bit": {"warmup_steps": int},
+    "one-bit": {"warmup_steps": Whole},
 }
 VIRTUAL_TOKENS = 8  # in front of the text, where a file does not say how many
 
@@ -123,99 +166,52 @@ def read_config(name: str) -> Config:
     path = SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
     if not path.is_file():
         raise ValueError(f"--config must be a file, or one of {', '.join(shipped())}, not {name}")
+    tables = read_toml(path)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} is no TOML file: {error}") from None
-    try:
-        return _read(tables)
+        check_types(FILE, tables)
+        return _config(tables)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _read(tables: dict[str, Any]) -> Config:
-    plan_keys = {plan_field.name for plan_field in fields(Plan)}
-    known = {**OPTIONS, "plan": plan_keys, "placement": PLACEMENT, "tuning": None, "compression": None}
-    options: dict[str, Any] = {}
-    if "world" in tables:
-        options["world"] = _of_type("world", tables.pop("world"), int)
-    for table, values in tables.items():
-        if table not in known:
-            raise ValueError(
-                f"there is no key {table}: the keys are world, and the tables {', '.join(known)}"
-            )
-        if not isinstance(values, dict):
-            raise ValueError(f"{table} must be a table, [{table}], not {values!r}")
-        if known[table] is not None:
-            _check_keys(table, values, known[table])
-        for key, value in values.items():
-            if table in OPTIONS:
-                options[OPTIONS[table][key]] = _scalar(f"[{table}] {key}", value)
+def _config(tables: dict[str, Any]) -> Config:
+    """From tables whose types are right."""
+    options = {"world": tables["world"]} if "world" in tables else {}
+    for name in ("model", "training", "checkpoint"):
+        others = OTHER_NAME.get(name, {})
+        options |= {others.get(key, key): value for key, value in tables.get(name, {}).items()}
     if "plan" in tables:
-        options["plan"] = ",".join(f"{key}={_in_plan(key, value)}" for key, value in tables["plan"].items())
+        options["plan"] = ",".join(f"{key}={_in_plan(value)}" for key, value in tables["plan"].items())
     tuning = _with_method("tuning", TUNING, tables.get("tuning", {}))
     compression = _with_method("compression", COMPRESSION, tables.get("compression", {}))
     sent_whole = compression["method"] == "none"
     return Config(options, tuning, _placement(tables.get("placement")), None if sent_whole else compression)
 
 
-def _check_keys(
-    table: str, values: Mapping[str, Any], known: Mapping[str, Any] | set[str] | tuple[str, ...]
-) -> None:
-    for key in values:
-        if key not in known:
-            raise ValueError(f"[{table}] has no key {key}; its keys are {', '.join(sorted(known))}")
-
-
 def _with_method(
-    table: str, methods: Mapping[str, Mapping[str, type]], values: dict[str, Any]
+    name: str, methods: Mapping[str, Mapping[str, Any]], values: dict[str, Any]
 ) -> dict[str, Any]:
     """A table whose other keys depend on its ``method``, by default the first one."""
     method = values.get("method", next(iter(methods)))
-    if method not in methods:
-        raise ValueError(f"[{table}] method must be one of {', '.join(methods)}, not {method!r}")
-    keys = {"method": str, **methods[method]}
-    for key, value in values.items():
-        if key not in keys:
-            raise ValueError(
-                f"[{table}] has no key {key} with the method {method}; its keys are {', '.join(keys)}"
-            )
-        _of_type(f"[{table}] {key}", value, keys[key])
+    if not isinstance(method, str) or method not in methods:
+        raise ValueError(f"{name}.method must be one of {', '.join(methods)}, not {method!r}")
+    check_types(table(name, {"method": str, **methods[method]}), values, name)
     return {"method": method} | values
 
 
 def _placement(values: dict[str, Any] | None) -> dict[str, Any] | None:
     if values is None:
         return None
-    for key in ("heads", "columns", "sequence"):
-        for number in _of_type(f"[placement] {key}", values.get(key, []), list):
-            _of_type(f"[placement] {key}", number, int)
     blocks = {key: values[key] for key in BLOCKS if key in values}
     if blocks and "way" in values:
         raise ValueError(
-            f"[placement] has way and {next(iter(blocks))}: give the way, or the place of every block"
+            f"placement has way and {next(iter(blocks))}: give the way, or the place of every block"
         )
     shares = {key: value for key, value in values.items() if key not in ("way", *BLOCKS)}
     return {"placement": blocks or values.get("way", "galaxy"), **shares}
 
 
-def _scalar(key: str, value: Any) -> Any:
-    if isinstance(value, dict | list):
-        raise ValueError(f"{key} must be one value, not {value!r}")
-    return value
-
-
-def _of_type(key: str, value: Any, kind: type) -> Any:
-    names = {int: "a whole number", float: "a number", str: "a text", list: "a list", bool: "true or false"}
-    accepted = (int, float) if kind is float else kind
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{key} must be {names[kind]}, not {value!r}")
-    return value
-
-
-def _in_plan(key: str, value: Any) -> str:
+def _in_plan(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
-        return ",".join(str(_scalar(f"[plan] {key}", item)) for item in value)
-    return str(_scalar(f"[plan] {key}", value))
+    return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import Any
 
 from simulator.inputs.plan import Plan
 
 WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def plan_types() -> dict[str, str]:
+    """Key -> type, as it is written in ``Plan``, without None."""
+    return {field.name: str(field.type).removesuffix(" | None") for field in fields(Plan)}
 
 
 def read_plan_text(text: str) -> dict[str, Any]:
@@ -22,17 +28,17 @@ def read_plan_text(text: str) -> dict[str, Any]:
     Raises:
         ValueError: a key that no field has, one that stands twice, or a value of another type.
     """
-    types = {field.name: str(field.type).removesuffix(" | None") for field in fields(Plan)}
+    types = plan_types()
     asked: dict[str, str] = {}
     last = None
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in (part.strip() for part in text.split(",")):
         key, equals, value = part.partition("=")
-        if not equals and last is not None:
+        if part and not equals and last is not None and types[last].startswith("tuple"):
             asked[last] += f",{part}"  # a list goes on: stage_layers=3,1
             continue
         last = key.strip().replace("-", "_")
         if last not in types or not equals:
-            raise ValueError(f"a plan is KEY=VALUE,… with the keys {', '.join(types)}, not {part}")
+            raise ValueError(f"a plan is KEY=VALUE,… with the keys {', '.join(types)}, not {shown(part)}")
         if last in asked:
             raise ValueError(f"{last} stands twice in the plan {text}")
         asked[last] = value.strip()
@@ -45,11 +51,17 @@ def _value(name: str, kind: str, value: str) -> Any:
             raise ValueError(f"{name} must be one of {', '.join(WORDS)}, not {value}")
         return WORDS[value.lower()]
     if kind == "int":
-        try:
-            return int(value)
-        except ValueError:
-            raise ValueError(f"{name} must be a whole number, not {value}") from None
+        if not re.fullmatch(r"[-+]?\d{1,18}", value):
+            raise ValueError(f"{name} must be a whole number of at most 18 digits, not {shown(value)}")
+        return int(value)
+    if not value:
+        raise ValueError(f"{name} has no value in the plan: {name}=…")
     return value
+
+
+def shown(text: str) -> str:
+    """A word of the command line in a sentence: quoted where it is empty, and cut where it is long."""
+    return text if 0 < len(text) <= 60 else f"{text[:40]!r}" + "…" * bool(text)
 
 
 def plan_text(plan: Plan, names: list[str] | None = None) -> str:

@@ -34,10 +34,10 @@ is interpolated over the logarithm of the size. ``SETTINGS`` lists every key, wh
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
-from math import isfinite
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from simulator.inputs.hardware import Hardware, Link, Sizes
 
@@ -87,19 +87,15 @@ SETTINGS = {
 }
 TIERS = {"node": "node", "rail": "network", "spine": "spine"}  # [links.rail] is Hardware.network
 LINK = {"bandwidth": "B/s", "latency": "s", "efficiency": "1"}
-TOP = {"format", "name", "about", "attention", "compute", "memory", "links", "fit"}
+WHOLE = ("units", "tile_start", "node_size", "rail_size")
+REQUIRED = {"compute": ("peak",), "memory": ("capacity", "bandwidth"), "links": ("node",)}
 
 
 def read_hardware(path: str | Path) -> Hardware:
     """The device that a file describes; a ValueError of one sentence names the key that is wrong."""
-    import tomllib
+    from simulator.inputs.typed import read_toml
 
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"there is no hardware file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}") from None
+    content = read_toml(path)
     try:
         return parse_hardware(content)
     except ValueError as error:
@@ -108,36 +104,23 @@ def read_hardware(path: str | Path) -> Hardware:
 
 def parse_hardware(content: dict[str, Any]) -> Hardware:
     """The same from the content of a file as ``tomllib`` gives it."""
-    _known_keys("the file", content, TOP)
-    if content.get("format") != FORMAT:
-        raise ValueError(f"format must be {FORMAT}, not {content.get('format')}")
-    for key in ("name", "compute", "memory", "links"):
-        if key not in content:
-            raise ValueError(f"{key} is missing")
-    values: dict[str, Any] = {"name": _text("name", content["name"])}
-    if "attention" in content:
-        values["attention"] = _one_of("attention", content["attention"], ("unfused", "flash"))
+    from simulator.inputs.typed import check_types
+
+    check_types(_file_type(), content)
+    return hardware_in(content)
+
+
+def hardware_in(content: dict[str, Any]) -> Hardware:
+    """The same from content whose types are right: the files of the known devices, which tests read."""
+    values: dict[str, Any] = {key: content[key] for key in ("name", "attention") if key in content}
     for section, settings in SETTINGS.items():
-        table = _table(section, content[section])
-        _known_keys(section, table, {*settings, *(TIERS if section == "links" else ())})
         for key, (field, dimension) in settings.items():
-            if key in table:
-                values[field] = _entry(f"{section}.{key}", table[key], dimension, field.endswith("_sizes"))
+            if key in content[section]:
+                values[field] = _entry(f"{section}.{key}", content[section][key], dimension)
     for tier, field in TIERS.items():
         if tier in content["links"]:
             values[field] = _link(f"links.{tier}", content["links"][tier])
     values.setdefault("network", values.get("node"))  # one node alone
-    for name in ("units", "tile_start", "node_size", "rail_size"):
-        if name in values:
-            values[name] = _whole(name, values[name])
-    required = [field.name for field in fields(Hardware) if field.default is MISSING]
-    places = {
-        field: f"{section}.{key}" for section, keys in SETTINGS.items() for key, (field, _) in keys.items()
-    }
-    for name in required:
-        if values.get(name) is None:
-            raise ValueError(f"{places.get(name, 'links.node')} is missing")
-    _fit(content.get("fit", {}))
     return Hardware(**values)
 
 
@@ -180,88 +163,54 @@ def _format(value: float | Sizes, unit: str, source: str) -> str:
     return f"{{ value = {number!r}, unit = {json.dumps(unit)}, source = {json.dumps(source, ensure_ascii=False)} }}"
 
 
+@cache
+def _file_type() -> type:
+    """What a file must hold, from the tables above. A browser, which has no msgspec, reads known devices alone."""
+    from simulator.inputs.typed import Finite, Points, Text, Whole, table
+
+    @cache
+    def entry(kind: Any, dimension: str) -> type:
+        keys = {"value": kind, "unit": Literal[tuple(UNITS[dimension])], "source": Text}
+        return table("entry", keys, tuple(keys))
+
+    def kind_of(field: str) -> Any:
+        return Points if field.endswith("_sizes") else Whole if field in WHOLE else Finite
+
+    sections = {
+        name: {key: entry(kind_of(field), dimension) for key, (field, dimension) in settings.items()}
+        for name, settings in SETTINGS.items()
+    }
+    link = table("link", {key: entry(Finite, of) for key, of in LINK.items()}, ("bandwidth", "latency"))
+    sections["links"] |= dict.fromkeys(TIERS, link)
+    rows = {"fitted": list[str], "held_out": list[str]}
+    top = {"format": Literal[FORMAT], "name": Text, "about": str, "attention": Literal["unfused", "flash"]}
+    top |= {name: table(name, keys, REQUIRED[name]) for name, keys in sections.items()} | {
+        "fit": table("fit", rows)
+    }
+    return table("file", top, ("format", "name", *sections))
+
+
 # ---- one entry --------------------------------------------------------------------------------------------
 
 
-def _entry(key: str, entry: Any, dimension: str, points: bool) -> float | Sizes:
+def _entry(key: str, entry: dict[str, Any], dimension: str) -> float | Sizes:
     """``{ value, unit, source }`` in the simulator's units."""
-    table = _table(key, entry)
-    _known_keys(key, table, {"value", "unit", "source"})
-    for need in ("value", "unit", "source"):
-        if need not in table:
-            raise ValueError(f"{key} needs a {need}: {{ value = …, unit = …, source = … }}")
-    scale = UNITS[dimension][_one_of(f"{key}.unit", table["unit"], UNITS[dimension])]
-    _text(f"{key}.source", table["source"])
-    if not points:
-        return _scaled(_number(f"{key}.value", table["value"]), scale)
-    return _points(f"{key}.value", table["value"], scale)
-
-
-def _points(key: str, value: Any, scale: float) -> Sizes:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{key} must be a list of points [size, part of the peak], not {value}")
+    value, scale = entry["value"], UNITS[dimension][entry["unit"]]
+    if not isinstance(value, list):
+        number = value if scale == 1 else _scaled(value, scale)
+        return int(number) if number == int(number) and dimension == "1" else number
     points = []
-    for point in value:
-        if not isinstance(point, list) or len(point) != 2:
-            raise ValueError(f"{key} must hold points [size, part of the peak], not {point}")
-        size, part = _number(key, point[0]), _number(key, point[1])
-        if size <= 0 or not 0 < part <= 1 or (points and _scaled(size, scale) <= points[-1][0]):
-            raise ValueError(f"{key} needs ascending sizes above 0 and parts in (0, 1], not {point}")
+    for size, part in value:
+        if not 0 < part <= 1 or (points and _scaled(size, scale) <= points[-1][0]):
+            raise ValueError(
+                f"{key}.value needs ascending sizes above 0 and parts in (0, 1], not {[size, part]}"
+            )
         points.append((_scaled(size, scale), part))
     return tuple(points)
 
 
-def _link(key: str, value: Any) -> Link:
-    table = _table(key, value)
-    _known_keys(key, table, LINK)
-    for need in ("bandwidth", "latency"):
-        if need not in table:
-            raise ValueError(f"{key}.{need} is missing")
-    return Link(**{name: _entry(f"{key}.{name}", entry, LINK[name], False) for name, entry in table.items()})
-
-
-def _fit(value: Any) -> None:
-    table = _table("fit", value)
-    _known_keys("fit", table, {"fitted", "held_out"})
-    for key, rows in table.items():
-        if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
-            raise ValueError(f"fit.{key} must be a list of sentences, not {rows}")
-
-
-def _known_keys(where: str, table: dict[str, Any], accepted: Any) -> None:
-    for key in table:
-        if key not in accepted:
-            raise ValueError(f"{where} has no key {key!r}; it accepts {', '.join(sorted(accepted))}")
-
-
-def _table(key: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{key} must be a table, not {value}")
-    return value
-
-
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key} must be a text that is not empty, not {value!r}")
-    return value
-
-
-def _one_of(key: str, value: Any, accepted: Any) -> str:
-    if value not in accepted:
-        raise ValueError(f"{key} must be one of {', '.join(accepted)}, not {value}")
-    return value
-
-
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise ValueError(f"{key} must be a finite number, not {value}")
-    return value
-
-
-def _whole(name: str, value: float) -> int:
-    if value != int(value):
-        raise ValueError(f"{name.replace('_', ' ')} must be a whole number, not {value:g}")
-    return int(value)
+def _link(key: str, entries: dict[str, Any]) -> Link:
+    return Link(**{name: _entry(f"{key}.{name}", entry, LINK[name]) for name, entry in entries.items()})
 
 
 def _scaled(value: float, scale: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from simulator.inputs.hardware import Hardware
 
@@ -39,7 +40,9 @@ GPUS = _Devices()
 def find_device(name: str) -> Hardware:
     """A device's file (``"my_cluster.toml"``), or a known device by an unmistakable part of its name (``"H100"``)."""
     if name.lower().endswith(".toml"):
-        return _read(name)
+        from simulator.inputs.hardware_file import read_hardware  # here, because most uses read no device
+
+        return read_hardware(name)
     wanted = ALIASES.get(name.lower(), name.lower())
     found = [wanted] if wanted in GPUS else [known for known in GPUS if wanted in known]
     if len(found) == 1:
@@ -51,18 +54,17 @@ def find_device(name: str) -> Hardware:
 
 def fitted_rows(name: str) -> dict[str, list[str]]:
     """``fitted`` and ``held_out``: what the file of a known device says of the rows behind its numbers."""
-    import tomllib
-
-    content = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    return {"fitted": [], "held_out": []} | content.get("fit", {})
+    return {"fitted": [], "held_out": []} | _content(name).get("fit", {})
 
 
 @cache
 def _known(name: str) -> Hardware:
-    return _read(FOLDER / f"{name}.toml")
+    from simulator.inputs.hardware_file import hardware_in
+
+    return hardware_in(_content(name))
 
 
-def _read(path: str | Path) -> Hardware:
-    from simulator.inputs.hardware_file import read_hardware  # here, because most uses read no device
+def _content(name: str) -> dict[str, Any]:
+    import tomllib
 
-    return read_hardware(path)
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

@@ -54,14 +54,14 @@ def test_the_names_are_the_models():
 @pytest.mark.parametrize(
     ("text", "more", "sentence"),
     [
-        ("hiden_size = 32", [], "bert has no 'hiden_size'; it has vocab_size, hidden_size"),
-        ("hidden_size = 3.5", [], "hidden_size must be of type int, not 3.5"),
-        ("hidden_size = true", [], "hidden_size must be of type int, not True"),
-        ("hidden_size = -32", [], "hidden_size must be at least 1, not -32"),
-        ("num_attention_heads = 0", [], "num_attention_heads must be at least 1, not 0"),
+        ("hiden_size = 32", [], "the file has no key hiden_size; its keys are attention"),
+        ("hidden_size = 3.5", [], "hidden_size must be a whole number of at least 1, not 3.5"),
+        ("hidden_size = true", [], "hidden_size must be a whole number of at least 1, not True"),
+        ("hidden_size = -32", [], "hidden_size must be a whole number of at least 1, not -32"),
+        ("num_attention_heads = 0", [], "num_attention_heads must be a whole number of at least 1, not 0"),
         ("hidden_size = 33", [], "hidden_size 33 does not divide into 12 heads"),
-        ("model = 3", [], "model must be a table with the fields of a bert, not 3"),
-        ("hidden_size =", [], "is neither TOML nor, as .json, JSON"),
+        ("model = 3", [], "the file must be a table, not 3"),
+        ("hidden_size =", [], "is not a TOML file"),
         ("", ["--sequence", 513], "--sequence is 513; this bert has 512 positions"),
         ("", ["--device", "abacus"], "device is 'abacus', which torch cannot use here"),
         ("hidden_size = 1200000", [], "this model needs about"),
@@ -78,7 +78,7 @@ def test_bad_input_ends_with_one_sentence_and_2(text, more, sentence, tmp_path):
 
 def test_a_file_that_is_not_there_and_images_without_a_sequence(tmp_path):
     for line, sentence in (
-        (["--config", tmp_path / "none.toml"], "cannot be read: No such file"),
+        (["--config", tmp_path / "none.toml"], "there is no file"),
         (["--model", "resnet", "--count", "--sequence", 4], "--sequence is for text"),
     ):
         result = run(*line)

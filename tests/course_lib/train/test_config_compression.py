@@ -92,20 +92,24 @@ def test_the_file_in_the_documentation_can_be_trained(tmp_path):
         (
             "method = 'top'",
             "",
-            "[compression] method must be one of none, bytegrad, top-k, random-k, powersgd",
+            "compression.method must be one of none, bytegrad, top-k, random-k, powersgd",
         ),
         (
             "method = 'top-k'\nk = 3",
             "",
-            "[compression] has no key k with the method top-k; its keys are method",
+            "compression has no key k; its keys are density, error_feedback, method",
         ),
         (
             "method = 'top-k'\nerror_feedback = 1",
             "",
-            "[compression] error_feedback must be true or false, not 1",
+            "compression.error_feedback must be true or false, not 1",
         ),
         ("method = 'top-k'\ndensity = 2.0", "dp=2", "density must be"),
-        ("method = 'powersgd'\nmatrix_rank = 0", "dp=2", "matrix rank must be a whole number of at least 1"),
+        (
+            "method = 'powersgd'\nmatrix_rank = 0",
+            "dp=2",
+            "compression.matrix_rank must be a whole number of at least 1, not 0",
+        ),
         ("method = 'bytegrad'", "", "dp must be at least 2 with compression, not 1"),
         ("method = 'bytegrad'", "dp=2,zero=1", "zero must be 0 with compression, not 1"),
         ("method = 'bytegrad'", "dp=2,pp=2", "pp must be 1 with compression, not 2"),
@@ -122,7 +126,7 @@ def test_the_file_in_the_documentation_can_be_trained(tmp_path):
 def test_what_cannot_be_compressed_is_told_in_one_sentence(tmp_path, settings, plan, sentence):
     path = tmp_path / "run.toml"
     path.write_text(f"[compression]\n{settings}\n", encoding="utf-8")
-    result = CliRunner().invoke(main, ["--config", str(path), *SMALL, "--plan", plan])
+    result = CliRunner().invoke(main, ["--config", str(path), *SMALL, "--plan", plan or "dp=1"])
     assert result.exit_code == 2, result.output
     assert sentence in result.output
     assert "Traceback" not in result.output

@@ -93,7 +93,7 @@ UNDER_TORCHRUN = ["-m", *TRAIN[2:], "--plan", "pp=2", "--steps", "2", "--json"]
 
 @pytest.fixture(scope="module")
 def expected():
-    result = CliRunner().invoke(main, [*SMALL.split(), "--plan", "", "--steps", "2", "--json"])
+    result = CliRunner().invoke(main, [*SMALL.split(), "--plan", "dp=1", "--steps", "2", "--json"])
     assert result.exit_code == 0, result.output
     return losses(result.output)
 

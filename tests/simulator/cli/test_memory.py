@@ -91,7 +91,7 @@ def test_layers_dealt_out_by_hand(read):
         ),
         ("memory --model gpt2 --gpu inf,1e12,1e9", "each finite and more than 0, not inf,1e12,1e9"),
         ("memory --model gpt2 --gpu 1e12,nan,1e9", "each finite and more than 0, not 1e12,nan,1e9"),
-        ("memory --model gpt2 --gpu missing.toml", "there is no hardware file missing.toml"),
+        ("memory --model gpt2 --gpu missing.toml", "there is no file missing.toml"),
         ("memory --model gpt2 --pp 2 --stage-layers 6,5", "2 numbers that add up to 12, not (6, 5)"),
         (
             "memory --model gpt2 --pp 2 --stage-layers half",

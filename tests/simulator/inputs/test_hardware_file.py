@@ -93,24 +93,28 @@ def test_a_number_without_a_source_is_not_written(tmp_path):
         ("format", 2, "format must be 1, not 2"),
         ("name", None, "name is missing"),
         ("name", "", "name must be a text that is not empty"),
-        ("colour", "green", "the file has no key 'colour'; it accepts about, attention"),
-        ("attention", "sparse", "attention must be one of unfused, flash, not sparse"),
+        ("colour", "green", "the file has no key colour; its keys are about, attention"),
+        ("attention", "sparse", "attention must be one of flash, unfused, not 'sparse'"),
         ("compute.peak", None, "compute.peak is missing"),
         ("compute.peak", 3, "compute.peak must be a table, not 3"),
-        ("compute.speed", {}, "compute has no key 'speed'; it accepts flash_backward"),
+        ("compute.speed", {}, "compute has no key speed; its keys are flash_backward"),
         (
             "compute.peak.unit",
             "GB",
-            "compute.peak.unit must be one of FLOP/s, GFLOP/s, TFLOP/s, PFLOP/s, not GB",
+            "compute.peak.unit must be one of FLOP/s, GFLOP/s, PFLOP/s, TFLOP/s, not 'GB'",
         ),
-        ("compute.peak.source", None, "compute.peak needs a source"),
-        ("compute.peak.value", "fast", "compute.peak.value must be a finite number, not fast"),
+        ("compute.peak.source", None, "compute.peak.source is missing"),
+        ("compute.peak.value", "fast", "compute.peak.value must be a finite number, not 'fast'"),
         ("compute.peak.value", float("nan"), "compute.peak.value must be a finite number, not nan"),
+        ("compute.peak.value", [1, 2], "compute.peak.value must be a finite number, not [1, 2]"),
+        ("compute.peak.value", 10**400, "compute.peak.value must be a finite number, not 1000000000"),
+        ("compute.peak.value", True, "compute.peak.value must be a finite number, not True"),
+        ("links.node_size", {"value": 1.5, "unit": "1", "source": "x"}, "must be a whole number, not 1.5"),
         ("compute.peak.value", 0, "peak flops must be a number more than 0, not 0"),
         ("links.node", None, "links.node is missing"),
         ("links.node.latency", None, "links.node.latency is missing"),
-        ("links.moon", {}, "links has no key 'moon'; it accepts data_overlap"),
-        ("fit", {"fitted": "all"}, "fit.fitted must be a list of sentences, not all"),
+        ("links.moon", {}, "links has no key moon; its keys are data_overlap"),
+        ("fit", {"fitted": "all"}, "fit.fitted must be a list, each item a text, not 'all'"),
     ],
 )
 def test_a_mistake_names_the_key_and_what_is_accepted(path, value, sentence):
@@ -129,7 +133,7 @@ def test_points_must_ascend(points):
 
 
 def test_files_that_are_no_files(tmp_path):
-    with pytest.raises(ValueError, match="there is no hardware file"):
+    with pytest.raises(ValueError, match="there is no file"):
         find_device(str(tmp_path / "none.toml"))
     broken = tmp_path / "broken.toml"
     broken.write_text("name = ")

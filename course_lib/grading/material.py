@@ -52,7 +52,7 @@ class Material:
     def __init__(self, exercise: str) -> None:
         self.exercise = exercise
         root = course_root()
-        module = _module(root, f"ex_{exercise.replace('.', '_')}")
+        module = check_file(exercise)
         self.facts, self.cases, self.observe = module.FACTS, module.cases, module.observe
         chapter = next((root / "solutions").glob(f"{exercise[:2]}_*.ipynb"))
         self._listed = root / MISTAKES / f"{chapter.stem}.toml"
@@ -103,13 +103,13 @@ def material(exercise: str) -> Material:
     return Material(exercise)
 
 
-def _module(root: Path, name: str) -> ModuleType:
-    """A file of exercises/checks/; ranks get its functions by value, since they cannot import it."""
+def check_file(exercise: str) -> ModuleType:
+    """``exercises/checks/ex_05_3.py``; ranks get its functions by value, since they cannot import it."""
     if PACKAGE not in sys.modules:
         package = sys.modules[PACKAGE] = ModuleType(PACKAGE)
-        package.__path__ = [str(root / "exercises" / "checks")]
+        package.__path__ = [str(course_root() / "exercises" / "checks")]
         cloudpickle.register_pickle_by_value(package)
-    return importlib.import_module(f"{PACKAGE}.{name}")
+    return importlib.import_module(f"{PACKAGE}.ex_{exercise.replace('.', '_')}")
 
 
 def _code_cells(notebook: Path) -> list[SimpleNamespace]:

@@ -1,0 +1,104 @@
+"""20.4: what a list of failures leaves of a run, and how often to save."""
+
+import functools
+import math
+import random
+from typing import NamedTuple
+
+from course_lib.grading.judge import Fact
+
+FACTS = {
+    "steps": Fact("the number of steps", "All work since the last complete checkpoint is lost"),
+    "whole": Fact("the choice", "Return a whole number of at least 1"),
+    "lost": Fact(
+        "thousandths of the useful share lost by the choice",
+        "The mean useful share with your number is at most half a percent lower than with the best one.",
+        most=5,
+    ),
+}
+
+
+class Run(NamedTuple):
+    name: str
+    every: int
+    step: int
+    save: int
+    restart: int
+    failures: list[int]
+    until: int
+
+
+class Choices(NamedTuple):
+    """All at once: each of them alone is little evidence for a likely mistake."""
+
+    name: str
+    settings: dict[str, tuple[float, float, float, float]]  # step, save, restart, between, in seconds
+
+
+def cases(seed: int) -> list[Run | Choices]:
+    draw = random.Random(seed)
+    return [
+        Run("no failure", 5, 10, 4, 30, [], 270),
+        Run("no failure, the last step is not finished", 3, 10, 5, 30, [], 119),
+        Run("one failure between two checkpoints", 3, 10, 5, 20, [60], 200),
+        Run("a failure before the first checkpoint", 10, 10, 5, 20, [95], 300),
+        Run("a failure while a checkpoint is written", 3, 10, 8, 20, [70], 220),
+        Run("a failure at the moment when a checkpoint is complete", 3, 10, 5, 20, [70], 220),
+        Run("two failures far from each other", 4, 6, 3, 15, [50, 170], 300),
+        Run("a failure during a restart", 3, 10, 5, 40, [80, 100], 300),
+        Run("a failure at the moment when a restart ends", 3, 10, 5, 40, [80, 120], 300),
+        Run("the run ends during a restart", 3, 10, 5, 40, [80], 100),
+        Run("the run ends while a checkpoint is written", 3, 10, 5, 40, [], 67),
+        Run("the run ends while a checkpoint of three steps is written", 3, 10, 25, 40, [], 107),
+        Run("a checkpoint costs nothing", 1, 7, 0, 12, [50, 90], 200),
+        Run("a restart costs nothing", 4, 5, 2, 0, [33, 71], 160),
+        Run("a failure at the very beginning", 2, 5, 1, 10, [0], 60),
+        Run("a drawn run", draw.randint(2, 20), draw.randint(2, 9), draw.randint(1, 30), draw.randint(1, 60),
+            sorted(draw.sample(range(4000), 12)), 4000),
+        Choices("eight choices", {
+            "save 30 s, a failure every 3 hours": (5.0, 30.0, 300.0, 3 * 3600.0),
+            "save 4 s, a failure every 6 hours": (0.5, 4.0, 60.0, 6 * 3600.0),
+            "save 300 s, a failure every 40 minutes": (20.0, 300.0, 120.0, 2400.0),
+            "save 600 s, a failure every 20 minutes": (10.0, 600.0, 60.0, 1200.0),
+            "save 1 s, a failure every 10 days": (2.0, 1.0, 600.0, 864000.0),
+            "a step is longer than the best interval": (900.0, 2.0, 60.0, 36000.0),
+            "a checkpoint costs nothing": (5.0, 0.0, 100.0, 3600.0),
+            "save 30 s, restarts of 40 minutes": (5.0, 30.0, 2400.0, 3 * 3600.0),
+        }),
+    ]  # fmt: skip
+
+
+def observe(answer, case: Run | Choices) -> dict:
+    useful_steps, best_every = answer
+    if isinstance(case, Run):
+        return {"steps": useful_steps(*case[1:5], list(case.failures), case.until), "whole": "", "lost": 0}
+    lost = {}
+    for name, setting in case.settings.items():
+        got = best_every(*setting)
+        if isinstance(got, bool) or got != got or got != int(got) or got < 1:
+            return {"steps": 0, "whole": f"{name}: the number of steps is {got!r:.40}"}
+        lost[name] = math.ceil(1000 * (1 - useful_share(int(got), *setting) / best_share(*setting)) - 1e-6)
+    return {"steps": 0, "whole": "", "lost": max(lost.values())}
+
+
+def useful_share(every: int, step: float, save: float, restart: float, between: float) -> float:
+    """The mean share of time in steps that are kept (Daly, https://doi.org/10.1016/j.future.2004.11.016).
+
+    A stretch of w seconds takes ``between (exp(w / between) - 1)`` in the mean, a restart ``exp(restart / between)``
+    times as long.
+    """
+    stretch = every * step + save
+    if stretch / between > 600:
+        return 0.0
+    return every * step / (between * math.exp(restart / between) * math.expm1(stretch / between))
+
+
+@functools.cache
+def best_share(step: float, save: float, restart: float, between: float) -> float:
+    every, found = 1.0, 0.0
+    while (
+        every <= math.ceil(3 * (between + save) / step) + 2
+    ):  # finely enough: the share is flat where it is best
+        found = max(found, useful_share(round(every), step, save, restart, between))
+        every = max(every + 1, every * 1.01)
+    return found

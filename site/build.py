@@ -10,10 +10,8 @@ import sys
 from pathlib import Path
 
 import play.build
-from gather import gather
+from gather import VIEWS, gather
 from npm import npm_package
-
-from simulator.explorer import explore, explore_memory
 
 HERE = Path(__file__).parent
 BUILD = HERE.parent / "build"
@@ -32,10 +30,9 @@ def build(out: Path) -> None:
     (static / "mathjax").mkdir(parents=True)
     shutil.copy(npm_package("mathjax", MATHJAX) / "es5" / "tex-svg.js", static / "mathjax")
     shutil.copy(npm_package("mathjax", MATHJAX) / "LICENSE", static / "mathjax")
-    explorer = static / "explorer"
-    explorer.mkdir()
-    explore("zb-h1", ranks=4, microbatches=8, transfer=0.2).save(explorer / "pipeline.html")
-    explore_memory("llama-3-70b", "h100", dp=8, tp=8, zero=1).save(explorer / "memory.html")
+    (static / "explorer").mkdir()
+    for name, view in VIEWS.items():
+        view.save(static / "explorer" / f"{name}.html")
     options = ["--builder", "html", "--conf-dir", HERE, "--doctree-dir", BUILD / "site-doctrees"]
     options += ["--fail-on-warning", "--keep-going", "--quiet", "--jobs", "auto"]
     environment = os.environ | {"SITE_STATIC": str(static)}

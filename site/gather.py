@@ -12,7 +12,14 @@ from notebook_as_page import as_page, linked_sources
 from play.cells import CHAPTERS as PLAYED
 from reference import listing, overview, source_file, topic_page, topics
 
+from simulator.explorer import explore, explore_memory
+
 ROOT = Path(__file__).parents[1]
+# What the pages of the two tools show first, where their address asks for nothing else.
+VIEWS = {
+    "explorer": explore("zb-h1", ranks=4, microbatches=8, transfer=0.2),
+    "memory": explore_memory("llama-3-70b", "h100", dp=8, tp=8, zero=1),
+}
 PAGES = Path(__file__).with_name("pages")
 RUNS_HERE = (
     ' The cells that need only the simulator <a href="../play/index.html#chapter-{}">run in your browser</a>, '
@@ -34,6 +41,7 @@ def gather(into: Path) -> None:
     pages["parts/install.md"] = section(readme, None)
     pages["parts/moving_timeline.html"] = moving_timeline(executions())
     pages["parts/map.html"] = linked_map()
+    pages |= {f"parts/{name}.html": view.fragment() for name, view in VIEWS.items()}
     for path in into.rglob("*"):
         if path.is_file() and path.relative_to(into).as_posix() not in pages:
             path.unlink()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 from collections.abc import Iterator
+from html import escape
 from typing import Any
+
+from simulator.explorer import explore, explore_memory
 
 Notebook = dict[str, Any]
 # The course's own source, as an output links to it: ``show_source`` writes such links.
@@ -14,9 +18,9 @@ SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
 ON_THE_SITE = re.compile(r", (\[[^]]+\]\([^)]+\)), or \[on the site\]\([^)]+\)")
 # The still picture of an explorer, behind which a live view follows that only a kernel shows.
 STILL = 'class="explorer-still"'
-# What the last line calls -> the site's page of it. A network's tree folds as it stands, so it needs none.
-PAGES = {"explore_memory(": "memory", "explore_network(": None}
-LIVE = '<p>Here is a still picture. The site has the <a href="../{}.html">live view on a page of its own</a>.</p>'
+# What the cell calls -> the site's page of it, and what makes the view. A network's tree folds as it stands.
+PAGES = {"explore": ("explorer", explore), "explore_memory": ("memory", explore_memory)}
+LIVE = '<p>Here is a still picture. The <a href="../{}.html#{}">live view{}</a> is a page of its own.</p>'
 OPEN_LINKS = "open-links"  # the id of the cell that says where else a notebook can be opened
 # Folded in JupyterLab -> the tag by which myst-nb folds.
 TAGS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}
@@ -50,9 +54,24 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
 def _with_link(cell: dict[str, Any]) -> dict[str, Any]:
     """The still picture alone, with a link to the site's page, if there is one, of what the cell's last line opens."""
     still = next(output for output in cell["outputs"] if STILL in str(output))
-    page = next((page for call, page in PAGES.items() if call in "".join(cell["source"])), "explorer")
-    html = "".join(still["data"]["text/html"]) + (LIVE.format(page) if page else "")
-    return still | {"data": {"text/html": html}}
+    return still | {
+        "data": {"text/html": "".join(still["data"]["text/html"]) + _live("".join(cell["source"]))}
+    }
+
+
+def _live(source: str) -> str:
+    """The link to the view that a cell opens. What the cell has to compute first, a measured step, is left out."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    call = next((node for node in calls if getattr(node.func, "id", "") in PAGES), None)
+    if call is None:
+        return ""
+    page, view = PAGES[call.func.id]
+    words = {word.arg: word.value for word in call.keywords}
+    measured = words.pop("measured", None)
+    shown = view(
+        *map(ast.literal_eval, call.args), **{name: ast.literal_eval(v) for name, v in words.items()}
+    )
+    return LIVE.format(page, escape(shown.address()), " without the measured step" if measured else "")
 
 
 def linked_sources(notebook: Notebook) -> Iterator[str]:

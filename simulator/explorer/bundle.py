@@ -39,12 +39,15 @@ body {{ margin: 0; padding: 12px 16px; background: #ffffff; }}
 <body data-headings="2">
 <noscript>This page draws with JavaScript, which is switched off here.</noscript>
 <main><h1>{title}</h1></main>
-<script type="module">
-{script}
-start(document.querySelector("main"), {given});
-</script>
-</body>
+{script}</body>
 </html>
+"""
+
+
+START = """<script type="module">
+{script}
+start(document.querySelector("{place}"), {given});
+</script>
 """
 
 
@@ -98,7 +101,17 @@ def standalone(main: str, given: dict[str, Any], title: str) -> str:
     Args:
         main: the module whose ``start`` is called, with the page's ``<main>`` and ``given``.
     """
-    return HTML.format(title=escape(title), style=style(), script=script(main), given=_json(given))
+    started = START.format(script=script(main), place="main", given=_json(given))
+    return HTML.format(title=escape(title), style=style(), script=started)
+
+
+def fragment(main: str, given: dict[str, Any]) -> str:
+    """The same as a part of a page that has a title of its own: then both scroll together."""
+    place = f"explorer-{main}"
+    started = START.format(script=script(main), place=f"#{place}", given=_json(given))
+    return f'<style>\n{style()}</style>\n<div id="{place}"></div>\n' + started.replace(
+        "\nstart(", "\ndocument.body.dataset.headings ??= 2;\nstart("
+    )
 
 
 def _json(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from simulator.explorer.formulas import formulas
@@ -81,6 +81,17 @@ class MemoryQuestion(FromPage):
         return Plan(**{name: value for name, value in self.as_dict().items() if name in names}).on(
             self.hardware
         )
+
+
+def known() -> dict[str, Any]:
+    """What a page must be told to compute by itself: the values that are accepted, models, and devices."""
+    needed = ("name", "memory", "attention", "fp8_flops", "context", "fragmentation")
+    devices = {name: {part: getattr(gpu, part) for part in needed} for name, gpu in GPUS.items()}
+    return {
+        "choices": CHOICES,
+        "models": {name: asdict(shape) for name, shape in MODELS.items()},
+        "gpus": devices,
+    }
 
 
 def calculate(question: MemoryQuestion) -> dict[str, Any]:

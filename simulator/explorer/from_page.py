@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, fields
 from typing import Any, Self
+from urllib.parse import urlencode
 
 
 class FromPage:
@@ -26,3 +28,12 @@ class FromPage:
     def as_dict(self) -> dict[str, Any]:
         """Name -> value, for a page."""
         return asdict(self)
+
+    def address(self) -> str:
+        """What stands behind the # of a page's address when it shows this: the first value, and what is no default."""
+        shown = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        named = {field.name: getattr(self, field.name) for field in dict.fromkeys([fields(self)[0], *shown])}
+        texts = {
+            k: v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in named.items()
+        }
+        return urlencode(texts)

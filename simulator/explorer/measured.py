@@ -13,6 +13,7 @@ from simulator.ledgers.timeline import Span, Timeline
 from simulator.pipeline.actions import Schedule
 
 KIND_TIMES = {"F": ("forward",), "B": ("backward_input",), "W": ("backward_weight",)}
+UNIT = "s"  # of what gather_timeline returns
 BOTH = ("backward_input", "backward_weight")  # a whole backward: each is taken to be half of it
 
 
@@ -84,7 +85,7 @@ class Measured:
     def as_dict(self) -> dict[str, Any]:
         """What the page needs; starts and ends of all ranks one behind the other, as in an ``Answer``."""
         sizes = {name: getattr(self.schedule, name) for name in ("name", "ranks", "microbatches", "chunks")}
-        return sizes | {"start": list(chain(*self.starts)), "end": list(chain(*self.ends))}
+        return sizes | {"unit": UNIT, "start": list(chain(*self.starts)), "end": list(chain(*self.ends))}
 
 
 def _actions(timeline: Timeline, rank: int) -> Iterator[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -9,9 +10,10 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-from simulator.explorer.bundle import standalone
-from simulator.explorer.calculator import CHOICES, MemoryQuestion, calculate, names
+from simulator.explorer.bundle import fragment, standalone
+from simulator.explorer.calculator import MemoryQuestion, known, names
 from simulator.explorer.measured import Measured
 from simulator.explorer.own import Own, lists_of, schedule_of
 from simulator.explorer.question import OWN, Question
@@ -27,8 +29,17 @@ class View(ABC):
     """A notebook shows it; ``save`` writes it as a page, ``iframe`` embeds that page."""
 
     @abstractmethod
+    def page(self) -> tuple[str, dict[str, Any], str]:
+        """What the page is made of: its script, what it starts with, and its title."""
+
     def html(self) -> str:
-        """The page: one HTML file that needs nothing else."""
+        """The page: one HTML file that needs nothing else, and computes in the browser."""
+        return standalone(*self.page())
+
+    def fragment(self) -> str:
+        """The view as a part of a page that has a title."""
+        main, given, _ = self.page()
+        return fragment(main, given)
 
     @abstractmethod
     def widget(self) -> Any:
@@ -82,10 +93,15 @@ class Explorer(View):
                 raise ValueError("a challenge must have no measured step: it would give the answer away")
         self.question, self.own, self.challenge, self.measured = question, own, challenge, measured
 
-    def html(self) -> str:
-        """The page: one HTML file that computes in the browser."""
+    def page(self) -> tuple[str, dict[str, Any], str]:
+        """What the page is made of; a schedule of the reader's own stands in it as it is now."""
         own = lists_of(schedule_of(self.question, self.own)) if self.question.schedule == OWN else None
-        return standalone("main", self._given(own), "Pipeline explorer")
+        return "main", self._given(own), "Pipeline explorer"
+
+    def address(self) -> str:
+        """What stands behind the # of the page's address when it shows just this, a challenge, too."""
+        task = "" if self.challenge is None else "&" + urlencode({"challenge": json.dumps(self.challenge)})
+        return self.question.address() + task
 
     def execution(self) -> Execution:
         """What is shown first, as the simulator's own timeline."""
@@ -105,6 +121,7 @@ class Explorer(View):
             "own": own,
             "challenge": self.challenge,
             "measured": measured,
+            "defaults": Question().as_dict(),
         }
 
     def still(self) -> dict[str, str]:
@@ -131,10 +148,13 @@ class MemoryExplorer(View):
     def __init__(self, question: MemoryQuestion) -> None:
         self.question = question
 
-    def html(self) -> str:
-        """The page: it shows this plan, and says that other plans need Python."""
-        given = self._given() | {"answer": calculate(self.question)}
-        return standalone("calculator_main", given, "Memory calculator")
+    def page(self) -> tuple[str, dict[str, Any], str]:
+        """What the page is made of."""
+        return "calculator_main", self._given(), "Memory calculator"
+
+    def address(self) -> str:
+        """What stands behind the # of the page's address when it shows just this."""
+        return self.question.address()
 
     def widget(self) -> Any:
         """The live view alone, as an anywidget."""
@@ -152,7 +172,7 @@ class MemoryExplorer(View):
         return _marked(plot_memory(held, bars=names(asked), capacity=asked.hardware.memory, device=device))
 
     def _given(self) -> dict[str, Any]:
-        return {"question": self.question.as_dict(), "choices": CHOICES}
+        return {"question": self.question.as_dict(), "known": known(), "defaults": MemoryQuestion().as_dict()}
 
 
 def _marked(picture: Any) -> dict[str, str]:

@@ -44,17 +44,9 @@ def build(out: Path, pyodide: Path | None = None) -> None:
     for name in PYODIDE_FILES:
         shutil.copy(pyodide / name, out / "pyodide")
     pack(modules_for([module for part in chapters for module in part.modules]), out / "course.zip")
-    _save_explorers(out)
     for path in sorted(PAGE.glob("*.[jc]s*")):
         shutil.copy(path, out)
     (out / "index.html").write_text(_html(chapters, out), encoding="utf-8")
-
-
-def _save_explorers(out: Path) -> None:
-    from simulator.explorer import explore, explore_memory
-
-    explore("zb-h1", ranks=4, microbatches=8, transfer=0.2).save(out / "explorer.html")
-    explore_memory("llama-3-70b", "h100", dp=8, tp=8, zero=1).save(out / "memory.html")
 
 
 def _html(chapters: list[Chapter], out: Path) -> str:

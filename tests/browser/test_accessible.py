@@ -7,7 +7,6 @@ import pytest
 from playwright.sync_api import expect
 
 from simulator.explorer import explore, explore_memory
-from simulator.explorer.calculator import MemoryQuestion, calculate
 
 pytestmark = pytest.mark.timeout(600)
 CONTROL = re.compile(r"- '?(?:slider|textbox|combobox|button|application|img|checkbox)(?P<name>.*)$")
@@ -34,13 +33,11 @@ def pipeline(browser, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def memory(browser, tmp_path_factory):
-    """The calculator, with Python behind it: as on the page of the site that runs Python."""
+    """The calculator, as the page that it saves."""
     path = tmp_path_factory.mktemp("memory") / "memory.html"
     explore_memory("gpt3-175b", "h100", dp=64, zero=3).save(path)
     page = browser.new_page(viewport={"width": 1100, "height": 1000})
     page.set_default_timeout(60_000)
-    page.expose_function("askPython", lambda asked: calculate(MemoryQuestion.of(asked)))
-    page.add_init_script("Object.defineProperty(window, 'frameElement', { value: { askPython } })")
     page.goto(path.as_uri())
     page.locator(".explorer[data-shown]").wait_for()
     yield page

@@ -26,15 +26,15 @@ def test_a_measured_step_lies_below_its_prediction(browser, tmp_path):
     canvas, said = wait_until_drawn(page, shown.question), page.locator(".said")
     assert wrong_boxes(canvas, shown.question) == []
     assert wrong_boxes(canvas, shown.question, real) == []
-    page.locator(".beside").get_by_text(f"The measured step took {real.makespan:.4g}. ").wait_for()
+    page.locator(".beside").get_by_text(f"The measured step took {real.makespan:.4g} s. ").wait_for()
     page.get_by_label("message to the next rank", exact=True).fill("0")
     question = replace(shown.question, transfer=0)
     wait_until_drawn(page, question)
     assert wrong_boxes(canvas, question) + wrong_boxes(canvas, question, real) == []
     longer = real.makespan - Explorer(question).execution().makespan
-    page.locator(".beside").get_by_text(f"This is {longer:.4g} longer than predicted").wait_for()
+    page.locator(".beside").get_by_text(f"This is {longer:.4g} s longer than predicted").wait_for()
     canvas.press("ArrowRight")
-    said.get_by_text("F0 on rank 0").get_by_text("Measured: from 0 to 1.1. ").wait_for()
+    said.get_by_text("F0 on rank 0").get_by_text("Measured: from 0 to 1.1 s. ").wait_for()
     frame, box = canvas.evaluate("canvas => ({...canvas.dataset})"), canvas.bounding_box()
     left, right, row, to = (float(frame[name]) for name in ("left", "right", "row", "to"))
     gap = next(g for g in real.idle_gaps() if g.rank == 3)

@@ -1,15 +1,17 @@
 """The built site, in files and in a browser: ``make site``, then ``make site-test``. Skipped elsewhere."""
 
+import json
 import re
-import time
 from html.parser import HTMLParser
 from itertools import pairwise
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
+from playwright.sync_api import expect
 from served import served, watched
 from server import chromium_or_skip
 
+STATE = ("explorer.html", "memory.html")  # behind their # stands what they show, as name=value
 RAW = ("_static/", "play/")  # not pages of Sphinx: the standalone explorer, and the page that runs Python
 
 
@@ -47,6 +49,8 @@ def test_no_link_is_broken(site, pages):
             if not target.is_file():
                 broken.append(f"{name}: there is no {link}")
             elif parts.fragment and target.suffix == ".html" and not name.startswith(RAW):
+                if target.name in STATE and "=" in parts.fragment:
+                    continue
                 there = pages[target.relative_to(site.resolve()).as_posix()]
                 if unquote(parts.fragment) not in there.places:
                     broken.append(f"{name}: {link} has no such place")
@@ -194,21 +198,51 @@ def test_the_search_finds_a_term(browser, address):
     assert not wrong
 
 
-def test_the_explorer_follows_a_slider(browser, address):
+def test_the_explorer_follows_a_slider_and_the_readers_theme(browser, address):
     with watched(browser, viewport={"width": 1100, "height": 900}) as (page, wrong):
         page.goto(f"{address}/explorer.html")
-        frame = page.frame_locator("iframe.explorer")
-        frame.locator("canvas, svg").first.wait_for()
-        before = frame.locator("body").inner_text()
-        frame.locator("input[type=range]").first.press("ArrowRight")
-        deadline = time.monotonic() + 30
-        while frame.locator("body").inner_text() == before and time.monotonic() < deadline:
-            page.evaluate("new Promise(done => setTimeout(done, 50))")
-        assert frame.locator("body").inner_text() != before
+        numbers = page.locator(".explorer .numbers")
+        expect(numbers).to_contain_text("29.4 makespan")
+        page.get_by_label("microbatches, slider").press("ArrowRight")
+        expect(numbers).not_to_contain_text("29.4 makespan")
         for theme in ("dark", "light"):
             page.evaluate("theme => (document.body.dataset.theme = theme)", theme)
-            frame.locator(f"[data-theme={theme}]").first.wait_for()
-        assert frame.locator("html").evaluate("html => html.scrollHeight <= html.clientHeight"), (
-            "it scrolls twice"
-        )
+            page.locator(f".explorer[data-theme={theme}]").wait_for()
+    assert not wrong
+
+
+def test_the_link_at_a_still_picture_opens_what_the_chapter_speaks_of(browser, address):
+    for name, count in {"11_pipeline_parallel": 3, "00_start_here": 1, "12_three_dimensions": 1}.items():
+        with watched(browser, viewport={"width": 1100, "height": 900}) as (page, wrong):
+            page.goto(f"{address}/notebooks/{name}.html")
+            links = page.get_by_role("link", name="live view", include_hidden=True)
+            found = links.evaluate_all("all => all.map(one => one.href)")
+            assert len(found) == count
+            for link in found:
+                page.goto(link)
+                page.locator(".explorer[data-shown]").wait_for()
+                shown = json.loads(page.locator(".explorer").get_attribute("data-shown"))
+                asked = {
+                    name: text for name, text in parse_qsl(urlsplit(link).fragment) if name != "challenge"
+                }
+                assert {name: str(shown[name]) for name in asked} == asked
+                assert page.locator(".controls :is(select, input):enabled").count() >= 3
+            if name.startswith("11"):
+                assert "schedule=gpipe" in found[0]
+                assert "challenge=" in found[1]
+        assert not wrong
+
+
+@pytest.mark.parametrize(("name", "picture"), [("explorer", "canvas.timeline"), ("memory", ".bars")])
+def test_on_a_phone_the_picture_is_seen_at_once_and_stays(browser, address, name, picture):
+    with watched(browser, viewport={"width": 390, "height": 844}) as (page, wrong):
+        page.goto(f"{address}/{name}.html")
+        page.locator(".explorer[data-shown]").wait_for()
+        box = page.locator(picture).bounding_box()
+        assert box["y"] + box["height"] < 844
+        slider = page.locator("input[type=range]").last
+        slider.evaluate("slider => slider.scrollIntoView({ block: 'center' })")
+        box, at = page.locator(picture).bounding_box(), slider.bounding_box()["y"]
+        assert 48 <= box["y"] < box["y"] + box["height"] < at
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert not wrong

@@ -59,18 +59,27 @@ def test_a_listing_links_to_the_page_of_its_source():
     assert shown == link.replace("ddp.py", "ddp.html")
 
 
-def test_a_still_explorer_leads_to_the_live_one():
+def test_a_still_explorer_leads_to_the_live_one_of_the_same_plan():
     cell = code({}, '<div class="explorer-still"><img alt="a still"/></div>')
-    cell["source"] = 'explore_memory("gpt3-175b", "h100")'
     cell["outputs"].append({"output_type": "display_data", "data": {"text/plain": "View()"}, "metadata": {}})
-    (output,) = as_page({"cells": [cell]})["cells"][0]["outputs"]
-    assert output["data"]["text/html"].startswith('<div class="explorer-still">')
-    assert 'href="../memory.html"' in output["data"]["text/html"]
-    cell["source"] = "explore_network(resnet, image)"
-    (output,) = as_page({"cells": [cell]})["cells"][0]["outputs"]
-    assert output["data"]["text/html"] == '<div class="explorer-still"><img alt="a still"/></div>'
-    shown = sum("explorer-still" in str(as_page(notebook(path))) for path in NOTEBOOKS)
-    assert shown >= 1, "chapter 11 shows an explorer"
+
+    def shown(source):
+        cell["source"] = source
+        (output,) = as_page({"cells": [cell]})["cells"][0]["outputs"]
+        return output["data"]["text/html"]
+
+    assert shown('explore_memory("gpt3-175b", "h100", dp=35)').startswith('<div class="explorer-still">')
+    for source, link in {
+        'explore_memory("gpt3-175b", "h100", dp=35)': "memory.html#model=gpt3-175b&amp;dp=35",
+        "explore()": "explorer.html#schedule=1f1b",
+        'explore("gpipe", ranks=8, measured=found[0])': "explorer.html#schedule=gpipe&amp;ranks=8",
+    }.items():
+        assert f'href="../{link}' in shown(source)
+    assert "live view without the measured step" in shown('explore("gpipe", ranks=8, measured=found[0])')
+    assert shown("explore_network(resnet, image)") == '<div class="explorer-still"><img alt="a still"/></div>'
+    pages = "".join(str(as_page(notebook(path))) for path in NOTEBOOKS)
+    links = re.findall(r"\.\./(?:explorer|memory)\.html#(?:schedule|model)=", pages)
+    assert len(links) >= 8
 
 
 def test_a_chapter_does_not_send_its_reader_to_the_page_that_they_read():

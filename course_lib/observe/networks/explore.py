@@ -12,7 +12,7 @@ from course_lib.observe.networks.draw import FAILURES, check_names, not_run
 from course_lib.observe.networks.module_tree import Cost, TreeModule, module_tree
 from course_lib.observe.networks.placement import Placement, colour_of
 from course_lib.observe.show.amounts import amount
-from simulator.explorer.bundle import PAGE, standalone
+from simulator.explorer.bundle import PAGE
 from simulator.explorer.views import View
 
 NOT_LIVE = "Run this cell in a notebook to move through the tree with the arrow keys."
@@ -64,9 +64,9 @@ class NetworkExplorer(View):
     def __init__(self, tree: TreeModule, placement: Placement | None, depth: int) -> None:
         self.tree, self.placement, self.depth = tree, placement, depth
 
-    def html(self) -> str:
-        """The page: one HTML file that needs nothing else."""
-        return standalone("network", {"html": self.fragment()}, f"Modules of {self.tree.kind}")
+    def page(self) -> tuple[str, dict[str, Any], str]:
+        """What the page is made of: it folds by itself, and nothing has to be computed."""
+        return "network", {"html": self.fragment()}, f"Modules of {self.tree.kind}"
 
     def widget(self) -> Any:
         """The live view alone, as an anywidget."""

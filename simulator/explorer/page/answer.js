@@ -3,6 +3,7 @@
 import { simulate } from "./engine.js";
 import { addBytes } from "./memory.js";
 import { CHUNKS, OWN, makeSchedule, range } from "./schedules.js";
+import { atLeastOne, notNegative, oneOf, refuse } from "./checks.js";
 
 const MOST_FORWARDS = 70000;
 const RECOMPUTE = ["none", "full"];
@@ -76,29 +77,4 @@ function checkSpeeds(speeds, ranks) {
   const good = (speed) => typeof speed === "number" && speed > 0 && speed < Infinity;
   if (speeds === null || (Array.isArray(speeds) && speeds.length === ranks && speeds.every(good))) return;
   refuse("speeds", `${ranks} positive numbers, one a rank`, speeds);
-}
-
-function oneOf(name, value, accepted) {
-  if (!accepted.includes(value)) throw new Error(`${name} must be one of ${accepted.join(", ")}, not ${value}`);
-}
-
-function atLeastOne(name, value) {
-  if (!(Number.isInteger(value) && value >= 1)) refuse(name, "a whole number of at least 1", value);
-}
-
-function notNegative(name, value) {
-  if (!(typeof value === "number" && value >= 0 && value < Infinity)) {
-    refuse(name, "a number of at least 0", value);
-  }
-}
-
-function refuse(name, accepted, value) {
-  throw new Error(`${name.replaceAll("_", " ")} must be ${accepted}, not ${asPython(value)}`);
-}
-
-/** A value as Python's sentences show it. */
-function asPython(value) {
-  if (typeof value === "string") return `'${value}'`;
-  if (Array.isArray(value)) return `[${value.map(asPython).join(", ")}]`;
-  return value === null ? "None" : String(value);
 }

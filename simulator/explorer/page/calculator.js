@@ -10,12 +10,15 @@ import { newestFirst } from "./sources.js";
 const ROOM = 5 / 3; // with a new scale the longest bar takes three fifths of its track
 const wordOf = (name) => name.replaceAll("_", " ");
 
-/** Show a plan's memory and whatever the reader makes of it. Returns the function that takes the view away. */
-export function startCalculator(root, question, choices, source) {
+/**
+ * Show a plan's memory and whatever the reader makes of it; onShown is called with each question whose answer is shown.
+ * Returns the function that takes the view away.
+ */
+export function startCalculator(root, question, choices, source, onShown = () => {}) {
   const verdict = h("p", { class: "verdict", "aria-live": "polite" }), changes = h("p", { class: "changes" });
   const bars = h("div", { class: "bars" }), line = h("p", { class: "line" }), parts = h("div", { class: "parts" });
   const title = heading(0, { class: "title" });
-  const result = h("div", { class: "result" }, verdict, changes, title, bars, line,
+  const result = h("div", { class: "result" }, h("div", { class: "picture" }, verdict, changes, title, bars, line),
     heading(0, { class: "title" }, "Parts of one rank"), parts);
   let lastChanged = "model", controls = null, chosen = null, scale = 0;
   const show = (found) => {
@@ -24,7 +27,7 @@ export function startCalculator(root, question, choices, source) {
     verdict.dataset.fits = found.fits;
     line.textContent = `The dashed line is the memory of one device: ${human(found.capacity)}.`;
     title.textContent = found.ranks.length > 1 ? "Bytes of a rank of every stage" : "Bytes of every rank";
-    changes.replaceChildren(...changeButtons(found, controls, Boolean(source.fixed)));
+    changes.replaceChildren(...changeButtons(found, controls));
     scale = nextScale(scale, Math.max(...found.ranks.map(totalOf)), found.capacity);
     bars.replaceChildren(...barsOf(found, scale, rank, (which) => {
       chosen = which;
@@ -40,6 +43,7 @@ export function startCalculator(root, question, choices, source) {
       result.classList.remove("outdated");
       show(found);
       view.dataset.shown = JSON.stringify(asked);
+      onShown(asked);
     },
     (error) => {
       controls.complain(lastChanged, asSentence(error));
@@ -49,11 +53,7 @@ export function startCalculator(root, question, choices, source) {
     lastChanged = name;
     ask(changed);
   });
-  if (source.fixed) {
-    controls.lock([]);
-    controls.element.prepend(h("p", { class: "fixed" }, "This page shows one plan. In a notebook, explore_memory() computes others."));
-  }
-  const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
+  const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, result, controls.element));
   root.append(view);
   const end = keepTheme(root, view, () => {});
   ask(question);
@@ -68,7 +68,7 @@ const totalOf = (rank) => Object.values(rank).reduce((sum, part) => sum + part.b
 const fullest = (ranks) => ranks.reduce((best, rank, k) => (totalOf(rank) > totalOf(ranks[best]) ? k : best), 0);
 
 /** A button for each single change that would fit. */
-function changeButtons(found, controls, fixed) {
+function changeButtons(found, controls) {
   if (found.fits) return [];
   if (!found.changes.length) return ["No single change of the plan makes it fit."];
   const words = (change) => Object.entries(change).filter(([name]) => name !== "microbatches" || !("pp" in change))
@@ -78,7 +78,7 @@ function changeButtons(found, controls, fixed) {
     controls.focus(Object.keys(change)[0]); // the button goes away; the control shows what has changed
   };
   return ["One of these changes makes it fit: ", ...found.changes.map((change) =>
-    h("button", { type: "button", disabled: fixed, onclick: () => press(change) }, words(change)))];
+    h("button", { type: "button", onclick: () => press(change) }, words(change)))];
 }
 
 /**

@@ -71,15 +71,13 @@ function makeControl(name, entry, changed) {
       oninput: () => changed(name, field.value),
     });
   }
-  const row = h("span", { class: "row" }, field);
   let range = null;
   if (slider) {
     const [min, max, step] = slider;
     range = h("input", { type: "range", min, max, step, "aria-label": `${label}, slider`, "aria-describedby": errorId });
     range.oninput = () => changed(name, range.value);
-    row.prepend(range);
   }
-  const box = h("div", { class: `control ${name}` }, h("label", { for: id }, label), row, error);
+  const box = h("div", { class: `control ${name}` }, h("label", { for: id }, label), field, ...(range ? [range] : []), error);
   return {
     box,
     show(value) {

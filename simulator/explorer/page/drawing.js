@@ -5,7 +5,7 @@ import { drawBytes } from "./bytes.js";
 import { drawTimeline, pointAt } from "./timeline.js";
 import { explainAction, explainGap } from "./sentences.js";
 import { h, heading } from "./dom.js";
-import { human, percent, short } from "./scale.js";
+import { human, inUnit, percent, short } from "./scale.js";
 import { paletteOf } from "./palette.js";
 import { endOf, explainMeasured, explainMeasuredGap } from "./measured.js";
 import { heldAt, summaryOf } from "./summary.js";
@@ -22,14 +22,14 @@ export function makeDrawing() {
   const bytes = h("canvas", { class: "bytes", role: "img" });
   const said = h("p", { class: "said", "aria-live": "polite" });
   const legend = h("ul", { class: "legend" });
-  const element = h("div", { class: "drawing" }, numbers,
-    heading(1, { class: "title" }, "Who does what"), legend, timeline, said, heading(1, { class: "title" }, "Bytes alive"), bytes);
+  const picture = h("div", { class: "picture" }, numbers, heading(1, { class: "title" }, "Who does what"), legend, timeline);
+  const element = h("div", { class: "drawing" }, picture, said, heading(1, { class: "title" }, "Bytes alive"), bytes);
   const state = { run: null, summary: null, from: 0, to: 1, chosen: null, head: null, path: false, beside: true, capacity: null, longest: null, most: null };
   let frame = null, queued = false, path = null;
 
   const draw = () => {
     queued = false;
-    const { run, summary } = state, width = element.clientWidth;
+    const { run, summary } = state, width = picture.clientWidth;
     if (!run || !width) return;
     const palette = paletteOf(element), view = { ...state, end: summary.end };
     if (state.path && !path) path = criticalPath(run);
@@ -53,7 +53,7 @@ export function makeDrawing() {
     say((chosen.gap ? explainGap(run, chosen.gap) : explainAction(run, chosen.at)) + also);
   };
 
-  new ResizeObserver(redraw).observe(element);
+  new ResizeObserver(redraw).observe(picture);
   return {
     element, timeline, bytes, state, redraw,
     /** Draw another run. The part of time that is shown stays whole. */
@@ -111,7 +111,7 @@ function describe(canvas, { left, right, row, from, to }) {
 function numbersOf(run, { makespan, bubble, internal, heaviest }) {
   const number = (name, value, title, words = name) => h("span", { class: "number", title }, h("b", { "data-number": name }, value), ` ${words}`);
   return [
-    number("makespan", short(makespan), "from the first start to the last end", "makespan (whole step)"),
+    number("makespan", inUnit(makespan, run.measured?.unit), "from the first start to the last end", "makespan (whole step)"),
     number("bubble", percent(bubble), "idle time / total time of all ranks", "bubble (idle)"),
     number("without fill and drain", percent(internal), "every rank timed from its own start to its own end", "idle without fill and drain"),
     number(`most bytes, on rank ${heaviest.rank}`, human(heaviest.peak), "the largest peak of all ranks"),

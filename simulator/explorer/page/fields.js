@@ -29,14 +29,14 @@ const FIELDS = {
   checkpoint: { kind: "amount", label: "part that a stage's input takes", slider: [0, 1, 0.05] },
 };
 
-/** The form of a pipeline that begins with a question; own: is there a schedule of the reader's? */
-export function pipelineForm(own, question) {
+/** The form of a pipeline that begins with a question; own: is there a schedule of the reader's? unit: of measured times. */
+export function pipelineForm(own, question, unit = "") {
   const options = [...FIELDS.schedule.options, ...(own ? [OWN] : [])];
   const fields = { ...FIELDS, schedule: { ...FIELDS.schedule, options } };
   for (const name of TIMES) fields[name] = { ...fields[name], slider: around(question[name], fields[name].slider) };
   // Another schedule has chunks of its own.
   const settle = (question, name) => (name === "schedule" ? { ...question, chunks: null } : question);
-  return { title: "What is drawn", groups: GROUPS, fields, isIdle, settle };
+  return { title: "What is drawn", groups: GROUPS.map(([legend, names]) => [unit && names.includes(TIMES[0]) ? `${legend}, in ${unit}` : legend, names]), fields, isIdle, settle };
 }
 
 /** A slider's range for times of any unit: it goes to twice the first value, where that is far from the usual range. */

@@ -39,7 +39,7 @@ export function writeRanks(pen, frame, palette) {
 }
 
 /** The axis of time below the rows. */
-export function writeTimes(pen, frame, palette) {
+export function writeTimes(pen, frame, palette, unit = "") {
   pen.fillStyle = palette.quiet;
   pen.strokeStyle = palette.line;
   pen.textAlign = "center";
@@ -52,7 +52,7 @@ export function writeTimes(pen, frame, palette) {
     pen.fillText(short(time), x, frame.bottom + 13);
   }
   pen.textAlign = "left";
-  pen.fillText("time", frame.right + 8, frame.bottom + 13);
+  pen.fillText(unit ? `time, ${unit}` : "time", frame.right + 8, frame.bottom + 13);
 }
 
 /** The play head: a line through all rows. */

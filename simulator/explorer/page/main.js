@@ -1,5 +1,6 @@
 // Where the page begins: as a widget of a notebook, or as a page of its own.
 
+import { atAddress } from "./address.js";
 import { kernelSource, pageSource } from "./sources.js";
 import { answer } from "./answer.js";
 import { OWN } from "./schedules.js";
@@ -13,7 +14,11 @@ export function render({ model, el }) {
   return startView(el, question, { ...kernelSource(model, atOnce), own }, challenge, measured);
 }
 
-/** The standalone page calls this once; own: the schedule that a reader has written, or null; challenge: a task; measured: a step. */
-export function start(el, { question, own, challenge, measured }) {
-  return startView(el, question, pageSource(own), challenge, measured);
+/**
+ * The standalone page calls this once; own: the schedule that a reader has written, or null; challenge: a task; measured: a
+ * step; defaults: of a question.
+ */
+export function start(el, { question, own, challenge, measured, defaults }) {
+  const { asked, more, write } = atAddress(question, defaults, ["challenge"]);
+  return startView(el, asked, pageSource(own), more.challenge?.makespan > 0 && more.challenge.bytes > 0 ? more.challenge : challenge, measured, write);
 }

@@ -2,7 +2,7 @@
 
 import { nameOf, rankAt } from "./causes.js";
 import { h } from "./dom.js";
-import { percent, short } from "./scale.js";
+import { inUnit, percent, short } from "./scale.js";
 import { summaryOf } from "./summary.js";
 
 const SIZES = ["name", "ranks", "microbatches", "chunks"];
@@ -13,23 +13,23 @@ export function withMeasured(run, measured) {
   const start = Float64Array.from(measured.start), end = Float64Array.from(measured.end);
   const paired = run.paired.map((pair, at) => (pair && start[at] === start[at + 1] ? 1 : 0));
   const real = { ...run, start, end, paired, sends: new Float64Array(0) };
-  return { ...run, measured: { ...real, summary: summaryOf(real) } };
+  return { ...run, measured: { ...real, unit: measured.unit, summary: summaryOf(real) } };
 }
 
 /** The time at which a drawing ends: that of its run, and of the measured one. */
 export const endOf = ({ run, summary }) => Math.max(summary.end, run.measured?.summary.end ?? 0);
 
-const away = (difference, more, less) => `${short(Math.abs(difference))} ${difference < 0 ? less : more}`;
+const away = ({ unit }, difference, more, less) => `${inUnit(Math.abs(difference), unit)} ${difference < 0 ? less : more}`;
 
 /** What differs between the step as measured and as predicted. */
 export function besideInWords(run, summary) {
   const real = run.measured.summary, longer = real.makespan - summary.makespan, of = mostDelayed(run);
   const busy = mean(real.ranks) - mean(summary.ranks), late = run.measured.start[of] - run.start[of];
-  return `The measured step took ${short(real.makespan)}. This is ${away(longer, "longer", "shorter")} than predicted ` +
-    `(${percent(Math.abs(longer) / (summary.makespan || 1))}). On average a rank computed ${away(busy, "longer", "shorter")} ` +
-    `and waited ${away(longer - busy, "longer", "shorter")}. Bubble: ${percent(real.bubble)} measured, ` +
+  return `The measured step took ${inUnit(real.makespan, run.measured.unit)}. This is ${away(run.measured, longer, "longer", "shorter")} than predicted ` +
+    `(${percent(Math.abs(longer) / (summary.makespan || 1))}). On average a rank computed ${away(run.measured, busy, "longer", "shorter")} ` +
+    `and waited ${away(run.measured, longer - busy, "longer", "shorter")}. Bubble: ${percent(real.bubble)} measured, ` +
     `${percent(summary.bubble)} predicted. The start that is furthest from its prediction is that of ${nameOf(run, of)} ` +
-    `on rank ${rankAt(run, of)}: ${away(late, "later", "earlier")}.`;
+    `on rank ${rankAt(run, of)}: ${away(run.measured, late, "later", "earlier")}.`;
 }
 
 const mean = (ranks) => ranks.reduce((sum, row) => sum + row.busy, 0) / ranks.length;
@@ -46,18 +46,18 @@ function mostDelayed(run, rank = null) {
 
 /** When an action really ran. */
 export function explainMeasured(run, at) {
-  const { start, end } = run.measured, late = start[at] - run.start[at];
+  const { start, end, unit } = run.measured, late = start[at] - run.start[at];
   const longer = end[at] - start[at] - (run.end[at] - run.start[at]);
-  return `Measured: from ${short(start[at])} to ${short(end[at])}. It started ${away(late, "later", "earlier")} and was ` +
-    `${away(longer, "longer", "shorter")} than predicted.`;
+  return `Measured: from ${short(start[at])} to ${inUnit(end[at], unit)}. It started ${away(run.measured, late, "later", "earlier")} and was ` +
+    `${away(run.measured, longer, "longer", "shorter")} than predicted.`;
 }
 
 /** A time in which a rank really computed nothing. */
 export function explainMeasuredGap(run, { rank, start, end, before }) {
-  const time = `In the measured step rank ${rank} computed nothing from ${short(start)} to ${short(end)}.`;
+  const time = `In the measured step rank ${rank} computed nothing from ${short(start)} to ${inUnit(end, run.measured.unit)}.`;
   if (before < 0) return `${time} It had finished.`;
   const late = run.measured.start[before] - run.start[before];
-  return `${time} Then it began ${nameOf(run, before)}, ${away(late, "later", "earlier")} than predicted.`;
+  return `${time} Then it began ${nameOf(run, before)}, ${away(run.measured, late, "later", "earlier")} than predicted.`;
 }
 
 /** Every rank's times, predicted and measured: the head of a table and its rows. */
@@ -66,11 +66,11 @@ export function besideRows(run, summary) {
   const rows = summary.ranks.map((row, rank) => {
     const found = real.ranks[rank], at = mostDelayed(run, rank), late = run.measured.start[at] - run.start[at];
     const times = [row.busy, found.busy, summary.makespan - row.busy, real.makespan - found.busy, row.end, found.end];
-    const furthest = row.end > row.start ? `${nameOf(run, at)}: ${away(late, "later", "earlier")}` : "none";
+    const furthest = row.end > row.start ? `${nameOf(run, at)}: ${away(run.measured, late, "later", "earlier")}` : "none";
     return [`rank ${rank}`, ...times.map(short), furthest];
   });
   const head = ["computes", "waits", "ends"].flatMap((what) => [`${what}, predicted`, `${what}, measured`]);
-  return [["rank", ...head, "furthest start"], rows];
+  return [[run.measured.unit ? `rank (times in ${run.measured.unit})` : "rank", ...head, "furthest start"], rows];
 }
 
 /** The sentence about a measured step, and the button that hides or shows it. */

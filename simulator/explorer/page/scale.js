@@ -23,6 +23,11 @@ export function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+/** The same with the unit of measured times behind it, where there is one: "0.03125 s". */
+export function inUnit(value, unit = "") {
+  return unit ? `${short(value)} ${unit}` : short(value);
+}
+
 /** "12.3 GB": three digits, powers of ten. */
 export function human(size) {
   const units = [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];

@@ -44,10 +44,15 @@ function alternate(forwards, backwards, warmUp) {
   return [...forwards.slice(0, first), ...steady, ...backwards.slice(paired)];
 }
 
-function interleaved(r, p, m, v) {
+/** m microbatches in rounds of p; where p does not divide m, in rounds that are as equal as possible. */
+export function interleavedRounds(p, m) {
   const count = Math.max(1, Math.floor(m / p));
   const edges = range(count + 1).map((k) => Math.ceil((m * k) / count));
-  const rounds = range(count).map((k) => range(edges[k + 1] - edges[k]).map((i) => edges[k] + i));
+  return range(count).map((k) => range(edges[k + 1] - edges[k]).map((i) => edges[k] + i));
+}
+
+function interleaved(r, p, m, v) {
+  const rounds = interleavedRounds(p, m);
   const stages = range(v).map((lap) => lap * p + r), back = [...stages].reverse();
   const all = (kind, order) => rounds.flatMap((round) => order.flatMap((s) => round.map((i) => [kind, s, i])));
   return alternate(all(F, stages), all(BW, back), (v - 1) * rounds[0].length + 2 * (p - 1 - r));

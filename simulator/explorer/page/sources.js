@@ -8,18 +8,8 @@ import { answer } from "./answer.js";
 const REST = 150; // milliseconds without a newer question, after which Python is asked to confirm what is shown
 const ARRAYS = { i: Int32Array, d: Float64Array, B: Uint8Array };
 
-/** The page computes; own: the schedule that a reader has written, or null. */
+/** The page computes a pipeline; own: the schedule that a reader has written, or null. */
 export const pageSource = (own) => ({ own: own !== null, atOnce: (question) => answer(question, own) });
-
-/** One answer that is known already. */
-export const fixedSource = (answer) => ({ fixed: true, atOnce: () => answer });
-
-/** The page around this one has Python: ask(question) promises the answer; first: {question, answer}, known already. */
-export function hostSource(ask, first) {
-  const known = JSON.stringify(first.question);
-  const atOnce = (question) => (JSON.stringify(question) === known ? first.answer : undefined);
-  return { atOnce, ask: async (question) => atOnce(question) ?? ask(question) };
-}
 
 /** Python computes: anywidget's model carries the question there and the answer back. atOnce: as in a source. */
 export function kernelSource(model, atOnce = () => undefined) {
@@ -101,7 +91,7 @@ function outcomeOf(compute) {
 /** Do two outcomes say the same, number by number? */
 function same(one, other) {
   if (!other || one.error || other.error) return one.error?.message === other?.error?.message && Boolean(other);
-  const equal = (a, b) => (a?.length === undefined || typeof a === "string" ? a === b :
+  const equal = (a, b) => (!ArrayBuffer.isView(a) ? JSON.stringify(a) === JSON.stringify(b) :
     a.length === b?.length && a.every((value, k) => value === b[k]));
   return Object.keys(one.value).every((name) => equal(one.value[name], other.value[name]));
 }

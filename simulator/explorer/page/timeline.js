@@ -33,7 +33,7 @@ export function drawTimeline(canvas, run, palette, width, { from, to, marked, ch
     drawHead(pen, frame, palette, head);
   });
   writeRanks(pen, frame, palette);
-  writeTimes(pen, frame, palette);
+  writeTimes(pen, frame, palette, run.measured?.unit);
   return frame;
 }
 

@@ -14,9 +14,10 @@ import { pipelineForm } from "./fields.js";
 
 /**
  * Show a question and whatever the reader makes of it; goal: {makespan, bytes} of a challenge, or null; measured: when
- * each action of a schedule really ran, or null. Returns the function that takes the view away.
+ * each action of a schedule really ran, or null; onShown is called with each question whose answer is drawn. Returns the
+ * function that takes the view away.
  */
-export function startView(root, question, source, goal = null, measured = null) {
+export function startView(root, question, source, goal = null, measured = null, onShown = () => {}) {
   const drawing = makeDrawing(), tables = makeTables(), comparison = makeComparison(drawing);
   const beside = measured && makeBeside(drawing, measured);
   const overview = makeOverview(source, (schedule) => controls.change("schedule", schedule));
@@ -32,13 +33,14 @@ export function startView(root, question, source, goal = null, measured = null) 
       comparison.update(asked);
       tables.show(run, drawing.state.summary);
       overview.show(asked);
+      onShown(asked);
     },
     (error) => {
       controls.complain(lastChanged, asSentence(error));
       drawing.element.classList.add("outdated");
     },
     (asked) => (drawing.element.dataset.confirmed = JSON.stringify(asked)));
-  controls = makeControls(pipelineForm(source.own, question), question, (changed, name) => {
+  controls = makeControls(pipelineForm(source.own, question, measured?.unit), question, (changed, name) => {
     lastChanged = name;
     challenge?.cover();
     ask(changed);
@@ -46,7 +48,7 @@ export function startView(root, question, source, goal = null, measured = null) 
   const buttons = makeButtons(drawing, comparison, () => controls.question);
   if (!goal) buttons.append(overview.button);
   if (beside) buttons.append(beside.button);
-  const both = h("div", { class: "both" }, h("div", {}, comparison.ownTitle, drawing.element), comparison.place);
+  const both = h("div", { class: "both" }, h("div", { class: "now" }, comparison.ownTitle, drawing.element), comparison.place);
   // The kept drawing and its comparison would tell the makespan, too: both are drawn to one scale.
   const challenge = goal && makeChallenge(goal, drawing, [buttons, comparison.said, both]);
   if (challenge) {
@@ -55,7 +57,7 @@ export function startView(root, question, source, goal = null, measured = null) 
   }
   const result = h("div", { class: "result" }, ...(challenge ? [challenge.element] : []), buttons, ...(challenge ? [] : [overview.element]),
     ...(beside ? [beside.said] : []), comparison.said, both, ...(challenge ? [] : [tables.element]));
-  const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, controls.element, result));
+  const view = h("div", { class: "explorer" }, h("div", { class: "layout" }, result, controls.element));
   root.append(view);
   // What is shown now, for whoever reads the drawing back: tests, and scripts of a page.
   drawing.element.addEventListener("drawn", () => (view.dataset.shown = JSON.stringify(latest)));

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import json
 import traceback
 from collections.abc import Callable
 from html import escape
@@ -83,13 +82,6 @@ def shown(value: Any) -> tuple[str, str]:
     text = value if isinstance(value, str) else pformat(value, width=100, compact=True)
     text = repr(value) if isinstance(value, str) else text
     return text, f"<pre>{escape(text)}</pre>"
-
-
-def about_memory(question: str) -> str:
-    """What the memory calculator shows for a question, both as JSON: ``{"answer": …}``, or ``{"error": sentence}``."""
-    from simulator.explorer.widget import reply_about_memory
-
-    return json.dumps(reply_about_memory({"question": json.loads(question)})[0])
 
 
 def sentence(error: BaseException) -> str:

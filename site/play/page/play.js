@@ -11,10 +11,6 @@ const python = newPython((sentence, wrong = false) => {
 let stopped = false; // "Stop" also ends a run of all cells
 
 for (const chapter of document.querySelectorAll(".chapter")) prepareChapter(chapter);
-for (const frame of document.querySelectorAll("iframe.fitted")) {
-  connect(frame);
-  frame.src = frame.dataset.src; // only now, so that it finds Python
-}
 loadEarly();
 
 function prepareChapter(chapter) {
@@ -93,7 +89,7 @@ function show(output, { html = "", error = "" }) {
     place.className = "value";
     place.innerHTML = html;
     output.append(place);
-    place.querySelectorAll("iframe").forEach(connect);
+    place.querySelectorAll("iframe").forEach(fit);
   }
   if (error) {
     const sentence = document.createElement("p");
@@ -109,12 +105,6 @@ function duration(ms) {
   return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-/** A page inside of this one can ask Python about memory (simulator/explorer/page/calculator_main.js). */
-function connect(frame) {
-  frame.askPython = python.ask;
-  fit(frame);
-}
-
 /** A page inside of this one is as high as what it shows. */
 function fit(frame) {
   const measure = () => {
@@ -128,7 +118,7 @@ function fit(frame) {
   if (frame.contentDocument?.readyState === "complete") measure();
 }
 
-/** Python loads when its first cell comes near, so that who only looks at the explorer does not wait for 14 MB. */
+/** Python loads when its first cell comes near, so that who only reads does not wait for 14 MB. */
 function loadEarly() {
   const near = new IntersectionObserver((entries) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;

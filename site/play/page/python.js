@@ -48,19 +48,6 @@ export function newPython(said) {
     });
   }
 
-  /** What the memory calculator shows for a question. Rejects with a sentence where the question is wrong. */
-  async function ask(question) {
-    begin();
-    const id = ++number;
-    const found = await new Promise((resolve) => {
-      waiting.set(id, { resolve });
-      worker.postMessage({ id, question });
-    });
-    if (found.stopped) throw new Error("Python was stopped before it answered: change a value to ask again");
-    if (found.error) throw new Error(found.error.replace(/\.$/, ""));
-    return found.answer;
-  }
-
   /** End Python, whatever it does; the variables of all chapters are gone. */
   function stop() {
     worker?.terminate();
@@ -71,5 +58,5 @@ export function newPython(said) {
     begin();
   }
 
-  return { begin, run, ask, stop, isReady: () => ready };
+  return { begin, run, stop, isReady: () => ready };
 }

@@ -4,7 +4,7 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 const FOLDER = "/course";
 const chapters = new Map();
-let newChapter, aboutMemory;
+let newChapter;
 
 const ready = start();
 ready.then(
@@ -20,23 +20,19 @@ async function start() {
   });
   const pyodide = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
   pyodide.unpackArchive(await archive, "zip", { extractDir: FOLDER });
-  [newChapter, aboutMemory] = pyodide.runPython(`
+  newChapter = pyodide.runPython(`
 import sys
 sys.path.insert(0, "${FOLDER}")
-from play.browser.kernel import Chapter, about_memory
+from play.browser.kernel import Chapter
 from play.browser.pictures import install
 install()
-Chapter, about_memory
+Chapter
 `);
   return (performance.now() - begun) / 1000;
 }
 
-onmessage = async ({ data: { id, chapter, source, question } }) => {
+onmessage = async ({ data: { id, chapter, source } }) => {
   await ready;
-  if (question) {
-    postMessage({ ...JSON.parse(aboutMemory(JSON.stringify(question))), kind: "done", id });
-    return;
-  }
   if (!chapters.has(chapter)) chapters.set(chapter, newChapter());
   const begun = performance.now();
   const found = chapters.get(chapter).run(source, (text) => postMessage({ kind: "text", id, text }));

@@ -11,13 +11,13 @@ from simulator.explorer.bundle import script
 
 @pytest.fixture(scope="session")
 def run_in_node():
-    """Call it with a program and a list: what the program prints, in which the list is called ``questions``."""
+    """Call it with a program and what it calls ``questions``: what the program prints."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node to run the page's script in: `apt-get install nodejs`")
 
-    def run(program, questions):
-        whole = f"{script()}\nconst questions = {json.dumps(questions)};\n{program}"
+    def run(program, questions, main="main"):
+        whole = f"{script(main)}\nconst questions = {json.dumps(questions)};\n{program}"
         done = subprocess.run(
             [node, "--input-type=module", "-"], input=whole, capture_output=True, text=True, timeout=240
         )

@@ -110,7 +110,7 @@ def test_the_still_of_a_challenge_gives_nothing_away():
 
 def test_the_calculator_is_a_page_and_a_picture(tmp_path):
     shown = explore_memory("gpt2", "laptop-cpu", dp=2)
-    assert "It fits: the fullest rank needs" in shown.html()
+    assert '"model": "gpt2", "gpu": "laptop-cpu"' in shown.html()
     assert shown.still()["text/html"].startswith('<div class="explorer-still"><img alt=')
     reply, _ = reply_about_memory({"id": 3, "question": MemoryQuestion().as_dict() | {"dp": 0}})
     assert reply == {"id": 3, "error": "dp must be a whole number of at least 1, not 0"}

@@ -130,10 +130,10 @@ def test_the_page_says_what_differs(run_in_node):
         assert page["summary"]["bubble"] == pytest.approx(real.bubble())
         assert page["end"] == pytest.approx(max(real.makespan, foreseen.makespan))
         longer = real.makespan - foreseen.makespan
-        how = f"{abs(longer):.4g} {'shorter' if longer < 0 else 'longer'} than predicted"
-        assert f"The measured step took {real.makespan:.4g}. This is {how}" in page["words"]
+        how = f"{abs(longer):.4g} s {'shorter' if longer < 0 else 'longer'} than predicted"
+        assert f"The measured step took {real.makespan:.4g} s. This is {how}" in page["words"]
         busy = sum(real.busy(rank) - foreseen.busy(rank) for rank in real.ranks) / len(real.ranks)
-        assert f"computed {abs(busy):.4g} {'shorter' if busy < 0 else 'longer'}" in page["words"]
+        assert f"computed {abs(busy):.4g} s {'shorter' if busy < 0 else 'longer'}" in page["words"]
         for rank, row in enumerate(page["rows"]):
             numbers = [float(each) for each in row[1:7]]
             computes = foreseen.busy(rank), real.busy(rank)
@@ -147,11 +147,11 @@ def test_the_page_says_what_differs(run_in_node):
     late = real.starts[0][at] - foreseen.starts[0][at]
     took = real.ends[0][at] - real.starts[0][at] - (foreseen.ends[0][at] - foreseen.starts[0][at])
     assert told[0]["said"][at] == (
-        f"Measured: from {real.starts[0][at]:.4g} to {real.ends[0][at]:.4g}. It started {abs(late):.4g} "
-        f"{'earlier' if late < 0 else 'later'} and was {abs(took):.4g} {'shorter' if took < 0 else 'longer'} "
+        f"Measured: from {real.starts[0][at]:.4g} to {real.ends[0][at]:.4g} s. It started {abs(late):.4g} s "
+        f"{'earlier' if late < 0 else 'later'} and was {abs(took):.4g} s {'shorter' if took < 0 else 'longer'} "
         "than predicted."
     )
     gap = next(g for g in real.idle_gaps() if g.rank == 3)
     assert told[0]["gaps"][len([g for g in real.idle_gaps() if g.rank < 3])].startswith(
-        f"In the measured step rank 3 computed nothing from 0 to {gap.end:.4g}. Then it began F0,"
+        f"In the measured step rank 3 computed nothing from 0 to {gap.end:.4g} s. Then it began F0,"
     )

@@ -16,7 +16,7 @@ import click
 
 from course_lib.grading.commands import hint_command, next_command, reset_command, root_option, update_command
 from course_lib.grading.limits import CELL_TIMEOUT, TIME_LIMIT
-from course_lib.places import exercise_name
+from course_lib.places import chapter_path, exercise_name
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,7 +68,7 @@ def grade_command(
     """
     from rich.console import Console
 
-    from course_lib.grading.grade import chapter_path, failed_grade, grade
+    from course_lib.grading.grade import failed_grade, grade
     from course_lib.grading.next_step import congratulation, next_step
     from course_lib.grading.progress import remember
     from course_lib.grading.tables import grade_table, grading_progress

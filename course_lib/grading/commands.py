@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from course_lib.places import course_root
+from course_lib.places import chapter_path, course_root
 
 root_option = click.option(
     "--root",
@@ -87,14 +87,12 @@ def update_command(root: Path) -> None:
 
 def _find(number: str, root: Path):
     """The chapter's solution and the exercise ``"05.2"``; ``"5.2"`` is taken for it."""
-    from course_lib.grading.build import read_notebook
-    from course_lib.grading.exercise import read_exercises
-    from course_lib.grading.grade import chapter_path
+    from course_lib.grading.exercise import read_exercises, read_trusted
 
     chapter, _, k = number.partition(".")
     try:
         solution = chapter_path(chapter, root / "solutions")
-        exercises = {each.id: each for each in read_exercises(read_notebook(solution), solution.stem)}
+        exercises = {each.id: each for each in read_exercises(read_trusted(solution), solution.stem)}
         name = f"{solution.stem[:2]}.{k}"
         if name not in exercises:
             raise ValueError(f"there is no exercise {number!r}; chapter {chapter} has {', '.join(exercises)}")

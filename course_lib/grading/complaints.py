@@ -12,6 +12,19 @@ _MEANS = (
     (r"^name '(\w+)' is not defined", "`{}` is defined neither in the answer nor in the course's cells above it."),
     (r"killed by signal 6", "A rank ends so when a message is longer than the tensor that is to take it, in bytes."),
     (r"a leaf Variable that requires grad is being used in an in", "Autograd records here; torch.no_grad() stops it."),
+    (r"Boolean value of Tensor with more than one", "`==`, `in` and `or` compare tensors element by element; `is` asks "
+     "whether two are one tensor, and a dict or a set finds a tensor by that."),
+)  # fmt: skip
+
+# What libraries write in words of their own code, said in ours.
+_SAID = (
+    (r"(\[rank\d+\]:)?\[\w\d{4} [\d:.]+ +\w+\.(cpp|cc|h|cu):\d+\] ", ""),
+    (r"Check failed: outputShape\[0\] \* worldSize == inputShape\[0\] \((\d+) vs\. (\d+)\)\.?",
+     r"the outputs of all ranks have \1 rows together, and the input has \2"),
+    (r"Check failed: inputShape\[0\] \* worldSize == outputShape\[0\] \((\d+) vs\. (\d+)\)\.?",
+     r"the inputs of all ranks have \1 rows together, and the output has \2"),
+    (r"ProcessGroupGloo::(\w+): invalid tensor size at index \d+ \(expected \((.*?)\), got \((.*?)\)\)",
+     r"\1: a tensor has the shape (\3), and (\2) is wanted"),
 )  # fmt: skip
 
 # A frame in a rank's traceback, which reaches us as text: file, line, source.
@@ -51,7 +64,10 @@ def explain(error: BaseException, case: str = "") -> list[str]:
 
 def _message(error: BaseException, of_ranks: bool) -> list[str]:
     """The first line; of failing ranks the first paragraph, since it says who waits for whom."""
-    lines = [line.rstrip() for line in str(error).strip().splitlines()]
+    text = str(error).strip()
+    for pattern, said in _SAID:
+        text = re.sub(pattern, said, text)
+    lines = [line.rstrip() for line in text.splitlines()]
     lines = [
         _MACHINERY.split(line)[0].rstrip() if of_ranks or i == 0 else line for i, line in enumerate(lines)
     ]

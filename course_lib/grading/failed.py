@@ -6,15 +6,21 @@ from collections.abc import Sequence
 
 
 class CheckFailed(AssertionError):  # noqa: N818 - it is a result, and is read as one
-    """The answer is wrong. The message holds a line for each wrong fact, and indented ones that help."""
+    """The answer is wrong. The message holds a line for each wrong fact, and indented ones that help.
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
+    Args:
+        lines: what is wrong.
+        exercise: its number, such as ``"05.2"``: the message ends with the command for its hint.
+    """
+
+    def __init__(self, lines: Sequence[str], exercise: str | None = None) -> None:
         self.lines = list(lines)
+        self.told = [*lines, *([f"  For a hint: course hint {exercise}"] if exercise else [])]
+        super().__init__("\n".join(self.told))
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""
-        return [f"  {line}" if line.startswith((" ", "…")) else f"  ✗ {line}" for line in self.lines]
+        return [f"  {line}" if line.startswith((" ", "…")) else f"  ✗ {line}" for line in self.told]
 
 
 class TargetMissed(CheckFailed):

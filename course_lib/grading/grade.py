@@ -27,20 +27,6 @@ from course_lib.grading.sandbox import Event, run_notebook
 OnProgress = Callable[[str, int, int], None]
 
 
-def chapter_path(number: str, solutions: Path) -> Path:
-    """The solution of chapter ``"5"``, ``"05"`` or ``"05_ddp"``.
-
-    Raises:
-        ValueError: when there is none; names the chapters that have exercises.
-    """
-    known = sorted(solutions.glob("[0-9][0-9]_*.ipynb"))
-    for path in known:
-        if number in (path.stem, path.stem[:2], path.stem[:2].removeprefix("0")):
-            return path
-    names = ", ".join(path.stem[:2] for path in known) or "none yet"
-    raise ValueError(f"there are no exercises for chapter {number!r}; chapters with exercises: {names}")
-
-
 def failed_grade(solution: Path, message: str) -> Grade:
     """Every exercise of the chapter in error, for one reason."""
     exercises = read_exercises(read_notebook(solution), solution.stem)

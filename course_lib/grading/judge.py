@@ -139,7 +139,7 @@ def check(exercise: str, *answers: Any) -> None:
             print(f"  ✓ {fact.says} {TARGET}at most {fact.most:,})")
     if lines:
         printed.show()
-        raise (TargetMissed if right else CheckFailed)(lines) from None
+        raise (TargetMissed if right else CheckFailed)(lines, exercise) from None
 
 
 _failing: dict[str, Any] = {}

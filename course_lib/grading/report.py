@@ -223,8 +223,10 @@ class Report:
             self._passed.append(seen)
             return self.ok(fact)
         head, *details = problem
-        text = f"{self._case}{fact} {in_number(fact, head)}" if named else f"{self._case}{head}"
-        return self._fail(Failure(text, details, task, seen, tasks=tasks or {}), likely)
+        said = (
+            f"{fact} {in_number(fact, head)}" if named else f"{fact.replace('every rank has ', '')}: {head}"
+        )
+        return self._fail(Failure(self._case + said, details, task, seen, tasks=tasks or {}), likely)
 
     def _fail(self, failure: Failure, likely: str | None) -> None:
         failure.hint = f"likely: {likely}" if likely else None
@@ -246,7 +248,7 @@ class Report:
         name_mistakes(self.failures, self._passed)
         wrong = [failure for failure in self.failures if not failure.target]
         lines = list(tell(wrong + [failure for failure in self.failures if failure.target]))
-        return CheckFailed(lines) if wrong else TargetMissed(lines)
+        return (CheckFailed if wrong else TargetMissed)(lines, self.exercise)
 
 
 class _Case(AbstractContextManager):

@@ -124,8 +124,9 @@ def test_the_table_names_what_is_wrong_and_why(course):
     assert lines[0].startswith("96.1  Halves")
     assert lines[0].endswith("right 0 / 2   target 0 / 1")
     assert lines[1:3] == ["  ✗ half of 6 is 12, expected 3", "    This is what comes out when it is doubled."]
-    assert lines[3].split() == ["96_halves", "right", "0", "/", "2", "target", "0", "/", "1"]
-    assert lines[5].startswith("Exercise 96.1 · Halves (2 points, and 1 for the target), in exercises/96")
+    assert lines[3] == "    For a hint: course hint 96.1"
+    assert lines[4].split() == ["96_halves", "right", "0", "/", "2", "target", "0", "/", "1"]
+    assert lines[6].startswith("Exercise 96.1 · Halves (2 points, and 1 for the target), in exercises/96")
     assert load(course) == {"96_halves": {"96.1": 0}}
 
 
@@ -153,6 +154,23 @@ def test_what_to_do_next_is_said_until_all_is_done(course):
     assert "Chapter 96 is complete. The course's own answers: solutions/96_halves.ipynb" in complete
     assert "In production: `math.ldexp(x, -1)`." in complete
     assert run(course, "next").stdout == "All points of all chapters are yours.\n"
+
+
+def test_a_hint_needs_neither_torch_nor_nbformat(course):
+    # They take four seconds of processor time to import, for one sentence.
+    say = "import sys; from course_lib.cli import main; main(standalone_mode=False); "
+    heavy = "{'torch', 'numpy', 'nbformat', 'IPython', 'rich'}"
+    command = [
+        "-c",
+        f"{say} print(sorted({heavy} & sys.modules.keys()))",
+        "hint",
+        "96.1",
+        "--root",
+        str(course),
+    ]
+    said = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == "96.1 · Halves: hint 1 of 3, the idea"
+    assert said.splitlines()[-1] == "[]"
 
 
 def test_hints_come_one_after_the_other(course):

@@ -53,8 +53,8 @@ def play(
     max_norm: float,
     seed: int,
     frozen: bool = False,
-) -> tuple[Tensor, list[float], list[Any], int]:
-    """Run the script: the parameters after each step, the scales, what was returned, the most numbers read.
+) -> tuple[Tensor, list[float], list[Any], int, list[Any]]:
+    """Run the script: after each step the parameters, the scale, what was returned; the most numbers read; the counts.
 
     The optimizer has momentum and weight decay, so gradients of zero move a parameter, and none does not.
     """
@@ -64,7 +64,7 @@ def play(
     everything = [*without, *parameters]
     optimizer = torch.optim.SGD(everything, lr=0.1, momentum=0.9, weight_decay=0.1)
     state = {"scale": 1024.0, "good_steps": 0, "interval": interval}
-    path, scales, returned, most = [], [], [], 0
+    path, scales, returned, most, counts = [], [], [], 0, []
     size = 1e4 if max_norm > 1 else 1.0  # large gradients are no reason to skip
     for number, kind in enumerate(SCRIPT):
         for p in without:
@@ -79,7 +79,8 @@ def play(
         most = max(most, watch.numbers_read)
         path.append(torch.cat([p.detach().flatten() for p in everything]))
         scales.append(state["scale"])
-    return torch.stack(path), scales, returned, most
+        counts.append(state["good_steps"])
+    return torch.stack(path), scales, returned, most, counts
 
 
 def overflow(number: int, shapes: Sequence[tuple[int, ...]]) -> tuple[int, int, float]:
@@ -99,7 +100,7 @@ def told(path: Tensor, shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def overflows(slip: str, *given: Any) -> tuple[list[bool], list[bool]]:
-    path, _, returned, _ = play(reference(slip), *given)
+    path, _, returned, *_ = play(reference(slip), *given)
     return path.isfinite().all(1).tolist(), returned
 
 
@@ -109,6 +110,10 @@ def path_of(slip: str, *given: Any) -> Tensor:
 
 def scales_of(slip: str, *given: Any) -> list[float]:
     return play(reference(slip), *given)[1]
+
+
+def counts_of(slip: str, *given: Any) -> list[int]:
+    return play(reference(slip), *given)[4]
 
 
 def reference(slip: str = "") -> Callable[..., bool]:

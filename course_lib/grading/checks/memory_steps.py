@@ -14,6 +14,7 @@ from course_lib.grading.checks.memory_scaler import (
     PATH_SLIPS,
     SCALE_SLIPS,
     SCRIPT,
+    counts_of,
     overflows,
     path_of,
     play,
@@ -41,7 +42,7 @@ def check_03_2(report: Report, scaled_step: Callable[..., bool]) -> None:
         name = f"interval {interval}, {len(shapes)} tensor{'s' * (len(shapes) > 1)}, {clips}"
         with report.case(f"{name}, one more without a gradient" if frozen else name):
             given = (interval, shapes, max_norm, report.seed(), frozen)
-            path, scales, returned, most = play(scaled_step, *given)
+            path, scales, returned, most, counts = play(scaled_step, *given)
             right = play(reference(), *given)
             answers = [bool(r) for r in returned]
             report.true(
@@ -60,6 +61,14 @@ def check_03_2(report: Report, scaled_step: Callable[..., bool]) -> None:
                 mistakes={text: partial(scales_of, slip) for text, slip in SCALE_SLIPS.items()},
                 given=given,
                 task="updates in a row were made, the scale doubles and the count starts again at 0",
+            )
+            report.equal(
+                "`good_steps` after each step",
+                counts,
+                right[4],
+                mistakes={text: partial(counts_of, slip) for text, slip in SCALE_SLIPS.items()},
+                given=given,
+                task="the scale doubles and the count starts again at 0, all in the same call",
             )
             report.close(
                 "the parameters after each step",

@@ -88,6 +88,7 @@ def released(
     return {
         "after": after,
         "left": left,
+        "keys": next((type(key).__name__ for key in means if not isinstance(key, Tensor)), None),
         "peak": peak,
         "watched": len(seen) if all(seen) else -1,
         "kept": storage_bytes(means.values()) if hasattr(means, "values") else 0,
@@ -96,7 +97,9 @@ def released(
 
 
 def _entry(means: Any, parameter: nn.Parameter) -> Tensor | None:
-    entry = means.get(parameter) if hasattr(means, "get") else None
+    # Not by `get`: a key `id(parameter)` has the parameter's hash, and comparing a number with a tensor raises.
+    items = means.items() if hasattr(means, "items") else ()
+    entry = next((value for key, value in items if key is parameter), None)
     return entry.detach().clone() if isinstance(entry, Tensor) else entry
 
 

@@ -34,6 +34,11 @@ def check_released(
                         task="The first backward that reaches a parameter makes its entry",
                     )
                 continue
+            if keys := found[0]["keys"]:
+                report.fail(
+                    f"`means` has keys of type {keys}, and the parameters themselves are wanted",
+                    task="`means[parameter]` holds this rank's shard of the gradient",
+                )
             _check_entry(report, f"backward {step + 1}, `{name}`", got, want, (so_far, parameters[i].numel()))
     report.ok("after three backwards every rank has its shard of every mean")
     left = max(result["left"] for result in found)

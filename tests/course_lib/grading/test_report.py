@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_lib.grading.compare import describe, difference, in_number, same, settle
+from course_lib.grading.complaints import explain
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.report import Report, check
 from course_lib.runtime.errors import RankError
@@ -46,6 +47,36 @@ def test_the_mistake_named_is_the_one_whose_value_came_out():
     ]
     assert error._render_traceback_()[0] == "  ✗ 2 values: result differs in 1 of 2 places"
     assert error._render_traceback_()[1] == "    (first difference at [0]: got 1, expected 2)"
+
+
+def test_what_is_wrong_ends_with_the_command_for_a_hint():
+    error = failure(lambda x: x**2)
+    assert str(error).splitlines()[-1] == "  For a hint: course hint 99.1"
+    assert error._render_traceback_()[-1] == "    For a hint: course hint 99.1"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (
+            "rank 0 raised RuntimeError: [rank0]:[F1123 23:45:33.697309228 ProcessGroupGloo.cpp:1537] Check failed: "
+            "outputShape[0] * worldSize == inputShape[0] (8 vs. 12).",
+            "rank 0 raised RuntimeError: the outputs of all ranks have 8 rows together, and the input has 12",
+        ),
+        (
+            "rank 2 raised RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 "
+            "(expected (4), got (6))",
+            "rank 2 raised RuntimeError: allgather: a tensor has the shape (6), and (4) is wanted",
+        ),
+    ],
+)
+def test_what_gloo_logs_becomes_a_sentence(raised, said):
+    assert explain(RankError(raised, 0)) == [said]
+
+
+def test_a_tensor_that_is_asked_for_its_truth_is_explained():
+    means = explain(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))[-1]
+    assert "`is` asks whether two are one tensor" in means
 
 
 def test_tuples_are_shown_as_tuples_whatever_the_answer_used():
@@ -264,7 +295,7 @@ def test_ranks_are_compared_one_by_one():
     with pytest.raises(CheckFailed) as caught:
         check_99_7([torch.ones(3), torch.zeros(2)])
     assert caught.value.lines == [
-        "rank 0's result has shape (3,), expected (2,)",
+        "its own: rank 0's result has shape (3,), expected (2,)",
         "  (2 of 2 ranks have a wrong result)",
         "  This is what comes out when the ranks are swapped.",
     ]

@@ -30,8 +30,7 @@ learner's objects; the notebook calls it with the latter alone::
 - Accept every right answer: ``close`` asks for values and shape, not for a dtype; ``equal`` takes a Fraction, a
   NumPy scalar or a tensor for a number and any sequence for a list. Demand a dtype, an order or an identity only
   where the task does (``true``).
-- Answers that send messages run on ranks by ``course_lib.grading.ranks.launch``, which watches over what they change.
-- What the answer prints is shown only when the check fails. A check must end: give ``launch`` some seconds.
+- Ranks run by ``grading.ranks.launch``; give it some seconds. What an answer prints is shown only on failure.
 """
 
 from __future__ import annotations
@@ -223,9 +222,8 @@ class Report:
             self._passed.append(seen)
             return self.ok(fact)
         head, *details = problem
-        said = (
-            f"{fact} {in_number(fact, head)}" if named else f"{fact.replace('every rank has ', '')}: {head}"
-        )
+        said = f"{fact.replace('every rank has ', '')}: {head}"
+        said = f"{fact} {in_number(fact, head)}" if named else said
         return self._fail(Failure(self._case + said, details, task, seen, tasks=tasks or {}), likely)
 
     def _fail(self, failure: Failure, likely: str | None) -> None:

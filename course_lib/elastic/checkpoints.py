@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -16,9 +15,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.checkpoints.manifest import Save, new_run, save_name
+from course_lib.checkpoints.saves import (
+    checked,
+    complete_saves,
+    keep_newest,
+    newest_first,
+    newest_whole,
+    write_save,
+)
+
+STATE = "state.pt"
+
 
 class Checkpoints:
-    """States in the files ``step-00000012.pt`` of a folder. A file that has its name is complete.
+    """States in a folder, each a save (``course_lib.checkpoints``) with the file ``state.pt``.
 
     Args:
         keep: how many of the newest stay.
@@ -27,7 +38,7 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep, self.run = Path(folder), keep, new_run()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._writing: threading.Thread | None = None
         self._failed: Exception | None = None
@@ -58,25 +69,31 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Of which there is a complete checkpoint, in order."""
-        return sorted(int(path.stem.removeprefix("step-")) for path in self.folder.glob("step-*.pt"))
+        return sorted(save.about["step"] for save in complete_saves(self.folder))
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """The state of a step; None: of the newest.
+        """The state of a step; None: the newest, by its time, that is whole. A warning names newer ones, skipped.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is none, or that of the step is damaged.
         """
-        steps = self.steps()
-        if not steps or (step is not None and step not in steps):
+        save = self.newest() if step is None else self._of_step(step)
+        if save is None:
             raise ValueError(
-                f"{self.folder} has checkpoints of steps {steps}, and none of {step or 'any step'}"
+                f"{self.folder} has checkpoints of steps {self.steps()}, and none of {step or 'any step'}"
             )
-        return torch.load(
-            self._path(steps[-1] if step is None else step), map_location="cpu", weights_only=True
-        )
+        return self.read(save)
 
-    def _path(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}.pt"
+    def newest(self) -> Save | None:
+        """The newest that is whole; ``about["step"]`` is its step."""
+        return newest_whole(self.folder)
+
+    def read(self, save: Save) -> dict[str, Any]:
+        return torch.load(save.folder / STATE, map_location="cpu", weights_only=True)
+
+    def _of_step(self, step: int) -> Save | None:
+        of_step = (path for path in newest_first(self.folder) if path.name.startswith(save_name(step, "")))
+        return next(map(checked, of_step), None)
 
     def _write_in_thread(self, state: Mapping[str, Any], step: int) -> None:
         try:
@@ -85,17 +102,13 @@ class Checkpoints:
             self._failed = error
 
     def _write(self, state: Mapping[str, Any], step: int) -> None:
-        path = self._path(step)
-        # A process that is killed now leaves no file that looks complete. The name is its own: a rank of an earlier
-        # round, which hung, may still be writing.
-        part = path.with_suffix(f".{uuid.uuid4().hex}.part")
-        with open(part, "wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        for old in self.steps()[: -self.keep]:
-            self._path(old).unlink(missing_ok=True)
+        def write(part: Path) -> list[str]:
+            with open(part / STATE, "wb") as file:
+                torch.save(dict(state), file)
+            return [STATE]
+
+        write_save(self.folder / save_name(step, self.run), write, {"step": step})
+        keep_newest(self.folder, self.keep)
 
 
 class PeerMemory:

@@ -9,19 +9,19 @@ gathered.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-ABOUT = "about"
+from course_lib.checkpoints.manifest import Save
+from course_lib.checkpoints.saves import checked
+from course_lib.checkpoints.tensors import load_tensors, save_tensors, saved_tensors
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,7 @@ def save_pieces(folder: str | os.PathLike, pieces: Iterable[Piece], **about: Any
     Args:
         about: what else is to be found again, such as ``step=100``; the same on all ranks.
     """
-    state: dict[str, Any] = {piece.key: piece.tensor.contiguous() for piece in pieces}
-    dcp.save(state | {ABOUT: json.dumps(about)}, checkpoint_id=str(folder))
+    save_tensors(folder, {piece.key: piece.tensor.contiguous() for piece in pieces}, about)
 
 
 @torch.no_grad()
@@ -152,9 +151,10 @@ def load_pieces(folder: str | os.PathLike, pieces: Iterable[Piece]) -> dict[str,
     """Fill the pieces' tensors from what any number of ranks has saved; returns ``about``. All ranks call it.
 
     Raises:
-        ValueError: the folder holds no complete checkpoint, or a tensor is not in it, or only a part of it.
+        ValueError: the folder holds no whole checkpoint, or a tensor is not in it, or only a part of it.
     """
-    pieces, saved = list(pieces), _saved_boxes(folder)
+    save = checked(folder, together=dist.is_initialized())
+    pieces, saved = list(pieces), _saved_boxes(save)
     wanted = []  # piece, key, slices of the piece, slices of what is read
     for piece in pieces:
         found = 0
@@ -171,25 +171,19 @@ def load_pieces(folder: str | os.PathLike, pieces: Iterable[Piece]) -> dict[str,
             raise ValueError(
                 f"{folder} has {found} of the {piece.tensor.numel()} elements of {piece.name} that this rank needs"
             )
-    boxes = {key: box for of_name in saved.values() for key, box in of_name.items()}
-    state: dict[str, Any] = {key: piece.tensor.new_empty(boxes[key][1]) for piece, key, _, _ in wanted}
-    state[ABOUT] = ""
-    dcp.load(state, checkpoint_id=str(folder))
+    state = load_tensors(save, {key for _, key, _, _ in wanted})
     for piece, key, ours, theirs in wanted:
         piece.tensor[ours] = state[key][theirs]
-    return json.loads(state[ABOUT])
+    return save.about
 
 
-def _saved_boxes(folder: str | os.PathLike) -> dict[str, dict[str, tuple]]:
+def _saved_boxes(save: Save) -> dict[str, dict[str, tuple]]:
     """Name -> key -> start, size and whole shape of each box that was saved."""
-    if not (Path(folder) / ".metadata").is_file():  # PyTorch writes it last
-        raise ValueError(f"{folder} holds no complete checkpoint")
     found: dict[str, dict[str, tuple]] = {}
-    for key, entry in dcp.FileSystemReader(str(folder)).read_metadata().state_dict_metadata.items():
-        if key != ABOUT:
-            name, _, box = key.rpartition("@")
-            start, whole = (tuple(int(n) for n in part.split(",") if n) for part in box.split("/"))
-            found.setdefault(name, {})[key] = (start, tuple(entry.size), whole)
+    for key, entry in saved_tensors(save).items():
+        name, _, box = key.rpartition("@")
+        start, whole = (tuple(int(n) for n in part.split(",") if n) for part in box.split("/"))
+        found.setdefault(name, {})[key] = (start, tuple(entry.size), whole)
     return found
 
 

@@ -117,8 +117,8 @@ class Session:
         if self.checkpoints is None:
             return None
         self.checkpoints.wait()
-        is_newer = self.rank == 0 and max(self.checkpoints.steps(), default=0) > step
-        return self.checkpoints.load() if is_newer else None
+        newest = self.checkpoints.newest() if self.rank == 0 else None
+        return self.checkpoints.read(newest) if newest and newest.about["step"] > step else None
 
     def note_batch(self, step: int, samples: Any) -> None:
         """Write down which samples this rank uses in a step (counted from 1), before it is computed."""

@@ -29,6 +29,7 @@ from course_lib.parallelize.checks import AXES, check_fits, check_loss
 from course_lib.parallelize.comm_hooks import check_compression, make_hook
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
+from course_lib.parallelize.meaning import meaning_of
 from course_lib.parallelize.parallel_model import ParallelModel
 from course_lib.parallelize.whole_state import Whole
 from course_lib.pipeline.executor import Pipeline
@@ -101,6 +102,7 @@ def parallelize(
     check_compression(plan, compression)
     model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
     broadcast_state(model)
+    meaning = meaning_of(model)
     if placement is not None:
         apply_galaxy(model, mesh["tp"], **placement)
     elif plan.tp > 1:
@@ -110,7 +112,7 @@ def parallelize(
     loss_fn = loss_fn or cross_entropy_in_fp32
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)
-    whole = Whole(model, mesh)
+    whole = Whole(model, mesh, meaning)
     stages = {0: model}
     if plan.pp > 1:
         schedule = make_schedule(plan.schedule, plan.pp, plan.microbatches, plan.chunks)

@@ -137,7 +137,15 @@ class ZeroSharded(Replicated):
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
         beside_backward = self.plan.pp == 1 and "gradients" in self.plan.overlap
         composed = COMPOSED[self.plan.zero] if beside_backward or self.plan.zero == 2 else ComposedUpdate
-        self.zero = composed(self.module, optimizer_class, kind_of=self.kind_of, group=self.group, **settings)
+        trained = [p for p in self.module.parameters() if p.requires_grad]  # as in the groups of other plans
+        self.zero = composed(
+            self.module,
+            optimizer_class,
+            parameters=trained,
+            kind_of=self.kind_of,
+            group=self.group,
+            **settings,
+        )
         return self.zero
 
     def microbatch(self, last: bool) -> AbstractContextManager[Any]:

@@ -83,3 +83,7 @@ class Stages(nn.Module):
                 if p not in seen:
                     seen.add(p)
                     yield name, p
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        for stage in self.stages:
+            yield from stage.named_buffers(*args, **kwargs)

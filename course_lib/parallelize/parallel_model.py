@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from course_lib.data_parallel.broadcast import broadcast_together
 from course_lib.data_parallel.sharded_gradient import ShardedGradient
 from course_lib.parallelize.data_parallel import Part, Replicated
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
@@ -162,8 +163,29 @@ class ParallelModel:
         return self.whole.everywhere(self.data.gradients())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The plain model loads it with ``load_state_dict``, and so does this one under any other plan."""
-        return self.whole.under_all_names(self.whole.everywhere(dict(self.data.parameters())))
+        """The plain model loads it with ``load_state_dict``, and so does this one under any other plan.
+
+        Of buffers, such as BatchNorm's statistics, those of the first data-parallel rank count.
+        """
+        return self.whole.under_all_names(
+            self.whole.everywhere({**dict(self.data.parameters()), **dict(self.buffers())})
+        )
+
+    def held_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Of this rank's layers, by the names of the plain model; those that a ``state_dict`` holds."""
+        named = self.module.named_buffers(remove_duplicate=False)
+        return ((name, buffer) for name, buffer in named if name in self.whole.buffers)
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Those of the first data-parallel rank; all ranks call it."""
+        held = {name: buffer.clone() for name, buffer in self.held_buffers()}
+        broadcast_together(list(held.values()), self.mesh["dp"].get_group())
+        yield from held.items()
+
+    @torch.no_grad()
+    def load_buffers(self, whole: Mapping[str, Tensor]) -> None:
+        for name, buffer in self.held_buffers():
+            buffer.copy_(whole[name])
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take this rank's part of a state of the whole model.
@@ -171,7 +193,9 @@ class ParallelModel:
         Raises:
             ValueError: names or shapes are others than the model's; nothing is changed.
         """
-        self.data.load_parameters(self.whole.own_parts(state))
+        parts = self.whole.own_parts(state)
+        self.data.load_parameters(parts)
+        self.load_buffers(parts)
 
     def optimizer_state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
         """The optimizer as one device would have it: ``{"state": {name: {"exp_avg": …}}, "param_groups": […]}``."""

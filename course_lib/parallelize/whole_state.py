@@ -20,18 +20,23 @@ class Whole:
 
     Args:
         model: the whole model, cut by tensor parallelism, before a pipeline takes its stages.
+        meaning: what else there is to know of the plain model; see ``meaning_of``.
 
     Attributes:
+        buffers: the shape of each buffer that a ``state_dict`` holds, by its name.
         first_name: of each parameter by each of its names; a tied parameter has several.
         tied: for the first name of a parameter that several pipeline ranks hold, how many do.
     """
 
-    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
-        self.tp, self.pp = mesh["tp"], mesh["pp"]
+    def __init__(self, model: nn.Module, mesh: DeviceMesh, meaning: Mapping[str, Any]) -> None:
+        self.tp, self.pp, self.meaning = mesh["tp"], mesh["pp"], meaning
         self.shards, self.tied = shards_of(model), dict[str, int]()
         names = {p: name for name, p in model.named_parameters()}
         self.first_name = {name: names[p] for name, p in model.named_parameters(remove_duplicate=False)}
         self.shapes = {names[p]: self._shape(name, p) for name, p in model.named_parameters()}
+        self.names = [name for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)]
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        self.buffers = {name: tuple(buffers[name].shape) for name in self.names if name in buffers}
 
     def _shape(self, name: str, parameter: Tensor) -> tuple[int, ...]:
         shape = list(parameter.shape)
@@ -50,32 +55,35 @@ class Whole:
         return whole.detach().as_subclass(Tensor).to("cpu", copy=True)
 
     def everywhere(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """From this rank's part of each parameter that it holds, all parameters of the model, in its order."""
-        return self._joined({self.first_name[name]: self.on_tp(name, t) for name, t in parts.items()})
+        """From this rank's part of each parameter or buffer that it holds, those of the whole model, in its order."""
+        return self._joined(
+            {self.first_name.get(name, name): self.on_tp(name, t) for name, t in parts.items()}
+        )
 
     def _joined(self, own: dict[str, Any]) -> dict[str, Any]:
         """What the pipeline ranks have under the names of their parameters."""
         stages: list[Any] = [None] * self.pp.size()
         dist.all_gather_object(stages, own, group=self.pp.get_group())
         found = {name: value for stage in stages for name, value in stage.items()}
-        return {name: found[name] for name in self.shapes if name in found}
+        return {name: found[name] for name in (*self.shapes, *self.buffers) if name in found}
 
     def under_all_names(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: whole[first] for name, first in self.first_name.items()}
+        return {name: whole[self.first_name.get(name, name)] for name in self.names}
 
     def own_parts(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of a state of the whole model this rank's parts, as views, under all names."""
-        if missing := self.first_name.keys() ^ state.keys():
+        if missing := set(self.names) ^ state.keys():
             raise ValueError(
                 "the state and the model must hold the same names; only one of them has "
                 + ", ".join(sorted(missing))
             )
-        for name, first in self.first_name.items():
-            if tuple(state[name].shape) != self.shapes[first]:
+        shapes = self.shapes | self.buffers
+        for name in self.names:
+            if tuple(state[name].shape) != (shape := shapes[self.first_name.get(name, name)]):
                 raise ValueError(
-                    f"{name} must have the model's shape {self.shapes[first]}, not {tuple(state[name].shape)}"
+                    f"{name} must have the model's shape {shape}, not {tuple(state[name].shape)}"
                 )
-        return {name: self.part(name, state[name]) for name in self.first_name}
+        return {name: self.part(name, state[name]) for name in self.names}
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         return self.shards[name].of(whole) if name in self.shards else whole

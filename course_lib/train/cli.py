@@ -126,7 +126,7 @@ CHECKPOINT_OPTIONS = [
     click.option(
         "--resume",
         is_flag=True,
-        help="Go on from the newest step in --checkpoint, under this plan or another.",
+        help="Go on from the newest whole save in --checkpoint, under this plan or another.",
     ),
 ]
 RANK_OPTIONS = [

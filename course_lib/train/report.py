@@ -49,6 +49,8 @@ class Report:
         return (self.job.compression or {"method": "none"})["method"]
 
     def step(self, told: dict[str, Any]) -> None:
+        if "note" in told:
+            return click.echo(told["note"], err=True)
         if told["seconds"] is not None and self.begun:  # the first step makes what later ones use again
             self.seconds += told["seconds"]
             self.tokens += told["tokens"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from course_lib.checkpoints.manifest import new_run, read_save, save_name
+from course_lib.checkpoints.saves import DiskFull
 from course_lib.data.sharding import batches, split_range
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -45,7 +48,7 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
     ways = {"placement": job.placement, "compression": job.compression}
     model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, **ways, lr=job.lr)
     samples = samples or same_everywhere(job)
-    first = resume(job, model, optimizer) if job.resume else 0
+    run, first = new_run(), resume(job, model, optimizer, tell) if job.resume else 0
     numbers = torch.arange(len(samples.tokens))
     chosen = batches((numbers,), job.plan.global_batch, seed=job.seed)
     ledgers: dict[str, Any] = {}
@@ -66,7 +69,7 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
             told = {"step": step, "loss": loss, "grad_norm": norm, "tokens": int(samples.tokens[rows].sum())}
             tell(told | {"seconds": seconds, "flops": flops, "memory": memory_now()})
         if job.checkpoint and (last or (job.save_every and step % job.save_every == 0)):
-            save(job, model, optimizer, step)
+            save(job, model, optimizer, step, run, tell)
     return {"rank": dist.get_rank(), **place(mesh), **ledgers}
 
 
@@ -96,26 +99,41 @@ def same_everywhere(job: Job) -> Samples:
     return sent[0]
 
 
-def resume(job: Job, model: ParallelModel, optimizer: Optimizer) -> int:
-    """Take the newest checkpoint; returns the steps that it has behind it."""
+def resume(job: Job, model: ParallelModel, optimizer: Optimizer, tell: Tell) -> int:
+    """Take the newest checkpoint that is whole; returns the steps that it has behind it."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            return load_newest(job, model, optimizer)
+        finally:
+            for warning in warned if dist.get_rank() == 0 else ():
+                tell({"note": f"{warning.message}"})
+
+
+def load_newest(job: Job, model: ParallelModel, optimizer: Optimizer) -> int:
     folder = latest_checkpoint(job.checkpoint)
     if folder is None:
-        raise ValueError(f"{job.checkpoint} holds no complete checkpoint to resume from")
-    saved = load_checkpoint(folder, model, optimizer)
-    here = settings_of(job)
-    if other := [
-        f"{key} {saved[key]}, and here {here[key]}" for key in here if saved.get(key, here[key]) != here[key]
-    ]:
+        raise ValueError(f"{job.checkpoint} holds no whole checkpoint to resume from")
+    saved, here = read_save(folder).about["extra"], settings_of(job) | also_told(job)
+    other = {
+        key: f"{key} {saved[key]}, and here {value}"
+        for key, value in here.items()
+        if saved.get(key, value) != value
+    }
+    if refused := [other.pop(key) for key in settings_of(job) if key in other]:
         raise ValueError(
-            f"{folder} was trained with {'; '.join(other)}: the losses would not go on as they were"
+            f"{folder} was trained with {'; '.join(refused)}: the losses would not go on as they were"
         )
+    load_checkpoint(folder, model, optimizer)
+    if other and dist.get_rank() == 0:
+        warnings.warn(f"{folder} was trained with {'; '.join(other.values())}", stacklevel=2)
     for group in optimizer.param_groups:
         group["lr"] = job.lr
     return saved["step"]
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """What decides which samples come next."""
+    """What decides which samples come next, and what the weights are."""
     return {
         "model": job.model,
         "task": job.task,
@@ -125,9 +143,22 @@ def settings_of(job: Job) -> dict[str, Any]:
     }
 
 
-def save(job: Job, model: ParallelModel, optimizer: Optimizer, step: int) -> None:
-    folder = job.checkpoint / f"step-{step:07d}"
-    save_checkpoint(folder, model, optimizer, step=step, **settings_of(job))
+def also_told(job: Job) -> dict[str, Any]:
+    """With other values training may go on."""
+    precision = job.plan.precision
+    return {"sequence": job.sequence, "lr": job.lr, "clip": job.clip, "precision": precision}
+
+
+def save(job: Job, model: ParallelModel, optimizer: Optimizer, step: int, run: str, tell: Tell) -> None:
+    """On a full disk training goes on, and its next save may find room; the last one must."""
+    settings = settings_of(job) | also_told(job)
+    try:
+        save_checkpoint(job.checkpoint / save_name(step, run), model, optimizer, step=step, **settings)
+    except DiskFull as error:
+        if step == job.steps:
+            raise
+        if dist.get_rank() == 0:
+            tell({"note": f"{error}; training goes on"})
 
 
 def ledgers_of(memory: Any, traffic: Any) -> dict[str, Any]:

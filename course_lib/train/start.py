@@ -10,9 +10,10 @@ import click
 import torch
 import torch.distributed as dist
 
+from course_lib.checkpoints.saves import DiskFull, newest_first
 from course_lib.data.denoising import WORD_PIECES
 from course_lib.observe.device import device_name
-from course_lib.parallelize import latest_checkpoint, mesh_axes
+from course_lib.parallelize import mesh_axes
 from course_lib.parallelize.checks import (
     check_applied,
     check_placement,
@@ -57,7 +58,7 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
         check_placement(model, plan, job.placement)
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and torchrun has started {started}")
-    if job.resume and latest_checkpoint(job.checkpoint) is None:
+    if job.resume and not newest_first(job.checkpoint):
         raise ValueError(f"{job.checkpoint} holds no complete checkpoint to resume from")
     return job
 
@@ -105,7 +106,8 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
             ranks = launch(train, mesh=mesh, args=(job, tell, job.load_data()), timeout=None, quiet=True)
     except RankError as error:
         refused = isinstance(error.__cause__, ValueError) and not report.begun
-        click.echo(f"Error: {error.__cause__}" if refused else str(error), err=True)
+        plain = refused or isinstance(error.__cause__, DiskFull)
+        click.echo(f"Error: {error.__cause__}" if plain else str(error), err=True)
         return 2 if refused else 1
     report.end(ranks)
     return 0

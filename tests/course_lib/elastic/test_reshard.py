@@ -214,9 +214,17 @@ def test_checkpoints_synchronous_and_asynchronous(tmp_path, monkeypatch):
     assert torch.equal(written.load()["w"], torch.ones(5))
     written.save(state, 3)
     assert written.steps() == [2, 3]
-    assert [p.suffix for p in tmp_path.iterdir()] == [".pt"] * 2
-    (tmp_path / "step-00000009.part").write_bytes(b"half")  # of a process that was killed
     assert torch.equal(written.load()["w"], torch.full((5,), 2.0))
+    assert torch.equal(written.load(2)["w"], torch.ones(5))
+    (newest,) = tmp_path.glob("step-00000003-*/state.pt")
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.warns(
+        UserWarning, match=r"skipped: .*step-00000003-.* is damaged: state.pt has 100 bytes, and"
+    ):
+        assert torch.equal(written.load()["w"], torch.ones(5)), "the one before it"
+    assert written.steps() == [2]
+    with pytest.raises(ValueError, match=r"state\.pt has 100 bytes"):
+        written.load(3)
 
     def fail(self, state, step):
         raise OSError("the disk is full")

@@ -55,7 +55,9 @@ def test_losses_are_the_same_under_another_plan_and_when_it_is_resumed_under_a_t
         }
         assert row["peak_memory"] == sum(row["memory"].values()) > 0
         assert row["memory"]["parameters"] < alone["ranks"][0]["memory"]["parameters"] / 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000002", "step-0000003"]
+    saved = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rpartition("-")[0] for name in saved] == ["step-00000002", "step-00000003"]
+    assert len({name.rpartition("-")[2] for name in saved}) == 1, "of one run"
 
     steps, _ = read(f"--plan dp=2,tp=2,zero=3,micro_batch=2 --steps 5 --checkpoint {tmp_path} --resume")
     check_same(steps, expected[3:])
@@ -63,6 +65,60 @@ def test_losses_are_the_same_under_another_plan_and_when_it_is_resumed_under_a_t
     other = run(f"{SMALL} --plan dp=2 --steps 6 --seed 1 --checkpoint {tmp_path} --resume")
     assert other.exit_code == 2
     assert "was trained with seed 0, and here 1: the losses would not go on as they were" in other.output
+
+
+LORA = """
+[model]
+name = "llama"
+layers = 2
+hidden = 16
+heads = 2
+sequence = {sequence}
+[tuning]
+method = "lora"
+rank = 2
+alpha = {alpha}
+[training]
+global_batch = 4
+steps = {steps}
+[checkpoint]
+folder = "{folder}/saved"
+save_every = 1
+"""
+
+
+def test_resuming_skips_what_is_damaged_tells_what_differs_and_refuses_another_meaning(tmp_path):
+    def go(*more, plan="dp=2,zero=1", steps=3, sequence=8, alpha=4):
+        file = tmp_path / "lora.toml"
+        file.write_text(LORA.format(sequence=sequence, alpha=alpha, steps=steps, folder=tmp_path))
+        return CliRunner().invoke(main, ["--config", str(file), "--plan", plan, *more])
+
+    def losses(result):
+        assert result.exit_code == 0, result.output
+        lines = [line.split() for line in result.output.splitlines() if line.startswith("step")]
+        return {words[1]: words[3] for words in lines}
+
+    expected = losses(go())
+    (newest,) = (tmp_path / "saved").glob("step-00000003-*")
+    (newest / "__1_0.distcp").write_bytes(b"")
+    again = go("--resume", plan="tp=2")
+    skipped = f"skipped: {newest} is damaged: __1_0.distcp has 0 bytes, and "
+    assert skipped in again.output
+    assert losses(again) == {"3/3": expected["3/3"]}
+
+    shorter = go(steps=1)  # a run that begins anew in the same folder: its step is the newest now
+    assert losses(shorter) == {"1/1": expected["1/3"]}
+    longer = go("--resume", "--lr", "0.01", sequence=16)
+    assert list(losses(longer)) == ["2/3", "3/3"]
+    assert "was trained with sequence 8, and here 16; lr 0.001, and here 0.01" in longer.output
+
+    other = go("--resume", alpha=400, steps=4)
+    assert other.exit_code == 2
+    assert "is a checkpoint of another model: " in other.output
+    assert "config.alpha is 4 there, and 400 here" in other.output
+    adam = go("--resume", plan="dp=2,optimizer=momentum", steps=4, sequence=16)
+    assert adam.exit_code == 2
+    assert "is of another optimizer: AdamW there, and SGD with momentum here" in adam.output
 
 
 def test_bert_under_a_plan_with_padding_and_progress_for_people():

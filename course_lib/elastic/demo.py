@@ -19,7 +19,7 @@ from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.sampler import ElasticSampler
 from course_lib.elastic.state import TrainingState
 from course_lib.elastic.worker import Session
-from course_lib.runtime.world import preload
+from course_lib.runtime.fork_server import preload
 
 preload("sklearn.datasets")  # once for all ranks: it takes longer than a round
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.util import get_temp_dir
 from typing import Any
@@ -20,8 +21,9 @@ from course_lib.elastic.journal import Journal, JournalWriter
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.stores import free_hosts
 from course_lib.runtime.errors import RankError, read_result
+from course_lib.runtime.fork_server import preload
 from course_lib.runtime.serialize import pickle_call
-from course_lib.runtime.world import World, preload
+from course_lib.runtime.world import World
 
 preload("course_lib.elastic.agent")  # once for all agents
 
@@ -77,7 +79,9 @@ class Fleet:
         self.agents: dict[int, World] = {}  # by number; those that have ended, too
         self.ended: dict[int, Ended] = {}
         self._journal: Journal | None = None
-        self._paused: set[int] = set()  # processes
+        self._paused: dict[
+            int, subprocess.Popen
+        ] = {}  # by agent: what lets it go on when this process is gone
         self._writer = JournalWriter(self.folder.name, "fleet")
         try:
             for _ in range(agents):
@@ -183,18 +187,29 @@ class Fleet:
 
     def kill_agent(self, i: int) -> float:
         """SIGKILL to an agent; its ranks end with it. Returns the time."""
-        ranks = self.ranks_of(i)
         at = self.kill(self.agents[i].processes[0].pid)
-        self._resume(pid for pid in ranks if pid in self._paused)
+        self.resume_agent(i)  # a rank that is stopped does not see that its agent is gone
         return at
 
-    def pause_agent(self, i: int, resume: bool = False) -> None:
-        """Stop an agent and its ranks (SIGSTOP), as if their machine hung; or let them go on (SIGCONT)."""
-        for pid in (self.agents[i].processes[0].pid, *self.ranks_of(i)):
-            self._signal(pid, signal.SIGCONT if resume else signal.SIGSTOP)
+    def pause_agent(self, i: int) -> None:
+        """Stop an agent and its ranks (SIGSTOP), as if their machine hung.
+
+        What is stopped would outlive this process, however that ends. So a shell waits for its end, or for
+        ``resume_agent``, and then lets them go on.
+        """
+        if i in self._paused:
+            return
+        pids = [self.agents[i].processes[0].pid, *self.ranks_of(i)]
+        let_go_on = ["sh", "-c", 'read _; kill -CONT "$@" 2> /dev/null', "sh", *map(str, pids)]
+        self._paused[i] = subprocess.Popen(let_go_on, stdin=subprocess.PIPE, start_new_session=True)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
 
     def resume_agent(self, i: int) -> None:
-        self.pause_agent(i, resume=True)
+        """Let a paused agent and its ranks go on (SIGCONT)."""
+        if shell := self._paused.pop(i, None):
+            shell.communicate()
 
     def pid_of_rank(self, rank: int) -> int:
         newest = self.journal.rounds()[-1][1]
@@ -221,20 +236,11 @@ class Fleet:
         if self._journal is None:
             for world in self.agents.values():
                 world.stop()
-            self._resume(self._paused)
+            for i in list(self._paused):
+                self.resume_agent(i)
             self._journal = Journal.read(self.folder.name)
             self._writer.file.close()
             self.folder.cleanup()
-
-    def _resume(self, pids: Iterable[int]) -> None:
-        """Processes whose agent was killed: a rank that is stopped does not see that its agent is gone."""
-        for pid in list(pids):
-            self._signal(pid, signal.SIGCONT)
-
-    def _signal(self, pid: int, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(pid)
 
     def lives(self, i: int) -> bool:
         """Whether agent i runs, or is paused."""

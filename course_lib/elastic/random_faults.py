@@ -31,8 +31,8 @@ from course_lib.elastic.journal import Journal
 from course_lib.elastic.leftovers import own_files, own_processes, what_is_left
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.worker import Session
+from course_lib.runtime.descendants import is_running
 from course_lib.runtime.errors import RankError
-from course_lib.runtime.rank import is_running
 
 PLACES, FEWEST = 5, 3  # agents; fewer than FEWEST form no round
 PATIENT = 250.0  # seconds: a limit for a machine that is busy; nothing waits so long for its own sake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import threading
@@ -36,14 +37,22 @@ def split(host: str) -> tuple[str, int]:
 def open_store(host: str) -> TCPStore:
     """A store for others at this host; it lives as long as the object that is returned.
 
+    It listens at this address alone: whoever reaches it can change the run, because a store asks for no password.
+
     Raises:
-        ValueError: the port is in use.
+        ValueError: the port is in use, or the address is none of this machine's.
     """
+    address, port = split(host)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return TCPStore(*split(host), is_master=True, wait_for_workers=False)
-    except DistError as error:
+        # Left to itself, a TCPStore listens on all networks that the machine is in.
+        with socket.create_server((address, port), family=family) as listener:
+            ours = os.dup(listener.fileno())  # the store closes it
+            return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=ours)
+    except (DistError, OSError) as error:
+        why = str(error).splitlines()[0].partition(" (while")[0]
         raise ValueError(
-            f"no store can be opened at {host}: {str(error).splitlines()[0]}; choose a free port"
+            f"no store can be opened at {host}: {why}; choose a free port at an address of this machine"
         ) from None
 
 

@@ -21,6 +21,7 @@ from course_lib.elastic.checkpoints import Checkpoints, PeerMemory
 from course_lib.elastic.journal import Journal, JournalWriter, timed
 from course_lib.elastic.state import TrainingState, share_newest
 from course_lib.elastic.stores import split
+from course_lib.runtime.peers import lost_a_peer
 
 # Of this process, for all rounds:
 _kept: dict[str, Any] = {}
@@ -200,12 +201,3 @@ def close_group() -> None:
     # PyTorch counts the groups of a process, and ranks meet under that number. A group that could not be connected is
     # counted, too, and never taken back: after it, this rank would look for the others under a number of its own.
     dist.distributed_c10d._world.group_count = 0
-
-
-def lost_a_peer(error: BaseException) -> bool:
-    """Whether an exception says that a connection was lost, and not that the training function is wrong."""
-    if isinstance(error, (dist.DistError, ConnectionError)):
-        return True
-    words = ("connection closed", "connection reset", "timed out", "gloo", "nccl", "broken pipe", "socket")
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in said for word in words)

@@ -6,7 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import click
+
 from course_lib.grading.exercise import read_exercises, read_trusted
+from course_lib.grading.files import back_up
 from course_lib.grading.results import Grade
 from course_lib.places import course_root
 
@@ -15,15 +18,27 @@ HINTS = "hints"
 
 
 def load(root: Path) -> dict[str, dict[str, int]]:
-    """Points by chapter and exercise, as last graded; nothing where nothing was, or the file is damaged.
+    """Points by chapter and exercise, as last graded; of a damaged file, what can be read.
 
     The chapter graded last is the last one. Under ``"hints"`` stands how many hints to each exercise were asked for.
     """
-    try:
-        found = json.loads((root / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    found = _read(root)
+    if not isinstance(found, dict):
         return {}
-    return found if isinstance(found, dict) else {}
+    tables = {name: table for name, table in found.items() if isinstance(table, dict)}
+    return {
+        name: {key: n for key, n in table.items() if type(n) is int and n >= 0}
+        for name, table in tables.items()
+    }
+
+
+def _read(root: Path) -> object:
+    try:
+        return json.loads((root / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def remember(result: Grade, root: Path) -> None:
@@ -51,6 +66,9 @@ def forget_hints(exercise: str, root: Path) -> None:
 
 def _store(found: dict[str, dict[str, int]], root: Path) -> None:
     path, draft = root / FILE, root / f"{FILE}.{os.getpid()}"
+    if _read(root) != load(root):
+        copy = back_up(path, root)
+        click.echo(f"{FILE} was damaged: it is kept as {copy.relative_to(root)}", err=True)
     try:
         draft.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         os.replace(draft, path)

@@ -24,9 +24,10 @@ import torch.distributed as dist
 
 from course_lib.grading import guard, settings
 from course_lib.runtime import launch as _launch
+from course_lib.runtime.fork_server import preload
 from course_lib.runtime.launch import checked_ranks
 from course_lib.runtime.serialize import pickle_call
-from course_lib.runtime.world import World, preload
+from course_lib.runtime.world import World
 
 USES = 100  # launches after which kept ranks are replaced, whatever has gathered in them
 

@@ -38,7 +38,7 @@ def error_of_raised(members: list[RankProcess], ranks_alive: bool = False) -> Ra
     first = first_cause(raised)
     error = RankError(raised_message(raised, what_others_did(members, alive=ranks_alive)), first, ranks_alive)
     if raised[first].pickled is not None:
-        with contextlib.suppress(Exception):  # what a rank can read back, this process need not
+        with contextlib.suppress(Exception, SystemExit):  # what a rank can read back, this process need not
             error.__cause__ = pickle.loads(raised[first].pickled)
     return error
 
@@ -69,7 +69,7 @@ def what_others_did(
 def read_result(process: RankProcess) -> Any:
     try:
         return pickle.loads(process.returned)
-    except Exception as error:  # some objects can be written but not read back
+    except (Exception, SystemExit) as error:  # some objects can be written but not read back
         raise RankError(
             f"the result of rank {process.rank} cannot be read back ({type(error).__name__}: {error}): "
             "return tensors, numbers, strings, or lists and dicts of them",

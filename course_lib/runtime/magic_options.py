@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from IPython.core.error import UsageError
 
+from course_lib.runtime.devices import BACKENDS
 from course_lib.runtime.launch import check_timeout, checked_ranks
+from course_lib.runtime.world import check_number
 
 TAKES_NAMES = ("--with", "--get")
 TAKES_A_VALUE = ("--timeout", "--backend")
@@ -49,7 +51,7 @@ def parse(magic: str, line: str) -> Options:
         elif option == "--timeout":
             options.timeout, option = _seconds(word), ""
         elif option == "--backend":
-            options.backend, option = word, ""
+            options.backend, option = _backend(magic, word), ""
         else:
             _read_ranks(options, magic, word)
     if option in TAKES_A_VALUE or (option in TAKES_NAMES and not (options.send or options.get)):
@@ -68,7 +70,9 @@ def ranks_of(options: Options, size: int) -> list[int]:
         raise UsageError("%%rank needs the number of a rank, such as %%rank 0")
     if wrong := [r for r in options.only if r >= size]:
         raise UsageError(f"there is no rank {wrong[0]}: the ranks are 0 to {size - 1}")
-    return sorted(set(options.only))
+    if twice := [r for r in options.only if options.only.count(r) > 1]:
+        raise UsageError(f"%%rank names rank {twice[0]} twice; a rank runs the cell once")
+    return sorted(options.only)
 
 
 def _read_ranks(options: Options, magic: str, word: str) -> None:
@@ -80,6 +84,8 @@ def _read_ranks(options: Options, magic: str, word: str) -> None:
     axis, equals, number = word.partition("=")
     if not number.isdecimal() if equals else not word.isdecimal():
         raise UsageError(f"%%ranks takes a number (%%ranks 4) or a mesh (%%ranks dp=2 tp=2), not {word!r}")
+    if equals and axis in options.mesh:
+        raise UsageError(f"%%ranks names the mesh axis {axis} twice; each axis has one size")
     if equals and options.size is None:
         options.mesh[axis] = int(number)
     elif not equals and options.size is None and not options.mesh:
@@ -90,9 +96,19 @@ def _read_ranks(options: Options, magic: str, word: str) -> None:
 
 def _usable(asked: int | dict[str, int]) -> int:
     try:
-        return checked_ranks(None, asked) if isinstance(asked, dict) else checked_ranks(asked, None)
+        ranks = checked_ranks(None, asked) if isinstance(asked, dict) else checked_ranks(asked, None)
+        check_number(ranks)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    return ranks
+
+
+def _backend(magic: str, word: str) -> str:
+    if magic == "rank":
+        raise UsageError("%%rank starts no ranks: --backend belongs to the %%ranks that does")
+    if word not in BACKENDS:
+        raise UsageError(f"--backend takes one of {', '.join(BACKENDS)}, not {word!r}")
+    return word
 
 
 def _name(option: str, word: str) -> str:

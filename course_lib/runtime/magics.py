@@ -20,9 +20,14 @@ goes first. Data is sent only with ``--with``.
 from __future__ import annotations
 
 import atexit
+import functools
+import os
 import re
+import threading
 import time
 import traceback
+from collections.abc import Callable
+from multiprocessing.connection import wait
 from typing import Any
 
 import psutil
@@ -33,7 +38,7 @@ from course_lib.runtime import cell as on_rank
 from course_lib.runtime.errors import RankError
 from course_lib.runtime.magic_options import Options, parse, ranks_of
 from course_lib.runtime.notebook_variables import names_in, pickle_data, pickle_needed
-from course_lib.runtime.report import name_ranks
+from course_lib.runtime.report import death_message, name_ranks
 from course_lib.runtime.world import World
 
 NONE_RUN = "no ranks are running: %%ranks 4 starts four and runs the cell on them"
@@ -41,6 +46,17 @@ RECONNECTED = (
     "Some ranks waited for the one that raised, so all connections were closed and opened again: make process "
     "groups, meshes and wrapped models (DDP, FSDP) of earlier cells again."
 )
+
+
+def one_at_a_time(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """Between two cells a thread may end the ranks; not during one."""
+
+    @functools.wraps(magic)
+    def alone(self: RanksMagics, *args: Any) -> Any:
+        with self._in_cell:
+            return magic(self, *args)
+
+    return alone
 
 
 class CellSyntaxError(Exception):
@@ -60,12 +76,16 @@ class RanksMagics(Magics):
         self.mesh: dict[str, int] | None = None
         self.ready = False  # whether the cells' names (rank, mesh, ...) are those of the present connections
         self.sent: dict[int, dict[str, Any]] = {}  # by rank: what the notebook sent, and under which name
+        self.lost = ""  # how the ranks ended, if that was between two cells
+        self._in_cell = threading.RLock()
         atexit.register(self.stop)
 
     @line_cell_magic
+    @one_at_a_time
     def ranks(self, line: str, cell: str | None = None) -> None:
         if cell is None and line.strip() == "stop":
-            print(f"{self._names()} ended" if self.world else "no ranks are running")
+            print(f"{self._names()} ended" if self.world else self.lost or "no ranks are running")
+            self.lost = ""
             return self.stop()
         if cell is None and not line.strip():
             return self._show_status()
@@ -79,10 +99,11 @@ class RanksMagics(Magics):
         return self._run(f"%%ranks {line}", cell, options, on=None)
 
     @cell_magic
+    @one_at_a_time
     def rank(self, line: str, cell: str) -> None:
         options = parse("rank", line)
         if self.world is None:
-            raise UsageError(NONE_RUN)
+            raise UsageError(self._none_run())
         self._check_syntax(cell)
         self._run(f"%%rank {line}", cell, options, on=ranks_of(options, self.world.size))
 
@@ -106,16 +127,51 @@ class RanksMagics(Magics):
         size = options.size
         if size is None:
             if self.world is None:
-                raise UsageError(NONE_RUN)
+                raise UsageError(self._none_run())
             return
         if self.world is not None and self.world.size != size:
             print(f"{self._names()} ended, and their variables are gone: {size} new ranks start")
             self.stop()
+        if self.world is not None and options.backend not in (None, self.world.backend):
+            raise UsageError(
+                f"the ranks that run use {self.world.backend}: end them with %ranks stop to start some with "
+                f"{options.backend}"
+            )
         if self.world is None:
-            self.world = World(size, options.backend)
+            if self.lost:
+                print(f"{self.lost}: {size} new ranks start")
+            try:
+                self.world = World(size, options.backend)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
             self.mesh, self.ready, self.sent = None, False, {r: {} for r in range(size)}
+            self._end_all_with_the_first()
         if options.mesh and options.mesh != self.mesh:
             self.mesh, self.ready = options.mesh, False
+
+    def _end_all_with_the_first(self) -> None:
+        """Let a thread wait until a rank dies between two cells; the others would live on, with nobody to tell."""
+        if os.name == "nt":  # there one can only wait for a process whose handle stays open
+            return
+        world, self.lost = self.world, ""
+        ends = [os.dup(p.process.sentinel) for p in world.processes]
+
+        def watch() -> None:
+            wait(ends)
+            for end in ends:
+                os.close(end)
+            with self._in_cell:  # a running cell finds out by itself
+                if world is self.world and (dead := [p for p in world.processes if p.is_dead()]):
+                    why = death_message(dead[0].rank, dead[0].exit_code(), {})
+                    self.lost = (
+                        f"{why} between two cells: {self._names()} ended, and their variables are gone"
+                    )
+                    self.stop()
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def _none_run(self) -> str:
+        return f"{self.lost}; %%ranks 4 starts four new ones" if self.lost else NONE_RUN
 
     def _run(self, first_line: str, cell: str, options: Options, on: list[int] | None) -> None:
         notebook, world = self.shell.user_ns, self.world
@@ -173,7 +229,7 @@ class RanksMagics(Magics):
 
     def _show_status(self) -> None:
         if self.world is None:
-            print(NONE_RUN)
+            print(self._none_run())
             return
         axes = " ".join(f"{name}={size}" for name, size in (self.mesh or {}).items())
         since = time.strftime("%H:%M:%S", time.localtime(self.world.started))

@@ -16,6 +16,7 @@ from course_lib.runtime import rank as rank_main
 from course_lib.runtime.rank import Raised
 from course_lib.runtime.stack_inspection import Whereabouts
 
+CLOSES_WITHIN = 1.0  # seconds in which a rank that ends is gone, once its channel is closed
 KEEP = 1_000_000  # bytes of output shown per rank and stream, so that an endless print does not fill the notebook
 
 
@@ -75,7 +76,7 @@ class RankProcess:
         self.returned: bytes | None = None
         self.raised: Raised | None = None
         self.where: Whereabouts | None = None
-        self.asked = self._leaving = False
+        self.asked = self._leaving = self.lost = False
         self.channel, theirs = context.Pipe()
         self.outputs = [Output(context, rank, name, quiet) for name in ("stdout", "stderr")]
         writers = [output.writer for output in self.outputs]
@@ -106,8 +107,8 @@ class RankProcess:
         """Take in messages and output."""
         for output in self.outputs:
             output.receive()
-        with contextlib.suppress(EOFError, OSError):
-            while self.channel.poll():
+        try:
+            while not self.lost and self.channel.poll():
                 kind, content = pickle.loads(self.channel.recv_bytes())
                 if kind == "returned":
                     self.returned = content
@@ -117,6 +118,9 @@ class RankProcess:
                     self.asked = False
                     if not self.raised:
                         self.where = content
+        except (EOFError, OSError):
+            self.process.join(timeout=CLOSES_WITHIN)
+            self.lost = True
 
     def ask_where(self, again: bool = False) -> None:
         """Ask what the rank is doing; the answer arrives in ``where``."""
@@ -129,7 +133,8 @@ class RankProcess:
         return self.process.pid
 
     def is_dead(self) -> bool:
-        return self.process.exitcode is not None
+        """Whether no answer can come any more: it has ended, or its channel is closed, as by ``exec``."""
+        return self.lost or self.process.exitcode is not None
 
     def exit_code(self) -> int | None:
         return self.process.exitcode
@@ -139,10 +144,11 @@ class RankProcess:
         self._leaving = True
         self.send("leave")
 
-    def stop(self) -> None:
-        """Make sure that the process and everything it started is gone."""
+    def stop(self) -> bool:
+        """Make sure that the process is gone, with its children; whether it has ended by itself, and ended them."""
         if self._leaving:
             self.process.join(timeout=2)
+        alone = self.process.exitcode == 0 and self._leaving and sys.platform == "linux"
         if not self._is_somebody_else():
             family: list[psutil.Process] = []
             with contextlib.suppress(psutil.Error):
@@ -153,10 +159,11 @@ class RankProcess:
         self.process.join()
         self.process.close()
         self.channel.close()
+        return alone
 
     def _is_somebody_else(self) -> bool:
         """Whether the rank ended some time ago, and the system has given its number to another process since."""
-        return self.is_dead() and psutil.pid_exists(self.process.pid)
+        return self.process.exitcode is not None and psutil.pid_exists(self.process.pid)
 
     def _kill_group(self) -> None:
         if hasattr(os, "killpg"):

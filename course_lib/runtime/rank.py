@@ -32,12 +32,16 @@ import torch.distributed as dist
 from course_lib.runtime import devices
 from course_lib.runtime import stack_inspection as whereabouts
 from course_lib.runtime.abort import tell_on_abort
+from course_lib.runtime.descendants import MARK, adopt_orphans, end_descendants, is_running, mark_this_process
 from course_lib.runtime.mesh import make_mesh
+from course_lib.runtime.peers import lost_a_peer
 
 # Frames of these files are left out of tracebacks: they only lead to the learner's code.
 PLUMBING = ("course_lib/runtime/rank.py", "course_lib/runtime/launch.py", "course_lib/runtime/cell.py")
 
 ENDS_WITHIN = 1.0  # seconds in which a launcher that ends is gone, once it has closed its channels
+
+LONGEST = 100_000  # characters of a message
 
 in_rank = False  # true in every process in which main() runs
 
@@ -77,6 +81,7 @@ class Raised:
     pickled: bytes | None
     when: float  # time.monotonic, one clock for all processes of a machine
     where: whereabouts.Whereabouts | None  # the collective that raised it, if one did
+    lost_peer: bool  # it says no more than that the connection to another rank was lost
 
 
 def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
@@ -93,7 +98,10 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
         with lock:
             channel.send_bytes(pickle.dumps((kind, content)))
 
+    os.set_inheritable(channel.fileno(), False)  # a program that takes the rank's place (exec) closes it
     _, job = pickle.loads(channel.recv_bytes())
+    adopt_orphans()
+    mark_this_process(job.environment[MARK])
     listening = (channel, tell, requests, threading.get_ident(), job)
     threading.Thread(target=_listen, args=listening, daemon=True).start()
     tell_on_abort(tell, threading.get_ident())
@@ -102,19 +110,24 @@ def main(channel: Connection, stdout: Connection, stderr: Connection) -> None:
         _set_up(job)
     except BaseException as error:
         failure = error
+    me = os.getpid()
     # The rank stays until every rank is done: a peer that still sends to it must not see its connection close.
     while (request := requests.get()) is not None:
         kind, content = request
         try:
             if failure is not None:
                 raise failure
-            tell("returned", _pickle_result(_call(content) if kind == "call" else rejoin(job, content)))
+            answer = "returned", _pickle_result(_call(content) if kind == "call" else rejoin(job, content))
         except BaseException as error:  # SystemExit too: it ends the function, and the learner is told
-            tell("raised", _raised(error))
+            answer = "raised", _raised(error)
+        if os.getpid() != me:  # the function has forked, and this is the child's end: the rank answers itself
+            print(answer[1].text if answer[0] == "raised" else "", end="", file=sys.stderr, flush=True)
+            os._exit(answer[0] == "raised")
+        tell(*answer)
     with contextlib.suppress(Exception):
         dist.destroy_process_group()
     _flush()
-    _end_programs()
+    end_descendants()
     os._exit(0)
 
 
@@ -209,7 +222,7 @@ def _listen(channel: Connection, tell: Any, requests: Any, main_thread: int, job
             else:
                 requests.put((kind, content))
         except (EOFError, OSError):
-            _end_programs()
+            end_descendants()
             _remove_folders(job)
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
@@ -229,25 +242,12 @@ def _remove_folders(job: Job) -> None:
     shutil.rmtree(os.path.dirname(job.meeting) if lives else job.scratch, ignore_errors=True)
 
 
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _end_programs() -> None:
-    """Kill what this rank started. The launcher kills our group; a program in a session of its own is not in it."""
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            child.kill()
-
-
 def _redirect(stdout: Connection, stderr: Connection) -> None:
     """Send everything written to the two streams, by Python or by C, to the launcher."""
     if os.name == "nt":  # its pipes are no file descriptors: there, ranks write to the terminal directly
         return
+    with open(os.devnull) as nothing:  # the launcher's input is not for a rank's programs
+        os.dup2(nothing.fileno(), 0)
     for stream, connection, number in ((sys.stdout, stdout, 1), (sys.stderr, stderr, 2)):
         _ = stream.flush() if stream else None
         os.dup2(connection.fileno(), number)
@@ -282,7 +282,14 @@ def _raised(error: BaseException) -> Raised:
         message = str(error)
     except Exception as failure:
         message = f"(its message cannot be shown: {type(failure).__name__} in __str__)"
-    text = whereabouts.format_exception(error, skip_modules=PLUMBING)
-    return Raised(
-        type(error).__name__, message, text, pickled, time.monotonic(), whereabouts.raised_at(error)
-    )
+    text = _cut(whereabouts.format_exception(error, skip_modules=PLUMBING))
+    place, lost = whereabouts.raised_at(error), lost_a_peer(error)
+    return Raised(type(error).__name__, _cut(message), text, pickled, time.monotonic(), place, lost)
+
+
+def _cut(text: str) -> str:
+    """Begin and end of a text that is too long for a notebook, such as a message with a tensor's million numbers."""
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]} … {len(text) - 2 * half:,} characters are left out … {text[-half:]}"

@@ -10,13 +10,11 @@ from course_lib.runtime.stack_inspection import Whereabouts
 SAME_CALLS = "Every rank of a group must call the same collectives, in the same order, with the same shapes."
 MEET = "Every send needs a rank that receives its message, and every receive a rank that sends one."
 _MESSAGES = ("send", "receive", "recv", "isend", "irecv", "exchange")  # none of them needs all ranks
-# Words in the error of a rank that only lost the connection to the rank that failed.
-_PEER_LOST = ("connection closed", "connection reset", "peer", "broken pipe", "timed out waiting")
 
 
 def first_cause(raised: Mapping[int, Raised]) -> int:
     """The rank whose exception came first; those that only lost a connection are left out if possible."""
-    own = [r for r in raised if not any(word in raised[r].message.lower() for word in _PEER_LOST)]
+    own = [r for r in raised if not raised[r].lost_peer]
     return min(own or raised, key=lambda r: (raised[r].when, r))
 
 
@@ -51,7 +49,9 @@ def death_message(
         others: what became of the other ranks.
         places: what each rank did when the process ended, as far as it is known.
     """
-    if exit_code is not None and exit_code < 0:
+    if exit_code is None:
+        why = "closed its connection to the launcher, as a program does that replaces itself by another (os.exec)"
+    elif exit_code < 0:
         why = f"was killed by signal {-exit_code}"
         why += " (SIGKILL: often the machine ran out of memory)" if exit_code == -9 else ""
     else:

@@ -93,7 +93,7 @@ def _describe_stack(stack: list[FrameType]) -> Whereabouts:
         source = _source_line(caller)
         # A collective started earlier: the stack shows the wait, not its name. Other waits (for a program, for
         # a thread) have frames of their own below the learner's line.
-        if caller is stack[0] and ".wait()" in source:
+        if caller is stack[0] and ".wait()" in source.replace("os.wait()", ""):
             call, detail = "wait", "for an asynchronous collective"
     return Whereabouts(
         call, detail, _describe_line(caller), _collectives_issued(), time.process_time(), members

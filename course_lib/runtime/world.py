@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,14 +13,12 @@ import sys
 import tempfile
 import threading
 import time
-import types
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
-from multiprocessing.util import get_temp_dir
 from typing import Any
 
-from course_lib.runtime import cleanup as leftovers
-from course_lib.runtime import devices, rank
+from course_lib.runtime import descendants, devices, rank
 from course_lib.runtime.errors import (
     RankError,
     error_of_raised,
@@ -29,6 +26,7 @@ from course_lib.runtime.errors import (
     show_as_one_line,
     what_others_did,
 )
+from course_lib.runtime.fork_server import context, preload, scratch_folder, without_main  # noqa: F401
 from course_lib.runtime.hang import HangWatch
 from course_lib.runtime.interrupts import interrupts_held_back
 from course_lib.runtime.processes import RankProcess
@@ -36,15 +34,6 @@ from course_lib.runtime.progress import Progress
 from course_lib.runtime.report import death_message
 from course_lib.runtime.serialize import cells, pickle_call
 
-# The fork server imports these once, and LAST after them; every rank is forked from it.
-PRELOAD = [
-    "course_lib.runtime.cleanup",
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "course_lib.runtime.rank",
-]
-LAST = "course_lib.runtime.frozen"
 RELEASE_AFTER = 0.5  # seconds in which, after an exception, all other ranks only wait
 LOOK_AGAIN = (
     0.1  # seconds: to look takes a rank processor time, by which one that works is told from one that waits
@@ -52,6 +41,8 @@ LOOK_AGAIN = (
 GRACE = 0.3  # seconds in which other ranks may report their own exception after the first
 GRACE_AFTER_ABORT = 2.0  # the others lose their connection, and their exceptions tell what they had called
 RECONNECT_WITHIN = 10.0  # seconds for ranks whose connections were closed to fail, and to connect again
+MAX_RANKS = "COURSE_LIB_MAX_RANKS"
+RANKS_A_CORE, FEW = 8, 32  # at most so many, but these in any case
 # Pickling and starting change what all threads share (cloudpickle's registry, __main__): one launch at a time.
 _starting = threading.Lock()
 
@@ -63,12 +54,20 @@ class World:
         ranks: how many.
         backend: ``"nccl"`` or ``"gloo"``; by default NCCL with a GPU per rank, else Gloo.
         quiet: do not show what the ranks print, nor the progress of a long run.
+
+    Raises:
+        ValueError: no ranks can be started: too many, an unusable backend, no folder to work in.
     """
 
     def __init__(self, ranks: int, backend: str | None = None, quiet: bool = False) -> None:
+        check_number(ranks)
         self.size, self.quiet, self.started = ranks, quiet, time.time()
         self.processes: list[RankProcess] = []
-        scratch = get_temp_dir()
+        self.backend = devices.choose_backend(ranks, backend)
+        self._mark = uuid.uuid4().hex  # of all that these ranks start
+        here = working_folder()
+        with _starting:
+            scratch = scratch_folder()
         # The ranks meet at a file, which cannot clash as a port can. It is in the folder that multiprocessing
         # removes when this process ends.
         self._folder = tempfile.mkdtemp(prefix="ranks-", dir=scratch)
@@ -78,16 +77,16 @@ class World:
             "meeting": self._next_meeting(),
             "scratch": scratch,
             "launcher": os.getpid(),
-            "backend": devices.choose_backend(ranks, backend),
+            "backend": self.backend,
             "threads": max(1, (os.cpu_count() or 1) // ranks),
-            "path": [entry or os.getcwd() for entry in sys.path],
-            "folder": os.getcwd(),
-            "environment": dict(os.environ),
+            "path": [entry or here for entry in sys.path],
+            "folder": here,
+            "environment": {**os.environ, descendants.MARK: self._mark},
         }
         with self._stopped_if_it_fails(), interrupts_held_back():
-            with _starting, _without_main():
+            with _starting, without_main():
                 for r in range(ranks):
-                    self.processes.append(RankProcess(_context(), r, quiet))
+                    self.processes.append(RankProcess(context(), r, quiet))
             for process in self.processes:
                 process.send("job", rank.Job(rank=process.rank, **job))
 
@@ -145,11 +144,11 @@ class World:
             if all(p.returned is not None for p in self.processes):
                 for process in self.processes:
                     process.leave()
+            alone = [process.stop() for process in self.processes]
+            if not all(alone):
+                descendants.end_marked(descendants.MARK, self._mark)
+            # In rank order, and also when a rank failed: what it printed is a clue.
             for process in self.processes:
-                process.stop()
-            for (
-                process
-            ) in self.processes:  # in rank order, and also when a rank failed: what it printed is a clue
                 process.show_rest()
                 process.close()
             self.processes = []
@@ -243,36 +242,28 @@ class World:
         raise error
 
 
+def check_number(ranks: int) -> None:
+    """``ValueError`` for more ranks than the machine gets through; ``COURSE_LIB_MAX_RANKS`` sets another bound."""
+    cores = os.cpu_count() or 1
+    given = os.environ.get(MAX_RANKS, "")
+    most = int(given) if given.isdecimal() else max(FEW, RANKS_A_CORE * cores)
+    if ranks > most:
+        raise ValueError(
+            f"{ranks} ranks are asked for, and at most {most} are started on this machine of {cores} cores: set "
+            f"{MAX_RANKS} to allow more"
+        )
+
+
+def working_folder() -> str:
+    """``ValueError`` where it is gone: no process can be started there."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ValueError(
+            "the working directory is gone, so no ranks can be started in it: change to one that exists (os.chdir)"
+        ) from None
+
+
 def _call(fn: Callable[..., Any], args: tuple, mesh: Mapping[str, int] | None = None) -> rank.Call:
     with _starting:
         return rank.Call(pickle_call(fn, args), dict(mesh) if mesh else None, cells())
-
-
-def preload(module: str) -> None:
-    """Let the server from which ranks are forked import ``module``, so that no rank has to; before the first launch."""
-    if module not in PRELOAD:
-        PRELOAD.append(module)
-
-
-def _context() -> Any:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    from multiprocessing import forkserver  # exists on POSIX alone
-
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, LAST])
-    os.environ[leftovers.VARIABLE] = get_temp_dir()
-    forkserver.ensure_running()
-    del os.environ[leftovers.VARIABLE]
-    return context
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the caller's script: multiprocessing would run it again in every rank, guard or no guard."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

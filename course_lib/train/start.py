@@ -24,6 +24,7 @@ from course_lib.parallelize.checks import (
 from course_lib.parallelize.comm_hooks import check_compression
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
+from course_lib.runtime.peers import lost_a_peer
 from course_lib.train.job import Job
 from course_lib.train.lines import listening
 from course_lib.train.report import Report
@@ -93,7 +94,7 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
                 meet(job.plan.ranks)
             ranks = launch(train, mesh=mesh, args=(job, report.step))
         except (ValueError, RuntimeError) as error:
-            if not alone or not (isinstance(error, ValueError) or "onnection" in str(error)):
+            if not alone or not (isinstance(error, ValueError) or lost_a_peer(error)):
                 raise
             click.echo(f"rank {os.environ['RANK']} stopped: {error}", err=True)
             return 2 if isinstance(error, ValueError) else 1

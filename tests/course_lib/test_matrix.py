@@ -17,8 +17,8 @@ from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
+from course_lib.runtime.fork_server import preload
 from course_lib.runtime.mesh import make_mesh
-from course_lib.runtime.world import preload
 from course_lib.train.tuning import tune
 from simulator.inputs.plan import Plan
 

@@ -17,9 +17,9 @@ from course_lib.models.masked_words import BertMaskedWords
 from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
+from course_lib.runtime.fork_server import preload
 from course_lib.runtime.mesh import make_mesh
 from course_lib.runtime.rank_order import coordinates, rank_groups
-from course_lib.runtime.world import preload
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 

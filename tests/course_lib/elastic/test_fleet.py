@@ -274,6 +274,48 @@ def test_nothing_outlives_a_launcher_that_is_killed():
     check_nothing_is_left(journal, [word for word in rest if ":" in word], folder)
 
 
+PAUSED = SCRIPT.replace(
+    "time.sleep(1000)", "fleet.pause_agent(0)\nprint('paused', flush=True)\ntime.sleep(1000)"
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="without a fork server nobody removes the folder")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_is_paused_does_not_outlive_its_launcher(how):
+    """A stopped process does not see that its launcher is gone."""
+    script = subprocess.Popen([sys.executable, "-c", PAUSED], stdout=subprocess.PIPE, text=True)
+    family = []
+    try:
+        folder, *rest = script.stdout.readline().split()
+        journal = Journal.read(folder)
+        assert script.stdout.readline() == "paused\n"
+        family = psutil.Process(script.pid).children(recursive=True)
+        script.send_signal(how)
+        script.wait()
+        check_nothing_is_left(journal, [word for word in rest if ":" in word], folder)
+        assert psutil.wait_procs(family, timeout=PATIENT)[1] == []
+    finally:
+        script.kill()
+        script.wait()
+        script.stdout.close()
+        for process in family:
+            if process.is_running():
+                process.kill()
+
+
+def test_a_store_is_open_to_its_own_address_alone():
+    """It once listened on all networks that the machine is in, and a store asks for no password."""
+    [host] = free_hosts(1)
+    store = open_store(host)
+    connections = psutil.Process().net_connections("tcp")
+    listens = {c.laddr.ip for c in connections if c.status == "LISTEN" and c.laddr.port == split(host)[1]}
+    assert listens == {"127.0.0.1"}
+    assert ReachedStore(host, patience=20.0).compare_set("a", "", "1") == "1"
+    with pytest.raises(ValueError, match="choose a free port at an address of this machine"):
+        open_store("192.0.2.1:20000")  # an address for examples: nobody has it
+    del store
+
+
 def test_a_store_that_was_stopped_does_not_block():
     [host] = free_hosts(1)
     script = f"""

@@ -568,3 +568,195 @@ def test_the_garbage_collector_of_a_rank_passes_over_what_the_server_has_loaded(
 def test_where_there_is_no_forkserver_ranks_are_spawned(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     assert launch(add_up, 2) == [1.0, 1.0]
+
+
+# ---- where and how a launcher may stand ----
+
+
+ASK = """
+    import os, sys, subprocess
+    from course_lib.runtime import launch
+    def own():
+        program = subprocess.run(["cat"], capture_output=True, text=True)
+        return os.path.realpath("/dev/fd/0"), program.returncode, program.stderr
+    print(launch(own, 2))
+"""
+
+
+def test_a_launcher_whose_stdin_is_closed(tmp_path):
+    """Programs of a rank once had no input at all, or a pipe of the rank's own."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(ASK))
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, str(script)],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.stdout == f"{[('/dev/null', 0, '')] * 2}\n", done.stderr
+
+
+def test_programs_of_a_rank_do_not_take_the_launchers_input(tmp_path):
+    process = run_script(tmp_path, ASK + "    print(sys.stdin.read())\n", stdin=subprocess.PIPE)
+    out, error = process.communicate("for the launcher", timeout=100)
+    assert out == f"{[('/dev/null', 0, '')] * 2}\nfor the launcher\n", error
+
+
+def test_a_temporary_folder_with_a_long_name(tmp_path):
+    """The path of a Unix socket has 107 characters at most."""
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    process = run_script(tmp_path, ASK, env={**os.environ, "TMPDIR": str(folder)})
+    out, error = process.communicate(timeout=100)
+    assert out.count("/dev/null") == 2, error
+    assert [name for name in os.listdir(folder) if not name.startswith(TORCHS_OWN)] == []
+
+
+def test_a_temporary_folder_that_someone_has_tidied_up(tmp_path):
+    body = """
+        import shutil
+        from multiprocessing.util import get_temp_dir
+        from course_lib.runtime import launch
+        for _ in range(2):
+            print(launch(lambda: 7, 2), flush=True)
+            shutil.rmtree(get_temp_dir())
+        print(launch(lambda: 7, 2))
+    """
+    out, error = run_script(tmp_path, body).communicate(timeout=200)
+    assert (out, error) == ("[7, 7]\n" * 3, "")
+
+
+def test_a_working_directory_that_is_gone(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with monkeypatch.context() as moved:
+        moved.chdir(gone)
+        gone.rmdir()
+        with pytest.raises(
+            ValueError, match="the working directory is gone, so no ranks can be started in it"
+        ):
+            launch(rank, 2)
+
+
+def test_more_ranks_than_the_machine_gets_through(monkeypatch):
+    with pytest.raises(ValueError, match=r"^1000000000000 ranks are asked for, and at most \d+ are started"):
+        launch(rank, mesh={"dp": 1, "tp": 10**12})
+    monkeypatch.setenv("COURSE_LIB_MAX_RANKS", "1")
+    with pytest.raises(
+        ValueError, match=r"at most 1 are started on this machine of .* cores: set COURSE_LIB_"
+    ):
+        launch(rank, 2)
+    monkeypatch.setenv("COURSE_LIB_MAX_RANKS", "2")
+    assert launch(rank, 2) == [0, 1]
+
+
+# ---- what a rank may do ----
+
+
+def daemon(note, *, program):
+    """A process in a session of its own, whose parent has ended: of another program, or a fork of this one."""
+    if os.fork() == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            if program:
+                os.execvp("sleep", ["sleep", "1000"])
+            time.sleep(1000)
+        (note / str(pid)).touch()
+        os._exit(0)
+    os.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a fork without a program has no mark")
+@pytest.mark.parametrize("end", ["returns", "exits", "is killed"])
+def test_daemons_that_ranks_started_go_too(tmp_path, end):
+    def starts():
+        daemon(tmp_path, program=True)
+        daemon(tmp_path, program=False)
+        if end == "returns":  # with an environment of its own it is found while the rank is there
+            note = tmp_path / f"pid-{dist.get_rank()}"
+            subprocess.run(["sh", "-c", "env -i setsid sh -c 'echo $$; exec sleep 1000' > $0 &", note])
+            while not note.exists() or not note.read_text():
+                time.sleep(0.01)
+        dist.barrier()
+        if end == "exits":
+            os._exit(0)
+        if end == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with contextlib.nullcontext() if end == "returns" else pytest.raises(RankError):
+        launch(starts, 2)
+    started = [int(name) for name in os.listdir(tmp_path) if name.isdecimal()]
+    started += [int(pid) for file in tmp_path.glob("pid-*") for pid in file.read_text().split()]
+    assert len(started) >= 4
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in started if runs(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+def test_a_rank_that_another_program_replaces_is_no_hang():
+    def replaces():
+        if dist.get_rank() == 1:
+            os.execvp("sleep", ["sleep", "1000"])
+        dist.barrier()
+
+    with pytest.raises(RankError, match="rank 1 closed its connection to the launcher, as a program does"):
+        launch(replaces, 2)
+
+
+def test_the_child_of_a_rank_that_forks_does_not_answer_for_it(capfd):
+    def forks(fails):
+        child = os.fork()
+        if child == 0 and fails:
+            raise ValueError("only the child")
+        return child != 0 and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert launch(forks, 2, args=(False,)) == [0, 0]
+    assert launch(forks, 2, args=(True,)) == [1, 1]
+    assert "[rank 0] ValueError: only the child" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["the peer has no such layer", "connection reset", "timed out waiting"])
+def test_a_message_with_the_words_of_a_lost_connection_is_still_the_first_cause(words):
+    def fails():
+        if dist.get_rank() == 1:
+            raise RuntimeError(words)
+        time.sleep(0.1)
+        raise KeyError("later")
+
+    with pytest.raises(RankError, match=rf"^rank 1 raised RuntimeError: {words}"):
+        launch(fails, 2)
+
+
+def test_a_rank_that_only_lost_its_connection_is_not_the_first_cause():
+    def fails():
+        try:
+            if dist.get_rank() == 1:
+                raise ValueError("mine")
+            dist.barrier()
+        finally:
+            late = 0.2 * dist.get_rank()
+            dist.destroy_process_group()
+            time.sleep(late)
+
+    with pytest.raises(RankError, match=r"^rank 1 raised ValueError: mine"):
+        launch(fails, 2)
+
+
+def test_a_very_long_message_is_cut():
+    def fails():
+        raise ValueError("x" * 3_000_000)
+
+    with pytest.raises(RankError, match="characters are left out") as caught:
+        launch(fails, 1)
+    assert len(str(caught.value)) < 300_000
+
+
+class Leaves:
+    def __reduce__(self):
+        return sys.exit, (5,)
+
+
+def test_a_result_that_ends_its_reader_says_so():
+    with pytest.raises(RankError, match=r"the result of rank 0 cannot be read back \(SystemExit: 5\)"):
+        launch(Leaves, 1)

@@ -138,6 +138,22 @@ def test_a_rank_that_goes_away(shared):
     assert ranks_of(shared) == []
 
 
+def test_a_rank_that_dies_between_two_cells_takes_the_others_with_it(shared):
+    """They once lived on, until somebody ran the next cell."""
+    shared.run("%%ranks 3\nx = 1")
+    old = ranks_of(shared)
+    pids = shared.run("%%ranks\nimport os\nos.getpid()").split()
+    psutil.Process(int(pids[5])).kill()  # [rank 0] 71 [rank 1] 72 …
+    assert psutil.wait_procs(old, timeout=60)[1] == []
+    why = (
+        "rank 1 was killed by signal 9 (SIGKILL: often the machine ran out of memory) between two cells: "
+        "ranks 0, 1, 2 were ended, and their variables are gone"
+    )
+    assert shared.run("%ranks") == f"{why}; %%ranks 4 starts four new ones\n"
+    assert f"UsageError: {why}; %%ranks 4 starts four new ones" in shared.run("%%ranks\nx")
+    assert shared.run("%%ranks 2\nrank") == f"{why}: 2 new ranks start\n" + by_rank(0, 1)
+
+
 def test_stop_during_a_cell(shared):
     shared.start("%%ranks 2\nimport time\nprint('asleep')\ntime.sleep(1000)")
     shared.wait_for_text("[rank 0] asleep")
@@ -163,6 +179,12 @@ def test_stop_during_a_cell(shared):
         ("%%ranks 2 --get\n1", "--get needs a value"),
         ("%%rank 7\n1", "there is no rank 7: the ranks are 0 to 1"),
         ("%%rank all\n1", "%%rank takes numbers of ranks"),
+        ("%%rank 0,0\n1", "%%rank names rank 0 twice"),
+        ("%%rank 0 --backend gloo\n1", "--backend belongs to the %%ranks that does"),
+        ("%%ranks dp=2 dp=2\n1", "%%ranks names the mesh axis dp twice"),
+        ("%%ranks 2 --backend nosuch\n1", "--backend takes one of gloo, nccl, not 'nosuch'"),
+        ("%%ranks 2 --backend nccl\n1", "the ranks that run use gloo: end them with %ranks stop"),
+        ("%%ranks dp=1 tp=1000000000000\n1", "1000000000000 ranks are asked for, and at most"),
         ("%%ranks 5\nx y", "line 2\n    x y\n      ^\nSyntaxError: invalid syntax"),
     ],
 )

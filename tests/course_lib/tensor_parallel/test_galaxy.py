@@ -19,7 +19,7 @@ from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import current_device, launch
-from course_lib.runtime.world import preload
+from course_lib.runtime.fork_server import preload
 from course_lib.tensor_parallel.full_tensors import full_gradients, full_state_dict
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gather_and_multiply import gather_and_multiply

@@ -73,6 +73,10 @@ def test_an_address_may_set_a_challenge_and_a_wrong_one_is_answered(opened):
         "Reach a makespan of at most 38, with at most 4 GB on every rank"
     )
     assert page.locator("canvas.timeline").is_hidden()
+    page.set_viewport_size(PHONE)
+    assert (
+        page.get_by_label("schedule").bounding_box()["y"] < 300
+    )  # and not below the place of a picture unseen
     page = opened(VIEWS["pipeline"], "#schedule=2f2b")
     expect(page.locator(".schedule [role=alert]")).to_contain_text("Schedule must be one of fill-drain, ")
     page.get_by_label("schedule").select_option("1f1b")

@@ -27,7 +27,7 @@ export function drawBytes(canvas, run, summary, palette, width, { from, to, head
     drawHead(pen, frame, palette, head);
   });
   writeRanks(pen, frame, palette);
-  writeTimes(pen, frame, palette);
+  writeTimes(pen, frame, palette, run.measured?.unit);
   if (frame.row >= 12) {
     pen.fillStyle = palette.ink;
     pen.textAlign = "left";

@@ -105,12 +105,15 @@ function duration(ms) {
   return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-/** A page inside of this one is as high as what it shows. */
+/** A page inside of this one is as high as what it shows; on a phone it scrolls, so that its picture stays in sight. */
 function fit(frame) {
   const measure = () => {
     const body = frame.contentDocument?.body;
     if (!body) return;
-    const resize = () => { frame.style.height = `${Math.max(300, body.scrollHeight + 8)}px`; };
+    const resize = () => {
+      const whole = Math.max(300, body.scrollHeight + 8);
+      frame.style.height = `${frame.clientWidth < 600 ? Math.min(whole, 0.85 * innerHeight) : whole}px`;
+    };
     new ResizeObserver(resize).observe(body);
     resize();
   };

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from course_lib.comparison.command import ended_in_one_sentence, parsed_rates, progress_bar
+from simulator.cli.parameter_types import AtLeast, Output
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,20 +22,20 @@ from course_lib.comparison.command import ended_in_one_sentence, parsed_rates, p
     help="The next byte of Python's documentation, by a small LLaMA; or handwritten digits.",
 )
 @click.option("--methods", default="all", show_default=True, metavar="NAME,…", help="Which are compared.")
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of each method.")
-@click.option("--steps", type=click.IntRange(1), default=160, show_default=True, help="Steps of each run.")
+@click.option("--seeds", type=AtLeast(1), default=3, show_default=True, help="Seeds of each method.")
+@click.option("--steps", type=AtLeast(1), default=160, show_default=True, help="Steps of each run.")
 @click.option(
     "--batch",
-    type=click.IntRange(1),
+    type=AtLeast(1),
     default=16,
     show_default=True,
     help="Samples in a step, of all ranks together.",
 )
-@click.option("--ranks", type=click.IntRange(2), default=4, show_default=True, help="Processes that train.")
+@click.option("--ranks", type=AtLeast(2), default=4, show_default=True, help="Processes that train.")
 @click.option("--lrs", metavar="X,…", help="Learning rates that may be tried, in place of the course's five.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Output(folder=True),
     default=Path("runs/compression_comparison"),
     show_default=True,
     help="Folder of the results.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from course_lib.comparison.command import ended_in_one_sentence, parsed_rates, progress_bar
+from simulator.cli.parameter_types import AtLeast, Output
 
 if TYPE_CHECKING:  # torch takes seconds to import: help does without
     from course_lib.data.finetuning_tasks import Task
@@ -28,9 +29,9 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
     help="What is learned.",
 )
 @click.option("--methods", default="all", show_default=True, metavar="NAME,…", help="Which are compared.")
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of each method.")
-@click.option("--steps", type=click.IntRange(1), default=250, show_default=True, help="Steps of each run.")
-@click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Samples in a step.")
+@click.option("--seeds", type=AtLeast(1), default=3, show_default=True, help="Seeds of each method.")
+@click.option("--steps", type=AtLeast(1), default=250, show_default=True, help="Steps of each run.")
+@click.option("--batch", type=AtLeast(1), default=32, show_default=True, help="Samples in a step.")
 @click.option(
     "--lrs", metavar="X,…", help="Learning rates to try; each method has its own five if not given."
 )
@@ -38,7 +39,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 @click.option(
     "--finer", is_flag=True, help="After the walk, try the rates halfway to the neighbours of the best."
 )
-@click.option("--samples", type=click.IntRange(1), metavar="N", help="At most N samples of each part.")
+@click.option("--samples", type=AtLeast(1), metavar="N", help="At most N samples of each part.")
 @click.option(
     "--model",
     type=click.Choice(["minilm", "tiny"]),
@@ -62,7 +63,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Output(folder=True),
     default=Path("runs/finetuning_comparison"),
     show_default=True,
     help="Folder of the results.",

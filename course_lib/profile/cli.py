@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from simulator.cli.parameter_types import AtLeast
+
 if TYPE_CHECKING:
     from course_lib.observe.profile import Profile
 
@@ -24,16 +26,16 @@ NAMES = ("bert", "gpt", "llama", "bart", "resnet")  # of MODELS, which imports t
     help="The model's sizes: a TOML file, with or without a table [model], or a config.json of Hugging Face. "
     "The published base model if not given.",
 )
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Samples.")
+@click.option("--batch", type=AtLeast(1), default=1, show_default=True, metavar="N", help="Samples.")
 @click.option(
     "--sequence",
-    type=click.IntRange(1),
+    type=AtLeast(1),
     metavar="N",
     help="Tokens of a sample; 128 if not given, or as many as the model can.",
 )
 @click.option(
     "--depth",
-    type=click.IntRange(0),
+    type=AtLeast(0),
     default=2,
     show_default=True,
     metavar="N",
@@ -42,7 +44,7 @@ NAMES = ("bert", "gpt", "llama", "bart", "resnet")  # of MODELS, which imports t
 @click.option("--count", is_flag=True, help="Count only: no seconds, and nothing is computed.")
 @click.option(
     "--repeats",
-    type=click.IntRange(1),
+    type=AtLeast(1),
     default=5,
     show_default=True,
     metavar="N",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -13,6 +12,7 @@ import click
 from course_lib.train.config import TASKS, Config, read_config, shipped
 from course_lib.train.terminals import ADDRESS, become_rank, check_rank
 from simulator.cli.options import Command, flag, options
+from simulator.cli.parameter_types import AtLeast, Output, PositiveNumber, Whole
 from simulator.cli.plan_text import read_plan_text
 from simulator.cli.question import read_hardware, read_plan
 from simulator.inputs.hardware import Hardware
@@ -51,23 +51,21 @@ MODEL_OPTIONS = [
         type=click.Choice(list(dict.fromkeys(task for tasks in TASKS.values() for task in tasks))),
         help="What it learns: bert from which package a docstring comes, or the words that are masked.",
     ),
-    click.option(
-        "--layers", type=click.IntRange(1), metavar="N", default=4, show_default=True, help="Layers."
-    ),
+    click.option("--layers", type=AtLeast(1), metavar="N", default=4, show_default=True, help="Layers."),
     click.option(
         "--hidden",
-        type=click.IntRange(1),
+        type=AtLeast(1),
         metavar="N",
         default=128,
         show_default=True,
         help="Width of the model.",
     ),
     click.option(
-        "--heads", type=click.IntRange(1), metavar="N", default=4, show_default=True, help="Attention heads."
+        "--heads", type=AtLeast(1), metavar="N", default=4, show_default=True, help="Attention heads."
     ),
     click.option(
         "--sequence",
-        type=click.IntRange(3),
+        type=AtLeast(3),
         metavar="N",
         default=64,
         show_default=True,
@@ -82,17 +80,17 @@ PLAN = click.option(
 )
 BATCH = click.option(
     "--global-batch",
-    type=int,
+    type=Whole(),
     metavar="N",
     help=f"Samples in a step, on all ranks: {DEFAULT_BATCH}, or what the plan's microbatches make.",
 )
 TRAINING_OPTIONS = [
     click.option(
-        "--steps", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="Steps in all."
+        "--steps", type=AtLeast(1), metavar="N", default=20, show_default=True, help="Steps in all."
     ),
     click.option(
         "--lr",
-        type=click.FloatRange(0, min_open=True),
+        type=PositiveNumber(),
         metavar="X",
         default=1e-3,
         show_default=True,
@@ -100,7 +98,7 @@ TRAINING_OPTIONS = [
     ),
     click.option(
         "--clip",
-        type=click.FloatRange(0, min_open=True),
+        type=PositiveNumber(infinite=True),
         metavar="X",
         default=1.0,
         show_default=True,
@@ -108,7 +106,7 @@ TRAINING_OPTIONS = [
     ),
     click.option(
         "--seed",
-        type=click.IntRange(0),
+        type=AtLeast(0),
         metavar="N",
         default=0,
         show_default=True,
@@ -118,11 +116,11 @@ TRAINING_OPTIONS = [
 CHECKPOINT_OPTIONS = [
     click.option(
         "--checkpoint",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=Output(folder=True),
         metavar="FOLDER",
         help="Save the last step here. All machines must see it.",
     ),
-    click.option("--save-every", type=click.IntRange(1), metavar="N", help="Save every N steps, too."),
+    click.option("--save-every", type=AtLeast(1), metavar="N", help="Save every N steps, too."),
     click.option(
         "--resume",
         is_flag=True,
@@ -132,13 +130,13 @@ CHECKPOINT_OPTIONS = [
 RANK_OPTIONS = [
     click.option(
         "--world",
-        type=click.IntRange(1),
+        type=AtLeast(1),
         metavar="N",
         help="Ranks in all: what the plan makes, or dp if it is empty.",
     ),
     click.option(
         "--rank",
-        type=click.IntRange(0),
+        type=AtLeast(0),
         metavar="R",
         help="This process is rank R; start the others yourself, in other terminals or on other machines.",
     ),
@@ -154,7 +152,7 @@ OTHER_OPTIONS = [
     ),
     click.option(
         "--log-every",
-        type=click.IntRange(1),
+        type=AtLeast(1),
         metavar="N",
         help="Steps between two lines; about twenty lines if not given.",
     ),

@@ -14,6 +14,7 @@ import click
 
 from simulator.cli.answer import print_json
 from simulator.cli.options import JSON, Command, options
+from simulator.cli.parameter_types import Output
 
 UNITS = {
     "size": "FLOP of matmul and attention, bytes of the rest",
@@ -31,7 +32,7 @@ MEASURE = [sys.executable, "-m", "course_lib.observe.calibrate"]
         "Options": [
             click.option(
                 "--out",
-                type=click.Path(dir_okay=False, writable=True, path_type=Path),
+                type=Output(),
                 default=Path("this-machine.toml"),
                 show_default=True,
                 help="The file to write.",

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from simulator.cli.parameter_types import Whole
 from simulator.inputs.plan import (
     ATTENTION,
     CONTEXT,
@@ -65,7 +66,8 @@ HELP = {
     "cp": "Context-parallel ranks.",
     "ep": "Expert-parallel ranks; they lie inside --dp.",
     "micro_batch": "Sequences in one microbatch (b).",
-    "microbatches": "Microbatches in a step; if not given, as many as fill the pipeline.",
+    "microbatches": "Microbatches in a step; if not given, as many as fill the pipeline. Interleaving takes any; "
+    "Megatron-LM takes multiples of --pp.",
     "schedule": "Order of the pipeline's work; 1f1b, or interleaved-1f1b with --chunks.",
     "chunks": "Parts of the model on each pipeline rank (v); 1, or what the schedule is made for.",
     "stage_layers": "Layers of every chunk in the model's order: 3,4,4,3.",
@@ -144,7 +146,7 @@ def _option(cls: type, field: Field) -> Callable:
         short = len("|".join(choice.choices)) + len(flag) <= MOST_COLUMNS
         text = text if short else f"{', '.join(choice.choices)}. {text}"
         return click.option(flag, type=choice, metavar=None if short else "NAME", help=text)
-    types = {"int": (int, "N"), "float": (float, "X"), "str": (str, "NAME")}
+    types = {"int": (Whole(), "N"), "float": (float, "X"), "str": (str, "NAME")}
     type_, metavar = types.get(kind, (str, "A,B,…"))
     return click.option(flag, type=type_, metavar=metavar, help=text)
 
@@ -176,9 +178,9 @@ GPU = click.option(
 )
 HARDWARE_OPTIONS = [
     GPU,
-    click.option("--gpus", type=int, metavar="N", help="Devices there are; the plan must use them all."),
+    click.option("--gpus", type=Whole(), metavar="N", help="Devices there are; the plan must use them all."),
 ]
-BATCH = click.option("--global-batch", type=int, metavar="N", help="Sequences in a step, on all ranks.")
+BATCH = click.option("--global-batch", type=Whole(), metavar="N", help="Sequences in a step, on all ranks.")
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, as answers.schema.json describes it."
 )

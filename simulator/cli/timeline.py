@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import click
 
 from simulator.cli.answer import print_json
 from simulator.cli.options import BATCH, GPU, JSON, PLAN_OPTIONS, SHAPE_OPTIONS, Command, flag, given, options
+from simulator.cli.parameter_types import Output, Whole
 from simulator.cli.question import Question
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -24,9 +26,9 @@ GIVEN = (
     "backward_weight",
     "transfer",
 )  # options of times that are given
-FILE = click.Path(dir_okay=False, writable=True)
+FILE = Output()
 GIVEN_OPTIONS = [
-    click.option("--ranks", type=int, metavar="N", help="Pipeline ranks; with a model it is --pp."),
+    click.option("--ranks", type=Whole(), metavar="N", help="Pipeline ranks; with a model it is --pp."),
     click.option("--forward", type=float, metavar="X", help="Time of one forward.  [default: 1]"),
     click.option(
         "--backward-input", type=float, metavar="X", help="Of a backward for the input.  [default: 1]"
@@ -53,7 +55,7 @@ OUTPUT_OPTIONS = [
         "Output": OUTPUT_OPTIONS,
     }
 )
-def timeline(as_json: bool, svg: str | None, trace: str | None, **values: Any) -> None:
+def timeline(as_json: bool, svg: Path | None, trace: Path | None, **values: Any) -> None:
     """A pipeline schedule: makespan, bubble, who is busy when, and the longest wait of each rank.
 
     Either the times are given, in any unit, with --schedule, --ranks and --microbatches. Or they are predicted, in

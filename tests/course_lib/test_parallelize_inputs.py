@@ -17,8 +17,8 @@ from course_lib.models.masks import causal_mask, prefix_mask
 from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
-from course_lib.runtime.mesh import make_mesh
 from course_lib.runtime.fork_server import preload
+from course_lib.runtime.mesh import make_mesh
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan

@@ -110,6 +110,31 @@ def test_elastic_faults_keeps_a_line_for_each_run_and_runs_no_good_seed_again(tm
     assert "kill agent 2, kill rank 0, pause 0, resume 0, add 2; rounds that were formed again: 4" in second
 
 
+def test_random_compositions_tell_what_is_equal_from_what_is_not(monkeypatch, capsys):
+    compositions = load("random_compositions", monkeypatch)
+    drawn = [compositions.draw(seed) for seed in range(300)]
+    assert {case["model"] for case in drawn} == compositions.MODELS.keys()
+    assert {case["tuning"][0] for case in drawn} == compositions.TUNINGS.keys()
+    assert {case["plans"][0].get("schedule") for case in drawn} == {None, *compositions.SCHEDULES}
+    by_words = {"model": "gpt", "tuning": ("lora", {"rank": 2, "targets": ["head"]}), "own loss": True}
+    case = drawn[0] | by_words | {"frozen": False, "plans": [{"tp": 2, "microbatches": 2}], "rows": [2, 3]}
+    too_few = case | {"rows": [2, 1]}
+    monkeypatch.setattr(compositions, "draw", lambda seed, resume: (case, too_few, case)[seed])
+    expected = compositions.one_device(case)
+    shifted = iter([expected, expected, expected | {"norm 1": expected["norm 1"] * 1.001}])
+    monkeypatch.setattr(compositions, "one_device", lambda case: next(shifted))
+    with pytest.raises(SystemExit) as ended:
+        compositions.main.callback(runs=3, first=0, resume=False)
+    assert ended.value.code == 1
+    equal, refused, failed, sentence, summary = capsys.readouterr().out.splitlines()
+    assert equal.startswith("equal")
+    assert refused.startswith("refused")
+    assert "too few rows" in sentence
+    assert "FAILED" in failed
+    assert "norm 1 differs by" in failed
+    assert summary == "3 runs: 1 equal, 1 refused, 1 failed"
+
+
 def test_elastic_prints_each_measurement_when_it_is_there(monkeypatch, capsys):
     elastic = load("elastic", monkeypatch)
     printed = []

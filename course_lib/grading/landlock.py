@@ -2,7 +2,10 @@
 
 Landlock grants and never denies: writing is granted beside the way from the root folder to what is kept, folder by
 folder. It needs no privileges and cannot be undone by the process, nor by its children. Where it is missing (other
-systems, Linux before 5.13), ``files.py`` puts back what was changed.
+systems, Linux before 5.13), ``files.py`` puts back what was changed in the course; what was written
+elsewhere stays.
+
+The network stays open everywhere: kernels and ranks talk through it. So an answer can reach other machines.
 """
 
 from __future__ import annotations

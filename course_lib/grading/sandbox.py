@@ -23,6 +23,7 @@ import psutil
 from nbformat import NotebookNode
 
 MARK = "COURSE_GRADING"  # in the environment of every process of a run, however far it has moved away
+FOLDER = "grade-"  # the prefix of a run's folder; the grader's number follows
 POLL = 0.2  # seconds
 
 Event = dict[str, Any]
@@ -50,7 +51,8 @@ def run_notebook(
     """
     memory_limit = memory_limit or int(0.8 * psutil.virtual_memory().available)
     mark = uuid.uuid4().hex
-    folder = Path(tempfile.mkdtemp(prefix="grade-"))
+    _remove_folders_of_killed()
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
     process, seen = None, set()
     try:
         (folder / "pytest.ini").write_text("[pytest]\n")
@@ -77,10 +79,19 @@ def run_notebook(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _remove_folders_of_killed() -> None:
+    """A grader that was killed, by an answer, say, has left its folder; the folder's name tells its number."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        number = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if number.isdecimal() and not psutil.pid_exists(int(number)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _environment(folder: Path, mark: str) -> dict[str, str]:
     """The learner's environment, with every place where a kernel leaves files inside ``folder``."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "JPY_", "COV_"))}
-    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TMPDIR", "TEMP", "TMP"):
+    folders = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TRITON_CACHE_DIR")
+    for name in (*folders, "TMPDIR", "TEMP", "TMP"):
         place = folder / ("t" if name in ("TMPDIR", "TEMP", "TMP") else name.lower())
         place.mkdir(exist_ok=True)
         environment[name] = str(place)

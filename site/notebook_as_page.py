@@ -42,6 +42,8 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
         folded = cell["metadata"].get("jupyter", {})
         tags = cell["metadata"].setdefault("tags", [])
         tags += [tag for name, tag in TAGS.items() if folded.get(name) and tag not in tags]
+        # The empty output in front of a folded one is for JupyterLab.
+        cell["outputs"] = [output for output in cell["outputs"] if output.get("data") != {}]
         if STILL in str(cell["outputs"]):
             cell["outputs"] = [_with_link(cell)]
         for output in cell["outputs"]:

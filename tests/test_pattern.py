@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.grading.execute import UNTOLD
 from simulator.plots.picture import smallest_text
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,27 @@ def folds(cells, code):
             yield "a cell tagged `setup` is not folded (make notebooks does it)"
 
 
+# The types that JupyterLab 4 looks for in the first output of a folded cell, in this order (getOutputPlaceholderText).
+TYPES = ["text/html", "image/svg+xml", "application/pdf", "text/markdown", "text/plain"]
+
+
+def in_place_of_outputs(cell) -> str:
+    """What JupyterLab shows where outputs are folded: the first line of the first output."""
+    first = next(iter(cell.get("outputs", [])), {})
+    data = first.get("data", {"text/plain": first.get("text", "")})
+    lines = "".join(next((data[kind] for kind in TYPES if kind in data), "")).split("\n")
+    return next(filter(None, lines), "")
+
+
+def untold(cells, code):
+    for cell in code:
+        if is_folded(cell, "outputs_hidden") and (told := in_place_of_outputs(cell)):
+            yield f"in place of a folded output JupyterLab shows {told!r} (make notebooks puts an empty one before it)"
+        folded = is_folded(cell, "source_hidden") and text(cell).startswith(f"{UNTOLD}\n")
+        if re.search(r"^reveal\(", text(cell), re.MULTILINE) and not folded:
+            yield "the source of a reveal tells the answer: fold it (make notebooks does it)"
+
+
 def short_cells(cells, code):
     lines = [
         sum(bool(line.strip()) for line in text(c).splitlines())
@@ -114,6 +136,7 @@ RULES = (
     sections,
     first_picture,
     folds,
+    untold,
     short_cells,
     sentences_with_reasons,
     readable_pictures,
@@ -144,7 +167,16 @@ def test_a_chapter_keeps_to_the_pattern(path):
     assert not found, f"{path.name}:\n  " + "\n  ".join(found)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "exercises").glob("*.ipynb")), ids=lambda path: path.stem)
+EXERCISES = sorted((ROOT / "exercises").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_an_exercise_shows_no_result_before_there_is_an_answer(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert [cell["id"] for cell in cells if cell.get("outputs")] == []
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
 def test_tasks_join_claims_to_their_reasons(path):
     """Tasks are lists of demands, so more of their sentences may be short."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -170,11 +202,18 @@ def test_every_rule_can_fail(tmp_path):
                 {"data": {"text/html": picture_of('<svg width="1280" viewBox="0 0 1280 9" font-size="12">')}}
             ],
         },
+        {
+            "cell_type": "code",
+            "source": "reveal(guess, 8)\n" * 12,
+            "metadata": {"jupyter": {"outputs_hidden": True}},
+            "outputs": [{"name": "stdout", "text": ["\n", "answer: 8\n"]}],
+        },
     ]
     path = tmp_path / "97_try.ipynb"
     path.write_text(json.dumps({"cells": cells, "metadata": {}}))
     found = departures(path)
-    assert len(found) == len(RULES) + 2, found  # `folds` finds two
+    assert len(found) == len(RULES) + 3, found  # `folds` and `untold` find two
+    assert any("shows 'answer: 8'" in each for each in found)
 
 
 def picture_of(svg: str) -> str:

@@ -1,7 +1,7 @@
 """Write ``exercises/`` from ``solutions/``, and keep what a learner has written there.
 
-``make exercises`` runs it. The solution is the only source: its marked lines become a ``raise``, the answers'
-outputs and the hints go, the checks keep the output they expect, folded. Every exercise notebook remembers what
+``make exercises`` runs it. The solution is the only source: its marked lines become a ``raise``, and all outputs and
+the hints go, so that nothing tells a result before there is an answer. Every exercise notebook remembers what
 it was shipped with (a hash of each cell's source), so a later build can tell a learner's cell from an old one of
 the course: answers that were edited and cells that were added are carried into the new notebook. ``course update``
 carries them over the same way, through a pull.
@@ -19,7 +19,7 @@ import click
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.grading.exercise import answer_id, check_id, done, hints_id, read_exercises, stub
+from course_lib.grading.exercise import CHECK_TAG, answer_id, check_id, done, hints_id, read_exercises, stub
 from course_lib.places import exercise_name
 
 METADATA = {
@@ -85,14 +85,14 @@ def make_exercise(solution: NotebookNode, name: str) -> NotebookNode:
     """
     notebook = copy.deepcopy(solution)
     for exercise in read_exercises(solution, name):
-        cell = notebook.cells[exercise.answer]
-        cell.source = stub(cell.source, exercise)
-        cell.outputs, cell.execution_count = [], None
+        answer, check = notebook.cells[exercise.answer], notebook.cells[exercise.check]
+        answer.source = stub(answer.source, exercise)
+        check.metadata.tags.remove(CHECK_TAG)  # there is no output to compare with
     notebook.cells = [cell for cell in notebook.cells if not hints_id(cell) and done(cell) is None]
     for cell in notebook.cells:
         cell.id = cell.id.replace("solution", "exercise")
-        if cell.cell_type == "code" and cell.outputs:  # shown when the cell is run, and not before
-            cell.metadata["jupyter"] = {**cell.metadata.get("jupyter", {}), "outputs_hidden": True}
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     link_to_chapter(notebook, name)
     shipped = [digest(cell.source) for cell in notebook.cells]
     notebook.metadata = nbformat.from_dict({**METADATA, "course": {"chapter": name, "shipped": shipped}})

@@ -33,6 +33,7 @@ _INSTALLED = re.compile(
     r"course_lib|simulator|site-packages|dist-packages|[/\\]lib[/\\]python|multiprocessing"
 )
 _MACHINERY = re.compile(r"Exception raised from|^frame #|\[[\w/.]+\.(cpp|cc|h|cu):\d+\]")
+NOT_WRITTEN = "not written yet"
 LINE = 100  # characters of a source line that are shown
 
 
@@ -41,6 +42,21 @@ def unwritten(error: BaseException, exercise: str) -> str | None:
     found = re.search(rf"{re.escape(exercise)}: (.*)", str(error))
     is_stub = "NotImplementedError" in f"{type(error).__name__} {error}"
     return found[1] if found and is_stub else None
+
+
+def not_written(what: str) -> None:
+    """Say that an answer is still the stub. Nothing is wrong with it, so a reader's notebook runs on.
+
+    Raises:
+        NotImplementedError: a program runs the cell, such as nbval, and sees nothing but exceptions. By Jupyter's
+            protocol it has said that nobody is there to answer ``input()``.
+    """
+    from IPython import get_ipython
+
+    print(f"  ○ {NOT_WRITTEN}: {what}")
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel and not kernel.get_parent().get("content", {}).get("allow_stdin", True):
+        raise NotImplementedError(f"{NOT_WRITTEN}: {what}")
 
 
 def explain(error: BaseException, case: str = "") -> list[str]:

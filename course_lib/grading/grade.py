@@ -16,11 +16,12 @@ from nbformat import NotebookNode
 
 from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
 from course_lib.grading.build import read_notebook
+from course_lib.grading.complaints import NOT_WRITTEN
 from course_lib.grading.exercise import Exercise, read_exercises
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.files import CourseFiles
 from course_lib.grading.limits import CELL_TIMEOUT, COURSE_TIMEOUT, TIME_LIMIT
-from course_lib.grading.report import NOT_WRITTEN, TARGET
+from course_lib.grading.report import TARGET
 from course_lib.grading.results import Grade, Result
 from course_lib.grading.sandbox import Event, run_notebook
 
@@ -175,14 +176,14 @@ class _Run:
             self.verdicts[exercise] = _raised(answer, exercise)
         elif check["passed"] and verified:
             self.verdicts[exercise] = ("passed", "")
+        elif unwritten:
+            self.verdicts[exercise] = ("unwritten", unwritten.strip()[2:])
         elif check["ename"] == TargetMissed.__name__ and self._is_right(exercise, lines):
             self.verdicts[exercise] = ("target missed", check["evalue"])
         elif check["ename"] in (CheckFailed.__name__, TargetMissed.__name__):
             self.verdicts[exercise] = ("failed", check["evalue"])
         elif check["ename"]:
             self.verdicts[exercise] = ("error", _first_line(check))
-        elif unwritten:
-            self.verdicts[exercise] = ("unwritten", unwritten.strip()[2:])
         else:
             self.verdicts[exercise] = ("failed", _other_output(self.expected[exercise], lines))
 

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.grading.compare import describe, difference, in_number, inequality, same, settle
-from course_lib.grading.complaints import explain, unwritten
+from course_lib.grading.complaints import explain, not_written, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.material import Material, Mistake, material
 from course_lib.grading.printed import Printed
-from course_lib.grading.report import NOT_WRITTEN, PATIENCE, TARGET
+from course_lib.grading.report import PATIENCE, TARGET
 
 SHOWN = 3  # cases that are told in full
 
@@ -129,8 +129,7 @@ def check(exercise: str, *answers: Any) -> None:
         lines, right = ([], True) if stub else tell(given, seen)
     _failing[exercise] = next((s.case for s in seen if s.wrong or s.missed), None)
     if stub:
-        print(f"  ○ {NOT_WRITTEN}: {stub}")  # no exception: nothing is wrong
-        return
+        return not_written(stub)
     for one in seen:
         if not one.wrong:
             print(f"  ✓ {one.case.name}")

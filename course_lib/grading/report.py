@@ -44,14 +44,13 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any
 
 from course_lib.grading.compare import difference, in_number, inequality, rank_differences, same, settle
-from course_lib.grading.complaints import explain, unwritten
+from course_lib.grading.complaints import explain, not_written, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.hints import Comparison, Failure, name_mistakes, tell
 from course_lib.grading.printed import Printed
 from course_lib.runtime.errors import RankError
 
 PATIENCE = 10.0  # seconds after which no new case is begun where one has failed (none at all after a hang)
-NOT_WRITTEN = "not written yet"
 TARGET = "(target: "
 
 
@@ -289,8 +288,7 @@ def check(function: Callable[..., None]) -> Callable[..., None]:
                 report._raised(error)
             failed = None if report.unwritten else report._end()
         if report.unwritten:
-            print(f"  ○ {NOT_WRITTEN}: {report.unwritten}")  # no exception: nothing is wrong
-            return
+            return not_written(report.unwritten)
         if failed is not None:
             printed.show()
             raise failed from None

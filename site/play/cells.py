@@ -145,6 +145,7 @@ def _imports(needed: dict[str, tuple[str, str]]) -> str:
 
 def _shown(outputs: list) -> str:
     """The outputs as text; of the explorer its still picture, behind which a notebook keeps nothing of the live one."""
+    outputs = [output for output in outputs if output.get("data") != {}]
     texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
     if outputs and "explorer-still" in outputs[0].get("data", {}).get("text/html", ""):
         texts = texts[:1]

@@ -1,8 +1,9 @@
 """Look at a notebook as its reader will: photographs of every page, and what is wrong with the text in its pictures.
 
 ``python tests/browser/look.py notebooks/05_ddp.ipynb --out /tmp/look`` opens it in JupyterLab in a headless Chromium,
-in a window of 1,100 px, and writes one PNG a page. ``--width 1400``, ``--dark`` and ``--run`` change that; without
-``--out`` it only measures. The notebook is looked at in a copy: nothing is saved.
+in a window of 1,100 px, and writes one PNG a page: first as it opens, folded, and then with everything unfolded.
+``--width 1400``, ``--dark`` and ``--run`` change that; without ``--out`` it only measures. The notebook is looked at in
+a copy: nothing is saved.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from notebook_page import (
     open_page,
     pictures_loaded,
     run_all,
+    told_in_place,
     unfold,
     use_theme,
 )
@@ -58,13 +60,14 @@ def photograph(page: Page, folder: Path, name: str) -> list[Path]:
 @click.option("--width", default=1100, show_default=True, help="The window's width in px.")
 @click.option("--dark", is_flag=True, help="JupyterLab's dark theme.")
 @click.option("--run", is_flag=True, help="Run all cells first.")
-@click.option("--folded", is_flag=True, help="Leave folded what the notebook has folded.")
+@click.option("--folded", is_flag=True, help="Look at nothing that the notebook has folded.")
 def main(
     notebooks: tuple[Path, ...], out: Path | None, width: int, dark: bool, run: bool, folded: bool
 ) -> None:
     """Photograph notebooks page by page, and measure the text of their pictures.
 
-    The exit code is 1 when something in a picture is too small, cut, covered or overlapping.
+    The exit code is 1 when something in a picture is too small, cut, covered or overlapping, and when a folded output
+    tells what it is.
     """
     wrong = 0
     with course_copy() as root, jupyterlab(root, commands=True) as lab, chromium() as browser:
@@ -76,14 +79,24 @@ def main(
             use_theme(page, dark)
             if run:
                 run_all(page)
-            if not folded:
-                unfold(page)
+            name = f"{notebook.stem}-{width}-{'dark' if dark else 'light'}"
+            told = told_in_place(page)
+            click.echo(f"{path}: {len(told)} folded outputs tell what they are")
+            for line in told:
+                click.echo(f"  {line[:100]}")
+            wrong += len(told)
+            if out:
+                made = photograph(page, out, f"{name}-folded")
+                click.echo(f"  {len(made)} pages: {made[0]} …")
+            if folded:
+                command(page, "application:close-all")
+                continue
+            unfold(page)
             count, problems = picture_problems(page)
             click.echo(f"{path}: {count} pictures at {width} px, {len(problems)} problems")
             for line in summary(problems):
                 click.echo(f"  {line}")
             if out:
-                name = f"{notebook.stem}-{width}-{'dark' if dark else 'light'}"
                 made = photograph(page, out, name)
                 click.echo(f"  {len(made)} pages: {made[0]} …")
             wrong += len(problems)

@@ -57,6 +57,12 @@ def use_theme(page: Page, dark: bool) -> None:
     page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
 
 
+def told_in_place(page: Page) -> list[str]:
+    """The lines that JupyterLab shows where outputs are folded: each is a part of what is behind it."""
+    texts = page.locator(f"{PANEL} .jp-OutputPlaceholder").all_inner_texts()
+    return [text.strip() for text in texts if text.strip()]
+
+
 def unfold(page: Page) -> None:
     """Show the outputs and sources that the notebook has folded."""
     command(page, "notebook:show-all-cell-outputs")

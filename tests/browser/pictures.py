@@ -23,6 +23,19 @@ PICTURES = """selector => [...document.querySelectorAll(`${selector} .jp-Cell`)]
   }))"""
 
 
+# The words of listings that begin on one line and end on another.
+BROKEN = """selector => [...document.querySelectorAll(`${selector} figure pre`)].flatMap(listing => {
+  const texts = document.createTreeWalker(listing, NodeFilter.SHOW_TEXT), range = document.createRange(), found = [];
+  while (texts.nextNode())
+    for (const word of texts.currentNode.data.matchAll(/\\S+/g)) {
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      const boxes = [...range.getClientRects()].filter(box => box.width);
+      if (new Set(boxes.map(box => Math.round(box.top))).size > 1) found.push(word[0]);
+    }
+  return found; })"""
+
+
 @dataclass(frozen=True)
 class Problem:
     """``kind``: small, cut, overlap, covered, wide (wider than the notebook) or blind (no SVG: not measurable)."""
@@ -61,6 +74,11 @@ def text_problems(
     style = f"svg {{ display: block; width: {width}px; height: {height}px }}"
     blank.set_content(f"<style>body {{ margin: 0 }} {style}</style>{svg}")
     return [(each["kind"], each["text"], each["detail"]) for each in blank.evaluate(MEASURE, least)]
+
+
+def broken_words(page: Page) -> list[str]:
+    """The words of listings in the notebook in front that are broken over two lines."""
+    return page.evaluate(BROKEN, PANEL)
 
 
 def picture_problems(page: Page, least: float = LEAST) -> tuple[int, list[Problem]]:

@@ -1,11 +1,12 @@
-"""In JupyterLab, no text in a picture is under 11 px, cut, painted over or on other text; at two widths of the window.
+"""In JupyterLab, no text in a picture is under 11 px, cut, painted over or on other text, no word of a listing is
+broken over two lines, and nothing that is folded shows a line of itself; at two widths of the window.
 
 ``python tests/browser/look.py NOTEBOOK`` says the same of one notebook, and photographs it.
 """
 
 import pytest
-from notebook_page import all_cells_shown, close, open_page, open_without_kernel, unfold
-from pictures import picture_problems, summary, text_problems
+from notebook_page import all_cells_shown, close, open_page, open_without_kernel, told_in_place, unfold
+from pictures import broken_words, picture_problems, summary, text_problems
 from server import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -57,12 +58,14 @@ def test_the_text_in_pictures_can_be_read(first_page, path):
     page.set_viewport_size({"width": WIDTHS[0], "height": 900})
     open_without_kernel(page, path)
     all_cells_shown(page)
-    unfold(page)
     try:
+        assert told_in_place(page) == []
+        unfold(page)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             count, problems = picture_problems(page)
             assert count, f"{path}: no picture was found"
             assert not problems, "\n".join([f"{path}, {width} px:", *summary(problems)])
+            assert broken_words(page) == []
     finally:
         close(page)

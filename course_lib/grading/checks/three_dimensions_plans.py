@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from functools import cache, partial
 from typing import Any
 
-from course_lib.grading.report import NOT_WRITTEN, Report, check
+from course_lib.grading.complaints import NOT_WRITTEN
+from course_lib.grading.report import Report, check
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan

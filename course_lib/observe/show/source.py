@@ -19,6 +19,8 @@ from course_lib.places import course_root
 
 # Every colour of this style reads on white with a contrast of at least 4.5 : 1 (a test measures it).
 STYLE = "xcode"
+# JupyterLab would break a line anywhere; what has no space to break at scrolls.
+WRAPPED = "white-space:pre-wrap; word-break:normal; overflow-wrap:normal; overflow-x:auto"
 
 
 def show_source(*objects: Any, docstrings: bool = True) -> Shown:
@@ -41,8 +43,8 @@ def show_source(*objects: Any, docstrings: bool = True) -> Shown:
     html = "".join(
         '<figure style="margin:0 0 1em 0; padding:.6em 1em; background:#ffffff; border:1px solid #8a8a8a">'
         f'<figcaption style="color:#595959; font-size:85%">{link.format(escape(title))}</figcaption>'
-        '<pre style="margin:0; background:#ffffff; color:#000000; overflow-x:auto; font-family:monospace">'
-        f"{_highlighted(source)}</pre></figure>"
+        f'<pre style="margin:0; background:#ffffff; color:#000000; font-family:monospace; {WRAPPED}">'
+        f"{hanging(_highlighted(source))}</pre></figure>"
         for title, link, source in pieces
     )
     return Shown(text, html)
@@ -51,6 +53,20 @@ def show_source(*objects: Any, docstrings: bool = True) -> Shown:
 def _highlighted(source: str) -> str:
     html = highlight(source, PythonLexer(), HtmlFormatter(noclasses=True, nowrap=True, style=STYLE))
     return re.sub(r'<span style="color: #000">(.*?)</span>', r"\1", html).strip("\n")
+
+
+def hanging(html: str) -> str:
+    """Lines that wrap at spaces: what does not fit goes on below, four columns further in than its line begins.
+
+    A column is 0.6 em; JupyterLab drops a style in ``ch``. Lines are no blocks: copied, each would end with two breaks.
+    """
+
+    def line(found: re.Match[str]) -> str:
+        text = re.sub("<[^>]*>", "", found[0])
+        width = f"{0.6 * (len(text) - len(text.lstrip(' ')) + 4):.1f}em"
+        return f'<span style="display:inline-block; padding-left:{width}; text-indent:-{width}">{found[0]}</span>'
+
+    return re.sub(".+", line, html)
 
 
 def _unwrapped(obj: Any) -> Any:

@@ -1,6 +1,9 @@
 """Exercises follow from solutions, and what a learner wrote outlives a new version of the course."""
 
 import copy
+import re
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -44,16 +47,33 @@ def test_marked_lines_become_a_raise_and_keep_their_indentation(chapter):
     ]
 
 
-def test_checks_keep_what_they_expect_and_answers_lose_their_output(chapter):
+def test_nothing_in_an_exercise_tells_a_result(chapter):
     solved = chapter.solution()
     chapter.find(solved, "answer-1").outputs = [nbformat.v4.new_output("stream", text="6")]
     notebook = make_exercise(solved, "98_fixture")
-    answer, check = chapter.find(notebook, "answer-1"), chapter.find(notebook, "check-1")
-    assert (answer.outputs, answer.execution_count) == ([], None)
-    assert check.outputs == chapter.find(solved, "check-1").outputs
-    assert check.metadata.jupyter == {"outputs_hidden": True}
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all((cell.outputs, cell.execution_count) == ([], None) for cell in cells)
     assert "version" not in notebook.metadata.language_info
     assert "SOLUTION" not in nbformat.writes(notebook)
+
+
+def test_nbval_passes_an_exercise_that_is_solved_and_no_other(chapter):
+    """Anywhere: the exercise holds no output to compare with, so only an exception fails a cell."""
+    build(chapter.path, chapter.exercises)
+    nbval = ["-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "--color=no"]
+
+    def failed():
+        run = [sys.executable, *nbval, "-rf", chapter.exercise]
+        said = subprocess.run(run, cwd=chapter.exercises, capture_output=True, text=True).stdout
+        assert "not written yet: add x to itself" in said or "passed" in said
+        return re.findall(r"^FAILED .*Cell (\d+)", said, re.MULTILINE)
+
+    assert len(failed()) >= 3
+    notebook = read_notebook(chapter.exercise)
+    for name in ("answer-1", "answer-2", "answer-3"):
+        chapter.find(notebook, name).source = chapter.find(chapter.solution(), name).source
+    write_notebook(notebook, chapter.exercise)
+    assert failed() == []
 
 
 def test_the_link_to_the_chapter_has_its_title():
@@ -142,7 +162,7 @@ def test_drift_is_found_and_a_learner_is_no_drift(chapter):
     assert drift(chapter.path, chapter.exercises) is None
     untouched = read_notebook(chapter.exercise)
     edited = copy.deepcopy(untouched)
-    chapter.find(edited, "check-1").outputs = []
+    chapter.find(edited, "check-1").outputs = chapter.find(chapter.solution(), "check-1").outputs
     write_notebook(edited, chapter.exercise)
     assert "not what its solution gives" in drift(chapter.path, chapter.exercises)
     learner_works(chapter)

@@ -1,11 +1,15 @@
 """Notebooks executed in place: the same bytes twice, and the old notebook when a cell fails."""
 
+import subprocess
+import sys
+
 import nbformat
 import pytest
 from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_lib.grading.execute import execute, main, notebooks_in
+from course_lib.grading.build import read_notebook, write_notebook
+from course_lib.grading.execute import UNTOLD, execute, fold, main, notebooks_in, tidy
 
 
 def test_executing_twice_changes_nothing(tmp_path):
@@ -59,6 +63,7 @@ def test_imports_and_results_are_folded(tmp_path):
         new_markdown_cell("Text.\n\n## Predict\n\nA guess."),
         new_code_cell("print('a result')"),
         new_code_cell("print('arranged')", metadata={"tags": ["setup"]}),
+        new_code_cell("reveal = print\nreveal(8)"),
         new_code_cell("x = 1", metadata={"jupyter": {"outputs_hidden": True}}),
     ]
     nbformat.write(new_notebook(cells=cells), path)
@@ -68,5 +73,23 @@ def test_imports_and_results_are_folded(tmp_path):
         None,
         {"outputs_hidden": True},
         {"source_hidden": True, "outputs_hidden": True},
+        {"source_hidden": True, "outputs_hidden": True},
         None,
     ]
+    revealed = notebook.cells[5]
+    assert revealed.source == f"{UNTOLD}\nreveal = print\nreveal(8)"
+    assert [output.get("data", output.get("text")) for output in revealed.outputs] == [{}, "8\n"]
+    before = path.read_bytes()
+    write_notebook(fold(tidy(read_notebook(path))), path)
+    assert path.read_bytes() == before
+
+
+def test_nbval_compares_what_is_behind_the_empty_output(tmp_path):
+    path = tmp_path / "97_try.ipynb"
+    cells = [new_markdown_cell("## Predict"), new_code_cell("print('a result')"), new_code_cell("40 + 2")]
+    nbformat.write(new_notebook(cells=cells), path)
+    execute(path)
+    nbval = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", path]
+    assert subprocess.run(nbval, cwd=tmp_path).returncode == 0
+    path.write_text(path.read_text().replace('"42"', '"41"'))
+    assert subprocess.run(nbval, cwd=tmp_path).returncode == 1

@@ -71,6 +71,11 @@ def test_html_and_text_are_the_same_words():
     assert bundle == {"text/plain": repr(shown), "text/html": shown.html}
 
 
+def test_a_line_that_wraps_goes_on_four_columns_further_in():
+    lines = [line for line in show_source(Shelf.put).html.split("\n") if "return" in line]
+    assert 'padding-left:4.8em; text-indent:-4.8em">    <span' in lines[0]
+
+
 def test_a_method_and_a_property_are_shown_from_the_margin():
     shown = show_source(Shelf.put, Shelf.empty)
     assert "\ndef put(self" in shown.text

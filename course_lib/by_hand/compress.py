@@ -204,6 +204,6 @@ RUNGS = {
 
 if __name__ == "__main__":
     from course_lib.observe.by_hand import main
-    from course_lib.observe.by_hand_traffic import compressed
+    from course_lib.observe.by_hand.traffic import compressed
 
     main(train, RUNGS, traffic=compressed)

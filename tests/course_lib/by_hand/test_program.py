@@ -1,5 +1,6 @@
 """The files of ``course_lib/by_hand`` as programs."""
 
+import importlib
 import runpy
 import subprocess
 import sys
@@ -27,35 +28,45 @@ def row(text, name):
     return next(line for line in text.splitlines() if line.startswith(name))
 
 
-def test_a_run_shows_its_ledgers_beside_the_prediction(program):
-    code, said = program("ddp", "--ranks", "2", "--steps", "4", "--batch", "4")
+LOSSY = ("compress",)
+TRAINED = ("ddp", "zero", "fsdp", "compress")
+
+
+@pytest.mark.parametrize("technique", TRAINED)
+def test_a_run_shows_its_ledgers_beside_the_prediction(program, technique):
+    code, said = program(technique, "--ranks", "2", "--steps", "5", "--batch", "4")
     assert (code, said.err) == (0, "")
     begins, *rungs = said.out.split("\n\n")
     assert "834,304 parameters" in begins
     assert "on 2 ranks" in begins
-    assert [rung.splitlines()[0] for rung in rungs] == ["per parameter", "buckets", "overlap"]
-    for rung in rungs:
+    names = importlib.import_module(f"course_lib.by_hand.{technique}").RUNGS
+    for name, rung in zip(names, rungs, strict=False):
+        assert rung.splitlines()[0] == name
         loss, norm = (
             float(part.split()[-1]) for part in row(rung, "largest difference to one device").split(",")
         )
-        assert loss < 1e-5
-        assert norm < 1e-3
-        assert all(row(rung, name) for name in ("a step", "messages on their way", "held at most"))
-        assert row(rung, "sent by all-reduce").endswith("exactly 1")
+        assert technique in LOSSY or (loss < 1e-5 and norm < 1e-3)
+        assert all(row(rung, line) for line in ("a step", "messages on their way", "held at most"))
+        sent = [line for line in rung.splitlines() if line.startswith("sent by") and " 0 " not in line]
+        assert sent  # the all-reduce of a gradient norm is not predicted: 0
+        assert all(line.endswith("exactly 1") for line in sent), sent
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("technique", "options", "sentence"),
     [
-        (["--ranks", "3", "--batch", "4"], "Error: --batch must be a multiple of the 3 ranks, not 4"),
-        (["--ranks", "0"], "Error: Invalid value for '--ranks': 0 is not in the range x>=1."),
-        (["--steps", "3"], "Error: Invalid value for '--steps': 3 is not in the range x>=4."),
+        ("fsdp", ["--ranks", "3", "--batch", "4"], "--batch must be a multiple of the 3 ranks, not 4"),
+        ("fsdp", ["--ranks", "0"], "Invalid value for '--ranks': 0 is not in the range x>=1."),
+        ("fsdp", ["--steps", "3"], "Invalid value for '--steps': 3 is not in the range x>=4."),
+        ("elastic", ["--lose", "4"], "--lose must be a rank from 0 to 3, not 4"),
+        ("elastic", ["--at", "9"], "--at must be at most 8 of 10 steps, not 9"),
+        ("elastic", ["--batch", "3"], "--batch must be at least the 4 ranks, not 3"),
     ],
 )
-def test_bad_input_gets_one_sentence(program, options, sentence):
-    code, said = program("fsdp", *options)
+def test_bad_input_gets_one_sentence(program, technique, options, sentence):
+    code, said = program(technique, *options)
     assert code == 2
-    assert said.err.splitlines()[-1] == sentence
+    assert said.err.splitlines()[-1] == f"Error: {sentence}"
 
 
 def test_help_is_what_the_file_says(program):

@@ -1,0 +1,78 @@
+"""The command line of a file: ``--ranks``, ``--steps``, ``--batch``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.observe.by_hand.report import report
+from course_lib.observe.by_hand.run import SEQUENCE, WATCHED, Train, load_samples, new_model, run_all
+from course_lib.parallelize.shape import model_shape
+from course_lib.runtime import RankError, launch
+from simulator.inputs.plan import Plan
+from simulator.ledgers.traffic import Traffic
+
+
+def main(
+    train: Train,
+    rungs: Mapping[str, Mapping[str, Any]],
+    *,
+    ranks: int = 4,
+    same_samples: bool = False,
+    traffic: Callable[[str, nn.Module, int], Traffic] | None = None,
+    **plan: Any,
+) -> None:
+    """The command line of a file: ``--ranks``, ``--steps``, ``--batch``.
+
+    Args:
+        train: ``train(model, batches, make_optimizer, loss_fn, **rung)`` yields ``(loss, gradient norm)`` of each step.
+            ``make_optimizer(parameters)`` makes the optimizer. A rank that does not know the loss yields None for it.
+        rungs: the name of each rung, and what ``train`` is given for it.
+        ranks: how many by default; under torchrun, as many as it has started.
+        same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
+        traffic: what a rank sends in a step: ``traffic(rung, model, ranks)``, where no plan says it.
+        plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
+            are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis.
+    """
+    axis = next((name for name in ("tp", "pp", "cp") if name in plan and plan[name] is None), "dp")
+    started = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else None
+
+    @click.command(help=train.__globals__["__doc__"], context_settings={"show_default": True})
+    @click.option("--ranks", type=click.IntRange(1), default=started or ranks, help="Processes to train on.")
+    @click.option(
+        "--steps", type=click.IntRange(WATCHED + 2), default=10, help="Training steps of each rung."
+    )
+    @click.option(
+        "--batch", type=click.IntRange(1), default=24, help="Texts in a step, on all ranks together."
+    )
+    def command(ranks: int, steps: int, batch: int) -> None:
+        own = batch if same_samples else batch / ranks
+        if own != int(own):
+            raise click.UsageError(f"--batch must be a multiple of the {ranks} ranks, not {batch}")
+        if started not in (None, ranks):
+            raise click.UsageError(f"torchrun has started {started} ranks: leave --ranks out")
+        try:
+            shape = model_shape(new_model(), SEQUENCE)
+            plans = {name: plan_of(name, plan, **{axis: ranks}, micro_batch=int(own)) for name in rungs}
+            for planned in plans.values():
+                planned.check(shape)
+            args = (train, rungs, load_samples(), steps, batch, not same_samples)
+            found = launch(run_all, ranks, args=args, timeout=None, quiet=True)[0]
+        except (ValueError, RankError) as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(2 if isinstance(error, ValueError) else 1)
+        if os.environ.get("RANK", "0") == "0":
+            report(found, shape, plans, ranks, batch, traffic)
+
+    command()
+
+
+def plan_of(rung: str, plan: Mapping[str, Any], **more: int) -> Plan:
+    chosen = {name: value[rung] if isinstance(value, dict) else value for name, value in plan.items()}
+    return Plan(**{**chosen, **more}, precision="fp32", attention="flash")

@@ -1,0 +1,145 @@
+"""What every rank does: train a rung, and watch its last two steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+
+from course_lib.data.docs import corpus_tokens, language_windows
+from course_lib.data.sharding import batches
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.memory import record_memory
+from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.runtime import current_device
+from course_lib.training.loop import cross_entropy
+from simulator.ledgers.memory import MemoryBreakdown
+from simulator.ledgers.traffic import Traffic
+
+Train = Callable[..., Iterator[tuple[Tensor | None, Tensor]]]
+MakeOptimizer = Callable[..., Optimizer]
+SEQUENCE, LR, WATCHED = 64, 1e-3, 2  # the last two steps are watched: one for the time, one for bytes
+
+
+class Run(NamedTuple):
+    """What rank 0 knows of a rung, or of one device."""
+
+    losses: list[float]  # of the whole batch, a number a step
+    norms: list[float]
+    seconds: list[float]  # of each step that was not watched
+    messages: float = 0.0  # seconds in which one was on its way
+    peak: float = 0.0  # bytes held at most
+    memory: MemoryBreakdown = MemoryBreakdown()  # of each kind the most, perhaps at different moments
+    traffic: Traffic = Traffic()
+
+
+def new_model() -> GPT:
+    torch.manual_seed(0)
+    return GPT(GPTConfig.tiny(max_length=SEQUENCE))
+
+
+def load_samples() -> list[Tensor]:
+    """Texts, and for each byte the one that follows: two of (texts, 64), in 8 bits, since they travel to the ranks."""
+    return [t.to(torch.uint8) for t in language_windows(corpus_tokens(), SEQUENCE)]
+
+
+def run_all(
+    train: Train,
+    rungs: Mapping[str, Mapping[str, Any]],
+    samples: list[Tensor],
+    steps: int,
+    batch: int,
+    share: bool,
+) -> dict[str, Run] | None:
+    """The runs by name, and that of one device as ``""``. None on the other ranks."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    place = {"rank": rank, "ranks": ranks} if share else {}
+    found = {
+        name: run(partial(train, **rung), chosen(samples, batch, steps, **place), steps)
+        for name, rung in rungs.items()
+    }
+    if rank == 0:
+        found[""] = run(one_device, chosen(samples, batch, steps), steps, alone=True)
+    dist.barrier()
+    return found if rank == 0 else None
+
+
+def chosen(samples: list[Tensor], batch: int, steps: int, **place: int) -> Iterator[list[Tensor]]:
+    """The inputs and targets of each step, on this rank's device."""
+    for some in islice(batches(samples, batch, **place), steps):
+        yield [t.to(current_device()).long() for t in some]
+
+
+def one_device(
+    model: nn.Module, batches: Iterator, make_optimizer: MakeOptimizer, loss_fn: Callable
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What every rung is compared with: the loop without ranks."""
+    optimizer = make_optimizer(model.parameters())
+    for inputs, targets in batches:
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach(), norm
+
+
+def run(train: Train, batches: Iterator, steps: int, alone: bool = False) -> Run:
+    """Train, and watch the last two steps: when what was done, then what was held and sent."""
+    model = new_model().to(current_device())
+    optimizers: list[Optimizer] = []
+
+    def make_optimizer(parameters: Any, **settings: Any) -> Optimizer:
+        optimizers.append(Adam(parameters, **{"lr": LR, **settings}))
+        return optimizers[-1]
+
+    training = train(model, batches, make_optimizer, cross_entropy)
+    told, seconds, messages = [], [], 0.0
+    for _ in range(steps - WATCHED):
+        began = time.perf_counter()
+        told.append(numbers(next(training)))
+        seconds.append(time.perf_counter() - began)
+    if not alone:
+        with record_timeline() as log:
+            told.append(numbers(next(training)))
+        messages = gather_timeline(log).busy(0, "communication")
+    with record_memory(with_shards(model, optimizers), *optimizers) as memory, record_traffic() as traffic:
+        told.append(next(training))
+    sent = traffic.traffic  # without what follows
+    told[-1] = numbers(told[-1])
+    told += [numbers(step) for step in training]  # it ends: what is done after the last step is done, too
+    losses, norms = zip(*told, strict=True)
+    losses = losses if alone else mean_over_ranks(losses)
+    most = {kind: max(getattr(held, kind) for held in memory.held) for kind in memory.peak.as_dict()}
+    held = memory.peak.total, MemoryBreakdown(**most)
+    return Run(losses, list(norms), seconds, messages, *held, sent)
+
+
+def with_shards(model: nn.Module, optimizers: list[Optimizer]) -> nn.Module:
+    """A module of the model's parameters and the optimizers', so that shards count as parameters, too."""
+    whole = nn.Module()
+    whole.model = model
+    shards = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    whole.shards = nn.ParameterList(shards)
+    return whole
+
+
+def numbers(step: tuple[Tensor | None, Tensor]) -> tuple[float, float]:
+    """Reading them waits for a GPU, so that the time of a step is the time of its work."""
+    loss, norm = step
+    return tuple(float("nan") if number is None else float(number) for number in (loss, norm))
+
+
+def mean_over_ranks(losses: list[float]) -> list[float]:
+    """Of the ranks that know them."""
+    every = torch.empty(dist.get_world_size(), len(losses), dtype=torch.float64, device=current_device())
+    dist.all_gather(list(every), every.new_tensor(losses))
+    return every.nanmean(0).tolist()

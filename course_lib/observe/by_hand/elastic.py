@@ -53,10 +53,8 @@ def main(train: Train) -> None:
     )
     @click.option("--lose", type=click.IntRange(0), help="The rank that is killed.  [default: the last]")
     @click.option("--at", type=click.IntRange(1), default=5, help="The step in which it is killed.")
-    @click.option(
-        "--grace", type=click.FloatRange(0, min_open=True), default=5.0, help="Seconds to notice it."
-    )
-    def command(ranks: int, steps: int, batch: int, lose: int | None, at: int, grace: float) -> None:
+    @click.option("--grace", type=click.IntRange(1, 600), default=5, help="Seconds to notice it.")
+    def command(ranks: int, steps: int, batch: int, lose: int | None, at: int, grace: int) -> None:
         lose = ranks - 1 if lose is None else lose
         if lose >= ranks:
             raise click.UsageError(f"--lose must be a rank from 0 to {ranks - 1}, not {lose}")

@@ -17,8 +17,10 @@ import random
 import re
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -204,6 +206,9 @@ def on_ranks(case: dict[str, Any], folder: str) -> dict[str, Any] | str:
             if not step and len(case["plans"]) > 1:
                 save_checkpoint(folder, model, optimizer)
     except ValueError as error:
+        *_, raised = traceback.walk_tb(error.__traceback__)
+        if "torch" in Path(raised[0].f_code.co_filename).parts:
+            raise RuntimeError(f"PyTorch has refused it, and not the course: {error}") from error
         return str(error)
     return found | model.state_dict()
 

@@ -131,7 +131,7 @@ def kill_once(name: str, folder: Path, chance: random.Random) -> Counter[str]:
     found["bytes"] += sum(path.stat().st_size for path in left)
     try:
         found["lost"] += not last or newest_step(folder) < int(last)
-    except ValueError as error:
+    except (ValueError, UserWarning) as error:
         print(f"{name}: {error}", file=sys.stderr)
         found["damaged"] += 1
     recover(folder)

@@ -70,7 +70,7 @@ def grade_command(
 
     from course_lib.grading.grade import failed_grade, grade
     from course_lib.grading.next_step import congratulation, next_step
-    from course_lib.grading.progress import remember
+    from course_lib.grading.progress import remember, unsaved
     from course_lib.grading.tables import grade_table, grading_progress
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whatever was started is ended
@@ -103,6 +103,8 @@ def grade_command(
         click.echo(json.dumps(result.as_json(), ensure_ascii=False))
     else:
         Console().print(grade_table(result))
+        for sentence in unsaved(notebook, root):
+            click.echo(sentence)
         complete = result.earned == result.possible
         click.echo("\n".join([*(congratulation(solution) if complete else []), "", *next_step(root)]))
     sys.exit(0 if result.earned == result.possible else 1)

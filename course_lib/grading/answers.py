@@ -11,10 +11,10 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_lib.grading.allowed import course_names, scanned
 from course_lib.grading.build import digest
 from course_lib.grading.exercise import Exercise, answer_id, check_id, stub, to_write
-from course_lib.grading.not_allowed import uses
-from course_lib.grading.scan import defined, imported, scan
+from course_lib.grading.scan import defined
 
 GUARD = '__import__("course_lib.grading.guard", fromlist=["guard"])'
 
@@ -37,7 +37,7 @@ def read_answers(learner: NotebookNode, solution: NotebookNode, exercises: list[
             cells[exercise].append(cell.source)
         elif exercise := check_id(cell):
             checks[exercise].append(cell.source.strip())
-    kept, imports = _course_names(solution, exercises)
+    kept, imports = course_names(solution, exercises)
     found = Submission()
     for exercise in exercises:
         wanted = solution.cells[exercise.answer].source
@@ -45,7 +45,7 @@ def read_answers(learner: NotebookNode, solution: NotebookNode, exercises: list[
         if verdict is None:
             source = cells[exercise.id][0]
             names = kept - defined(ast.parse(wanted))
-            verdict = _scanned(source, names, imports, wanted, exercise.not_allowed)
+            verdict = scanned(source, names, imports, wanted, exercise.not_allowed)
             if verdict is None:
                 found.sources[exercise.id] = source
         if verdict is not None:
@@ -67,33 +67,6 @@ def _verdict(sources: list[str], exercise: Exercise, wanted: str) -> tuple[str, 
     if digest(sources[0]) == digest(stub(wanted, exercise)):
         return "unwritten", f"not written yet: {to_write(wanted, exercise)}"
     return None
-
-
-def _scanned(
-    source: str, kept: set[str], imports: dict[str, str], wanted: str, not_allowed: tuple[str, ...]
-) -> tuple[str, str] | None:
-    try:
-        refusal = scan(source, kept, imports, wanted) or uses(source, imports, not_allowed)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        place = f" (line {line}: `{(error.text or '').strip()[:80]}`)" if line else ""
-        return "error", f"not Python: {getattr(error, 'msg', error)}{place}"
-    return ("refused", refusal) if refusal else None
-
-
-def _course_names(solution: NotebookNode, exercises: list[Exercise]) -> tuple[set[str], dict[str, str]]:
-    """Names that the checks load and the imports of the course's own cells: answers leave both alone."""
-    answers = {exercise.answer for exercise in exercises}
-    checks = {exercise.check for exercise in exercises}
-    kept, imports = set(), {}
-    for index, cell in enumerate(solution.cells):
-        if cell.cell_type != "code" or index in answers:
-            continue
-        tree = ast.parse(cell.source)
-        imports.update(imported(tree))
-        if index in checks:
-            kept.update(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return kept | imports.keys(), imports
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,12 @@ def read_trusted(path: Path) -> NotebookNode:
 
 def answer_id(cell: NotebookNode) -> str | None:
     """The exercise that this cell answers, such as ``"05.2"``, or None."""
-    match = _ANSWER.match(cell.source) if cell.cell_type == "code" else None
+    return answer_of(cell.source) if cell.cell_type == "code" else None
+
+
+def answer_of(source: str) -> str | None:
+    """The exercise that a code cell with this source answers, or None."""
+    match = _ANSWER.match(source)
     return match and match[1]
 
 

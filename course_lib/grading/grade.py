@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
 from course_lib.grading.build import read_notebook
-from course_lib.grading.complaints import NOT_WRITTEN
+from course_lib.grading.complaints import LINE, NOT_WRITTEN
 from course_lib.grading.exercise import Exercise, read_exercises
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.files import CourseFiles
@@ -99,7 +99,7 @@ class _Run:
         on_progress: OnProgress | None,
         files: CourseFiles,
     ) -> None:
-        self.files = files
+        self.files, self.sources = files, sources
         self.targets = {exercise.id: exercise.target for exercise in exercises}
         self.notebook, self.parts = graded_notebook(
             trusted, exercises, sources, pending, cell_timeout, COURSE_TIMEOUT
@@ -133,8 +133,12 @@ class _Run:
         if self._restore():
             return True
         if event["timed_out"]:
-            late = f"the {part.role} took longer than {self._seconds(part):g} s; if other programs keep this"
-            self._spoilt(part, "timeout", f"{late} computer busy, grade again without them")
+            late = f"the {part.role} took longer than {self._seconds(part):g} s"
+            number, line = event["line"]
+            if line and line in self.sources.get(part.exercise, ""):
+                late += f", and was then in line {number} of your answer: `{line[:LINE]}`"
+            late += "; if other programs keep this computer busy, grade again without them"
+            self._spoilt(part, "timeout", late)
         elif event["died"]:
             self._spoilt(part, "error", f"the kernel ended in the {part.role}: by os._exit, or a crash?")
         elif event["ename"] == "Tampered":

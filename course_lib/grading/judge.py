@@ -27,6 +27,7 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
+from course_lib.grading.allowed import refuse_what_is_not_allowed
 from course_lib.grading.compare import describe, difference, in_number, inequality, same, settle
 from course_lib.grading.complaints import explain, not_written, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
@@ -118,6 +119,7 @@ def check(exercise: str, *answers: Any) -> None:
     Raises:
         CheckFailed: a fact is wrong, or the answer raised. ``TargetMissed``, its subclass, where the answer is right.
     """
+    refuse_what_is_not_allowed(exercise)
     given, printed = material(exercise), Printed()
     answer = answers[0] if len(answers) == 1 else answers
     ranks = sys.modules.get("course_lib.grading.ranks")  # loaded by the checks that need it

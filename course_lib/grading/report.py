@@ -24,12 +24,10 @@ learner's objects; the notebook calls it with the latter alone::
 
 - Being right (``equal``, ``close``, ``on_every_rank``, ``true``) and meeting the target (``at_most``) earn points
   of their own: the heading ``### Exercise 05.2 · Average (3 points, and 1 for the target)`` says how many.
-- What is printed is compared with the stored output, so it holds nothing that changes between runs or machines:
+- What is printed is compared with the stored output, so it holds nothing that changes between runs and machines:
   no times, paths, last digits. An answer that needs less than the target prints the same as ours. Draw inputs
   with ``report.seed()``; what is wrong may be printed with its numbers, since it is never stored.
-- Accept every right answer: ``close`` asks for values and shape, not for a dtype; ``equal`` takes a Fraction, a
-  NumPy scalar or a tensor for a number and any sequence for a list. Demand a dtype, an order or an identity only
-  where the task does (``true``).
+- Accept every right answer: ``close`` asks for no dtype; ``equal`` takes a Fraction or a tensor for a number.
 - Ranks run by ``grading.ranks.launch``; give it some seconds. What an answer prints is shown only on failure.
 """
 
@@ -43,6 +41,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any
 
+from course_lib.grading.allowed import refuse_what_is_not_allowed
 from course_lib.grading.compare import difference, in_number, inequality, rank_differences, same, settle
 from course_lib.grading.complaints import explain, not_written, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
@@ -276,6 +275,7 @@ def check(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(*answers: Any) -> None:
+        refuse_what_is_not_allowed(exercise)
         report, printed = Report(exercise), Printed()
         ranks = sys.modules.get("course_lib.grading.ranks")  # loaded by the checks that need it
         with ranks.kept() if ranks else nullcontext():  # from case to case, and while mistakes are compared

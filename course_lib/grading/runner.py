@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -57,6 +58,17 @@ class WatchedKernel(RunningKernel):
                     raise
 
 
+_FRAME = re.compile(r"Cell In\[\d+\], line (\d+).*?\n-+> \1 ([^\n]*)", re.DOTALL)
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
+
+def interrupted_at(error: BaseException | None) -> tuple[str, str]:
+    """(number, text) of the line of a cell that ran when the kernel was interrupted; empty where none is known."""
+    text = _COLOURS.sub("", getattr(error, "inner_traceback", None) or "")
+    found = _FRAME.findall(text)
+    return (found[-1][0], found[-1][1].strip()) if found else ("", "")
+
+
 class Teller:
     """A pytest plugin: before each cell, what begins; after it, the outcome and what the cell said."""
 
@@ -84,6 +96,7 @@ class Teller:
                 cell=item.cell_num,
                 passed=passed,
                 timed_out=bool(item.parent.timed_out),
+                line=interrupted_at(call.excinfo and call.excinfo.value),
                 died=died,
                 ename=error.get("ename", ""),
                 evalue=str(error.get("evalue", ""))[:LONGEST],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.grading.scan import scan
+from course_lib.grading.scan import plain, scan
 
 IMPORTS = {"checks": "course_lib.grading.checks", "torch": "torch", "dist": "torch.distributed"}
 KEPT = {"checks", "torch", "dist", "model"}
@@ -20,6 +20,7 @@ HONEST = [
     "def f(print):\n    max = 3\n    return print + max",
     "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 0\n    def __post_init__(self):\n"
     "        object.__setattr__(self, 'y', 1)",
+    "import gc\ndef f(x):\n    gc.collect()\n    return vars(x), x.__dict__, globals()",  # protects nothing
     "total = 0\ntry:\n    total += 1\nexcept ValueError as error:\n    raise RuntimeError from error",
 ]
 
@@ -50,7 +51,6 @@ def test_honest_answers_pass(source):
         ("open('/etc/passwd')", "uses `open`"),
         ("__import__('os')", "uses `__import__`"),
         ("get_ipython().ast_transformers.append(1)", "uses `get_ipython`"),
-        ("globals()['print'] = 1", "uses `globals`"),
         ("__builtins__", "uses `__builtins__`"),
         ("print = lambda *a: 0", "redefines Python's `print`"),
         ("def isinstance(a, b): return True", "redefines Python's `isinstance`"),
@@ -95,6 +95,14 @@ def test_what_the_solution_itself_uses_is_no_way_around():
     source = "from course_lib.sharded.files import write\ndef f(t, path):\n    torch.save(t, path)"
     assert "imports `course_lib.sharded.files.write`" in scan(source, KEPT, IMPORTS)
     assert scan(source, KEPT, IMPORTS, own) is None
+
+
+def test_time_is_measured_and_nothing_else_of_the_notebook_is_used():
+    assert (
+        scan(plain("def f(x):\n    return x\n%time f(3)\nfor _ in 'ab':\n    %time f(4)"), KEPT, IMPORTS)
+        is None
+    )
+    assert "%timeit" in scan(plain("%timeit f(3)"), KEPT, IMPORTS)
 
 
 def test_an_answer_that_is_not_python_is_a_syntax_error():

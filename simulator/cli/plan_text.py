@@ -51,8 +51,9 @@ def _value(name: str, kind: str, value: str) -> Any:
             raise ValueError(f"{name} must be one of {', '.join(WORDS)}, not {value}")
         return WORDS[value.lower()]
     if kind == "int":
-        if not re.fullmatch(r"[-+]?\d{1,18}", value):
-            raise ValueError(f"{name} must be a whole number of at most 18 digits, not {shown(value)}")
+        if not re.fullmatch(r"[-+]?\d{1,15}", value):
+            few = " of at most 15 digits" if len(value) > 15 else ""
+            raise ValueError(f"{name} must be a whole number{few}, not {shown(value)}")
         return int(value)
     if not value:
         raise ValueError(f"{name} has no value in the plan: {name}=…")

@@ -6,7 +6,7 @@ An exercise is a file ``exercises/checks/ex_05_3.py`` with three names::
         "gradients": Fact("the gradients of the batch", task="word for word from the task", tolerance=1e-5),
         "messages": Fact("messages", most=1),  # a target
     }
-    def cases(seed): ...        # each case has a ``name``, which is the same in every run
+    def cases(seed): ...        # each case has a ``name``, the same in every run, and may have a ``task`` of its own
     def observe(answer, case):  # -> {"gradients": …, "messages": …}; nothing else runs the answer
 
 The solution says what is right: it is observed, too. A likely mistake is a patch of the solution, listed in
@@ -50,6 +50,7 @@ class Fact:
         task: the sentence of the task that asks for it, word for word.
         tolerance: numbers may differ by this much times (1 + what is expected); None asks for equality.
         most: makes it a target: the observed number may not exceed this.
+        beyond: of a target, only what is more than the solution needs counts.
         each: what a list has one entry for, such as ``"rank"``.
     """
 
@@ -57,12 +58,14 @@ class Fact:
     task: str | None = None
     tolerance: float | None = None
     most: float | None = None
+    beyond: bool = False
     each: str | None = None
 
     def wrong(self, got: Any, want: Any) -> list[str]:
         """How ``got`` departs from ``want``: a line, and lines that help; empty where it does not."""
         if self.most is not None:
-            return [f"{self.says}: {got:,} {TARGET}at most {self.most:,})"] if got > self.most else []
+            counted = got - want if self.beyond else got
+            return [f"{self.says}: {counted:,} {TARGET}at most {self.most:,})"] if counted > self.most else []
         entries = self._entries(got, want)
         wrong = [(where, lines) for where, name, *both in entries if (lines := self._differs(name, *both))]
         if not wrong:
@@ -169,12 +172,12 @@ def look(given: Material, answer: Any) -> list[Seen]:
     return seen
 
 
-def _observe(given: Material, answer: Any, case: Any) -> Seen:
+def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | None = None) -> Seen:
     try:
         got = given.observe(answer, case)
     except Exception as error:
-        return Seen(case, error, {}, next(iter(given.facts)))
-    seen = Seen(case, got, given.observe(given.solution, case))
+        return Seen(case, error, want or {}, next(iter(given.facts)))
+    seen = Seen(case, got, want or given.observe(given.solution, case))
     holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}
     targets = [key for key, fact in given.facts.items() if fact.most is not None]
     seen.wrong = next((key for key in given.facts if key not in targets and not holds.get(key)), None)
@@ -205,7 +208,7 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
             )
         else:
             first, *more = fact.wrong(one.got[key], one.want[key])
-            first, task = f"{one.case.name}: {first}", fact.task
+            first, task = f"{one.case.name}: {first}", getattr(one.case, "task", None) or fact.task
         if mistake:
             more = [*more, f"This is what comes out when {mistake.when}."]
             task = mistake.task or task
@@ -220,22 +223,24 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
 
 
 def name_mistake(given: Material, seen: list[Seen]) -> Mistake | None:
-    """The one listed mistake that gives what the answer gave, in every case; None without one, and with two."""
+    """The one listed mistake that gives what the answer gave, in every case; None without one.
+
+    Where several do, the one that also gave the same ``"trace"``: what an observation holds beside its facts, such as
+    the messages that were sent.
+    """
     hung = any(isinstance(s.got, BaseException) and _hung(s.got) for s in seen)
-    found: list[Mistake] = []
-    for mistake in given.mistakes():
-        if mistake.hangs == hung and explains(given, mistake, seen):
-            found.append(mistake)
-            if len(found) > 1:
-                return None
-    return found[0] if found else None
+    listed = (mistake for mistake in given.mistakes() if mistake.hangs == hung)
+    found = [mistake for mistake in listed if explains(given, mistake, seen)]
+    if len(found) > 1:
+        found = [mistake for mistake in found if same_trace(given, mistake, seen)]
+    return found[0] if len(found) == 1 else None
 
 
 def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     """Whether this mistake gives what the answer gave: the same wrong fact where one is wrong, none elsewhere."""
     only_targets, explained = not any(s.wrong for s in seen), False
     for one in sorted(seen, key=lambda s: not (s.wrong or s.missed)):  # what is wrong first: most end there
-        by = _observe(given, mistake.answer, one.case)
+        by = _observe(given, mistake.answer, one.case, one.want)
         if isinstance(one.got, BaseException):
             if not isinstance(by.got, BaseException) or _first_line(by.got) != _first_line(one.got):
                 return False
@@ -252,6 +257,15 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
                 return False
             explained = True
     return explained
+
+
+def same_trace(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
+    for one in seen:
+        if isinstance(one.got, dict) and "trace" in one.got:
+            by = _observe(given, mistake.answer, one.case, one.want).got
+            if not isinstance(by, dict) or by.get("trace") != one.got["trace"]:
+                return False
+    return any(isinstance(one.got, dict) and "trace" in one.got for one in seen)
 
 
 def _first_line(error: BaseException) -> str:

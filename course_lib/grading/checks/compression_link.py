@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from course_lib.grading.checks.recomputation_counted import Alive
+from course_lib.grading.alive import Alive
 from course_lib.grading.report import Report, check
 
 METHODS = ("full", "8 bits", "top-k", "low rank", "local")

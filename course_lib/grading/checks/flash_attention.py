@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.grading.alive import Alive
 from course_lib.grading.checks.flash_attention_mistakes import MERGED, TILED_LOGSUMEXPS, TILED_OUTPUTS, Part
-from course_lib.grading.checks.recomputation_counted import Alive
 from course_lib.grading.report import Report, check
 
 Merge = Callable[[Iterable[Part]], Part]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from course_lib.grading.alive import Alive
 from course_lib.grading.checks.flash_attention import exact
-from course_lib.grading.checks.recomputation_counted import Alive
 from course_lib.grading.report import Report, check
 
 Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.checks.recomputation_counted import Alive
+from course_lib.grading.alive import Alive
 from course_lib.grading.report import Report, check
 
 NOTHING = "`merge` of a merged layer and `unmerge` of a layer that is not merged change nothing."

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.grading.alive import Alive
 from course_lib.grading.checks.prompt_tuning_attention_mistakes import OUTPUTS, SHARES, attended
-from course_lib.grading.checks.recomputation_counted import Alive
 from course_lib.grading.report import Report, check
 
 Attention = Callable[..., tuple[Tensor, Tensor]]

@@ -1,40 +1,11 @@
-"""What the checks of chapter 08 count: bytes alive, and targets of several cases that tell one story."""
+"""What the checks of chapter 08 count: targets of several cases that tell one story."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakIdKeyDictionary
+from typing import NamedTuple
 
 from course_lib.grading.report import Report
-
-
-class Alive(TorchDispatchMode):
-    """Bytes of the storages made while it is on, and still alive: now, and at most."""
-
-    def __init__(self, *known: Tensor) -> None:
-        super().__init__()
-        self.known = WeakIdKeyDictionary()
-        self.made = WeakIdKeyDictionary()
-        self.most = 0
-        for tensor in known:
-            self.known[tensor.untyped_storage()] = True
-
-    @property
-    def now(self) -> int:
-        return sum(storage.nbytes() for storage in self.made)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage() not in self.known:
-                self.made[tensor.untyped_storage()] = True
-        self.most = max(self.most, self.now)
-        return result
 
 
 class Counted(NamedTuple):

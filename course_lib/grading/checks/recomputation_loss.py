@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 from torch.utils._pytree import tree_leaves
 
-from course_lib.grading.checks.recomputation_counted import Alive
+from course_lib.grading.alive import Alive
 from course_lib.grading.compare import difference
 from course_lib.grading.report import Report, check
 

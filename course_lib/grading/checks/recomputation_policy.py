@@ -13,7 +13,8 @@ import torch
 import torch.utils.checkpoint as torchs
 from torch import Tensor, nn
 
-from course_lib.grading.checks.recomputation_counted import Alive, Counted, state_targets
+from course_lib.grading.alive import Alive
+from course_lib.grading.checks.recomputation_counted import Counted, state_targets
 from course_lib.grading.report import Report, check
 from course_lib.models.bert import BertConfig, BertLayer
 from course_lib.models.gpt import Block, GPTConfig

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course_lib.grading.checks.recomputation_counted import Alive
+from course_lib.grading.alive import Alive
 from course_lib.grading.checks.sequence_parallel_layer import Layer
 from course_lib.observe.ledgers.traffic import record_traffic
 

@@ -145,3 +145,22 @@ def test_a_text_says_what_is_wrong():
     assert fact.wrong("rank 0 has nothing", "") == ["rank 0 has nothing"]
     assert fact.alike("rank 0 has nothing", "rank 0 has nothing")
     assert not fact.alike("rank 0 has nothing", "rank 1 has nothing")
+
+
+def test_a_trace_tells_mistakes_with_one_result_apart(check):
+    def traced(answer, case):
+        return observe(answer, case) | {"trace": answer.__name__}
+
+    def forgotten(numbers):
+        return total(numbers)
+
+    with pytest.raises(CheckFailed, match="when the length is forgotten"):
+        check(
+            forgotten, {"the sum is not divided": total, "the length is forgotten": forgotten}, observe=traced
+        )
+
+
+def test_a_target_may_count_what_is_beyond_the_solution():
+    fact = Fact("steps more than the fewest", most=0, beyond=True)
+    assert fact.wrong(7, 7) == []
+    assert fact.wrong(9, 7) == ["steps more than the fewest: 2 (target: at most 0)"]

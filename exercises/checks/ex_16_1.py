@@ -1,0 +1,134 @@
+"""16.1: append with copy on write; returned values and tokens are looked at after every operation."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from course_lib.grading.judge import Fact
+
+FACTS = {
+    "shared": Fact("blocks", "A token is never written into a block that another sequence lists, too."),
+    "blocks": Fact("blocks"),
+    "uses": Fact("uses", "Afterwards `uses[b]` is again the number of tables that list block `b`."),
+    "returned": Fact("what is returned, {},", "Return True when the token has been appended."),
+    "tokens": Fact("the tokens, {},", "it puts `token` behind the last token of the sequence `name`."),
+    "more": Fact(
+        "blocks in use beyond those needed",
+        "A block is taken only where the token has no other place.",
+        most=0,
+        beyond=True,
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Memory:
+    """What the answer works on: the task explains each of these."""
+
+    size: int
+    blocks: list[list[Any]]
+    uses: list[int]
+    tables: dict[str, list[int]] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+
+class Case(NamedTuple):
+    name: str
+    blocks: int
+    size: int
+    operations: list[tuple[str, ...]]  # ("new", name), ("append", name), ("fork", name, of), ("free", name)
+    task: str | None = None
+
+
+def cases(seed: int) -> list[Case]:
+    begin = [("new", "a"), *appends("a", 6), ("fork", "b", "a")]
+    three = [*begin, ("fork", "c", "a"), *appends("c", 1), *appends("a", 1), *appends("b", 3)]
+    at_end = [("new", "a"), *appends("a", 8), ("fork", "b", "a"), *appends("b", 2), *appends("a", 1)]
+    old = [("new", "a"), *appends("a", 5), ("free", "a"), ("new", "b"), *appends("b", 4)]
+    ones = [("new", "a"), *appends("a", 2), ("fork", "b", "a"), *appends("b", 1), *appends("a", 2)]
+    none = "If a block is needed and none is free, return False, and change nothing."
+    return [
+        Case("one sequence, blocks of 4", 4, 4, [("new", "a"), *appends("a", 9)]),
+        Case(
+            "a fork in the middle of a block, both go on", 6, 4, [*begin, *appends("b", 3), *appends("a", 4)]
+        ),
+        Case("three sequences share a block", 6, 4, three),
+        Case("a fork at the end of a block", 6, 4, at_end),
+        Case("a shared block and no free one", 2, 4, [*begin, *appends("b", 1), *appends("a", 2)], none),
+        Case("no free block, but room in the last one", 2, 4, [("new", "a"), *appends("a", 9)], none),
+        Case("a free block with old tokens", 2, 3, old),
+        Case("a sequence that was forked has ended", 3, 4, [*begin, ("free", "a"), *appends("b", 4)]),
+        Case("blocks of 1", 8, 1, ones),
+        Case("many operations", 60, 3, many(random.Random(seed), 70)),
+    ]
+
+
+def appends(name: str, count: int) -> list[tuple[str, ...]]:
+    return [("append", name)] * count
+
+
+def many(draw: random.Random, count: int) -> list[tuple[str, ...]]:
+    names, operations = ["s0-"], [("new", "s0-")]  # tokens s1-12 and s11-2 are not alike
+    for i in range(1, count):
+        kind, name = draw.choice(["append"] * 6 + ["fork", "free"]), draw.choice(names)
+        if kind == "fork" and len(names) < 5:
+            operations.append(("fork", f"s{i}-", name))
+            names.append(f"s{i}-")
+        elif kind == "free" and len(names) > 1:
+            operations.append(("free", name))
+            names.remove(name)
+        else:
+            operations.append(("append", name))
+    return operations
+
+
+def observe(append, case: Case) -> dict:
+    memory = Memory(case.size, [[None] * case.size for _ in range(case.blocks)], [0] * case.blocks)
+    returned, tokens, in_use = {}, {}, 0
+    for kind, name, *of in case.operations:
+        if kind == "new":
+            memory.tables[name], memory.lengths[name] = [], 0
+        elif kind == "fork":
+            memory.tables[name], memory.lengths[name] = list(memory.tables[of[0]]), memory.lengths[of[0]]
+            for block in memory.tables[name]:
+                memory.uses[block] += 1
+        elif kind == "free":
+            for block in memory.tables.pop(name):
+                memory.uses[block] -= 1
+            del memory.lengths[name]
+        else:
+            token, when = f"{name}{len(returned)}", f"append number {len(returned) + 1}, to sequence {name!r}"
+            returned[when] = append(memory, name, token)
+            if damage := damaged(memory, case, token):
+                told = {key: f"{when}: {said}" if said else "" for key, said in damage.items()}
+                return told | {"trace": {name: list(table) for name, table in memory.tables.items()}}
+            tokens[when] = {each: contents(memory, each) for each in memory.tables}
+            in_use = max(in_use, sum(uses > 0 for uses in memory.uses))
+    nothing = {"shared": "", "blocks": "", "uses": ""}
+    return nothing | {"returned": returned, "tokens": tokens, "more": in_use}
+
+
+def contents(memory: Memory, name: str) -> list[Any]:
+    slots = [slot for block in memory.tables[name] for slot in memory.blocks[block]]
+    return slots[: memory.lengths[name]]
+
+
+def damaged(memory: Memory, case: Case, token: str) -> dict[str, str]:
+    """What can be told at once: nothing, or the fact that is wrong."""
+    listed = [block for table in memory.tables.values() for block in table]
+    if len(memory.blocks) != case.blocks or any(len(block) != case.size for block in memory.blocks):
+        return {"shared": "", "blocks": f"there must be {case.blocks} blocks of {case.size} slots, as before"}
+    for block, slots in enumerate(memory.blocks):
+        if (other := next(i for i, each in enumerate(memory.blocks) if each is slots)) < block:
+            return {"shared": "", "blocks": f"blocks {other} and {block} are one and the same list"}
+        if token in slots and listed.count(block) > 1:
+            return {"shared": f"the token stands in block {block}, and {listed.count(block)} tables list it"}
+    for block, uses in enumerate(memory.uses):
+        if uses != listed.count(block):
+            said = f"uses[{block}] is {uses}, and {listed.count(block)} tables list block {block}"
+            return {"shared": "", "blocks": "", "uses": said}
+    for name, table in memory.tables.items():
+        if (length := memory.lengths[name]) > len(table) * case.size:
+            said = f"sequence {name!r} has {length} tokens and {len(table)} blocks of {case.size}"
+            return {"shared": "", "blocks": said}
+    return {}

@@ -13,7 +13,7 @@ differs, and when they are sent.
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import get_total_norm
 
 from course_lib.runtime import trace
@@ -116,13 +116,15 @@ class Overlap(Buckets):
         self.expect_backward()
 
 
-def train(model, batches, make_optimizer, loss_fn, rung=Overlap):
+def train(
+    model, batches, make_optimizer, loss_fn, rung=Overlap, **options
+):
     """Yields each step's loss, of this rank's samples, and the norm of
     the averaged gradient. Put your own loop in its place."""
-    ddp = rung(model)
+    ddp = rung(model, **options)
     optimizer = make_optimizer(ddp.parameters)
     for inputs, targets in batches:
-        loss: Tensor = loss_fn(model(inputs), targets)
+        loss = loss_fn(model(inputs), targets)
         loss.backward()
         ddp.average()
         norm = get_total_norm(w.grad for w in ddp.parameters)
@@ -133,8 +135,8 @@ def train(model, batches, make_optimizer, loss_fn, rung=Overlap):
 
 RUNGS = {
     "per parameter": {"rung": PerParameter},
-    "buckets": {"rung": Buckets},
-    "overlap": {"rung": Overlap},
+    "buckets": {"rung": Buckets, "cap_mb": 0.5},
+    "overlap": {"rung": Overlap, "cap_mb": 0.5},
 }
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.by_hand import compress
+from course_lib.by_hand import ddp as by_hand_ddp
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.data_parallel.zero import Zero1, Zero2
@@ -146,6 +147,10 @@ def torch_fsdp(model, make_optimizer):
 
 IMPLEMENTATIONS = [
     *by_hand("ddp"),
+    *(  # a bucket for each two or three parameters
+        Implementation("ddp", f"by hand: small {name}", partial(by_hand_ddp.train, rung=rung, cap_mb=0.003))
+        for name, rung in {"buckets": by_hand_ddp.Buckets, "overlap": by_hand_ddp.Overlap}.items()
+    ),
     Implementation("ddp", "production: naive", ddp(NaiveDDP)),
     Implementation("ddp", "production: flat", ddp(FlatDDP)),
     Implementation("ddp", "production", ddp(DDP, bucket_cap_mb=0.05)),
@@ -176,12 +181,12 @@ IMPLEMENTATIONS = [
 
 
 class MLP(nn.Module):
-    """Sizes that no number of ranks divides, and blocks of unequal size."""
+    """Units of 99, 60, 65 and 42 parameters: shards have to be padded."""
 
     def __init__(self):
         super().__init__()
-        self.first = nn.Linear(7, 11)
-        self.blocks = nn.ModuleList([nn.Linear(11, 5), nn.Linear(5, 13), nn.Linear(13, 3)])
+        self.first = nn.Linear(8, 11)
+        self.blocks = nn.ModuleList([nn.Linear(11, 5), nn.Linear(5, 13, bias=False), nn.Linear(13, 3)])
 
     def forward(self, x):
         x = self.first(x)
@@ -210,7 +215,7 @@ def batches(name, rank=0, ranks=1):
             tokens = torch.randint(29, (BATCH, 9), generator=generator)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
         else:
-            inputs = torch.randn(BATCH, 7, generator=generator, dtype=torch.float64)
+            inputs = torch.randn(BATCH, 8, generator=generator, dtype=torch.float64)
             targets = torch.randint(3, (BATCH,), generator=generator)
         yield tuple(t.chunk(ranks)[rank].to(current_device()) for t in (inputs, targets))
 

@@ -26,16 +26,16 @@ test: export OMP_NUM_THREADS = 1
 
 setup: .venv/.installed
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed, not $$($(PYTHON) --version): make PYTHON=python3.12 …"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing; the first time this takes a few minutes."
 ifeq ($(TORCH_BUILD),)
-	$(PIP) -e '.[dev]'
+	$(PIP) -c constraints.txt -e '.[dev]'
 else
 	$(PIP) uv
-	$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend $(TORCH_BUILD) -e '.[dev]'
+	$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend $(TORCH_BUILD) -c constraints.txt -e '.[dev]'
 endif
 	@touch $@
 
@@ -67,7 +67,7 @@ site: .venv/.installed-site
 	$(BIN)/python site/build.py
 
 .venv/.installed-site: .venv/.installed
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[site]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[site]'
 	@touch $@
 
 site-test: setup

@@ -1,4 +1,4 @@
-"""conda's environment and pyproject.toml ask for the same packages; Binder and Codespaces get torch without CUDA."""
+"""constraints.txt holds a version of whatever pyproject.toml asks for, and every install uses it; Binder and Codespaces get torch without CUDA."""
 
 import json
 import os
@@ -9,19 +9,29 @@ from itertools import pairwise
 from pathlib import Path
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+PINNED = ("-c", "constraints.txt")
 CPU = ("--torch-backend", "cpu")  # of uv, which knows the address of each build
 
 
-def test_environment_yml_lists_what_pyproject_asks_for():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+def test_conda_installs_the_course_in_the_tested_versions():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert "graphviz" in conda, "conda users get the dot program"
-    assert f"python{project['requires-python']}" in conda
     pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
-    assert sorted(pip) == sorted([*wanted, "--editable=."])
+    assert pip == ["--editable=.", "--constraint=constraints.txt"]
+
+
+def test_every_requirement_has_a_tested_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    wanted = [Requirement(r) for r in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    for each in wanted:
+        if each.name != "triton":  # comes with the build of PyTorch
+            assert each.specifier.contains(pinned[canonicalize_name(each.name)]), each
 
 
 def torch_requirement():
@@ -55,10 +65,12 @@ def installs(**environment):
 def test_make_installs_with_pip_or_the_build_that_is_named_with_uv():
     (plain,) = installs()
     assert plain[-1] == ".[dev]"
+    assert PINNED in pairwise(plain)
     assert "--torch-backend" not in plain
     uv, course = installs(TORCH_BUILD="cpu")
     assert uv[-1] == "uv"
     assert course[-1] == ".[dev]"
+    assert PINNED in pairwise(course)
     assert CPU in pairwise(course)
 
 

@@ -69,7 +69,7 @@ def update(root: Path) -> list[str]:
             f"As you had them, the {len(copies)} notebooks that have changed on both sides are in {folder}."
         )
         said.append("If one is open in JupyterLab, load it again: File, Reload Notebook from Disk.")
-    if touched & {"pyproject.toml", "environment.yml"}:
+    if touched & {"pyproject.toml", "constraints.txt"}:
         said.append("The course needs other packages now: run make setup.")
     return said
 

@@ -35,6 +35,7 @@ from course_lib.observe.by_hand.run import (
 )
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError
+from course_lib.runtime.devices import set_device
 from course_lib.runtime.errors import error_of_raised, read_result
 from course_lib.runtime.world import World
 from simulator.inputs.plan import Plan
@@ -81,7 +82,9 @@ def main(train: Train) -> None:
         print(what(shape, ranks, batch))
         if left < ranks:
             seconds = told.seconds[at - 1]
-            print(f"Rank {lose} is killed in step {at}, which takes {seconds:.1f} s; {left} ranks go on.\n")
+            print(
+                f"Rank {lose} is killed in step {at}, which takes {seconds:.1f} s; {left} of {ranks} ranks go on.\n"
+            )
         alone = run(one_device, chosen(settings[1], batch, steps), steps, alone=True)
         plan = Plan(dp=left, micro_batch=-(-batch // left), precision="fp32", attention="flash")
         show(told, alone, shape, plan, ddp_traffic([shape.parameters + 1], left), batch)  # and the loss
@@ -132,7 +135,9 @@ def survive(
         fatal: ``(rank, step)``: this rank gets SIGKILL in this step.
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
-    store = dist.FileStore(store, -1) if isinstance(store, str) else store
+    if isinstance(store, str):  # not under torchrun: this process is alone in its world
+        set_device(name)
+        store = dist.FileStore(store, -1)
     place = {"store": store, "name": name, "ranks": ranks, "grace": grace}
     batches = killed(chosen(samples, batch, steps), *(fatal or (-1, 0)), name)
     found = run(partial(train, **place), batches, steps)

@@ -52,6 +52,20 @@ def test_a_run_shows_its_ledgers_beside_the_prediction(program, technique):
         assert all(line.endswith("exactly 1") for line in sent), sent
 
 
+def test_a_rank_is_killed_and_the_others_report(program):
+    code, said = program(
+        "elastic", "--ranks", "3", "--steps", "4", "--batch", "5", "--at", "2", "--lose", "0"
+    )
+    assert (code, said.err) == (0, "")
+    assert "Rank 0 is killed in step 2" in said.out
+    assert "2 of 3 ranks go on." in said.out
+    loss, norm = (
+        float(part.split()[-1]) for part in row(said.out, "largest difference to one device").split(",")
+    )
+    assert max(loss, norm) < 1e-4
+    assert row(said.out, "sent by all-reduce").endswith("exactly 1")
+
+
 @pytest.mark.parametrize(
     ("technique", "options", "sentence"),
     [

@@ -1,4 +1,4 @@
-"""constraints.txt holds a version of whatever pyproject.toml asks for, and every install uses it; Binder and Codespaces get torch without CUDA."""
+"""constraints.txt pins whatever pyproject.toml asks for, and installs use it; Binder and Codespaces get torch for CPUs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""constraints.txt pins whatever pyproject.toml asks for, and installs use it; Binder and Codespaces get torch for CPUs."""
+"""constraints.txt pins what pyproject.toml asks for, and installs use it; Binder and Codespaces get torch without CUDA."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""constraints.txt pins what pyproject.toml asks for, and installs use it; Binder and Codespaces get torch without CUDA."""
+"""constraints.txt pins what pyproject.toml asks for, and installs use it; Binder and Codespaces get the CPU build."""
 
 import json
 import os

@@ -24,6 +24,7 @@ def main(
     rungs: Mapping[str, Mapping[str, Any]],
     *,
     ranks: int = 4,
+    most: int | None = None,
     same_samples: bool = False,
     traffic: Callable[[str, nn.Module, int], Traffic] | None = None,
     **plan: Any,
@@ -35,6 +36,7 @@ def main(
             ``make_optimizer(parameters)`` makes the optimizer. A rank that does not know the loss yields None for it.
         rungs: the name of each rung, and what ``train`` is given for it.
         ranks: how many by default; under torchrun, as many as it has started.
+        most: how many at most; 1: a technique of one device.
         same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
         traffic: what a rank sends in a step: ``traffic(rung, model, ranks)``, where no plan says it.
         plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
@@ -44,7 +46,12 @@ def main(
     started = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else None
 
     @click.command(help=train.__globals__["__doc__"], context_settings={"show_default": True})
-    @click.option("--ranks", type=click.IntRange(1), default=started or ranks, help="Processes to train on.")
+    @click.option(
+        "--ranks",
+        type=click.IntRange(1, most),
+        default=started or most or ranks,
+        help="Processes to train on.",
+    )
     @click.option(
         "--steps", type=click.IntRange(WATCHED + 2), default=10, help="Training steps of each rung."
     )
@@ -75,4 +82,4 @@ def main(
 
 def plan_of(rung: str, plan: Mapping[str, Any], **more: int) -> Plan:
     chosen = {name: value[rung] if isinstance(value, dict) else value for name, value in plan.items()}
-    return Plan(**{**chosen, **more}, precision="fp32", attention="flash")
+    return Plan(**{"attention": "flash", "precision": "fp32", **chosen, **more})

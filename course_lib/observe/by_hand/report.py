@@ -42,8 +42,8 @@ def report(
 def what(shape: ModelShape, ranks: int, batch: int) -> str:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return (
-        f"A GPT of {shape.parameters:,} parameters reads Python's documentation on {ranks} ranks ({device}): "
-        f"{batch} texts of {SEQUENCE} bytes a step."
+        f"A GPT of {shape.parameters:,} parameters reads Python's documentation on {ranks} rank{'s' * (ranks > 1)} "
+        f"({device}): {batch} texts of {SEQUENCE} bytes a step."
     )
 
 

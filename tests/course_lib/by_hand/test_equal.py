@@ -18,7 +18,10 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
+from course_lib.attention.drop_in import use_flash_attention
+from course_lib.attention.flash import flash_attention
 from course_lib.by_hand import compress
 from course_lib.by_hand import ddp as by_hand_ddp
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
@@ -29,6 +32,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import current_device, launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.training.loop import cross_entropy
+from course_lib.training.recompute import apply_recompute
 
 STEPS, BATCH, CLOSE = 3, 12, 1e-9
 
@@ -145,6 +149,25 @@ def torch_fsdp(model, make_optimizer):
     return model, make_optimizer(model.parameters()), lambda: norm_of(model).full_tensor()
 
 
+def production_recompute(what):
+    def wrap(model, make_optimizer):
+        apply_recompute(model, what)
+        return one_device(model, make_optimizer)
+
+    return wrap
+
+
+def torch_recompute(model, make_optimizer):
+    for block in model.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return one_device(model, make_optimizer)
+
+
+def production_flash(model, make_optimizer):
+    use_flash_attention(model, partial(flash_attention, block_q=3, block_k=2))
+    return one_device(model, make_optimizer)
+
+
 IMPLEMENTATIONS = [
     *by_hand("ddp"),
     *(  # a bucket for each two or three parameters
@@ -174,6 +197,19 @@ IMPLEMENTATIONS = [
     *by_hand("fsdp"),
     Implementation("fsdp", "production", loop(production_fsdp)),
     Implementation("fsdp", "PyTorch", loop(torch_fsdp)),
+    *by_hand("recompute", rungs=("one operation", "full"), ranks=(1,)),
+    *by_hand("recompute", rungs=("selective",), models=("gpt",), ranks=(1,)),
+    Implementation("recompute", "production: full", loop(production_recompute("full")), ranks=(1,)),
+    Implementation(
+        "recompute",
+        "production: selective",
+        loop(production_recompute("selective")),
+        models=("gpt",),
+        ranks=(1,),
+    ),
+    Implementation("recompute", "PyTorch", loop(torch_recompute), ranks=(1,)),
+    *by_hand("flash_attention", models=("gpt",), ranks=(1,)),
+    Implementation("flash_attention", "production", loop(production_flash), models=("gpt",), ranks=(1,)),
 ]
 
 

@@ -66,11 +66,24 @@ def test_a_rank_is_killed_and_the_others_report(program):
     assert row(said.out, "sent by all-reduce").endswith("exactly 1")
 
 
+@pytest.mark.parametrize("technique", ["recompute", "flash_attention"])
+def test_a_run_on_one_device_shows_what_it_saves(program, technique):
+    code, said = program(technique, "--steps", "4", "--batch", "4")
+    assert (code, said.err) == (0, "")
+    _, *rungs = said.out.split("\n\n")
+    assert len(rungs) == 3
+    for rung in rungs:
+        differences = row(rung, "largest difference to one device").split(",")
+        assert all(float(part.split()[-1]) < 1e-4 for part in differences)
+        assert 0.75 < float(row(rung, "held at most").split()[-1]) < 1.5
+
+
 @pytest.mark.parametrize(
     ("technique", "options", "sentence"),
     [
         ("fsdp", ["--ranks", "3", "--batch", "4"], "--batch must be a multiple of the 3 ranks, not 4"),
         ("fsdp", ["--ranks", "0"], "Invalid value for '--ranks': 0 is not in the range x>=1."),
+        ("recompute", ["--ranks", "2"], "Invalid value for '--ranks': 2 is not in the range 1<=x<=1."),
         ("fsdp", ["--steps", "3"], "Invalid value for '--steps': 3 is not in the range x>=4."),
         ("elastic", ["--lose", "4"], "--lose must be a rank from 0 to 3, not 4"),
         ("elastic", ["--at", "9"], "--at must be at most 8 of 10 steps, not 9"),

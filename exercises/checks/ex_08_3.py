@@ -1,0 +1,113 @@
+"""08.3: where to cut a chain of unequal layers."""
+
+import ctypes
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from course_lib.grading.judge import Fact
+from simulator.predict.recomputation import Segment, peak_bytes
+
+PATIENCE = 10  # seconds for one chain; a good answer takes milliseconds
+FACTS = {
+    "starts": Fact(
+        "the layers",
+        "Return the numbers of the layers at which segments begin, rising, the first of them 0.",
+    ),
+    "late": Fact(
+        "seconds until the cuts are found",
+        "For 40 layers there are too many cuts to try each one.",
+        most=PATIENCE,
+    ),
+    "peak": Fact(
+        "bytes at the peak beyond the least",
+        "The peak is the least of all possible cuts.",
+        most=0,
+        beyond=True,
+    ),
+}
+
+
+class Case(NamedTuple):
+    name: str
+    kept: list[int]
+    saved: list[int]
+
+
+def cases(seed: int) -> list[Case]:
+    draw = random.Random(83)
+    unequal = [
+        Case(
+            f"{n} unequal layers",
+            [draw.randint(1, 30) for _ in range(n)],
+            [draw.choice((5, 10, 20, 90)) for _ in range(n)],
+        )
+        for n in (9, 12, 40)
+    ]
+    return [
+        *unequal[:2],
+        Case("one layer", [5], [7]),
+        # As in a ResNet, inputs shrink from layer to layer.
+        Case("12 layers that shrink", [2 ** (6 - i // 2) for i in range(12)], [2 ** (7 - i // 2) for i in range(12)]),
+        Case("a large layer in the middle", [1] * 9, [2, 2, 2, 2, 100, 2, 2, 2, 2]),
+        Case("a large input of the last layer", [1, 100], [2, 1]),
+        Case("16 equal layers", [8] * 16, [8] * 16),
+        unequal[2],  # all cuts cannot be tried
+    ]  # fmt: skip
+
+
+def observe(cut, case: Case) -> dict:
+    n, began = len(case.saved), time.monotonic()
+    starts = in_time(cut, list(case.kept), list(case.saved))
+    if starts is TOO_SLOW:
+        return {"starts": "", "late": math.ceil(time.monotonic() - began), "peak": 0}
+    starts = starts.tolist() if type(starts).__module__ in ("numpy", "torch") else starts
+    if said := not_cuts(starts, n):
+        return {"starts": said}
+    pairs = zip(starts, [*starts[1:], n], strict=True)
+    peak = peak_bytes([Segment(case.kept[i], sum(case.saved[i:k])) for i, k in pairs])
+    return {"starts": "", "late": 0, "peak": int(peak)}
+
+
+def not_cuts(starts: Any, n: int) -> str:
+    if not isinstance(starts, list | tuple) or not all(isinstance(i, int) for i in starts):
+        return f"the result is {starts!r:.80}, not a list of whole numbers"
+    starts = list(starts)
+    short = ", ".join(map(str, starts[:8])) + (", …" if len(starts) > 8 else "") or "no layer"
+    rises = starts == sorted(set(starts))
+    if starts and rises and starts[0] >= 1 and starts[-1] == n:
+        return f"the result is {short}: where segments end, not where they begin"
+    if not starts or starts[0] != 0:
+        return f"the segments begin at {short}, and none begins at layer 0"
+    if not rises:
+        return f"the segments begin at {short}, which does not rise"
+    return (
+        f"the last segment begins at {starts[-1]}, and the last layer is {n - 1}" if starts[-1] >= n else ""
+    )
+
+
+TOO_SLOW = object()
+
+
+def in_time(function: Callable, *args: Any) -> Any:
+    """What the function returns or raises, or ``TOO_SLOW``: then it is stopped, so that the check can end."""
+    outcome: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            outcome["result"] = function(*args)
+        except BaseException as error:  # raised again below, in the thread of the check
+            outcome["error"] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        return TOO_SLOW
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["result"]

@@ -1,0 +1,151 @@
+"""05.2: gradients that are averaged while backward runs; the check's own hooks count the gradients that are there."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.data_parallel.ddp import assign_buckets
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+
+STAY = "Hooks that the parameters have already stay and are called as usual."
+TARGET = (
+    "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before it are "
+    "complete."
+)
+FACTS = {
+    "averages": Fact(
+        "the gradient of {}", "every `.grad` holds its mean over the ranks", tolerance=1e-5, each="rank"
+    ),
+    "called": Fact("hooks", STAY),
+    "kept": Fact("hooks", STAY),
+    "left": Fact("hooks", "When the function returns, the hooks that you add are removed."),
+    "messages": Fact("messages of a step beyond one for each bucket", TARGET, most=0),
+    "late": Fact("gradients that a complete bucket waited for", TARGET, most=0),
+    "blocking": Fact("all-reduces that stop backward", TARGET, most=0),
+}
+CASES = {  # how the buckets become complete -> words for it
+    "plain": "",
+    "crossed": ", in different orders",
+    "earlier": ", gradients from an earlier backward pass",
+    "frozen": ", a frozen layer",
+    "swapped": ", the second bucket complete before the first",
+}
+
+
+class Case(NamedTuple):
+    seed: int
+    ranks: int
+    limit: int
+    how: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)}{CASES[self.how]}, limit {self.limit} bytes"
+
+
+def cases(seed: int) -> list[Case]:
+    return [
+        Case(seed, 2, 700, "plain"),
+        Case(seed, 2, 864, "crossed"),
+        Case(seed, 3, 300, "earlier"),
+        Case(seed, 2, 700, "frozen"),
+        Case(seed, 2, 10_000, "crossed"),
+        Case(seed, 2, 300, "swapped"),
+        Case(seed, 1, 700, "plain"),
+    ]
+
+
+class Chain(nn.Module):
+    """Six layers in two halves, which may be computed in either order."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.left = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.right = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor, crossed: bool) -> Tensor:
+        halves = [self.left, self.right]
+        if not crossed:  # one after the other
+            return self.half([*self.left, *self.right], x)
+        out = {half: self.half(half, x) for half in (halves if dist.get_rank() == 0 else halves[::-1])}
+        return out[self.left] + 2 * out[self.right]
+
+    def half(self, layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+        for layer in layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def on_rank(answer, seed: int, limit: int, how: str) -> list[dict]:
+    rank, model = dist.get_rank(), Chain(seed)
+    model.right[1].requires_grad_(how != "frozen")
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    buckets = assign_buckets(list(parameters.values()), limit)
+    if how == "swapped":
+        buckets[:2] = buckets[1], buckets[0]
+    given = [list(bucket) for bucket in buckets]  # the same lists in every step
+    steps = []
+    for step in range(2):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed + 10 * rank + step))
+        for p in parameters.values():
+            p.grad = torch.full_like(p, rank + 1.0) if how == "earlier" else None
+        steps.append(observe_step(answer, model(x, how == "crossed").square().sum(), given, parameters))
+        complete = [max(map(steps[-1]["ready"].index, map(id, bucket))) + 1 for bucket in buckets
+                    if steps[-1]["ready"]]  # fmt: skip
+        due = [max(complete[: i + 1]) for i in range(len(complete))]
+        begun = zip(steps[-1]["issued"], due, strict=False)
+        steps[-1]["late"] = sum(max(0, found - end) for found, end in begun)
+        steps[-1]["messages"] = max(0, steps[-1]["messages"] - len(buckets))
+    return steps
+
+
+def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: dict[str, Tensor]) -> dict:
+    ready: list[int] = []  # parameters whose gradients are there, in order
+    issued: list[int] = []  # how many were there when a message began
+    blocking: list[bool] = []
+    all_reduce = dist.all_reduce
+
+    def watched(*given: Any, **named: Any) -> Any:
+        issued.append(len(ready))
+        waits = not (given[3] if len(given) > 3 else named.get("async_op", False))
+        blocking.append(waits and len(ready) < len(parameters))
+        return all_reduce(*given, **named)
+
+    hooks = {p: p.register_post_accumulate_grad_hook(lambda p: ready.append(id(p)))
+             for p in parameters.values()}  # fmt: skip
+    with record_traffic() as log, mock.patch.object(dist, "all_reduce", watched):
+        answer(loss, buckets)
+    kept = sum(hook.id in (p._post_accumulate_grad_hooks or {}) for p, hook in hooks.items())
+    for hook in hooks.values():
+        hook.remove()
+    left = sum(len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ()) for p in hooks)
+    of, n = f"of {len(hooks)} hooks of the caller", len(hooks)
+    return {
+        "averages": {name: None if p.grad is None else p.grad.clone() for name, p in parameters.items()},
+        "called": f"{of} {len(ready)} were called" if len(ready) != n else "",
+        "kept": f"{of} {kept} are left when the function has returned" if kept != n else "",
+        "left": f"{left} hooks of the answer are left on the parameters" if left else "",
+        "messages": log.traffic.calls,
+        "blocking": sum(blocking),
+        "ready": ready,
+        "issued": issued,
+    }
+
+
+def observe(answer, case: Case) -> dict:
+    ranks = launch(on_rank, case.ranks, args=(answer, case.seed, *case[2:]), backend="gloo", timeout=60.0)
+    words = ("", " in the second step")
+    return {
+        "averages": [
+            {name + words[i]: g for i, step in enumerate(steps) for name, g in step["averages"].items()}
+            for steps in ranks
+        ],
+        **{key: max(step[key] for steps in ranks for step in steps) for key in list(FACTS)[1:]},
+    }

@@ -1,0 +1,84 @@
+"""05.4: several microbatches and one synchronisation, by PyTorch's DDP; then one more backward pass."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.grading.samples_seen import others_samples, samples_seen
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.traffic import record_traffic
+
+FACTS = {
+    "gradients": Fact(
+        "the gradient of {}",
+        "Afterwards every `.grad` is the gradient of the mean loss over all sequences of all ranks.",
+        tolerance=1e-4,
+        each="rank",
+    ),
+    "others": Fact("the sequences", "Each rank's model runs on its own samples only.", each="rank"),
+    "next": Fact(
+        "in the next backward pass, the gradient of {}",
+        "Afterwards `model` averages gradients as before.",
+        tolerance=1e-4,
+        each="rank",
+    ),
+    "sent": Fact(
+        "bytes in all-reduces beyond one synchronisation",
+        "A rank sends as many bytes in all-reduces as one synchronisation of the gradients, and no more.",
+        most=0,
+        beyond=True,
+    ),
+}
+
+
+class Case(NamedTuple):
+    seed: int
+    sizes: tuple[tuple[int, ...], ...]  # the sequences of each microbatch, by rank
+
+    @property
+    def name(self) -> str:
+        ranks, many = len(self.sizes), len(self.sizes[0])
+        noun = "microbatch" if many == 1 else "microbatches"
+        return f"{ranks} rank{'s' * (ranks > 1)}, {many} {noun}"
+
+
+def cases(seed: int) -> list[Case]:
+    return [
+        Case(seed, ((1, 2), (2, 1))),
+        Case(seed, ((2, 1, 1), (1, 2, 1), (1, 1, 2))),
+        Case(seed, ((2,), (2,))),
+        Case(seed, ((1, 2),)),
+    ]
+
+
+def on_rank(answer, seed: int, sizes: tuple[tuple[int, ...], ...]) -> dict:
+    own = sizes[dist.get_rank()]
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    module = GPT(GPTConfig.tiny(num_layers=2, hidden_size=32, max_length=16, dropout=0.0))
+    module.blocks[0].requires_grad_(False)
+    draw = torch.Generator().manual_seed(seed + 100 * dist.get_rank())
+    texts = [torch.randint(256, (n, 9), generator=draw) for n in own]
+    model = DistributedDataParallel(module, bucket_cap_mb=0.05)
+    with record_traffic() as log, samples_seen(module) as seen:
+        answer(model, [(text[:, :-1].clone(), text[:, 1:].clone()) for text in texts])
+    found = {"gradients": gradients(module), "others": others_samples(seen, sum(own))}
+    model.zero_grad(set_to_none=False)
+    F.cross_entropy(model(texts[0][:, :-1]).flatten(0, 1), texts[0][:, 1:].flatten()).backward()
+    return found | {"next": gradients(module), "sent": round(log.traffic.of("all-reduce").sent)}
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor | None]:
+    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+
+
+def observe(answer, case: Case) -> dict:
+    ranks = launch(on_rank, len(case.sizes), args=(answer, *case), backend="gloo", timeout=60.0)
+    lists = {key: [one[key] for one in ranks] for key in ("gradients", "others", "next")}
+    return lists | {"sent": max(one["sent"] for one in ranks)}

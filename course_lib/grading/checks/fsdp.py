@@ -1,4 +1,4 @@
-"""The checks of chapter 07 on real ranks: a unit that is unsharded and resharded, hybrid sharding, precision."""
+"""The check of 07.1 on real ranks: a unit that is unsharded and resharded."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ import torch
 from torch import Tensor
 
 from course_lib.grading.checks import fsdp_ranks
-from course_lib.grading.checks.fsdp_mistakes import (
-    HYBRID,
-    LOSS_DIVIDED,
-    MIXED,
-    PREDICTED,
-    SUMMED_IN_BFLOAT16,
-)
 from course_lib.grading.ranks import launch
 from course_lib.grading.report import Report, check
-from simulator.predict.collective_traffic import sent_bytes
 
 ON_CPU: dict[str, Any] = {"timeout": 60.0, "quiet": True, "backend": "gloo"}  # seconds for one case
 
@@ -159,124 +151,3 @@ def _judge_unit(report: Report, seen: list[dict[str, Any]], args: tuple, flat: T
 
 def _flat(tensors: list[Tensor | None]) -> Tensor | None:
     return None if any(t is None for t in tensors) else torch.cat([t.flatten() for t in tensors])
-
-
-@check
-def check_07_3(
-    report: Report,
-    average_gradient: Callable[..., Tensor],
-    predicted_bytes: Callable[[int, int, int], tuple[float, float]],
-) -> None:
-    for copies, factor, elements in [(2, 3, 12), (3, 2, 20), (1, 3, 9), (3, 1, 5)]:
-        ranks = copies * factor
-        with report.case(f"{ranks} ranks, F = {factor}"):
-            seed = report.seed()
-            mesh = {"copies": copies, "shards": factor}
-            seen = launch(fsdp_ranks.hybrid, mesh=mesh, args=(average_gradient, elements, seed), **ON_CPU)
-            own = [fsdp_ranks.own_gradient(rank, elements, seed) for rank in range(ranks)]
-            report.on_every_rank(
-                "every rank has its part of the mean over all ranks",
-                [one["result"] for one in seen],
-                [sum(own).div(ranks).split(elements // factor)[rank % factor] for rank in range(ranks)],
-                mistakes=HYBRID,
-                given=(own, copies, factor),
-                task="Return this rank's part of the mean over all W ranks",
-            )
-            inside = sent_bytes("reduce-scatter", 4 * elements, factor) if factor > 1 else 0.0
-            between = sent_bytes("all-reduce", 4 * elements / factor, copies) if copies > 1 else 0.0
-            sent = seen[0]["sent"]
-            report.close(
-                "the prediction (inside, between)",
-                list(map(float, predicted_bytes(elements, factor, copies))),
-                [inside, between],
-                mistakes=PREDICTED,
-                given=(elements, factor, copies),
-                task="the bytes that a rank sends",
-            )
-            target = "no more bytes than these in either group"
-            whole = {size: round(sent_bytes("all-reduce", 4 * elements, size)) for size in (copies, factor)}
-            report.at_most(
-                "bytes sent between copies",
-                round(sent.get(copies, 0)),
-                round(between),
-                mistakes={
-                    "when the whole gradient is all-reduced between copies, and not a shard": whole[copies]
-                },
-                task=target,
-            )
-            report.at_most(
-                "bytes sent inside",
-                round(sent.get(factor, 0)),
-                round(inside),
-                mistakes={"when the gradient is all-reduced inside, and not reduce-scattered": whole[factor]},
-                task=target,
-            )
-
-
-# what cancels between the ranks, by rank (all unlike on 3 and 4), and the length of a shard. A division by 2 or 4
-# is exact in bfloat16, and one by 3 is not.
-MIXTURES = [((-100, 100), 6), ((-100, 70, -30, 60), 5), ((-100, 30, 70), 1), ((-100, 30, 70), 7)]
-
-
-@check
-def check_07_4(report: Report, mixed_step: Callable[..., None]) -> None:
-    lr = 1e-3
-    for weights, elements in MIXTURES:
-        ranks = len(weights)
-        with report.case(f"{ranks} ranks, shards of {elements}"):
-            seed, total = report.seed(), ranks * elements
-            seen = launch(fsdp_ranks.mixed, ranks, args=(mixed_step, weights, elements, lr, seed), **ON_CPU)
-            report.equal(
-                "the loss is computed once, from all parameters in bfloat16",
-                [(str(dtype).removeprefix("torch."), *shape) for dtype, shape in seen[0]["given"]],
-                [("bfloat16", total)],
-                mistakes={
-                    "when the parameters are in fp32": [("float32", total)],
-                    "when a rank computes with its own shard only": [("bfloat16", elements)],
-                },
-                task="Call it once, with the parameters of the whole unit in bfloat16",
-            )
-            before = torch.cat([fsdp_ranks.first_shard(rank, elements, seed) for rank in range(ranks)])
-            slopes = [fsdp_ranks.slopes(weight, total, seed) for weight in weights]
-            own = [before.bfloat16() + slope for slope in slopes]
-            mean = sum(gradient.double() for gradient in own) / ranks
-            scale = mean.abs().max()
-            after = torch.cat([one["shard"] for one in seen])
-            rows = seen[0]["rows"]
-            gathered = sum(row.payload for row in rows if row.collective == "all-gather")
-            reduced = sum(row.payload for row in rows) - gathered
-            sent = sum(row.sent for row in rows if row.collective != "all-gather")
-            got = (before.double() - after) / lr / scale
-            # A sum of bfloat16 depends on the order of the ranks. What was sent tells that it was made.
-            # Each of its roundings errs by at most 2^-9 of the largest partial sum.
-            rounding = sum(gradient.double().abs() for gradient in own) / scale / 256 + 1e-3
-            in_bfloat16 = reduced == 2 * total and bool(((got - mean / scale).abs() <= rounding).all())
-            divided = sum(fsdp_ranks.gradient(before.bfloat16(), slope, ranks).double() for slope in slopes)
-            likely = {LOSS_DIVIDED: divided / scale} | ({SUMMED_IN_BFLOAT16: got} if in_bfloat16 else {})
-            report.close(
-                "the update, divided by `lr` and by the largest element of the mean gradient,",
-                got,
-                mean / scale,
-                tolerance=1e-3,
-                mistakes=MIXED | likely,
-                given=(before, own, lr, scale),
-                task="The mean gradient may be wrong by at most a thousandth of its largest element",
-            )
-            report.at_most(
-                "bytes of the parameters that are gathered",
-                gathered,
-                2 * total,
-                mistakes={"when the shards are gathered in fp32": 4 * total},
-                task="2 bytes for each parameter that is gathered",
-            )
-            whole = (
-                "when the gradients are all-reduced: every rank then gets the whole mean, and not its part"
-            )
-            all_reduced = any(row.collective == "all-reduce" for row in rows)
-            report.at_most(
-                "bytes that a rank sends of the gradients",
-                round(sent),
-                round(sent_bytes("reduce-scatter", 4 * total, ranks)),
-                mistakes={whole: round(sent)} if all_reduced else {},
-                task="of the gradients a rank sends no more than a reduce-scatter in fp32 sends",
-            )

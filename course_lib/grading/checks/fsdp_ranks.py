@@ -1,4 +1,4 @@
-"""What the checks of chapter 07 run on the ranks: an answer, watched."""
+"""What the check of 07.1 runs on the ranks: an answer, watched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -76,56 +75,3 @@ def comes_and_goes(
     unit.unshard()
     seen["updated"] = [p.detach().clone() for p in parameters]
     return seen
-
-
-def own_gradient(rank: int, elements: int, seed: int) -> Tensor:
-    return torch.randn(elements, generator=torch.Generator().manual_seed(seed + rank))
-
-
-def hybrid(mesh: DeviceMesh, answer: Callable, elements: int, seed: int) -> dict[str, Any]:
-    """The answer's average on this rank, and what it sent in groups of either size."""
-    shards, copies = mesh.get_group(1), mesh.get_group(0)
-    gradient = own_gradient(dist.get_rank(), elements, seed)
-    with record_traffic() as log:
-        result = answer(gradient.clone(), shards, copies)
-    sent = {size: sum(r.sent for r in log.traffic.rows if r.group_size == size) for size in range(2, 9)}
-    return {"result": result, "sent": sent}
-
-
-def first_shard(rank: int, elements: int, seed: int) -> Tensor:
-    return 1 + torch.rand(elements, generator=torch.Generator().manual_seed(seed + 80 + rank))
-
-
-def slopes(weight: float, elements: int, seed: int) -> Tensor:
-    """(elements,) bfloat16: what all ranks' batches share, and ``weight`` times what cancels between the ranks."""
-    signal = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 90))
-    noise = torch.randn(elements, generator=torch.Generator().manual_seed(seed + 91))
-    return (signal + weight * noise).bfloat16()
-
-
-def loss(parameters: Tensor, slope: Tensor) -> Tensor:
-    return (parameters * slope.to(parameters.dtype)).sum() + parameters.square().sum() / 2
-
-
-def gradient(parameters: Tensor, slope: Tensor, divisor: int) -> Tensor:
-    """What backward gives in the dtype of ``parameters`` when the loss is divided by ``divisor`` before it."""
-    leaf = parameters.detach().requires_grad_()
-    (loss(leaf, slope) / divisor).backward()
-    return leaf.grad
-
-
-def mixed(
-    answer: Callable, weights: tuple[float, ...], elements: int, lr: float, seed: int
-) -> dict[str, Any]:
-    """One step of the answer on this rank."""
-    rank = dist.get_rank()
-    shard, slope = first_shard(rank, elements, seed), slopes(weights[rank], len(weights) * elements, seed)
-    given: list[tuple[Any, ...]] = []
-
-    def loss_of(parameters: Tensor) -> Tensor:
-        given.append((parameters.dtype, tuple(parameters.shape)))
-        return loss(parameters, slope)
-
-    with record_traffic() as log:
-        answer(shard, loss_of, lr)
-    return {"shard": shard, "given": given, "rows": log.traffic.rows}

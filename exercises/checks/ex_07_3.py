@@ -1,0 +1,77 @@
+"""07.3: the average of a gradient in hybrid sharding, and the bytes that it sends."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+
+TARGET = "no more bytes than these in either group. The links between the copies are the slow ones."
+FACTS = {
+    "mean": Fact(
+        "the part of the mean",
+        "Return this rank's part of the mean over all W ranks: its n/F elements, "
+        "that is, part r of F for the r-th rank of its `shards` group.",
+        tolerance=1e-5,
+        each="rank",
+    ),
+    "predicted": Fact(
+        "the prediction (inside, between)",
+        "Return the bytes that a rank sends in its `shards` group and in its `copies` group, as two numbers.",
+        tolerance=1e-5,
+    ),
+    "between": Fact("bytes sent between copies beyond the all-reduce of a shard", TARGET, most=0),
+    "inside": Fact("bytes sent inside beyond the reduce-scatter", TARGET, most=0),
+}
+
+
+class Case(NamedTuple):
+    copies: int
+    factor: int
+    elements: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.copies * self.factor} ranks, F = {self.factor}"
+
+
+def cases(seed: int) -> list[Case]:
+    return [Case(*case, seed) for case in [(2, 3, 12), (3, 2, 20), (1, 3, 9), (3, 1, 5)]]
+
+
+def on_rank(mesh: DeviceMesh, answer, elements: int, seed: int) -> tuple[Tensor, dict[int, float]]:
+    """The answer's average on this rank, and what it sent in groups of each size."""
+    draw = torch.Generator().manual_seed(seed + dist.get_rank())
+    with record_traffic() as log:
+        result = answer(torch.randn(elements, generator=draw), mesh.get_group(1), mesh.get_group(0))
+    return result, {
+        size: sum(r.sent for r in log.traffic.rows if r.group_size == size) for size in range(2, 9)
+    }
+
+
+def observe(answers, case: Case) -> dict:
+    average_gradient, predicted_bytes = answers
+    copies, factor, elements, seed = case
+    seen = launch(
+        on_rank,
+        mesh={"copies": copies, "shards": factor},
+        args=(average_gradient, elements, seed),
+        backend="gloo",
+        timeout=60.0,
+        quiet=True,
+    )
+    inside = 4 * elements * (factor - 1) / factor
+    between = 2 * 4 * elements / factor * (copies - 1) / copies
+    sent = [one[1] for one in seen]
+    return {
+        "mean": [one[0] for one in seen],
+        "predicted": list(map(float, predicted_bytes(elements, factor, copies))),
+        "between": max(0, round(max(one.get(copies, 0) for one in sent) - between)),
+        "inside": max(0, round(max(one.get(factor, 0) for one in sent) - inside)),
+    }

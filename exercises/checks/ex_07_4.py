@@ -1,0 +1,91 @@
+"""07.4: a step of SGD that gathers and computes in bfloat16, and sums and updates in fp32."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+from simulator.predict.collective_traffic import sent_bytes
+
+LR = 1e-3
+TARGET = (
+    "2 bytes for each parameter that is gathered, "
+    "and of the gradients a rank sends no more than a reduce-scatter in fp32 sends."
+)
+FACTS = {
+    "given": Fact(
+        "what the loss is computed from",
+        "Call it once, with the parameters of the whole unit in bfloat16 (the shards of all ranks end to end).",
+    ),
+    "update": Fact(
+        "the update, divided by `lr` and by the largest element of the mean gradient,",
+        "The mean gradient may be wrong by at most a thousandth of its largest element.",
+        tolerance=1e-3,
+    ),
+    "gathered": Fact("bytes gathered beyond 2 for each parameter", TARGET, most=0),
+    "sent": Fact("bytes sent of the gradients beyond a reduce-scatter in fp32", TARGET, most=0),
+}
+
+
+class Case(NamedTuple):
+    weights: tuple[int, ...]  # of what cancels between the ranks, by rank
+    elements: int  # of a shard
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{len(self.weights)} ranks, shards of {self.elements}"
+
+
+def cases(seed: int) -> list[Case]:
+    # All unlike on 3 and 4. A division by 2 or 4 is exact in bfloat16, and one by 3 is not.
+    mixtures = [((-100, 100), 6), ((-100, 70, -30, 60), 5), ((-100, 30, 70), 1), ((-100, 30, 70), 7)]
+    return [Case(*case, seed) for case in mixtures]
+
+
+def first_shard(rank: int, elements: int, seed: int) -> Tensor:
+    return 1 + torch.rand(elements, generator=torch.Generator().manual_seed(seed + 80 + rank))
+
+
+def slope_of(weight: int, elements: int, seed: int) -> Tensor:
+    """(elements,) bfloat16: what all ranks' batches share, and ``weight`` times what cancels between the ranks."""
+    signal, noise = (
+        torch.randn(elements, generator=torch.Generator().manual_seed(seed + more)) for more in (90, 91)
+    )
+    return (signal + weight * noise).bfloat16()
+
+
+def on_rank(answer, weights: tuple[int, ...], elements: int, seed: int) -> dict:
+    rank, given = dist.get_rank(), []
+    shard, slope = first_shard(rank, elements, seed), slope_of(weights[rank], len(weights) * elements, seed)
+
+    def loss_of(parameters: Tensor) -> Tensor:
+        given.append((str(parameters.dtype).removeprefix("torch."), *parameters.shape))
+        return (parameters * slope.to(parameters.dtype)).sum() + parameters.square().sum() / 2
+
+    with record_traffic() as log:
+        answer(shard, loss_of, LR)
+    return {"shard": shard, "given": given, "rows": log.traffic.rows}
+
+
+def observe(mixed_step, case: Case) -> dict:
+    weights, elements, seed = case
+    ranks, total = len(weights), len(weights) * elements
+    seen = launch(on_rank, ranks, args=(mixed_step, *case), backend="gloo", timeout=60.0, quiet=True)
+    before = torch.cat([first_shard(rank, elements, seed) for rank in range(ranks)])
+    own = [before.bfloat16() + slope_of(weight, total, seed) for weight in weights]
+    scale = (sum(gradient.double() for gradient in own) / ranks).abs().max()
+    rows = seen[0]["rows"]
+    gathered = sum(row.payload for row in rows if row.collective == "all-gather")
+    sent = sum(row.sent for row in rows if row.collective != "all-gather")
+    return {
+        "given": seen[0]["given"],
+        "update": (before.double() - torch.cat([one["shard"] for one in seen])) / LR / scale,
+        "gathered": max(0, gathered - 2 * total),
+        "sent": max(0, round(sent - sent_bytes("reduce-scatter", 4 * total, ranks))),
+        "trace": [(row.collective, row.payload) for row in rows],
+    }

@@ -245,7 +245,8 @@ def test_a_damaged_progress_file_is_no_obstacle(course):
     assert "not graded yet" in run(course, "progress").output
     assert run(course, "grade", "96").exit_code == 1
     assert load(course) == {"96_halves": {"96.1": 0}}
-    assert sorted(path.name for path in course.iterdir()) == [".progress.json", "exercises", "solutions"]
+    kept = [".backups", ".progress.json", "exercises", "solutions"]  # the damaged file is kept
+    assert sorted(path.name for path in course.iterdir()) == kept
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -10,13 +9,15 @@ sys.path.insert(0, str(HERE))
 
 from reference import source_page  # noqa: E402
 
+from course_lib.grading.opening import Addresses  # noqa: E402
+
 project = "Training large models, by hand"
 author = "its contributors"
 language = "en"
 html_title = project
 # Where the site stands, for search engines: pyproject.toml knows. Its own links do without.
-about = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-html_baseurl = about.get("urls", {}).get("Documentation", "")
+addresses = Addresses.of(HERE.parent)
+html_baseurl = addresses.site if addresses else ""
 
 extensions = [
     "myst_nb",

@@ -22,7 +22,7 @@ VIEWS = {
 }
 PAGES = Path(__file__).with_name("pages")
 RUNS_HERE = (
-    ' The cells that need only the simulator <a href="../play/index.html#chapter-{}">run in your browser</a>, '
+    'The cells that need only the simulator <a href="../play/index.html#chapter-{}">run in your browser</a>, '
     "with nothing installed."
 )
 
@@ -38,7 +38,7 @@ def gather(into: Path) -> None:
         pages |= {file: _text(ROOT / file), file.replace(".py", ".md"): listing(file)}
     readme = _text(ROOT / "README.md")
     pages["parts/chapters.md"] = linked_numbers(section(readme, "The chapters"))
-    pages["parts/install.md"] = section(readme, None)
+    pages["parts/install.md"] = re.sub(r" [^.]+\[on the site\]\([^)]+\)\.", "", section(readme, None))
     pages["parts/moving_timeline.html"] = moving_timeline(executions())
     pages["parts/map.html"] = linked_map()
     pages |= {f"parts/{name}.html": view.fragment() for name, view in VIEWS.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+from course_lib.grading.opening import LINKS
 from simulator.explorer import explore, explore_memory
 
 Notebook = dict[str, Any]
@@ -21,7 +22,6 @@ STILL = 'class="explorer-still"'
 # What the cell calls -> the site's page of it, and what makes the view. A network's tree folds as it stands.
 PAGES = {"explore": ("explorer", explore), "explore_memory": ("memory", explore_memory)}
 LIVE = '<p>Here is a still picture. The <a href="../{}.html#{}">live view{}</a> is a page of its own.</p>'
-OPEN_LINKS = "open-links"  # the id of the cell that says where else a notebook can be opened
 # Folded in JupyterLab -> the tag by which myst-nb folds.
 TAGS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}
 
@@ -31,12 +31,16 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
 
     Args:
         notebook: as it lies in the course.
-        runs_here: a sentence for the cell that says where else the notebook can be opened.
+        runs_here: a sentence for the cell that says where else the notebook can be opened. That cell is missing
+            while the course has no address: then the sentence gets one of its own.
     """
     page = copy.deepcopy(notebook)
+    if runs_here and all(cell.get("id") != LINKS for cell in page["cells"]):
+        page["cells"].insert(1, {"cell_type": "markdown", "id": LINKS, "metadata": {}, "source": ""})
     for cell in page["cells"]:
-        if cell.get("id") == OPEN_LINKS:
-            cell["source"] = ON_THE_SITE.sub(r", or \1", "".join(cell["source"])) + runs_here
+        if cell.get("id") == LINKS:
+            words = ON_THE_SITE.sub(r", or \1", "".join(cell["source"]))
+            cell["source"] = f"{words} {runs_here}".strip()
         if cell["cell_type"] != "code":
             continue
         folded = cell["metadata"].get("jupyter", {})

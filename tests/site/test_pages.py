@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from gather import section
 from linked_map import linked_map, linked_numbers, page_of
-from notebook_as_page import OPEN_LINKS, as_page, linked_sources
+from notebook_as_page import as_page, linked_sources
 from reference import find, source_file, source_page, topics
 
+from course_lib.grading.build import read_notebook
+from course_lib.grading.opening import LINKS, Addresses, with_opening
 from course_lib.observe.show.course_map import CHAPTERS
 
 ROOT = Path(__file__).parents[2]
@@ -83,13 +85,21 @@ def test_a_still_explorer_leads_to_the_live_one_of_the_same_plan():
 
 
 def test_a_chapter_does_not_send_its_reader_to_the_page_that_they_read():
-    links = [path for path in NOTEBOOKS if any(c.get("id") == OPEN_LINKS for c in notebook(path)["cells"])]
-    assert len(links) == len(NOTEBOOKS)
-    for path in links:
-        cells = as_page(notebook(path), runs_here=" Here.")["cells"]
-        text = next(cell["source"] for cell in cells if cell.get("id") == OPEN_LINKS)
-        assert "on the site" not in text, path.name
+    published = Addresses("https://github.com/somebody/course")
+    for path in NOTEBOOKS:
+        opened = with_opening(read_notebook(path), path.relative_to(ROOT).as_posix(), published)
+        (text,) = [cell["source"] for cell in as_page(opened, "Here.")["cells"] if cell["id"] == LINKS]
+        assert published.site not in text, path.name
         assert re.search(r", or \[in Codespaces\]\([^)]+\)\. Here\.$", text), text
+
+
+def test_until_the_course_has_an_address_its_pages_lead_nowhere_else():
+    for path in NOTEBOOKS:
+        opened = with_opening(read_notebook(path), path.relative_to(ROOT).as_posix(), None)
+        assert LINKS not in [cell["id"] for cell in as_page(opened)["cells"]], path.name
+        title, where, *_ = as_page(opened, "Here.")["cells"]
+        assert title["source"].startswith("# "), path.name
+        assert where["source"] == "Here.", "what runs on the site is said all the same"
 
 
 def test_no_output_shows_a_picture_without_words_or_loads_anything():

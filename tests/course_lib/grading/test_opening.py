@@ -1,6 +1,5 @@
-"""The cells behind a notebook's title: the same in every notebook as the script writes them, and Colab's cell works."""
+"""Where else the course opens: nowhere until it has an address, then the same everywhere; and Colab's cell works."""
 
-import ast
 import json
 import os
 import re
@@ -13,35 +12,92 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_lib.grading.build import make_exercise
-from course_lib.grading.opening import CLONE, COLAB, FOLDERS, LINKS, Addresses, opening, with_opening
+from course_lib.grading.opening import (
+    CLONE,
+    COLAB,
+    LINKS,
+    NOT_NAMED,
+    Addresses,
+    main,
+    opening,
+    with_address,
+    with_opening,
+)
 from course_lib.jupyter.colab import COLABS_OWN, needed, replaced_torch
 
 ROOT = Path(__file__).parents[3]
-ADDRESSES = Addresses.of(ROOT)
-NOTEBOOKS = [
-    path.relative_to(ROOT).as_posix()
-    for folder in FOLDERS
-    for path in sorted((ROOT / folder).glob("*.ipynb"))
-]
+ADDRESSES = Addresses("https://github.com/Somebody/course")
+ELSEWHERE = re.compile(r"colab\.research|mybinder\.org|codespaces\.new|[Ss]omebody[/.]|" + NOT_NAMED)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS)
-def test_every_notebook_opens_with_what_the_script_writes(path):
-    cells = json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]
-    for found, wanted in zip(cells[1:3], opening(path, ADDRESSES), strict=True):
-        assert (found["id"], "".join(found["source"]), found["metadata"]) == (
-            wanted.id,
-            wanted.source,
-            wanted.metadata,
-        ), "run python -m course_lib.grading.opening and python -m course_lib.grading.build"
-        assert not found.get("outputs"), "the cell says nothing outside of Colab"
+def pages(root):
+    """What a reader opens: every notebook and exercise, and every page of words; by its place."""
+    files = [
+        path for folder in ("notebooks", "exercises", "solutions") for path in root.glob(f"{folder}/*.ipynb")
+    ]
+    files += [path for pattern in ("*.md", "docs/*.md", "site/pages/*.md") for path in root.glob(pattern)]
+    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of the course that gets one address after another: its pages as the script writes them."""
+    for name, text in pages(ROOT).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def write(account):
+        about = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        address = f'Repository = "https://github.com/{account}/course"'
+        about = re.sub("^Repository = .*", address, about, flags=re.MULTILINE)
+        (tmp_path / "pyproject.toml").write_text(about, encoding="utf-8")
+        result = CliRunner().invoke(main, ["--root", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return pages(tmp_path), result.output
+
+    return write
+
+
+def test_the_course_is_as_the_script_writes_it_for_the_address_that_it_has():
+    result = pages(ROOT)
+    addresses = Addresses.of(ROOT)
+    assert result["README.md"] == with_address(result["README.md"], addresses)
+    for name in (name for name in result if name.endswith(".ipynb")):
+        cells = json.loads(result[name])["cells"]
+        found = [cell for cell in cells if cell["id"] in (LINKS, COLAB)]
+        wanted = opening(name, addresses)
+        assert [("".join(cell["source"]), cell["metadata"]) for cell in found] == [
+            (cell.source, cell.metadata) for cell in wanted
+        ], f"{name}: run python -m course_lib.grading.opening"
+        assert not any(cell.get("outputs") for cell in found), "Colab's cell says nothing elsewhere"
+
+
+def test_without_an_address_no_page_offers_to_open_the_course_elsewhere(copied):
+    copied("Somebody")  # and those that are there go
+    written, said = copied(NOT_NAMED)
+    assert len(written) > 60
+    assert {name: found[0] for name, text in written.items() if (found := ELSEWHERE.search(text))} == {}
+    assert "In a browser alone" not in written["README.md"]
+    assert said.startswith("No links are shown: in pyproject.toml, put your account")
+
+
+def test_with_an_address_every_notebook_and_the_readme_show_the_same_one(copied):
+    written, said = copied("Somebody")
+    assert "https://github.com/Somebody/course" in said
+    for name in (name for name in written if name.endswith(".ipynb")):
+        opened = opening(name, ADDRESSES)
+        cells = json.loads(written[name])["cells"][1:3]
+        assert ["".join(cell["source"]) for cell in cells] == [cell.source for cell in opened], name
+    assert "git clone https://github.com/Somebody/course && cd course\n" in written["README.md"]
+    assert "[on the site](https://somebody.github.io/course)" in written["README.md"]
+    assert NOT_NAMED not in "".join(written.values())
 
 
 def test_a_link_leads_to_the_notebook_in_which_it_stands():
-    name = ADDRESSES.repository.removeprefix("https://github.com/")
+    name = "Somebody/course"
     for path in ("notebooks/05_ddp.ipynb", "solutions/05_ddp.ipynb"):
         links = opening(path, ADDRESSES)[0].source
         opened = path if path.startswith("notebooks") else "exercises/05_exercises_ddp.ipynb"
@@ -61,11 +117,11 @@ def test_the_cells_take_the_place_of_those_that_are_there_and_all_else_stays():
     assert [cell.id for cell in first.cells] == [cells[0].id, LINKS, COLAB, cells[1].id, cells[2].id]
     nbformat.validate(first)
     first.cells[2].execution_count = 1
-    other = Addresses("https://github.com/somebody/course", "https://course.example")
+    other = Addresses("https://github.com/another/course", "https://course.example")
     second = with_opening(first, "notebooks/97_try.ipynb", other)
     assert with_opening(second, "notebooks/97_try.ipynb", ADDRESSES) == first
-    assert "somebody/course" in second.cells[1].source
-    assert "somebody/course" in second.cells[2].source
+    assert "another/course" in second.cells[1].source
+    assert "another/course" in second.cells[2].source
 
 
 @pytest.mark.parametrize("urls", ["", '[project.urls]\nRepository = "https://example.org/x"'])
@@ -77,10 +133,8 @@ def test_an_address_of_another_form_is_refused(tmp_path, urls):
         Addresses.of(tmp_path)
 
 
-def test_the_address_is_ours_or_nobodys():
-    """Colab runs what lies there: an address that stands for a missing one must be free for ever."""
-    account = ADDRESSES.repository.split("/")[3]
-    assert len(account) > 39 or "not-named" not in account, "GitHub allows 39 characters"
+def test_the_account_that_stands_for_a_missing_one_is_nobodys():
+    assert len(NOT_NAMED) > 39, "GitHub allows 39 characters; Colab runs what lies at the course's address"
 
 
 def test_colab_keeps_its_jupyter_and_a_torch_that_fits():
@@ -147,7 +201,9 @@ def published(tmp_path):
 def test_in_colab_the_first_cells_of_a_chapter_run_anywhere(tmp_path, empty_environment, published):
     """Without a network: what the course needs is there, so pip has nothing to fetch."""
     cells = json.loads((ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))["cells"]
-    install, imports, *_ = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    own = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code" and cell["id"] != COLAB)
+    imports = next(own)
+    install = opening("notebooks/00_start_here.ipynb", ADDRESSES)[1].source
     install = install.replace(ADDRESSES.repository, published).replace(CLONE, str(tmp_path / "course"))
     program = "\n".join(
         [
@@ -167,11 +223,3 @@ def test_in_colab_the_first_cells_of_a_chapter_run_anywhere(tmp_path, empty_envi
     ran = subprocess.run(command, cwd=elsewhere, env=kept | pip, capture_output=True, text=True, timeout=500)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.splitlines()[-1] == f"{tmp_path / 'course'} 2.0"
-
-
-def test_an_exercise_opens_with_the_links_of_its_own():
-    solution = nbformat.read(ROOT / "solutions" / "05_ddp.ipynb", as_version=4)
-    cells = make_exercise(solution, "05_ddp").cells
-    assert "exercises/05_exercises_ddp.ipynb" in cells[1].source
-    assert "solutions/" not in cells[1].source
-    assert ast.parse(cells[2].source)

@@ -11,7 +11,12 @@ WORKERS ?= 3
 # PyTorch's build, as uv's --torch-backend names it: cpu, auto, cu130 … Without it, PyPI's: on Linux that has CUDA.
 TORCH_BUILD ?=
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -q
+# At a terminal pip shows its own bars. Where CI is set, neither they nor the steps below are printed.
+QUIET := $(shell test -t 2 && test -z "$$CI" || echo -q)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(QUIET)
+# What is done now, and how many seconds make has run.
+BEGAN := $(shell date +%s)
+say = $(if $(CI),:,printf '[%3d s] %s\n' $$(($$(date +%s) - $(BEGAN))) "$(1)")
 NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	--nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
 
@@ -29,18 +34,20 @@ setup: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed, not $$($(PYTHON) --version): make PYTHON=python3.12 …"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing; the first time this takes a few minutes."
+	@test -x $(BIN)/python || { $(call say,Making an environment in .venv); $(PYTHON) -m venv .venv; }
+	@$(call say,Installing PyTorch and what else the course needs: a few minutes the first time)
 ifeq ($(TORCH_BUILD),)
-	$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PIP) -c constraints.txt -e '.[dev]'
 else
-	$(PIP) uv
-	$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend $(TORCH_BUILD) -c constraints.txt -e '.[dev]'
+	@$(PIP) uv
+	@$(BIN)/uv pip install $(QUIET) --python $(BIN)/python --torch-backend $(TORCH_BUILD) -c constraints.txt -e '.[dev]'
 endif
+	@$(call say,Installed)
 	@touch $@
 
 lab: setup
-	$(BIN)/course lab $(ARGS)
+	@$(call say,Starting JupyterLab; Ctrl-C ends it)
+	@$(BIN)/course lab $(ARGS)
 
 test: setup
 	$(BIN)/ruff check .
@@ -67,7 +74,8 @@ site: .venv/.installed-site
 	$(BIN)/python site/build.py
 
 .venv/.installed-site: .venv/.installed
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[site]'
+	@$(call say,Installing what builds the site)
+	@$(PIP) -c constraints.txt -e '.[site]'
 	@touch $@
 
 site-test: setup

@@ -1,13 +1,20 @@
-"""constraints.txt pins what pyproject.toml asks for, and installs use it; Binder and Codespaces get the CPU build."""
+"""constraints.txt pins what pyproject.toml asks for, and installs use it; Binder and Codespaces get the CPU build.
+
+And what ``make lab`` says while it installs.
+"""
 
 import json
 import os
+import pty
+import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -77,3 +84,43 @@ def test_make_installs_with_pip_or_the_build_that_is_named_with_uv():
 def test_codespaces_installs_the_cpu_build():
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     assert container["containerEnv"] == {"TORCH_BUILD": "cpu"}
+
+
+PYTHON = """\
+#!/bin/sh
+case "$2" in
+    venv) mkdir -p .venv/bin && cp "$0" .venv/bin/python && cp "$0" .venv/bin/course;;
+    pip) echo "$@";;
+esac
+"""
+
+
+@pytest.mark.parametrize(("terminal", "ci"), [(True, ""), (True, "true"), (False, ""), (False, "true")])
+def test_make_lab_says_what_it_does_and_is_quiet_in_ci(tmp_path, terminal, ci):
+    """With a Python that only says what it was asked for."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (python := tmp_path / "python").write_text(PYTHON)
+    python.chmod(0o755)
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    subprocess.run(
+        ["make", "lab", f"PYTHON={python}", "TORCH_BUILD="],
+        cwd=tmp_path,
+        env={**environment, "CI": ci},
+        stdout=theirs,
+        stderr=theirs,
+        check=True,
+    )
+    os.write(theirs, b"end")
+    said = b""
+    while not said.endswith(b"end"):
+        said += os.read(ours, 4096)
+    os.close(ours)
+    os.close(theirs)
+    *lines, _ = said.decode().splitlines()
+    (pip,) = [line for line in lines if line.startswith("-m pip install")]
+    assert (" -q" in pip) == (not terminal or bool(ci)), "pip shows its bars at a terminal alone"
+    steps = [re.fullmatch(r"\[ *\d+ s\] (.+)", line)[1] for line in lines if line != pip]
+    begin = ["Making", "Installing", "Installed", "Starting"]
+    assert [step.split()[0] for step in steps] == ([] if ci else begin)

@@ -20,6 +20,7 @@ The solution says what is right: it is observed, too. A likely mistake is a patc
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -242,7 +243,7 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     for one in sorted(seen, key=lambda s: not (s.wrong or s.missed)):  # what is wrong first: most end there
         by = _observe(given, mistake.answer, one.case, one.want)
         if isinstance(one.got, BaseException):
-            if not isinstance(by.got, BaseException) or _first_line(by.got) != _first_line(one.got):
+            if not isinstance(by.got, BaseException) or _raised(by.got) != _raised(one.got):
                 return False
             explained = True
             continue
@@ -268,5 +269,20 @@ def same_trace(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     return any(isinstance(one.got, dict) and "trace" in one.got for one in seen)
 
 
-def _first_line(error: BaseException) -> str:
-    return explain(error)[0]
+def _raised(error: BaseException) -> list[str]:
+    """What was raised, without what differs from answer to answer or run to run.
+
+    Of ranks that hang it is who waits for whom; of ranks that raised or were killed it is not which of them was first.
+    """
+    first, *more = explain(error)
+    if _hung(error):
+        return [
+            _WHERE_AND_WHEN.sub("", line) for line in (first, *more) if line.startswith(("the ", "rank "))
+        ]
+    if type(error).__name__ == "RankError":
+        first = _FIRST.sub("a rank", re.sub(r"(killed by signal \d+).*", r"\1", first))
+    return [first]
+
+
+_WHERE_AND_WHEN = re.compile(r", at <.*|: stopped after .*")
+_FIRST = re.compile(r"\brank \d+")

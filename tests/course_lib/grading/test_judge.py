@@ -126,6 +126,33 @@ def test_after_a_hang_no_case_is_tried_and_only_mistakes_that_hang_are(check, mo
     assert tried == [[1, 3]]
 
 
+HANG = "the ranks hang: stopped after {} s\nrank 0  waits in send(to rank {}), at {}\nrank 1  has returned"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (RankError(HANG.format(6, 1, "<a>, line 2")), RankError(HANG.format(7, 1, "<b>, line 9")), True),
+        (RankError(HANG.format(6, 1, "<a>, line 2")), RankError(HANG.format(6, 0, "<a>, line 2")), False),
+        (
+            RankError("rank 0 raised KeyError: rank 0", 0),
+            RankError("rank 2 raised KeyError: rank 2", 2),
+            True,
+        ),
+        (RankError("rank 0 raised KeyError: 3", 0), RankError("rank 0 raised KeyError: 4", 0), False),
+        (
+            RankError("rank 0 was killed by signal 6 in a", 0),
+            RankError("rank 1 was killed by signal 6 in b", 1),
+            True,
+        ),
+    ],
+)
+def test_ranks_that_hang_are_told_apart_by_who_waits_for_whom_and_others_not_by_who_was_first(
+    one, other, same
+):
+    assert (judge._raised(one) == judge._raised(other)) == same
+
+
 def test_a_fact_names_the_rank_and_the_entry():
     fact = Fact("the gradient of {}", tolerance=1e-5, each="rank")
     want = [{"a": torch.ones(2), "b": None}] * 3

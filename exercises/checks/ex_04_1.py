@@ -1,0 +1,66 @@
+"""04.1: a reduce-scatter by messages to the left."""
+
+from typing import NamedTuple
+
+from course_checks.collectives import BASE, VIEWS, Run, count, run, whole_numbers
+
+from course_lib.grading.judge import Fact
+from simulator.inputs.chunks import chunk_sizes
+
+FACTS = BASE | {
+    "chunk": Fact(
+        "the chunk of the sum", "Rank r returns the r-th chunk of the sum of all ranks' `t`", each="rank"
+    ),
+    "left": Fact(
+        "the messages",
+        "Every message goes to the left neighbour, that is from rank r to rank r − 1, and from rank 0 to the last "
+        "rank.",
+    ),
+    "bytes": Fact(
+        "bytes sent by a rank beyond the chunks of all other ranks",
+        "No rank sends more bytes than the chunks of all other ranks have together",
+        most=0,
+    ),
+    "messages": Fact(
+        "messages sent by a rank beyond p − 1", "no rank sends more than p − 1 messages.", most=0
+    ),
+}
+
+
+class Case(NamedTuple):
+    seed: int
+    ranks: int
+    shape: tuple[int, ...]
+    views: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{count(self.ranks)}, {VIEWS if self.views else f'{self.shape[0]} rows'}"
+
+
+def cases(seed: int) -> list[Case]:
+    plain = [(4, (10, 3)), (3, (7,)), (3, (6, 2)), (2, (5,)), (4, (3, 2)), (1, (4,))]
+    return [*(Case(seed, *case) for case in plain), Case(seed, 3, (5, 2), views=True)]
+
+
+def observe(answer, case: Case) -> dict:
+    inputs = whole_numbers(case.seed, *[case.shape] * case.ranks, views=case.views)
+    found = run(answer, inputs)
+    row = inputs[0][:1].numel() * inputs[0].element_size()
+    limits = [row * (case.shape[0] - own) for own in chunk_sizes(case.shape[0], case.ranks)]
+    return found.said | {
+        "chunk": found.results,
+        "left": not_to_the_left(found, case.ranks),
+        "bytes": found.bytes_beyond(limits),
+        "messages": max(0, max(found.messages) - (case.ranks - 1)),
+        "trace": found.logs,
+    }
+
+
+def not_to_the_left(found: Run, p: int) -> str:
+    rank, to = next(((r, e.peer) for r, e in found.sends if e.peer != (r - 1) % p), (0, None))
+    return (
+        ""
+        if to is None
+        else f"rank {rank} sends to rank {to}, and its left neighbour is rank {(rank - 1) % p}"
+    )

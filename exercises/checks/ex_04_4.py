@@ -1,0 +1,54 @@
+"""04.4: where ring and tree take equally long, from times alone."""
+
+import random
+from typing import NamedTuple
+
+from course_lib.grading.judge import Fact
+from simulator.inputs.hardware import Link
+from simulator.predict.collective_time import all_reduce_seconds
+
+FACTS = {
+    "number": Fact(
+        "the result", "Return the size in bytes at which both take equally long, as any kind of number"
+    ),
+    "size": Fact(
+        "the size at which both take equally long",
+        "Return the size in bytes at which both take equally long",
+        tolerance=1e-3,
+    ),
+    "calls": Fact("measurements", "at most 4 measurements, that is calls of `time_of`.", most=4),
+}
+
+
+class Case(NamedTuple):
+    name: str
+    ranks: int
+    link: Link
+
+
+def cases(seed: int) -> list[Case]:
+    draw, found = random.Random(seed), []
+    for ranks in (4, 8, 64, 5, 3, 2):
+        long_and_fast = ranks == 64  # a latency that is left in a slope shows there, whatever is drawn
+        latency = draw.uniform(20e-6 if long_and_fast else 4e-6, 50e-6)
+        found.append(
+            Case(f"{ranks} ranks", ranks, Link(latency, draw.uniform(50e9 if long_and_fast else 1e9, 100e9)))
+        )
+    return found
+
+
+def observe(crossover, case: Case) -> dict:
+    calls = []
+
+    def time_of(algorithm: str, size: float) -> float:
+        calls.append((algorithm, float(size)))
+        return all_reduce_seconds(algorithm, float(size), case.ranks, case.link)
+
+    got = crossover(time_of)
+    try:
+        got = float(got)
+    except (TypeError, ValueError):
+        return {"number": f"the result is {got!r:.80}, not a number of bytes"}
+    if abs(got) <= 1e-3 * case.link.latency * case.link.rate:  # bytes that are as good as none
+        got = 0.0
+    return {"number": "", "size": got, "calls": len(calls)}

@@ -26,7 +26,7 @@ def main(
     ranks: int = 4,
     most: int | None = None,
     same_samples: bool = False,
-    traffic: Callable[[str, nn.Module, int], Traffic] | None = None,
+    traffic: Callable[[str, nn.Module, int, int], Traffic] | None = None,
     **plan: Any,
 ) -> None:
     """The command line of a file: ``--ranks``, ``--steps``, ``--batch``.
@@ -38,7 +38,7 @@ def main(
         ranks: how many by default; under torchrun, as many as it has started.
         most: how many at most; 1: a technique of one device.
         same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
-        traffic: what a rank sends in a step: ``traffic(rung, model, ranks)``, where no plan says it.
+        traffic: what a rank sends in a step: ``traffic(rung, model, ranks, batch)``, where no plan says it.
         plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
             are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis.
     """

@@ -27,12 +27,14 @@ def report(
     plans: Mapping[str, Plan],
     ranks: int,
     batch: int,
-    traffic: Callable[[str, nn.Module, int], Traffic] | None,
+    traffic: Callable[[str, nn.Module, int, int], Traffic] | None,
 ) -> None:
     alone = found.pop("")
     print(what(shape, ranks, batch))
     for name, run in found.items():
-        sent = plan_traffic(shape, plans[name]) if traffic is None else traffic(name, new_model(), ranks)
+        sent = (
+            plan_traffic(shape, plans[name]) if traffic is None else traffic(name, new_model(), ranks, batch)
+        )
         print(f"\n{name}")
         show(run, alone, shape, plans[name], sent, batch)
     if (crowd := sharers(ranks)) > 1:

@@ -1,9 +1,10 @@
-"""What the rungs of ``course_lib/by_hand/compress.py`` send: each parameter by itself, as the simulator predicts it."""
+"""What the rungs of a file of ``course_lib/by_hand`` send in a step, where it is more than a ``Plan`` says."""
 
 from __future__ import annotations
 
 from torch import nn
 
+from course_lib.observe.by_hand.run import SEQUENCE
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.compression_traffic import (
     averaging_traffic,
@@ -11,10 +12,12 @@ from simulator.predict.compression_traffic import (
     power_sgd_traffic,
     top_k_traffic,
 )
+from simulator.predict.traffic import calls, tensor_parallel_traffic
+from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic
 
 
-def compressed(rung: str, model: nn.Module, ranks: int) -> Traffic:
-    """In a step; under DiLoCo in one after which the ranks meet."""
+def compressed(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """Each parameter by itself; under DiLoCo in a step after which the ranks meet."""
     shapes = [tuple(p.shape) for p in model.parameters()]
     sizes = [p.numel() for p in model.parameters()]
     match rung:
@@ -26,3 +29,20 @@ def compressed(rung: str, model: nn.Module, ranks: int) -> Traffic:
             buckets = [[shape] for shape in shapes]
             return power_sgd_traffic(buckets, ranks, matrix_rank=4, min_compression=1)
     return sum((averaging_traffic([size], ranks, every=1, steps=1) for size in sizes), Traffic())
+
+
+def tensor_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """With the gradient norm, one number."""
+    tokens, hidden, layers = batch * SEQUENCE, model.config.hidden_size, model.config.num_layers
+    sent = calls("all-reduce", [1], 4, ranks)
+    if (
+        rung == "every layer"
+    ):  # five matrices are hidden wide and hidden long; up is 4 times wider, down longer
+        widths = [tokens * hidden] * 5 + [4 * tokens * hidden]
+        both = calls("all-gather", widths, 4, ranks) + calls("all-reduce", widths, 4, ranks)
+        return sum([both] * layers, sent)
+    sent += tensor_parallel_traffic(tokens, hidden, ranks, layers, 4)
+    if rung == "every region":
+        return sent
+    ends = embedding_traffic(tokens, hidden, ranks, 4) + head_traffic(tokens, hidden, ranks, 4)
+    return sent + ends + loss_traffic(tokens, ranks)

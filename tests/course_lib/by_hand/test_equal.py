@@ -17,6 +17,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Shard as DTensorShard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -31,6 +41,10 @@ from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import current_device, launch
 from course_lib.runtime.mesh import make_mesh
+from course_lib.tensor_parallel.apply import apply_tensor_parallel
+from course_lib.tensor_parallel.full_tensors import full_state_dict
+from course_lib.tensor_parallel.gradient_norm import grad_norm
+from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute
 
@@ -168,6 +182,43 @@ def production_flash(model, make_optimizer):
     return one_device(model, make_optimizer)
 
 
+def production_tensor_parallel(sequence_parallel):
+    def train(model, batches, make_optimizer, loss_fn):
+        mesh = make_mesh({"tp": dist.get_world_size()})
+        words = model.head.out_features
+        apply_tensor_parallel(model, mesh, sequence_parallel=sequence_parallel)
+        model.whole = lambda: full_state_dict(model, mesh)
+        loss_fn = VocabParallelCrossEntropy(words, mesh)
+        yield from loop(
+            lambda model, make: (model, make(model.parameters()), lambda: grad_norm(model, mesh))
+        )(model, batches, make_optimizer, loss_fn)
+
+    return train
+
+
+def torch_tensor_parallel(model, make_optimizer, sequence_parallel=False):
+    """The layers are cut, embedding and head are whole on every rank."""
+    mesh = make_mesh({"tp": dist.get_world_size()})
+    own, every = (DTensorShard(1),), (Replicate(),)
+    plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    leave = RowwiseParallel(output_layouts=own[0] if sequence_parallel else every[0])
+    plan |= {"mlp.up": ColwiseParallel(), "attention.output": leave, "mlp.down": leave}
+    if sequence_parallel:
+        enter = PrepareModuleInput(input_layouts=own, desired_input_layouts=every)
+        plan |= {"attention": enter, "mlp": enter, "norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
+        begin = PrepareModuleOutput(output_layouts=every, desired_output_layouts=own)
+        parallelize_module(model, mesh, {"embedding": begin, "norm": enter})
+    parallelize_module(model, mesh, {f"blocks.*.{name}": style for name, style in plan.items()})
+    model.whole = lambda: {name: full(t) for name, t in model.state_dict().items()}
+    kinds = [[p for p in model.parameters() if isinstance(p, DTensor) is kind] for kind in (False, True)]
+    optimizer = make_optimizer([{"params": some} for some in kinds])
+    return model, optimizer, lambda: nn.utils.get_total_norm([full(p.grad) for p in model.parameters()])
+
+
+def full(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
 IMPLEMENTATIONS = [
     *by_hand("ddp"),
     *(  # a bucket for each two or three parameters
@@ -210,6 +261,13 @@ IMPLEMENTATIONS = [
     Implementation("recompute", "PyTorch", loop(torch_recompute), ranks=(1,)),
     *by_hand("flash_attention", models=("gpt",), ranks=(1,)),
     Implementation("flash_attention", "production", loop(production_flash), models=("gpt",), ranks=(1,)),
+    *by_hand("tensor_parallel", models=("gpt",), same_samples=True),
+    Implementation(
+        "tensor_parallel", "production", production_tensor_parallel(False), models=("gpt",), same_samples=True
+    ),
+    Implementation(
+        "tensor_parallel", "PyTorch", loop(torch_tensor_parallel), models=("gpt",), same_samples=True
+    ),
 ]
 
 

@@ -29,7 +29,7 @@ def row(text, name):
 
 
 LOSSY = ("compress",)
-TRAINED = ("ddp", "zero", "fsdp", "compress")
+TRAINED = ("ddp", "zero", "fsdp", "compress", "tensor_parallel")
 
 
 @pytest.mark.parametrize("technique", TRAINED)

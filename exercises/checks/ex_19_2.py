@@ -1,0 +1,109 @@
+"""19.2: error feedback with three faults; the means of several steps on real ranks."""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+
+FACTS = {
+    "means": Fact(
+        "the mean of {} in each step",
+        "Afterwards it is what this rank wanted to send, `gradient + missing`, minus what this rank sent.",
+        tolerance=1e-5,
+        each="rank",
+    ),
+    "kept": Fact("gradients", "`gradient` stays as it is."),
+    "messages": Fact("messages of a call", "one all-reduce in each call, and no other message.", most=1),
+}
+
+
+class FaultyFeedback:
+    """Averages gradients that are compressed, and keeps what was left out."""
+
+    def __init__(self, compress):
+        self.compress = compress
+        self.missing = {}
+
+    def average(self, name, gradient):
+        missing = self.missing.get(gradient.shape, torch.zeros_like(gradient))
+        sent = self.compress(gradient + missing)
+        mean = sent.clone()
+        dist.all_reduce(mean)
+        mean /= dist.get_world_size()
+        self.missing[gradient.shape] = gradient - mean
+        return mean
+
+
+def largest(k: int, tensor: Tensor) -> Tensor:
+    """The k numbers of the largest absolute values, and zeros for the others."""
+    flat = tensor.flatten()
+    kept = flat.abs().topk(min(k, flat.numel())).indices
+    return torch.zeros_like(flat).index_copy(0, kept, flat[kept]).view_as(tensor)
+
+
+def signs(tensor: Tensor) -> Tensor:
+    """One bit for each number: its sign, times the mean absolute value."""
+    return torch.where(tensor < 0, -1.0, 1.0).to(tensor) * tensor.abs().mean()
+
+
+class Case(NamedTuple):
+    seed: int
+    ranks: int
+    keeps: int | None  # of a tensor's numbers; None for their signs
+    steps: int
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def name(self) -> str:
+        compress = "signs" if self.keeps is None else f"largest {self.keeps}"
+        ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
+        return f"{ranks}, {compress}, {', '.join(map(str, self.shapes.values()))}"
+
+
+def cases(seed: int) -> list[Case]:
+    return [
+        Case(seed, 2, 2, 4, {"layer 0": (3, 4), "layer 1": (3, 4), "bias": (5,)}),
+        Case(seed, 3, 3, 5, {"embedding": (8, 2), "bias 0": (6,), "bias 1": (6,)}),
+        Case(seed, 3, None, 4, {"layer 0": (7,), "layer 1": (7,)}),
+        Case(seed, 1, 1, 4, {"layer 0": (4,), "layer 1": (4,)}),
+        Case(seed, 2, 9, 3, {"all is sent": (3, 3), "as large": (3, 3)}),
+    ]
+
+
+def on_rank(answer, seed: int, ranks: int, keeps: int | None, steps: int, shapes: dict) -> dict:
+    draw = torch.Generator().manual_seed(seed)
+    feedback = answer(signs if keeps is None else partial(largest, keeps))
+    buffers = {name: torch.empty(shape) for name, shape in shapes.items()}  # gradients reuse their memory
+    means, kept, messages = {name: [] for name in shapes}, True, []
+    for _ in range(steps):
+        for name, shape in shapes.items():
+            gradient = torch.randn(ranks, *shape, generator=draw)[dist.get_rank()]
+            buffers[name].copy_(gradient)
+            with record_traffic() as log:
+                mean = feedback.average(name, buffers[name])
+            messages.append([row.payload for row in log.events])
+            kept &= torch.equal(buffers[name], gradient)
+            means[name].append(mean.detach().clone())
+            mean.detach().zero_()  # the caller writes into what it got
+            buffers[name].zero_()
+    return {
+        "means": {name: torch.stack(found) for name, found in means.items()},
+        "kept": kept,
+        "messages": max(messages, key=len),
+    }
+
+
+def observe(answer, case: Case) -> dict:
+    ranks = launch(on_rank, case.ranks, args=(answer, *case), backend="gloo", timeout=30.0)
+    return {
+        "means": [one["means"] for one in ranks],
+        "kept": "" if all(one["kept"] for one in ranks) else "`gradient` has other values than before",
+        "messages": max(len(one["messages"]) for one in ranks),
+        "trace": [one["messages"] for one in ranks],
+    }

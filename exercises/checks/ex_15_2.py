@@ -1,0 +1,100 @@
+"""15.2: attention tile by tile; the bytes that are alive are counted."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.grading.alive import Alive
+from course_lib.grading.judge import Fact
+
+TWO = (
+    "Return two tensors, which are the output, softmax($qk^T/\\sqrt{d}$)$\\,v$, of the shape of `q`, and the "
+    "logsumexp of each row of scores, of shape (heads, rows)."
+)
+DTYPES = "The output has the dtype of `q`, and the logsumexp is in float32."
+FACTS = {
+    "pair": Fact("the result", TWO),
+    "dtypes": Fact("the dtypes", DTYPES),
+    "output": Fact("the output", TWO, tolerance=1e-4),
+    "halved": Fact("the output", TWO, tolerance=4e-3),
+    "logsumexp": Fact("the logsumexp", TWO, tolerance=1e-4),  # in float32, whatever q is in
+    "kept": Fact("inputs", "`q`, `k` and `v` stay as they are."),
+    "bytes": Fact(
+        "bytes alive at once beyond the result twice and six times three tiles",
+        "Alive at once are, besides the result, which may be there twice, at most six times the bytes of one tile of "
+        "scores, one of queries and one of keys together.",
+        most=0,
+    ),
+}
+
+
+class Case(NamedTuple):
+    rows: int
+    keys: int
+    tile_rows: int
+    tile_keys: int
+    title: str = ""
+    task: str | None = None
+    heads: int = 2
+    halved: bool = False  # q, k and v in bf16
+    scores: str = ""  # "large", "low" (all of a row) or "growing" (sums of values of one sign)
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.title or f"{self.rows} × {self.keys}, tiles of {self.tile_rows} × {self.tile_keys}"
+
+
+def cases(seed: int) -> list[Case]:
+    narrow = "Then convert a tile to float32 before you work on it, and keep the running maximum, sum and output in "
+    narrow += "float32."
+    large = "Scores can be several hundreds, so `exp` of them overflows."
+    low = "All scores of a row can be minus several hundreds, and then `exp` of them gives zero."
+    listed = [
+        Case(48, 64, 16, 16),
+        Case(50, 70, 16, 32),
+        Case(70, 50, 32, 16),
+        Case(1, 1, 16, 16),
+        Case(40, 30, 64, 64),
+        Case(5, 7, 1, 1),
+        Case(50, 70, 16, 32, "scores of up to several hundreds", large, scores="large"),
+        Case(50, 70, 16, 32, "rows with all scores at minus hundreds", low, scores="low"),
+        Case(4, 300, 4, 1, "bf16, 300 keys one by one", narrow, halved=True, scores="growing"),
+        Case(50, 70, 16, 32, "bf16, scores of up to several hundreds", narrow, halved=True, scores="large"),
+        Case(256, 1024, 32, 32, heads=1),
+    ]
+    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+
+
+def inputs(case: Case) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(case.seed)
+    q, k, v = (torch.randn(case.heads, n, 16, generator=draw) for n in (case.rows, case.keys, case.keys))
+    if case.scores in ("large", "low"):
+        q, k = (5 * q).round(), (5 * k).round()  # whole numbers, so that scores are exact in float32, too
+    if case.scores == "low":
+        q, k = q.abs() + 9, -k.abs() - 9
+    if case.scores == "growing":  # until one more value is less than the last bit of a sum in bf16
+        q, v = q / 8, v.abs()
+    return [t.bfloat16() if case.halved else t for t in (q, k, v)]
+
+
+def observe(attention, case: Case) -> dict:
+    given, before = inputs(case), inputs(case)
+    with Alive(*given) as alive:
+        result = attention(*given, case.tile_rows, case.tile_keys)
+    if not isinstance(result, tuple | list) or [type(one) for one in result] != [Tensor, Tensor]:
+        return {"pair": f"the result is {type(result).__name__}, not two tensors"}
+    output, logsumexp = result
+    kept = all(a.equal(b) for a, b in zip(given, before, strict=True))
+    tiles = case.tile_rows * case.tile_keys + 16 * (case.tile_rows + case.tile_keys)
+    room = 2 * (output.nbytes + logsumexp.nbytes) + 6 * 4 * case.heads * tiles
+    return {
+        "pair": "",
+        "dtypes": [str(output.dtype), str(logsumexp.dtype)],
+        "output": torch.zeros(1) if case.halved else output,
+        "halved": output if case.halved else torch.zeros(1),
+        "logsumexp": logsumexp,
+        "kept": "" if kept else "q, k or v has other values",
+        "bytes": max(0, alive.most - room) if case.keys == 1024 else 0,
+    }

@@ -1,0 +1,89 @@
+"""15.3: attention's backward from the logsumexp; bytes and FLOPs are counted."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.grading.alive import Alive
+from course_lib.grading.judge import Fact
+
+THREE = "Return the three gradients of the loss, by `q`, by `k` and by `v`, in this order."
+FACTS = {
+    "three": Fact("the result", THREE),
+    "gradients": Fact("the gradient of {}", THREE, tolerance=1e-4),
+    "kept": Fact("inputs", "The six tensors stay as they are."),
+    "bytes": Fact(
+        "bytes alive at once beyond the gradients twice and six times three tiles",
+        "Alive at once are, besides the three gradients, which may be there twice, at most six times the bytes of one "
+        "tile of scores, (rows, `tile`) for each head, the queries, and one tile of keys together.",
+        most=0,
+    ),
+    "flops": Fact(
+        "FLOPs of matrix products beyond five for each tile and the sums over rows",
+        "Five matrix products for each tile are enough, each of 2 · heads · rows · `tile` · d FLOPs, "
+        "and 2 · heads · rows · d for sums over rows.",
+        most=0,
+    ),
+}  # fmt: skip
+
+
+class Case(NamedTuple):
+    rows: int
+    keys: int
+    tile: int
+    title: str = ""
+    heads: int = 3
+    large: bool = False  # scores of several hundreds
+    counted: bool = False  # bytes and FLOPs
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.title or f"{self.rows} × {self.keys:,}, tiles of {self.tile} key{'s' * (self.tile > 1)}"
+
+
+def cases(seed: int) -> list[Case]:
+    listed = [
+        Case(32, 48, 16),
+        Case(30, 50, 16),
+        Case(20, 8, 32),
+        Case(6, 5, 1),
+        Case(1, 1, 4),
+        Case(30, 50, 16, "scores of up to several hundreds", large=True),
+        Case(64, 1024, 32, heads=2, counted=True),
+    ]
+    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+
+
+def inputs(case: Case) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(case.seed)
+    lengths = (case.rows, case.keys, case.keys, case.rows)
+    q, k, v, gradient = (torch.randn(case.heads, n, 16, generator=draw) for n in lengths)
+    if case.large:
+        q, k = (8 * q).round(), (8 * k).round()  # exact in float32
+    scores = q.double() @ k.double().mT / math.sqrt(16)
+    output = scores.softmax(-1) @ v.double()
+    return [q, k, v, output.float(), scores.logsumexp(-1).float(), gradient]
+
+
+def observe(backward, case: Case) -> dict:
+    given, before, flops = inputs(case), inputs(case), FlopCounterMode(display=False)
+    with flops, Alive(*given) as alive:
+        result = backward(*given, case.tile)
+    if not isinstance(result, tuple | list) or [type(one) for one in result] != [Tensor] * 3:
+        return {"three": f"the result is {type(result).__name__}, not three tensors"}
+    results, rows = sum(t.nbytes for t in before[:3]), case.heads * case.rows
+    tiles = rows * case.tile + rows * 16 + case.heads * case.tile * 16
+    enough = 5 * 2 * rows * case.keys * 16 + 2 * rows * 16
+    return {
+        "three": "",
+        "gradients": dict(zip("qkv", result, strict=True)),
+        "kept": ""
+        if all(a.equal(b) for a, b in zip(given, before, strict=True))
+        else "a tensor that was given has other values",
+        "bytes": max(0, alive.most - 2 * results - 6 * 4 * tiles) if case.counted else 0,
+        "flops": max(0, flops.get_total_flops() - enough) if case.counted else 0,
+    }

@@ -1,0 +1,76 @@
+"""15.4: causal attention with a window that skips tiles; the FLOPs of its matrix products are counted."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.grading.judge import Fact
+
+SEES = "a query sees the key at its own place and the `window` − 1 keys before it, as far as there are any."
+FACTS = {
+    "shape": Fact("the shape of the result", "Return the output, of the shape of `q`, in float32."),
+    "output": Fact("the output", SEES, tolerance=1e-4),
+    "kept": Fact("inputs", "`q`, `k` and `v` stay as they are."),
+    "flops": Fact(
+        "FLOPs of matrix products beyond two for each tile with a visible pair",
+        "Two matrix products for each tile in which some query of the tile sees some key of the tile, "
+        "and none for other tiles.",
+        most=0,
+        beyond=True,
+    ),
+}
+
+
+class Case(NamedTuple):
+    rows: int
+    keys: int
+    window: int
+    tile_rows: int
+    tile_keys: int
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        queries = "1 query" if self.rows == 1 else f"{self.rows} queries"
+        keys = "1 key" if self.keys == 1 else f"{self.keys} keys"
+        return f"{queries}, {keys}, a window of {self.window}, tiles of {self.tile_rows} × {self.tile_keys}"
+
+
+def cases(seed: int) -> list[Case]:
+    listed = [
+        (64, 64, 1000, 16, 16),
+        (64, 64, 17, 16, 16),  # the window's first key is the first key of a tile
+        (48, 48, 16, 8, 16),
+        (50, 50, 20, 16, 12),
+        (20, 50, 50, 8, 8),
+        (33, 64, 5, 16, 16),
+        (1, 40, 40, 16, 16),
+        (12, 40, 1, 16, 4),
+        (1, 1, 1, 16, 16),
+        (24, 24, 8, 32, 32),
+        (9, 12, 4, 1, 1),
+    ]
+    return [Case(*case, seed + i) for i, case in enumerate(listed)]
+
+
+def inputs(case: Case) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(case.seed)
+    return [torch.randn(2, n, 16, generator=draw) for n in (case.rows, case.keys, case.keys)]
+
+
+def observe(attention, case: Case) -> dict:
+    given, before = inputs(case), inputs(case)
+    with FlopCounterMode(display=False) as flops:
+        got = attention(*given, case.window, case.tile_rows, case.tile_keys)
+    if not isinstance(got, Tensor) or got.shape != given[0].shape:
+        return {"shape": tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__}
+    return {
+        "shape": tuple(got.shape),
+        "output": got,
+        "kept": ""
+        if all(a.equal(b) for a, b in zip(given, before, strict=True))
+        else "q, k or v has other values",
+        "flops": flops.get_total_flops(),
+    }

@@ -42,7 +42,8 @@ def seal(round: Round, hosts: Sequence[str]) -> Round:
     """Nobody joins any more; ranks follow the order of the hosts."""
     if round.phase != OPEN:
         return round
-    return replace(round, phase=SEALED, members=tuple(sorted(round.members, key=hosts.index)), expected=())
+    members = tuple(sorted(round.members, key=hosts.index))
+    return replace(round, phase=SEALED, members=members, expected=())
 
 
 def reopen(round: Round, number: int) -> Round:

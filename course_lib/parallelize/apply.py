@@ -120,7 +120,8 @@ def parallelize(
         model = Stages(stages)
         whole.tied = tied_copies(stages, schedule, whole)
     for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
-        stage.forward = torch.autocast(mesh.device_type, torch.bfloat16)(stage.forward)
+        in_16_bits = torch.autocast(mesh.device_type, torch.bfloat16)
+        stage.forward = in_16_bits(stage.forward)
     if plan.zero == 0:
         data = Replicated(model, plan, mesh["dp"], make_hook(compression))
     elif plan.zero == 3:

@@ -46,3 +46,20 @@ def tensor_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Traf
         return sent
     ends = embedding_traffic(tokens, hidden, ranks, 4) + head_traffic(tokens, hidden, ranks, 4)
     return sent + ends + loss_traffic(tokens, ranks)
+
+
+def in_sequence(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """With the gradients of what is whole on every rank in one message, and the gradient norm."""
+    tokens, hidden, layers = batch * SEQUENCE, model.config.hidden_size, model.config.num_layers
+    cut = [p for name, p in model.named_parameters() if name.startswith("blocks") and is_cut(name)]
+    whole = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in cut)
+    regather = rung == "the shard is saved"
+    sent = tensor_parallel_traffic(
+        tokens, hidden, ranks, layers, 4, sequence_parallel=True, regather=regather
+    )
+    return sent + calls("all-reduce", [whole, 1], 4, ranks)
+
+
+def is_cut(name: str) -> bool:
+    """Of the parameters of a block: by columns, or the matrix of those cut by rows."""
+    return "norm" not in name and not name.endswith(("output.bias", "down.bias"))

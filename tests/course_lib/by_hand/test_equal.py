@@ -207,7 +207,8 @@ def torch_tensor_parallel(model, make_optimizer, sequence_parallel=False):
         enter = PrepareModuleInput(input_layouts=own, desired_input_layouts=every)
         plan |= {"attention": enter, "mlp": enter, "norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
         begin = PrepareModuleOutput(output_layouts=every, desired_output_layouts=own)
-        parallelize_module(model, mesh, {"embedding": begin, "norm": enter})
+        end = PrepareModuleInput(input_layouts=own, desired_input_layouts=every, use_local_output=True)
+        parallelize_module(model, mesh, {"embedding": begin, "norm": end})
     parallelize_module(model, mesh, {f"blocks.*.{name}": style for name, style in plan.items()})
     model.whole = lambda: {name: full(t) for name, t in model.state_dict().items()}
     kinds = [[p for p in model.parameters() if isinstance(p, DTensor) is kind] for kind in (False, True)]
@@ -267,6 +268,23 @@ IMPLEMENTATIONS = [
     ),
     Implementation(
         "tensor_parallel", "PyTorch", loop(torch_tensor_parallel), models=("gpt",), same_samples=True
+    ),
+    *by_hand("sequence_parallel", models=("gpt",), same_samples=True, ranks=(1, 2, 4)),
+    Implementation(
+        "sequence_parallel",
+        "production",
+        production_tensor_parallel(True),
+        models=("gpt",),
+        same_samples=True,
+        ranks=(1, 2, 4),
+    ),
+    Implementation(
+        "sequence_parallel",
+        "PyTorch",
+        loop(partial(torch_tensor_parallel, sequence_parallel=True)),
+        models=("gpt",),
+        same_samples=True,
+        ranks=(1, 2, 4),
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Recomputation and FlashAttention by hand: the gradients are right, and what they promise not to keep is gone."""
+"""Recomputation, FlashAttention and sequence parallelism by hand: what they promise not to keep is gone."""
 
 import pytest
 import torch
@@ -7,9 +7,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from course_lib.by_hand import flash_attention, recompute
+from course_lib.by_hand import flash_attention, recompute, sequence_parallel
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.runtime import current_device
+from course_lib.runtime import current_device, launch
 
 REGIONS = {name: {"repeat": recompute.checkpoint, "modules": recompute.blocks} | settings
            for name, settings in recompute.RUNGS.items()}  # fmt: skip
@@ -124,3 +124,26 @@ def test_only_the_last_rung_keeps_what_grows_with_the_length():
             assert more == 4 * some == 2 * 3 * 256 * (4 * 8 + 1) * 8  # q, k, v, O and L, in fp64
         else:
             assert more > 8 * some
+
+
+def gathered_and_kept(keep_shard):
+    """How many sequences were gathered in forward, how many of them live on, how many are gathered in backward."""
+    model, made, gather = gpt(), [], sequence_parallel.gather
+    sequence_parallel.sequence_parallel(model, keep_shard)
+
+    def noted(x):
+        whole = gather(x)
+        made.append(StorageWeakRef(whole.untyped_storage()))
+        return whole
+
+    sequence_parallel.gather = noted
+    loss = model(tokens()[:, :36]).square().mean()
+    forward, alive = len(made), sum(not ref.expired() for ref in made)
+    loss.backward()
+    sequence_parallel.gather = gather
+    return forward, alive, len(made) - forward
+
+
+@pytest.mark.parametrize(("keep_shard", "alive", "backward"), [(False, 4, 4), (True, 0, 8)])
+def test_sequence_parallelism_keeps_the_shard_and_gathers_it_again(keep_shard, alive, backward):
+    assert launch(gathered_and_kept, 2, args=(keep_shard,)) == [(4, alive, backward)] * 2

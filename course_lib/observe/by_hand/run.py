@@ -92,13 +92,20 @@ def one_device(
         yield loss.detach(), norm
 
 
-def run(train: Train, batches: Iterator, steps: int, alone: bool = False) -> Run:
+def run(
+    train: Train,
+    batches: Iterator,
+    steps: int,
+    alone: bool = False,
+    model: nn.Module | None = None,
+    lr: float = LR,
+) -> Run:
     """Train, and watch the last two steps: when what was done, then what was held and sent."""
-    model = new_model().to(current_device())
+    model = new_model().to(current_device()) if model is None else model
     optimizers: list[Optimizer] = []
 
     def make_optimizer(parameters: Any, **settings: Any) -> Optimizer:
-        optimizers.append(Adam(parameters, **{"lr": LR, **settings}))
+        optimizers.append(Adam(parameters, **{"lr": lr, **settings}))
         return optimizers[-1]
 
     training = train(model, batches, make_optimizer, cross_entropy)

@@ -78,6 +78,20 @@ def test_a_run_on_one_device_shows_what_it_saves(program, technique):
         assert 0.75 < float(row(rung, "held at most").split()[-1]) < 1.5
 
 
+@pytest.mark.parametrize("technique", ["lora", "adapters", "prompt"])
+def test_a_pretrained_model_is_fine_tuned_with_few_numbers(program, technique):
+    code, said = program(technique, "--ranks", "1", "--steps", "4", "--batch", "4", "--pretrain", "4")
+    assert (code, said.err) == (0, "")
+    begins, *rungs = said.out.split("\n\n")
+    assert "836,352 parameters" in begins
+    names = importlib.import_module(f"course_lib.by_hand.{technique}").RUNGS
+    assert [rung.split(":")[0] for rung in rungs] == ["all parameters", *names]
+    for rung in rungs:
+        assert row(rung, "gradients").endswith("exactly 1")
+        assert 1 <= float(row(rung, "optimizer states").split()[-1]) < 1.01
+        assert ("100.00 %" in rung) == rung.startswith("all parameters")
+
+
 @pytest.mark.parametrize(
     ("technique", "options", "sentence"),
     [

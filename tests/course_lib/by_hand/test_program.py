@@ -92,6 +92,14 @@ def test_a_pretrained_model_is_fine_tuned_with_few_numbers(program, technique):
         assert ("100.00 %" in rung) == rung.startswith("all parameters")
 
 
+def test_every_cache_writes_the_same_texts(program):
+    code, said = program("paged_attention", "--samples", "2", "--tokens", "9", "--pretrain", "4")
+    assert (code, said.err) == (0, "")
+    for name in ("contiguous", "blocks, gathered", "blocks"):
+        assert row(said.out, f"{name}: 8 of 8 texts")
+        assert row(said.out, f"{name}: kept").endswith("exactly 1")
+
+
 @pytest.mark.parametrize(
     ("technique", "options", "sentence"),
     [

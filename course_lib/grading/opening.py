@@ -40,7 +40,9 @@ if "google.colab" in sys.modules:
         check_call(f"test -d {clone} || {{clone}}", shell=True)
         check_call([sys.executable, "{clone}/course_lib/jupyter/colab.py"])
         sys.path.insert(0, "{clone}")"""
-NO_LINKS = f"No links are shown: in pyproject.toml, put your account in place of {NOT_NAMED}; then run this again."
+NO_LINKS = (
+    f"No links are shown: in pyproject.toml, put your account in place of {NOT_NAMED}; then run this again."
+)
 IN_A_BROWSER = (
     "In a browser alone: every notebook begins with links that open it in Colab, Binder or Codespaces. In Colab "
     "the first cell installs the course. If Colab's PyTorch is not one of 2.11 to 2.13, pip replaces it, which takes "

@@ -1,0 +1,78 @@
+"""01.2: bytes of parameters by prefix, and what is copied for it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from course_checks.seeing_networks import ParameterCopies
+from torch import nn
+
+from course_lib.grading.judge import Fact
+from course_lib.models.bert import Bert, BertConfig
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.resnet import ResNet18
+
+FACTS = {
+    "bytes": Fact(
+        "the number of bytes of {}",
+        "a dict from a prefix of module names to the bytes of the parameters below it",
+    ),
+    "copied": Fact("bytes of parameters copied", "no parameter is copied.", most=0),
+}
+
+
+class Case(NamedTuple):
+    name: str
+    model: Callable[[], nn.Module]
+    depth: int = 1
+
+
+def cases(seed: int) -> list[Case]:
+    resnet, gpt = "ResNet-18, depth {}", "GPT, its word matrix tied, a block in bfloat16, depth {}"
+    return [
+        *(Case(resnet.format(depth), lambda: ResNet18(10, 1, width=8), depth) for depth in (2, 3)),
+        *(Case(gpt.format(depth), mixed, depth) for depth in (2, 9)),
+        Case("two layers with one weight", tied),
+        Case("weights that are views of one tensor, and a frozen parameter", stacked),
+        Case("one linear layer", lambda: nn.Linear(1, 1)),
+        Case("eleven layers in a row", lambda: nn.Sequential(*(nn.Linear(2, n) for n in range(1, 12)))),
+        Case("a model without parameters", nn.Tanh),
+        *(Case(f"BERT with wide layers on the device meta, depth {depth}", large, depth) for depth in (1, 3)),
+    ]
+
+
+def mixed() -> nn.Module:
+    model = GPT(GPTConfig.tiny(num_layers=2))
+    model.blocks[0].to(torch.bfloat16)
+    return model
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    return model
+
+
+def stacked() -> nn.Module:
+    """Two layers whose weights are rows of one tensor, a bias that is frozen, and a parameter of the model itself."""
+    together = torch.zeros(20, 6)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
+    model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
+    model[1].bias.requires_grad_(False)
+    model.register_parameter("gain", nn.Parameter(torch.ones(1)))
+    return model
+
+
+def large() -> nn.Module:
+    size = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+    with torch.device("meta"):
+        return Bert(BertConfig(num_hidden_layers=2, **size))
+
+
+def observe(bytes_by_prefix, case: Case) -> dict:
+    model = case.model()
+    with ParameterCopies(model) as copies:
+        got = bytes_by_prefix(model, case.depth)
+    if isinstance(got, dict):
+        got = {repr(prefix): size for prefix, size in got.items() if size}
+    return {"bytes": got, "copied": copies.bytes}

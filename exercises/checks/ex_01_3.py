@@ -1,0 +1,79 @@
+"""01.3: BERT cut into stages; its parts have unlike bytes."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from course_lib.grading.judge import Fact
+from course_lib.models.bert import Bert, BertConfig
+from course_lib.observe.networks.placement import size_of
+
+FACTS = {
+    "placed": Fact(
+        "the plan",
+        "The parts are `embeddings`, every `encoder.layer.i`, and `pooler` where `model.pooler is not None`; "
+        "all of them are in the dict.",
+    ),
+    "neighbours": Fact("the ranks", "A rank holds neighbours in the order of computation"),
+    "used": Fact("the ranks", "Further, every rank holds at least one part."),
+    "heaviest": Fact(
+        "bytes on the heaviest rank beyond the fewest",
+        "the rank with the most bytes has as few bytes as any such plan allows.",
+        most=0,
+        beyond=True,
+    ),
+}
+
+
+class Case(NamedTuple):
+    of: str
+    model: Bert
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.of}, {self.ranks} rank{'s' * (self.ranks > 1)}"
+
+
+def cases(seed: int) -> list[Case]:
+    words = BertConfig.tiny(vocab_size=4000, num_hidden_layers=8)
+    long = BertConfig.tiny(vocab_size=400, num_hidden_layers=5, hidden_size=48, num_attention_heads=3)
+    many = BertConfig.tiny(vocab_size=12000, num_hidden_layers=11)
+    some = BertConfig.tiny(vocab_size=1200, num_hidden_layers=6)
+    with torch.device("meta"):  # only shapes are asked for
+        models = {
+            "8 layers, 4,000 words": (Bert(words), (1, 2, 3, 5)),
+            "8 layers, 4,000 words, a pooler": (Bert(words, pooler=True), (2, 4, 10)),
+            "5 layers, 400 words, a pooler": (Bert(long, pooler=True), (2, 3, 4, 6)),
+            "11 layers, 12,000 words": (Bert(many), (4, 7, 12)),
+            "8 layers, 4,000 words in bfloat16": (halved := Bert(words, pooler=True), (2, 3)),
+            "6 layers, two of them in bfloat16": (mixed := Bert(some), (3,)),
+        }
+    halved.embeddings.to(torch.bfloat16)
+    mixed.encoder.layer[2:4].to(torch.bfloat16)
+    return [Case(name, model, ranks) for name, (model, counts) in models.items() for ranks in counts]
+
+
+def observe(balanced_placement, case: Case) -> dict:
+    model = case.model
+    got = balanced_placement(model, case.ranks)
+    if not isinstance(got, dict):
+        return {"placed": f"got {type(got).__name__}, expected a dict from module name to rank"}
+    parts = ["embeddings", *(f"encoder.layer.{i}" for i in range(len(model.encoder.layer)))]
+    parts += ["pooler"] if model.pooler is not None else []
+    if missing := [part for part in parts if part not in got]:
+        return {"placed": f"{', '.join(missing)} is not placed"}
+    plan, held = [got[part] for part in parts], {}
+    told = f"in the order of computation, the parts are on ranks {plan}"
+    if plan[0] != 0 or not {after - before for before, after in pairwise(plan)} <= {0, 1}:
+        return {"placed": "", "neighbours": told}
+    for part, rank in zip(parts, plan, strict=True):
+        held[rank] = held.get(rank, 0) + size_of(model.get_submodule(part).parameters())
+    if len(held) != case.ranks:
+        return {
+            "placed": "",
+            "neighbours": "",
+            "used": f"{len(held)} of {case.ranks} ranks hold something\n({told})",
+        }
+    return {"placed": "", "neighbours": "", "used": "", "heaviest": max(held.values())}

@@ -1,0 +1,103 @@
+"""Models that a run leaves traces in, their hooks, and copies of their parameters: for the checks of chapter 01."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.models.resnet import ResNet18
+
+
+class Counted(nn.Module):
+    """A linear layer under two names, a norm, a dropout, random numbers; counts its own forward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.dropout = nn.Dropout(0.5)
+        self.pair = nn.Sequential(self.wide, nn.Tanh())
+        self.passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return self.dropout(self.norm(self.pair(self.wide(x)))) + torch.rand(6)
+
+
+class Fragile(Counted):
+    """Raises for inputs of more than three rows, at the end of its forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = super().forward(x)
+        if len(x) > 3:
+            raise RuntimeError("too many rows")
+        return result
+
+
+class Observed(nn.Module):
+    """Keeps in buffers what it saw, as observers of quantisation do; the third gets a new tensor each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.dropout = nn.Linear(3, 5), nn.Dropout()
+        self.register_buffer("largest", torch.zeros(3))
+        self.register_buffer("calls", torch.tensor(0), persistent=False)
+        self.register_buffer("rows", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.largest.copy_(torch.maximum(self.largest, x.detach().abs().amax(0)))
+        self.calls.add_(1)
+        self.rows = self.rows + len(x)
+        return self.dropout(self.dense(x))
+
+
+def resnet() -> nn.Module:
+    model = ResNet18(10, 1, small_images=True, width=8)
+    model.bn1.eval()  # one norm is in evaluation mode, as in fine-tuning
+    model.conv1.requires_grad_(False)
+    return model
+
+
+def counted() -> nn.Module:
+    model = Counted()
+    model.dropout.eval()
+    model.wide.register_forward_hook(lambda *_: None)
+    model(torch.randn(4, 6)).sum().backward()
+    return model
+
+
+def observed() -> nn.Module:
+    model = Observed().bfloat16().eval()
+    model.dropout.train()  # as for uncertainty by dropout
+    return model
+
+
+class ParameterCopies(TorchDispatchMode):
+    """Bytes of a model's parameters that are copied into new tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.of = {p.untyped_storage()._cdata for p in model.parameters()}  # the same for every view
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            source = args[1] if func.overloadpacket is torch.ops.aten.copy_ else args[0]
+            if source.untyped_storage()._cdata in self.of:
+                self.bytes += source.numel() * source.element_size()
+        return func(*args, **(kwargs or {}))
+
+
+def hooks_of(model: nn.Module) -> list:
+    """All hooks that a forward pass runs."""
+    found = [(module._forward_pre_hooks, module._forward_hooks) for module in model.modules()]
+    return [hook for both in found for hooks in both for hook in hooks.values()]
+
+
+def changed_hooks(model: nn.Module, before: list) -> str:
+    """What is wrong with the hooks, compared with those before; empty where nothing is."""
+    after = hooks_of(model)
+    left = sum(all(hook is not old for old in before) for hook in after)
+    gone = sum(all(hook is not new for new in after) for hook in before)
+    return f"hooks: {left} of its own are left, and {gone} of the caller's are gone" if left or gone else ""

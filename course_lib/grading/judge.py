@@ -52,6 +52,7 @@ class Fact:
         tolerance: numbers may differ by this much times (1 + what is expected); None asks for equality.
         most: makes it a target: the observed number may not exceed this.
         beyond: of a target, only what is more than the solution needs counts.
+        percent: of a target, what counts is in percent of what the solution needs.
         each: what a list has one entry for, such as ``"rank"``.
     """
 
@@ -60,12 +61,13 @@ class Fact:
     tolerance: float | None = None
     most: float | None = None
     beyond: bool = False
+    percent: bool = False
     each: str | None = None
 
     def wrong(self, got: Any, want: Any) -> list[str]:
         """How ``got`` departs from ``want``: a line, and lines that help; empty where it does not."""
         if self.most is not None:
-            counted = got - want if self.beyond else got
+            counted = got - want if self.beyond else round(100 * got / want, 1) if self.percent else got
             return [f"{self.says}: {counted:,} {TARGET}at most {self.most:,})"] if counted > self.most else []
         entries = self._entries(got, want)
         wrong = [(where, lines) for where, name, *both in entries if (lines := self._differs(name, *both))]

@@ -191,3 +191,9 @@ def test_a_target_may_count_what_is_beyond_the_solution():
     fact = Fact("steps more than the fewest", most=0, beyond=True)
     assert fact.wrong(7, 7) == []
     assert fact.wrong(9, 7) == ["steps more than the fewest: 2 (target: at most 0)"]
+
+
+def test_a_target_may_be_a_share_of_what_the_solution_needs():
+    fact = Fact("time, in percent of the fastest", most=105, percent=True)
+    assert fact.wrong(2.1, 2.0) == []
+    assert fact.wrong(2.5, 2.0) == ["time, in percent of the fastest: 125.0 (target: at most 105)"]

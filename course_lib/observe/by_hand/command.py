@@ -59,14 +59,19 @@ def main(
         "--batch", type=click.IntRange(1), default=24, help="Texts in a step, on all ranks together."
     )
     def command(ranks: int, steps: int, batch: int) -> None:
-        own = batch if same_samples else batch / ranks
-        if own != int(own):
-            raise click.UsageError(f"--batch must be a multiple of the {ranks} ranks, not {batch}")
+        own = batch
+        for parts, what in (
+            (1 if same_samples else ranks, "ranks"),
+            (plan.get("microbatches", 1), "microbatches"),
+        ):
+            if own % parts:
+                raise click.UsageError(f"--batch must be a multiple of the {parts} {what}, not {batch}")
+            own //= parts
         if started not in (None, ranks):
             raise click.UsageError(f"torchrun has started {started} ranks: leave --ranks out")
         try:
             shape = model_shape(new_model(), SEQUENCE)
-            plans = {name: plan_of(name, plan, **{axis: ranks}, micro_batch=int(own)) for name in rungs}
+            plans = {name: plan_of(name, plan, **{axis: ranks}, micro_batch=own) for name in rungs}
             for planned in plans.values():
                 planned.check(shape)
             args = (train, rungs, load_samples(), steps, batch, not same_samples)

@@ -12,7 +12,7 @@ from simulator.predict.compression_traffic import (
     power_sgd_traffic,
     top_k_traffic,
 )
-from simulator.predict.traffic import calls, tensor_parallel_traffic
+from simulator.predict.traffic import calls, pipeline_traffic, tensor_parallel_traffic
 from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic
 
 
@@ -63,3 +63,11 @@ def in_sequence(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
 def is_cut(name: str) -> bool:
     """Of the parameters of a block: by columns, or the matrix of those cut by rows."""
     return "norm" not in name and not name.endswith(("output.bias", "down.bias"))
+
+
+def pipeline(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """By rank 0, under every schedule alike. It and the last rank add up the gradients of the matrix that both have.
+    With the gradient norm."""
+    sent = pipeline_traffic(batch * SEQUENCE * model.config.hidden_size, 1, ranks, 0, itemsize=4)
+    tied = calls("all-reduce", [model.head.weight.numel()], 4, min(ranks, 2))
+    return sent + tied + calls("all-reduce", [1], 4, ranks)

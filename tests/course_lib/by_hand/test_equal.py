@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import pipelining
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate
@@ -34,11 +35,16 @@ from course_lib.attention.drop_in import use_flash_attention
 from course_lib.attention.flash import flash_attention
 from course_lib.by_hand import compress
 from course_lib.by_hand import ddp as by_hand_ddp
+from course_lib.by_hand import pipeline as by_hand_pipeline
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.data_parallel.zero import Zero1, Zero2
 from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.gradient_norm import grad_norm as pipeline_norm
+from course_lib.pipeline.microbatches import cut_batch
+from course_lib.pipeline.stages import rank_stages
 from course_lib.runtime import current_device, launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
@@ -47,6 +53,7 @@ from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.loop import cross_entropy
 from course_lib.training.recompute import apply_recompute
+from simulator.pipeline.schedules import make_schedule
 
 STEPS, BATCH, CLOSE = 3, 12, 1e-9
 
@@ -216,6 +223,55 @@ def torch_tensor_parallel(model, make_optimizer, sequence_parallel=False):
     return model, optimizer, lambda: nn.utils.get_total_norm([full(p.grad) for p in model.parameters()])
 
 
+def production_pipeline(name, m=5):
+    def train(model, batches, make_optimizer, loss_fn):
+        mesh = make_mesh({"pp": dist.get_world_size()})
+        schedule = make_schedule(name, mesh.size(), m)
+        pipeline = Pipeline(rank_stages(model, schedule, mesh), schedule, mesh)
+        model.whole = lambda: from_all_ranks(pipeline.state_dict())
+        optimizer = make_optimizer(pipeline.parameters())
+        for batch in batches:
+            loss = pipeline.step(cut_batch(batch, m))
+            norm = pipeline_norm(pipeline)
+            optimizer.step()
+            optimizer.zero_grad()
+            yield loss, norm
+
+    return train
+
+
+def torch_pipeline(model, batches, make_optimizer, loss_fn):
+    """It leaves to us the matrix that two ranks have, and the norm."""
+    mesh = make_mesh({"pp": dist.get_world_size()})
+    rank, last = dist.get_rank(), mesh.size() - 1
+    [module] = rank_stages(model, make_schedule("1f1b", mesh.size(), 4), mesh).values()
+    stage = pipelining.PipelineStage(module, rank, mesh.size(), current_device())
+    schedule = pipelining.Schedule1F1B(stage, 4, loss_fn=loss_fn)
+    ends = dist.new_group([0, last])
+    model.whole = lambda: from_all_ranks(module.state_dict())
+    optimizer = make_optimizer(module.parameters())
+    for inputs, targets in batches:
+        losses = []
+        told = {"target": targets, "losses": losses} if rank == last else {}
+        schedule.step(*[inputs] * (rank == 0), **told)
+        counted = list(module.parameters())
+        if rank in (0, last):
+            dist.all_reduce(model.head.weight.grad, group=ends)
+        if rank == last:
+            counted = [p for p in counted if p is not model.head.weight]
+        square = norm_of(nn.ParameterList(counted)) ** 2
+        dist.all_reduce(square)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield torch.stack(losses).mean() if losses else None, square.sqrt()
+
+
+def from_all_ranks(state):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, state)
+    return {name: t for part in parts for name, t in part.items()}
+
+
 def full(t):
     return t.full_tensor() if isinstance(t, DTensor) else t
 
@@ -286,6 +342,32 @@ IMPLEMENTATIONS = [
         same_samples=True,
         ranks=(1, 2, 4),
     ),
+    *by_hand("pipeline", models=("deep gpt",), same_samples=True),
+    *(  # schedules of the simulator: data that both can run
+        Implementation(
+            "pipeline",
+            f"by hand: the simulator's {name}",
+            partial(
+                by_hand_pipeline.train, schedule=lambda p, m, n=name: make_schedule(n, p, m).actions, m=5
+            ),
+            models=("deep gpt",),
+            same_samples=True,
+        )
+        for name in ("interleaved-1f1b", "zb-h2", "zb-v", "dualpipe-v")
+    ),
+    *(
+        Implementation(
+            "pipeline",
+            f"production: {name}",
+            production_pipeline(name),
+            models=("deep gpt",),
+            same_samples=True,
+        )
+        for name in ("1f1b", "zb-v")
+    ),
+    Implementation(
+        "pipeline", "PyTorch", torch_pipeline, models=("deep gpt",), same_samples=True, ranks=(2, 3, 4)
+    ),
 ]
 
 
@@ -307,11 +389,11 @@ class MLP(nn.Module):
         return x
 
 
-def gpt():
-    return GPT(GPTConfig.tiny(vocab_size=29, max_length=8, num_layers=3, num_heads=12, hidden_size=24))
+def gpt(layers=3):
+    return GPT(GPTConfig.tiny(vocab_size=29, max_length=8, num_layers=layers, num_heads=12, hidden_size=24))
 
 
-MODELS = {"gpt": gpt, "mlp": MLP}
+MODELS = {"gpt": gpt, "deep gpt": partial(gpt, 8), "mlp": MLP}
 
 
 def new_model(name, seed=0):
@@ -323,7 +405,7 @@ def new_model(name, seed=0):
 def batches(name, rank=0, ranks=1):
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        if name == "gpt":
+        if name.endswith("gpt"):
             tokens = torch.randint(29, (BATCH, 9), generator=generator)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
         else:

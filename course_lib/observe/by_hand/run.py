@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -62,10 +62,8 @@ def run_all(
     """The runs by name, and that of one device as ``""``. None on the other ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     place = {"rank": rank, "ranks": ranks} if share else {}
-    found = {
-        name: run(partial(train, **rung), chosen(samples, batch, steps, **place), steps)
-        for name, rung in rungs.items()
-    }
+    own = list(chosen(samples, batch, steps, **place))  # now: reading all texts is no part of a step
+    found = {name: run(partial(train, **rung), own, steps) for name, rung in rungs.items()}
     if rank == 0:
         found[""] = run(one_device, chosen(samples, batch, steps), steps, alone=True)
     dist.barrier()
@@ -94,7 +92,7 @@ def one_device(
 
 def run(
     train: Train,
-    batches: Iterator,
+    batches: Iterable,
     steps: int,
     alone: bool = False,
     model: nn.Module | None = None,

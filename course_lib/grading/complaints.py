@@ -30,7 +30,7 @@ _SAID = (
 # A frame in a rank's traceback, which reaches us as text: file, line, source.
 _RANK_FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(\S.*)')
 _INSTALLED = re.compile(
-    r"course_lib|simulator|site-packages|dist-packages|[/\\]lib[/\\]python|multiprocessing"
+    r"course_lib|simulator|exercises[/\\]checks|site-packages|dist-packages|[/\\]lib[/\\]python|multiprocessing"
 )
 _MACHINERY = re.compile(r"Exception raised from|^frame #|\[[\w/.]+\.(cpp|cc|h|cu):\d+\]")
 NOT_WRITTEN = "not written yet"

@@ -75,6 +75,19 @@ def test_what_gloo_logs_becomes_a_sentence(raised, said):
     assert explain(RankError(raised, 0)) == [said]
 
 
+def test_a_line_of_a_check_is_none_of_the_answer():
+    frames = """rank 0 raised RuntimeError: no
+
+  File "<13.1>", line 4, in f
+    g(x)
+  File "/course/exercises/checks/ex_13_1.py", line 85, in on_rank
+    out.backward()"""
+    assert explain(RankError(frames, 0)) == [
+        "rank 0 raised RuntimeError: no",
+        "in line 4 of your answer: `g(x)`",
+    ]
+
+
 def test_a_tensor_that_is_asked_for_its_truth_is_explained():
     means = explain(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))[-1]
     assert "`is` asks whether two are one tensor" in means

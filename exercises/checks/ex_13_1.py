@@ -1,0 +1,99 @@
+"""13.1: all-gather and reduce-scatter of unequal parts, forward and backward, on real ranks."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from course_checks.galaxy import group_of
+from torch import Tensor
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+
+BACK = "In backward each of them does with the gradient what the other does in forward."
+FACTS = {
+    "gathered": Fact(
+        "what `gather_parts` returns",
+        "gets the tokens of all ranks, in the order of the ranks.",
+        tolerance=1e-6,
+        each="rank",
+    ),
+    "added": Fact(
+        "what `sum_to_parts` returns",
+        "each rank gets its own tokens of the sum, (batch, `lengths[r]`, hidden).",
+        tolerance=1e-6,
+        each="rank",
+    ),
+    "kept": Fact("`x`", "`x` is left as it is", each="rank"),
+    "gradient of gathered": Fact("the gradient of `x` by `gather_parts`", BACK, tolerance=1e-6, each="rank"),
+    "gradient of added": Fact("the gradient of `x` by `sum_to_parts`", BACK, tolerance=1e-6, each="rank"),
+    "bytes": Fact(
+        "bytes that a rank sends beyond those of two rings",
+        "Forward and backward are counted together, and no rank sends more than in two rings.",
+        most=0,
+    ),
+}
+BATCH, HIDDEN = 2, 5
+
+
+class Case(NamedTuple):
+    seed: int
+    ranks: int
+    lengths: tuple[int, ...]  # the tokens of each rank of a group
+    dtype: torch.dtype = torch.float64
+    strided: bool = False
+
+    @property
+    def name(self) -> str:
+        groups = f" in groups of {len(self.lengths)}" * (self.ranks > len(self.lengths))
+        return f"{self.ranks} ranks{groups}, {' + '.join(map(str, self.lengths))} tokens"
+
+
+def cases(seed: int) -> list[Case]:
+    return [
+        Case(seed, 2, (5, 3)),
+        Case(seed, 2, (0, 4)),
+        Case(seed, 2, (3, 3), torch.bfloat16),
+        Case(seed, 3, (2, 3, 7), strided=True),
+        Case(seed, 3, (1, 0, 4)),
+        Case(seed, 4, (5, 1)),
+        Case(seed, 2, (6,)),
+    ]
+
+
+def on_rank(gather_parts, sum_to_parts, case: Case) -> dict:
+    group, draw = group_of(len(case.lengths)), torch.Generator().manual_seed(case.seed)
+    me, p, lengths, whole = group.rank(), group.size(), case.lengths, sum(case.lengths)
+
+    def numbers(tokens: int) -> Tensor:  # small whole ones, which bf16 has exactly
+        drawn = torch.randint(-9, 10, (HIDDEN, tokens, BATCH), generator=draw).to(case.dtype)
+        return drawn.transpose(0, 2) if case.strided else drawn.transpose(0, 2).contiguous()
+
+    part, total = ([numbers(n) for n in sizes][me] for sizes in (lengths, [whole] * p))
+    one_neighbour = min(lengths[me - 1], lengths[(me + 1) % p])  # whichever way the ring turns
+    room = BATCH * HIDDEN * case.dtype.itemsize * (whole - one_neighbour + whole - lengths[me])
+    calls = {"gathered": (gather_parts, part, total), "added": (sum_to_parts, total, part)}
+    xs, outs, sent = {key: given.clone().requires_grad_() for key, (_, given, _) in calls.items()}, {}, {}
+    for key, (answer, *_) in calls.items():
+        with record_traffic() as log:
+            outs[key] = answer(xs[key], list(lengths), group)
+        sent[key] = log.traffic.sent
+    found = {key: out.detach().clone() if hasattr(out, "detach") else out for key, out in outs.items()}
+    fits = torch.tensor([int(getattr(outs[key], "shape", 0) == to.shape) for key, (*_, to) in calls.items()])
+    dist.all_reduce(fits, dist.ReduceOp.MIN, group=group)
+    for key, (_, _, upstream) in calls.items():
+        with record_traffic() as log:
+            if fits.all() and outs[key].requires_grad:
+                outs[key].backward(upstream.clone())
+        found[f"gradient of {key}"] = xs[key].grad
+        sent[key] += log.traffic.sent
+    changed = [FACTS[key].says for key, (_, given, _) in calls.items() if not torch.equal(xs[key], given)]
+    found["kept"] = f"{changed[0].split()[1]} changes `x` in place" if changed else ""
+    return found | {"bytes": max(map(round, sent.values())) - room}
+
+
+def observe(answer, case: Case) -> dict:
+    ranks = launch(on_rank, case.ranks, args=(*answer, case), backend="gloo", timeout=60.0)
+    found = {key: [one[key] for one in ranks] for key in FACTS}
+    return found | {"bytes": max(found["bytes"])}

@@ -1,0 +1,94 @@
+"""13.4: bytes of the four ways, and from how many tokens on one sends fewer than tensor parallelism."""
+
+import random
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from course_lib.grading.judge import Fact
+
+FACTS = {
+    "inference": Fact(
+        "the bytes of {} in inference",
+        "returns the bytes that each of `p` ranks (at least two) sends for one layer that stands between two others.",
+        tolerance=1e-9,
+    ),
+    "training": Fact(
+        "the bytes of {} in training",
+        "With `training` the layer runs forward and backward, and every message counts, also those for gradients.",
+        tolerance=1e-9,
+    ),
+    "fewest": Fact(
+        "the tokens from which on {} sends fewer bytes than tp",
+        "returns the smallest whole number of tokens from which on `way` sends fewer bytes in training than "
+        '`"tp"`; `None` if it never does.',
+    ),
+    "lines": Fact(
+        "lines of Python run by `fewest_tokens`, for a hidden size of 30,000",
+        "it runs at most 2,000 lines of Python, however large `hidden` is.",
+        most=2000,
+    ),
+}
+
+
+class Case(NamedTuple):
+    ranks: int
+    tokens: int
+    hidden: int
+    columns: dict[str, int]  # of each way
+
+    @property
+    def name(self) -> str:
+        return f"{self.ranks} ranks"
+
+
+def cases(seed: int) -> list[Case]:
+    draw, found = random.Random(seed), []
+    for p in (2, 3, 4, 8):
+        tokens, hidden, columns = (p * draw.randrange(2, most) for most in (60, 40, 90))
+        # with so many columns some whole number of tokens sends just as many bytes as tp
+        equal = {"tp": 2 * hidden, "sp": 3 * hidden, "galaxy": 4 * hidden, "galaxy2": 4 * hidden}
+        found.append(Case(p, tokens, hidden, equal if p == 2 else dict.fromkeys(equal, columns)))
+    return found
+
+
+def observe(answer, case: Case) -> dict:
+    (layer_bytes, fewest_tokens), found = answer, {}
+    for key, training in (("inference", False), ("training", True)):
+        found[key] = {
+            way: layer_bytes(way, case.tokens, case.hidden, columns, case.ranks, training)
+            for way, columns in case.columns.items()
+        }
+    others = {way: columns for way, columns in case.columns.items() if way != "tp"}
+    return found | {
+        "fewest": {
+            way: fewest_tokens(way, case.hidden, columns, case.ranks) for way, columns in others.items()
+        },
+        "lines": max(lines_run(lambda way=way: fewest_tokens(way, 30_000, 120_000, 3)) for way in others),
+    }
+
+
+class _Enough(BaseException):
+    """So many lines have run that the target is missed. No `except Exception` of an answer catches it."""
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """Lines of Python that ``call`` runs, counted up to one more than the target."""
+    lines = -1  # that of the call itself
+
+    def count(_frame: object, event: str, _argument: object) -> Callable:
+        nonlocal lines
+        lines += event == "line"
+        if lines > FACTS["lines"].most:
+            raise _Enough
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        call()
+    except _Enough:
+        pass
+    finally:
+        sys.settrace(before)
+    return lines

@@ -100,7 +100,7 @@ class PrefixOfMLP(Prefix):
             nn.Linear(self.d, hidden), nn.Tanh(), nn.Linear(hidden, wide)
         )
 
-    def vectors(self) -> Tensor:
+    def vectors(self) -> Tensor | None:
         if self.mlp is None:
             return self.P
         made = self.mlp(self.E).view(self.n, self.layers, 2 * self.d)

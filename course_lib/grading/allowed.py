@@ -74,10 +74,11 @@ def scanned(
     source = plain(source)
     try:
         refusal = scan(source, kept, imports, wanted) or uses(source, imports, not_allowed)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        place = f" (line {line}: `{(error.text or '').strip()[:80]}`)" if line else ""
-        return "error", f"not Python: {getattr(error, 'msg', error)}{place}"
+    except SyntaxError as error:
+        place = f" (line {error.lineno}: `{(error.text or '').strip()[:80]}`)" if error.lineno else ""
+        return "error", f"not Python: {error.msg}{place}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return "error", f"not Python: {error}"
     return ("refused", refusal) if refusal else None
 
 

@@ -7,7 +7,6 @@ import copy
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -124,7 +123,7 @@ def graded_notebook(
                 add("verified", new_code_cell(f"{GUARD}.verify()\n{GUARD}.forget()"))
         else:
             add("course", new_code_cell(cell.source))
-    return nbformat.from_dict(new_notebook(cells=cells)), parts
+    return new_notebook(cells=cells), parts
 
 
 def _called(solution: NotebookNode, exercises: list[Exercise], exercise: str) -> str:

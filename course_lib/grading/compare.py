@@ -11,17 +11,25 @@ import numbers
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 _TRUSTED = ("builtins", "numpy", "fractions", "decimal")
-_READ_ONCE = (types.GeneratorType, range, map, zip, filter, type({}.keys()), type({}.values()))
+_READ_ONCE: tuple[Any, ...] = (
+    types.GeneratorType,
+    range,
+    map,
+    zip,
+    filter,
+    type({}.keys()),
+    type({}.values()),
+)
 
 LONGEST = 100  # characters of a value in a message
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Any) -> TypeGuard[Any]:
     """Torch's own tensors and parameters; a subclass made in an answer could compare as it likes."""
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 

@@ -202,8 +202,8 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
     where = {(role, exercise): index for role, exercise, index in found}
     exercises = []
     for exercise in dict.fromkeys(exercise for _, exercise, _ in found):
-        places = [where.get((role, exercise)) for role in ("task", "answer", "check")]
-        if None in places or places != sorted(places):
+        places = [where.get((role, exercise), -1) for role in ("task", "answer", "check")]
+        if -1 in places or places != sorted(places):
             raise ValueError(
                 f"{name}: exercise {exercise} needs its task (`### Exercise {exercise} · Title (4 points)`), "
                 f'its answer (`# EXERCISE {exercise}`) and its check (`check("{exercise}", …)`), '
@@ -212,10 +212,13 @@ def read_exercises(notebook: NotebookNode, name: str) -> list[Exercise]:
         if exercise[:2] != name[:2]:
             raise ValueError(f"{name}: exercise {exercise} belongs to chapter {exercise[:2]}")
         title, right, target = tasks[exercise]
-        refused = _NOT_ALLOWED.search(notebook.cells[places[0]].source)
+        task, answer, check = places
+        refused = _NOT_ALLOWED.search(notebook.cells[task].source)
         names = tuple(re.findall(r"`([\w.]+)`", refused[1])) if refused else ()
         exercises.append(
-            Exercise(exercise, title, right + target, *places, target, names, hints.pop(exercise, ()))
+            Exercise(
+                exercise, title, right + target, task, answer, check, target, names, hints.pop(exercise, ())
+            )
         )
     for exercise in hints:
         raise ValueError(f"{name}: hints for {exercise}, and there is no such exercise")

@@ -10,7 +10,7 @@ import course_lib
 import simulator
 from course_lib.grading import landlock
 
-PACKAGES = tuple(Path(module.__file__).resolve().parent for module in (course_lib, simulator))
+PACKAGES = tuple(Path(str(module.__file__)).resolve().parent for module in (course_lib, simulator))
 BACKUPS = ".backups"  # in the course's folder: what was found in the place of what was put back
 _CACHE = "__pycache__"
 

@@ -207,13 +207,13 @@ def _raised(event: Event, exercise: str) -> tuple[str, str]:
 
 
 def _first_line(event: Event) -> str:
-    text = f"{event['ename']}: {event['evalue']}" if event["ename"] else event["problem"]
+    text: str = f"{event['ename']}: {event['evalue']}" if event["ename"] else event["problem"]
     return (text.strip() or "an error").splitlines()[0][:400]
 
 
 def _printed(check: NotebookNode) -> list[str]:
-    text = "".join(output.text for output in check.outputs if output.get("name") == "stdout")
-    return text.splitlines()
+    text: str = "".join(output.text for output in check.outputs if output.get("name") == "stdout")
+    return list(text.splitlines())
 
 
 def _other_output(expected: list[str], got: list[str]) -> str:

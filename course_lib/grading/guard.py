@@ -113,7 +113,7 @@ def watch() -> None:
     _names.clear()
     _names.update(_shell().user_ns)
     _threads.clear()
-    _threads.update(thread.ident for thread in threading.enumerate())
+    _threads.update(thread.ident for thread in threading.enumerate() if thread.ident)
 
 
 def verify() -> None:

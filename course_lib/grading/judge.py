@@ -189,7 +189,7 @@ def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | Non
 
 
 def _hung(error: BaseException) -> bool:
-    return type(error).__name__ == "RankError" and error.rank is None
+    return type(error).__name__ == "RankError" and getattr(error, "rank", None) is None
 
 
 def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:

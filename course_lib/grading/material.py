@@ -112,7 +112,7 @@ def check_file(exercise: str) -> ModuleType:
     return importlib.import_module(f"{PACKAGE}.ex_{exercise.replace('.', '_')}")
 
 
-def _code_cells(notebook: Path) -> list[SimpleNamespace]:
+def _code_cells(notebook: Path) -> list[Any]:
     """Without nbformat, which takes longer to import than the rest."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return [

@@ -36,7 +36,10 @@ def uses(source: str, imports: Mapping[str, str], not_allowed: Iterable[str]) ->
         for dotted in found:
             name = next((each for each in refused if f"{dotted}.".startswith(f"{each}.")), None)
             if name:
-                return f"line {node.lineno} uses `{dotted}`; the task does not allow `{name}`, which would do the work"
+                line = getattr(node, "lineno", "?")
+                return (
+                    f"line {line} uses `{dotted}`; the task does not allow `{name}`, which would do the work"
+                )
     return None
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
@@ -128,7 +127,7 @@ def with_opening(notebook: NotebookNode, path: str, addresses: Addresses | None)
     for cell in cells[1:]:
         cell.execution_count = counts.get(COLAB)
     others = [cell for cell in notebook.cells if cell.get("id") not in (LINKS, COLAB)]
-    return nbformat.from_dict({**notebook, "cells": [*others[:1], *cells, *others[1:]]})
+    return NotebookNode({**notebook, "cells": [*others[:1], *cells, *others[1:]]})
 
 
 def with_address(readme: str, addresses: Addresses | None) -> str:

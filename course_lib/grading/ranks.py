@@ -95,6 +95,7 @@ def _on_kept(
     quiet: bool = False,
 ) -> list[Any]:
     size = checked_ranks(ranks, mesh)
+    assert _kept is not None
     world, uses = _kept.pop(size, None) or (World(size, backend, quiet), 0)
     world.show_output(not quiet)
     results = world.run(_set_back_after, (fn, *args), mesh=mesh, timeout=timeout)  # ends them if it fails

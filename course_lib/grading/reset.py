@@ -32,7 +32,7 @@ def reset(solution: Path, exercises: Path, exercise: str) -> Path | None:
     """
     path = exercises / exercise_name(solution.stem)
     fresh, mine = make_exercise(read_notebook(solution), solution.stem), read_notebook(path)
-    shipped = {answer_id(cell): cell for cell in fresh.cells if answer_id(cell)}
+    shipped = {name: cell for cell in fresh.cells if (name := answer_id(cell))}
     if exercise not in shipped:
         raise ValueError(
             f"there is no exercise {exercise!r}; chapter {solution.stem} has {', '.join(shipped)}"

@@ -108,6 +108,7 @@ def _follow(
     lines: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:
+        assert process.stdout is not None
         for line in process.stdout:
             lines.put(line)
         lines.put(b"")

@@ -95,7 +95,8 @@ def _bound(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom):
             yield alias.asname or alias.name, f"{node.module}.{alias.name}"
         else:
-            yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
+            first = alias.name.partition(".")[0]
+            yield (alias.asname, alias.name) if alias.asname else (first, first)
 
 
 def defined(tree: ast.AST) -> set[str]:

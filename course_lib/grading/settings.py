@@ -38,7 +38,7 @@ def _python() -> Callable[[], None]:
         os.chdir(folder)
         sys.path[:] = path
         sys.setrecursionlimit(limit)
-        warnings.filters[:] = filters
+        warnings.filters[:] = filters  # pyright: ignore[reportIndexIssue] - typed as read-only
         random.setstate(drawn)
 
     return set_back

@@ -54,9 +54,11 @@ def run_cell(source: str, filename: str, needed: list[bytes], data: bytes, get: 
                 variables()[name] = _sent[name] = value
     variables().update(cloudpickle.loads(data))
     tree = ast.parse(source, filename)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, filename, "exec"), variables())
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), filename, "eval"), variables())
         if value is not None:
             variables()["_"] = value

@@ -37,9 +37,9 @@ def error_of_raised(members: list[RankProcess], ranks_alive: bool = False) -> Ra
     raised = {p.rank: p.raised for p in members if p.raised}
     first = first_cause(raised)
     error = RankError(raised_message(raised, what_others_did(members, alive=ranks_alive)), first, ranks_alive)
-    if raised[first].pickled is not None:
+    if (pickled := raised[first].pickled) is not None:
         with contextlib.suppress(Exception, SystemExit):  # what a rank can read back, this process need not
-            error.__cause__ = pickle.loads(raised[first].pickled)
+            error.__cause__ = pickle.loads(pickled)
     return error
 
 
@@ -68,7 +68,7 @@ def what_others_did(
 
 def read_result(process: RankProcess) -> Any:
     try:
-        return pickle.loads(process.returned)
+        return pickle.loads(process.returned or b"")
     except (Exception, SystemExit) as error:  # some objects can be written but not read back
         raise RankError(
             f"the result of rank {process.rank} cannot be read back ({type(error).__name__}: {error}): "
@@ -79,4 +79,4 @@ def read_result(process: RankProcess) -> Any:
 
 def show_as_one_line(stop: KeyboardInterrupt, line: str) -> None:
     """Let a notebook show this one line instead of a traceback. A script ends as after any Ctrl-C."""
-    stop._render_traceback_ = lambda: [line]
+    stop._render_traceback_ = lambda: [line]  # pyright: ignore[reportAttributeAccessIssue]

@@ -63,7 +63,8 @@ def scratch_folder() -> str:
     Raises:
         ValueError: no folder is usable.
     """
-    config = multiprocessing.current_process()._config
+    process: Any = multiprocessing.current_process()
+    config = process._config
     if (known := config.get("tempdir")) is not None and not os.path.isdir(known):
         _forget(known)  # someone has tidied up, and the socket of the fork server is gone with it
         config["tempdir"] = None
@@ -89,10 +90,10 @@ def _forget(folder: str) -> None:
     """
     from multiprocessing import forkserver
 
-    for finalizer in list(util._finalizer_registry.values()):
+    for finalizer in list(vars(util)["_finalizer_registry"].values()):
         if folder in finalizer._args:
             finalizer.cancel()
-    server = forkserver._forkserver
+    server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None

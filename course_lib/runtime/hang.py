@@ -56,10 +56,7 @@ class HangWatch:
         if not missing:
             return False
         places = {p.rank: p.where for p in missing}
-        if places != self.before or not all(
-            place is not None and place.call and place.cpu - self.before[r].cpu < IDLE_CPU
-            for r, place in places.items()
-        ):
+        if places != self.before or not all(_idle(self.before[r], place) for r, place in places.items()):
             self.before, self.moved = places, now
             return False
         # An answer that is still due may be another: the old ones prove nothing.
@@ -82,3 +79,8 @@ class HangWatch:
                 process.receive()
         returned = [p.rank for p in self.members if p.returned is not None]
         return hang_message(seconds, {p.rank: p.where for p in missing}, returned, self.idle)
+
+
+def _idle(before: Whereabouts | None, now: Whereabouts | None) -> bool:
+    """Whether a rank that waits in a collective has computed nothing since it was asked before."""
+    return before is not None and now is not None and bool(now.call) and now.cpu - before.cpu < IDLE_CPU

@@ -70,6 +70,8 @@ class CellSyntaxError(Exception):
 class RanksMagics(Magics):
     """The ranks of this notebook, and the magics that use them."""
 
+    shell: Any  # IPython's
+
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.world: World | None = None
@@ -92,7 +94,7 @@ class RanksMagics(Magics):
         options = parse("ranks", line)
         if cell is None:
             self._start(options)
-            print(f"{self.world.size} ranks run")
+            print(f"{self._running.size} ranks run")
             return None
         self._check_syntax(cell)  # before any ranks are started or ended
         self._start(options)
@@ -102,10 +104,17 @@ class RanksMagics(Magics):
     @one_at_a_time
     def rank(self, line: str, cell: str) -> None:
         options = parse("rank", line)
+        self._check_syntax(cell)
+        self._run(f"%%rank {line}", cell, options, on=ranks_of(options, self._running.size))
+
+    @property
+    def _running(self) -> World:
         if self.world is None:
             raise UsageError(self._none_run())
-        self._check_syntax(cell)
-        self._run(f"%%rank {line}", cell, options, on=ranks_of(options, self.world.size))
+        return self.world
+
+    def _none_run(self) -> str:
+        return f"{self.lost}; %%ranks 4 starts four new ones" if self.lost else NONE_RUN
 
     def stop(self) -> None:
         """End the ranks, if there are any."""
@@ -126,8 +135,7 @@ class RanksMagics(Magics):
     def _start(self, options: Options) -> None:
         size = options.size
         if size is None:
-            if self.world is None:
-                raise UsageError(self._none_run())
+            assert self._running
             return
         if self.world is not None and self.world.size != size:
             print(f"{self._names()} ended, and their variables are gone: {size} new ranks start")
@@ -153,7 +161,7 @@ class RanksMagics(Magics):
         """Let a thread wait until a rank dies between two cells; the others would live on, with nobody to tell."""
         if os.name == "nt":  # there one can only wait for a process whose handle stays open
             return
-        world, self.lost = self.world, ""
+        world, self.lost = self._running, ""
         ends = [os.dup(p.process.sentinel) for p in world.processes]
 
         def watch() -> None:
@@ -170,11 +178,8 @@ class RanksMagics(Magics):
 
         threading.Thread(target=watch, daemon=True).start()
 
-    def _none_run(self) -> str:
-        return f"{self.lost}; %%ranks 4 starts four new ones" if self.lost else NONE_RUN
-
     def _run(self, first_line: str, cell: str, options: Options, on: list[int] | None) -> None:
-        notebook, world = self.shell.user_ns, self.world
+        notebook, world = self.shell.user_ns, self._running
         filename = self.shell.compile.cache(f"{first_line}\n{cell}", self._cell_number())
         source = f"\n{cell}"  # the magic's own line counts, as in the notebook
         names = names_in(source, filename)
@@ -224,8 +229,8 @@ class RanksMagics(Magics):
             error.add(RECONNECTED)
 
     def _names(self) -> str:
-        were = "was" if self.world.size == 1 else "were"
-        return f"{name_ranks(list(range(self.world.size)))} {were}"
+        size = self._running.size
+        return f"{name_ranks(list(range(size)))} {'was' if size == 1 else 'were'}"
 
     def _show_status(self) -> None:
         if self.world is None:

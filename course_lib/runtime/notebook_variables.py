@@ -92,7 +92,7 @@ class _Pickler(cloudpickle.Pickler):
         self.names: set[str] = set()  # what the functions read
 
     def reducer_override(self, obj: Any) -> Any:
-        reduced = super().reducer_override(obj)
+        reduced: Any = super().reducer_override(obj)
         if reduced is NotImplemented or not isinstance(obj, types.FunctionType):
             return reduced
         if obj.__globals__ is not self.notebook:

@@ -80,7 +80,7 @@ def _choose_view() -> _Notebook | _Terminal | None:
 def _in_a_browser() -> bool:
     """Whether a notebook's page asked for the running cell: it sends the cell's id, nbclient and nbval do not."""
     with contextlib.suppress(Exception):  # no IPython, or a terminal's
-        return "cellId" in get_ipython().kernel.get_parent("shell")["metadata"]  # noqa: F821
+        return "cellId" in get_ipython().kernel.get_parent("shell")["metadata"]  # noqa: F821  # pyright: ignore
     return False
 
 

@@ -28,6 +28,7 @@ import cloudpickle
 import psutil
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from course_lib.runtime import devices
 from course_lib.runtime import stack_inspection as whereabouts
@@ -164,7 +165,8 @@ def _own_processes(folder: str) -> None:
     dataset from a notebook cell could not follow. Their sockets lie where the launcher tidies up.
     """
     multiprocessing.set_start_method(None, force=True)
-    multiprocessing.current_process()._config["tempdir"] = folder
+    process: Any = multiprocessing.current_process()
+    process._config["tempdir"] = folder
 
 
 def join_group(job: Job, meeting: str) -> None:
@@ -174,7 +176,7 @@ def join_group(job: Job, meeting: str) -> None:
         os.environ.setdefault(
             "GLOO_SOCKET_IFNAME", loopback
         )  # a laptop's own host name often resolves nowhere
-    store = dist.FileStore(meeting, job.ranks)
+    store = FileStore(meeting, job.ranks)
     backend = devices.WITH_CPU.get(job.backend, job.backend)
     dist.init_process_group(backend, store=store, rank=job.rank, world_size=job.ranks)
 

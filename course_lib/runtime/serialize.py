@@ -55,7 +55,7 @@ def cells() -> dict[str, tuple[str, str]]:
     tracebacks."""
     numbers: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # not in IPython
-        numbers = get_ipython().compile._filename_map  # noqa: F821
+        numbers = get_ipython().compile._filename_map  # noqa: F821  # pyright: ignore
     return {
         filename: (f"Cell In[{numbers[filename]}]" if filename in numbers else filename, "".join(entry[2]))
         for filename, entry in list(linecache.cache.items())

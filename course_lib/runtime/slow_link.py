@@ -97,7 +97,8 @@ def slow_link(bandwidth: float, latency: float = 0.0) -> Iterator[None]:
 
     batch_isend_irecv = dist.batch_isend_irecv
     with ExitStack() as stack:
-        for module, name, *how in _COLLECTIVES:
-            stack.enter_context(mock.patch.object(module, name, slowed(getattr(module, name), *how)))
+        for module, name, collective, place, messages in _COLLECTIVES:
+            slow = slowed(getattr(module, name), collective, place, messages)
+            stack.enter_context(mock.patch.object(module, name, slow))
         stack.enter_context(mock.patch.object(dist, "batch_isend_irecv", batch))
         yield

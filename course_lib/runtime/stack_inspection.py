@@ -13,6 +13,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -146,7 +147,8 @@ def _describe_line(frame: FrameType | None) -> str:
 
 def _collectives_issued() -> int:
     with contextlib.suppress(Exception):  # no process group yet, or a backend that does not count
-        return dist.group.WORLD._get_sequence_number_for_group()
+        world: Any = dist.group.WORLD
+        return world._get_sequence_number_for_group()
     return 0
 
 

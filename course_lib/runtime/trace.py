@@ -41,11 +41,12 @@ def now() -> Moment:
 
 def in_seconds(moments: Sequence[Moment]) -> list[float]:
     """The moments in seconds of ``time.monotonic``. Waits until the GPU has reached them."""
-    if all(isinstance(moment, float) for moment in moments):
-        return list(moments)
+    known = [moment for moment in moments if isinstance(moment, float)]
+    if len(known) == len(moments):
+        return known
     torch.cuda.synchronize()
     _, seconds, reference = min((_reference() for _ in range(5)), key=lambda found: found[0])
-    return [m if isinstance(m, float) else seconds - m.elapsed_time(reference) / 1000 for m in moments]
+    return [m if isinstance(m, int | float) else seconds - m.elapsed_time(reference) / 1000 for m in moments]
 
 
 def _reference() -> tuple[float, float, torch.cuda.Event]:
@@ -54,7 +55,8 @@ def _reference() -> tuple[float, float, torch.cuda.Event]:
     This process may have to wait for a processor in between; then the time is known badly, and another is better.
     """
     before = time.monotonic()
-    event = now()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
     event.synchronize()
     after = time.monotonic()
     return (after - before) / 2, (before + after) / 2, event

@@ -21,6 +21,7 @@ from simulator.cli.options import (
     options,
 )
 from simulator.cli.question import Question, read_question
+from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.planner.fitting import changes_that_fit, largest_micro_batch
@@ -53,18 +54,19 @@ def memory(as_json: bool, **values: Any) -> None:
     question = read_question(values)
     ranks = ledger(question)
     peak = max(rank.occupied for rank in ranks)
-    capacity = question.hardware.memory if question.hardware else None
-    fits = None if capacity is None else peak <= capacity
-    largest = _largest_micro_batch(question) if fits else None
+    hardware = question.hardware
+    fits = None if hardware is None else peak <= hardware.memory
+    largest = _largest_micro_batch(question, hardware) if hardware and fits else None
+    remedies = _remedies(question, hardware) if hardware and not fits else []
     entries = [_bytes(rank) for rank in ranks]
     if as_json:
         answer = {
             "ranks": entries,
             "peak_total": max(entry["total"] for entry in entries),
-            "capacity": capacity,
+            "capacity": hardware.memory if hardware else None,
             "fits": fits,
             "largest_micro_batch": largest,
-            "fits_with": _remedies(question) if fits is False else [],
+            "fits_with": remedies,
         }
         print_json("memory", UNITS, answer, question)
         return
@@ -73,8 +75,8 @@ def memory(as_json: bool, **values: Any) -> None:
     for name in entries[0]:
         numbers = "".join(f"{entry[name] / size:9.2f}" for entry in entries)
         click.echo(f"{name.replace('_', ' '):18}{numbers}")
-    if fits is not None:
-        click.echo(_verdict(question, peak, largest))
+    if hardware is not None:
+        click.echo(_verdict(hardware, peak, largest, remedies))
 
 
 def ledger(question: Question) -> list[MemoryBreakdown]:
@@ -91,29 +93,26 @@ def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
     return entry | {"total": sum(entry.values()) - entry["reserved"]}
 
 
-def _verdict(question: Question, peak: float, largest: int | None) -> str:
-    name, capacity = question.hardware.name, question.hardware.memory
+def _verdict(hardware: Hardware, peak: float, largest: int | None, remedies: list[str]) -> str:
+    name, capacity = hardware.name, hardware.memory
     if peak <= capacity:
         more = f"; the largest --micro-batch that fits is {largest}" if largest else ""
         return f"fits: {peak / 1e9:.1f} GB of the {capacity / 1e9:.0f} GB of {name}{more}"
-    remedies = _remedies(question)
     how = f"it would with {' or '.join(remedies)}" if remedies else "no single change of the plan helps"
     return f"does not fit: {peak / 1e9:.1f} GB, and {name} has {capacity / 1e9:.0f} GB; {how}"
 
 
-def _largest_micro_batch(question: Question) -> int | None:
+def _largest_micro_batch(question: Question, hardware: Hardware) -> int | None:
     """The most sequences in a microbatch that fit; None where their number plays no part."""
     if question.shape is None:
         return None
-    return largest_micro_batch(question.plan, partial(_changed, question), question.hardware.memory)
+    return largest_micro_batch(question.plan, partial(_changed, question), hardware.memory)
 
 
-def _remedies(question: Question) -> list[str]:
+def _remedies(question: Question, hardware: Hardware) -> list[str]:
     """Single changes after which the plan fits, the smallest of each kind, as options."""
     known = question.shape is not None
-    changes = changes_that_fit(
-        question.plan, partial(_changed, question), question.hardware.memory, activations=known
-    )
+    changes = changes_that_fit(question.plan, partial(_changed, question), hardware.memory, activations=known)
     return [f"{flag(name)} {value}" for name, value in (next(iter(change.items())) for change in changes)]
 
 

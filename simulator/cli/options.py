@@ -114,7 +114,8 @@ class Command(click.Command):
         self.help_groups: dict[str, list[str]] = getattr(self.callback, "help_groups", {})
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {option.name: option.get_help_record(ctx) for option in self.get_params(ctx)}
+        records = {option.name: option.get_help_record(ctx) for option in self.get_params(ctx)}
+        shown = {name: record for name, record in records.items() if name and record}
         groups = dict(self.help_groups)
         named = {name for names in groups.values() for name in names}
         last = list(groups)[-1] if groups else "Options"
@@ -153,7 +154,7 @@ def _option(cls: type, field: Field) -> Callable:
 
 def _explained(cls: type, name: str) -> str:
     """What the Args section of the class's docstring says of a field, on one line and without its markup."""
-    for entry in re.split(r"\n {4}(?=\w)", inspect.getdoc(cls).partition("Args:")[2]):
+    for entry in re.split(r"\n {4}(?=\w)", (inspect.getdoc(cls) or "").partition("Args:")[2]):
         names, _, text = entry.partition(":")
         if name in [part.strip() for part in names.split(",")]:
             return " ".join(text.replace("``", "").replace('"', "").split())

@@ -21,7 +21,7 @@ class Output(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not str(value).strip():
             self.fail("must be the name of what is written, and is empty", param, ctx)
-        path = super().convert(value, param, ctx)
+        path = Path(str(super().convert(value, param, ctx)))
         try:
             check_writable(path, folder=self.dir_okay)
         except ValueError as error:
@@ -71,7 +71,7 @@ class PositiveNumber(click.ParamType):
         self.fail(f"{str(value)[:40]!r} must be {finite} more than 0", param, ctx)
 
 
-class _Whole:
+class _Whole(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
         if len(text) > DIGITS:

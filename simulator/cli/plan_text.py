@@ -79,7 +79,7 @@ def plan_text(plan: Plan, names: list[str] | None = None) -> str:
         for name in ("schedule", "chunks")
         if plan.pp > 1 and getattr(plan, name) != getattr(Plan(), name)
     ]
-    wanted = dict.fromkeys([*axes, *schedule, *named, *(names or [])])
+    wanted: dict[str, None] = dict.fromkeys([*axes, *schedule, *named, *(names or [])])
     return ",".join(f"{name}={_shown(getattr(plan, name))}" for name in wanted)
 
 

@@ -36,6 +36,14 @@ class Question:
     hardware: Hardware | None
 
 
+@dataclass(frozen=True)
+class StepQuestion(Question):
+    """A question about time: what a step depends on is all known."""
+
+    shape: ModelShape
+    hardware: Hardware
+
+
 def read_question(values: dict[str, Any]) -> Question:
     """The question that a command's options ask.
 

@@ -17,7 +17,7 @@ from simulator.cli.options import (
     Command,
     options,
 )
-from simulator.cli.question import Question, read_question
+from simulator.cli.question import StepQuestion, read_question
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import check_fits, step_cost
 
@@ -73,8 +73,8 @@ def step(as_json: bool, **values: Any) -> None:
             click.echo(f"  {name.replace('_', ' '):22}{seconds:10.4g} s {seconds / cost.seconds:7.1%}")
 
 
-def read_step(values: dict[str, Any]) -> Question:
-    """A question about time: it needs a shape, a device and a batch."""
+def read_step(values: dict[str, Any]) -> StepQuestion:
+    """It needs a shape, a device and a batch."""
     for name in ("gpu", "global_batch"):
         if values.get(name) is None:
             raise click.UsageError(f"Missing option '--{name.replace('_', '-')}'.")
@@ -83,4 +83,4 @@ def read_step(values: dict[str, Any]) -> Question:
         raise ValueError(
             f"of {question.model} only the parameters are known: the time of a step needs a shape"
         )
-    return question
+    return StepQuestion(**vars(question))

@@ -11,7 +11,7 @@ import click
 from simulator.cli.answer import print_json
 from simulator.cli.options import BATCH, GPU, JSON, PLAN_OPTIONS, SHAPE_OPTIONS, Command, flag, given, options
 from simulator.cli.parameter_types import Output, Whole
-from simulator.cli.question import Question
+from simulator.cli.question import StepQuestion
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.timeline import Timeline
@@ -67,11 +67,11 @@ def timeline(as_json: bool, svg: Path | None, trace: Path | None, **values: Any)
         --global-batch 32 --trace out.json
     """
     predicted = values.get("gpu") is not None or values.get("model") is not None
+    question = seconds = None
     if predicted:
         question, execution, whole, seconds = _predicted(values)
     else:
-        question, execution, seconds = None, _as_given(values), None
-        whole = execution
+        execution = whole = _as_given(values)
     if svg:
         from simulator.plots import plot_timeline  # drawing takes longer to import than to simulate
 
@@ -85,7 +85,7 @@ def timeline(as_json: bool, svg: Path | None, trace: Path | None, **values: Any)
         print_json("timeline", units, summary(execution) | {"step_seconds": seconds}, question)
         return
     click.echo(table(execution))
-    if seconds is not None:
+    if question is not None:
         once = whole.makespan - execution.makespan
         click.echo(
             f"\nseconds on {question.hardware.name}; gradients and optimizer take {once:.4g} more after the last "
@@ -108,7 +108,7 @@ def _as_given(values: dict[str, Any]) -> Execution:
             f"{', '.join(unused)} would not be used: times as predicted need a --model and a --gpu"
         )
     order = make_schedule(values["schedule"], values["ranks"], values["microbatches"], values["chunks"])
-    times = {"forward": 1.0, "backward_input": 1.0, "backward_weight": 1.0, "transfer": 0.0}
+    times: dict[str, Any] = {"forward": 1.0, "backward_input": 1.0, "backward_weight": 1.0, "transfer": 0.0}
     times |= given(values, times)
     for name, time in times.items():
         if not (isfinite(time) and time >= 0):
@@ -116,7 +116,7 @@ def _as_given(values: dict[str, Any]) -> Execution:
     return simulate(order, **times)
 
 
-def _predicted(values: dict[str, Any]) -> tuple[Question, Execution, Timeline, float]:
+def _predicted(values: dict[str, Any]) -> tuple[StepQuestion, Execution, Timeline, float]:
     """The plan's schedule with predicted times: alone, with what follows, and what ``step`` says of it."""
     from simulator.cli.step import read_step
     from simulator.predict.step import check_fits

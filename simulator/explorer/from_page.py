@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
-from typing import Any, Self
+from dataclasses import Field, asdict, fields
+from typing import Any, ClassVar, Self
 from urllib.parse import urlencode
 
 
 class FromPage:
     """For frozen dataclasses: made from what a page sends, and back."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:

@@ -66,7 +66,7 @@ class View(ABC):
 
         display(self.still(), raw=True)
         if "google.colab" in sys.modules:  # Colab shows no widget of others before it has been told to
-            from google.colab import output
+            from google.colab import output  # pyright: ignore[reportMissingImports]
 
             output.enable_custom_widget_manager()
         display(self.widget())

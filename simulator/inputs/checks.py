@@ -7,7 +7,7 @@ the caller knows them: ``at_least(1, ranks=ranks)``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from math import inf
 from numbers import Integral, Real
 from typing import Any
@@ -62,7 +62,7 @@ def part(**parts: float) -> None:
             refuse(name, "in (0, 1]", value)
 
 
-def amounts(length: int | None = None, **lists: Iterable[float]) -> None:
+def amounts(length: int | None = None, /, **lists: Collection[float]) -> None:
     """Each is a list of finite numbers of 0 or more, ``length`` of them if that is given."""
     for name, values in lists.items():
         if not hasattr(values, "__len__") or isinstance(values, str | bytes):
@@ -74,7 +74,7 @@ def amounts(length: int | None = None, **lists: Iterable[float]) -> None:
                 refuse(f"each of {name}", "a number of at least 0", value)
 
 
-def speeds_of(speeds: Collection[float] | None, ranks: int) -> Collection[float]:
+def speeds_of(speeds: Sequence[float] | None, ranks: int) -> Sequence[float]:
     """The speeds as given, one a rank, each finite and above 0; None: 1 for every rank."""
     if speeds is None:
         return [1.0] * ranks

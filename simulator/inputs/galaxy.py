@@ -248,22 +248,21 @@ def deal_shares(
             through a group of heads.
     """
     at_least(1, ranks=ranks, heads=heads, columns=columns, group=group)
-    given = {key: value for key, value in (given or {}).items() if value is not None}
-    for key in given:
-        one_of("a share", key, ("heads", "columns", "sequence"))
-    for key, whole in {"heads": heads, "columns": columns, "sequence": None}.items():
-        if key in given:
-            given[key] = _checked(key, given[key], ranks, whole)
-    for share in given.get("heads", ()):
+    wholes = {"heads": heads, "columns": columns, "sequence": None}
+    named = {key: shares for key, shares in (given or {}).items() if shares is not None}
+    for key in named:
+        one_of("a share", key, wholes)
+    checked = {key: _checked(key, shares, ranks, wholes[key]) for key, shares in named.items()}
+    for share in checked.get("heads", ()):
         if share % group:
             raise ValueError(
                 f"heads: {group} query heads share one head of keys and values, so each rank needs a multiple of "
                 f"{group}, not {share}"
             )
     return Shares(
-        given.get("heads") or tuple(group * n for n in chunk_sizes(heads // group, ranks)),
-        given.get("columns") or tuple(chunk_sizes(columns, ranks)),
-        given.get("sequence") or (1,) * ranks,
+        checked.get("heads") or tuple(group * n for n in chunk_sizes(heads // group, ranks)),
+        checked.get("columns") or tuple(chunk_sizes(columns, ranks)),
+        checked.get("sequence") or (1,) * ranks,
     )
 
 

@@ -193,8 +193,8 @@ def _file_type() -> type:
 # ---- one entry --------------------------------------------------------------------------------------------
 
 
-def _entry(key: str, entry: dict[str, Any], dimension: str) -> float | Sizes:
-    """``{ value, unit, source }`` in the simulator's units."""
+def _entry(key: str, entry: dict[str, Any], dimension: str) -> Any:
+    """A number, or ``Sizes``, of ``{ value, unit, source }`` in the simulator's units."""
     value, scale = entry["value"], UNITS[dimension][entry["unit"]]
     if not isinstance(value, list):
         number = value if scale == 1 else _scaled(value, scale)

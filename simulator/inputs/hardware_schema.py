@@ -65,7 +65,7 @@ def _entry(field: str, dimension: str, cls: type = Hardware) -> dict[str, Any]:
 
 def _explained(cls: type, name: str) -> str:
     """What the class's docstring says of a field, on one line."""
-    for part in re.split(r"\n {4}(?=\w)", inspect.getdoc(cls).partition("Args:")[2]):
+    for part in re.split(r"\n {4}(?=\w)", (inspect.getdoc(cls) or "").partition("Args:")[2]):
         names, _, text = part.partition(":")
         if name in [one.strip() for one in names.split(",")]:
             return " ".join(text.replace("``", "").split())

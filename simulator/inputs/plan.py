@@ -77,13 +77,13 @@ class Plan:
     cp: int = 1
     ep: int = 1
     micro_batch: int = 1
-    microbatches: int | None = None
-    schedule: str | None = None
-    chunks: int | None = None
+    microbatches: int = None  # pyright: ignore[reportAssignmentType] __post_init__ fills it
+    schedule: str = None  # pyright: ignore[reportAssignmentType]
+    chunks: int = None  # pyright: ignore[reportAssignmentType]
     stage_layers: tuple[int, ...] | None = None
     sequence_parallel: bool = False
     zero: int = 0
-    shard: int | None = None
+    shard: int = None  # pyright: ignore[reportAssignmentType]
     prefetch: int = 1
     recompute: str = "none"
     attention: str | None = None

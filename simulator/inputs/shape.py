@@ -36,8 +36,8 @@ class ModelShape:
     heads: int
     vocab: int
     sequence: int
-    kv_heads: int | None = None
-    ffn: int | None = None
+    kv_heads: int = None  # pyright: ignore[reportAssignmentType] __post_init__ fills it
+    ffn: int = None  # pyright: ignore[reportAssignmentType]
     activation: str = "gelu"
     tied: bool = True
     learned_positions: bool = True

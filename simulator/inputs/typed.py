@@ -98,6 +98,7 @@ def _sentence(message: str, path: str, info: inspect.Type, value: Any, where: st
         name = (f"{name}.{key}" if name else key) if key else f"{name}[{place}]"
     name = name or where
     if "unknown field" in message:
+        assert isinstance(info, inspect.StructType)
         keys = ", ".join(sorted(field.encode_name for field in info.fields))
         return f"{name} has no key {message.split('`')[1]}; its keys are {keys}"
     if "missing required field" in message:
@@ -128,7 +129,7 @@ def _accepted(info: inspect.Type) -> str:
             one_of = "one of " * (len(info.values) > 1)
             return one_of + ", ".join(map(str, info.values))
         case inspect.IntType():
-            return "a whole number" + (f" of at least {info.ge}" if info.ge > -MOST else "")
+            return "a whole number" + ("" if info.ge in (None, -MOST) else f" of at least {info.ge}")
         case inspect.FloatType():
             finite = "a finite number" if info.le else "a number"
             return finite + (" more than 0" if info.gt == 0 else "")

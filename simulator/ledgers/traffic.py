@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.inputs.checks import at_least, not_negative
 
@@ -42,7 +43,7 @@ class Traffic:
     rows: tuple[TrafficRow, ...]
 
     def __init__(self, rows: Iterable[TrafficRow] = ()) -> None:
-        merged: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0, 0, 0])
+        merged: dict[tuple[str, int], list[Any]] = defaultdict(lambda: [0, 0, 0])
         for row in rows:
             total = merged[row.collective, row.group_size]
             total[0] += row.calls

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
+from typing import Any, TypeGuard
 
 from simulator.inputs.checks import is_number, not_negative, positive_or_infinite, refuse, speeds_of
 from simulator.pipeline.actions import Action, Schedule
@@ -49,9 +50,9 @@ def simulate(
     """
     stages, m = schedule.stages, schedule.microbatches
     rank_of = [schedule.rank_of(stage) for stage in range(stages)]
-    speeds = speeds_of(speeds, schedule.ranks)
     # Flat tables: entry stage * m + microbatch.
-    slowness = [1 / speeds[rank] for rank in rank_of]
+    speed = speeds_of(speeds, schedule.ranks)
+    slowness = [1 / speed[rank] for rank in rank_of]
     F = _table("forward", forward, slowness, m)
     B = _table("backward_input", backward_input, slowness, m)
     W = _table("backward_weight", backward_weight, slowness, m)
@@ -98,7 +99,8 @@ def simulate(
             ready = arrived[output]
             if ready is not None and at in pairs:  # the backward of the pair must be able to start, too
                 output = need(actions[at + 1])
-                ready = None if arrived[output] is None else max(ready, arrived[output])
+                other = arrived[output]
+                ready = None if other is None else max(ready, other)
             if ready is None:
                 waiting.setdefault(output, []).append(rank)
                 break
@@ -108,7 +110,7 @@ def simulate(
                 ended.append(ended[-1])
             else:
                 start = now if kind == "W" or ready < now else ready
-                now = start + (overlapped if at in pairs else took[kind][k])
+                now = start + (took[kind][k] if overlapped is None or at not in pairs else overlapped)
                 ended.append(now)
             began.append(start)
             if kind == "W":
@@ -176,7 +178,7 @@ def _table(name: str, value: Duration, slowness: Sequence[float], m: int) -> lis
     return table
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return hasattr(value, "__len__") and not isinstance(value, str)
 
 

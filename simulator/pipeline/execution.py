@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple
@@ -52,6 +52,13 @@ class Execution(Timeline):
         blocking: a rank waited for its own transfers to end.
         together: the pairs of ``schedule.overlapped`` ran as one.
     """
+
+    schedule: Schedule
+    starts: Sequence[Sequence[float]]
+    ends: Sequence[Sequence[float]]
+    sends: Sequence[Send]
+    blocking: bool
+    pairs: Sequence[Collection[int]]
 
     def __init__(
         self,
@@ -210,7 +217,9 @@ class Execution(Timeline):
 
     def _cause(self, rank: int, at: int) -> str:
         """Why nothing ran on the rank just before this action."""
-        _, transfer, maker, position = self._before(Node(0, False, rank, at))
+        before = self._before(Node(0, False, rank, at))
+        assert before is not None  # only the first action has nothing before it, and no gap
+        _, transfer, maker, position = before
         name = self.schedule.span_name(self.schedule.actions[maker][position])
         if maker == rank and transfer:
             return f"rank {rank} is still sending {name}"

@@ -38,8 +38,9 @@ def deal(parts: Sequence[Part], room: Sequence[float]) -> list[Shares] | None:
     limits = [[part.total] * len(room) for part in parts]
     if len(parts) == 1:
         limits = [[_most(parts[0].total, bytes_, parts[0].bytes) for bytes_ in room]]
-    alone = [fastest(part, limit) for part, limit in zip(parts, limits, strict=True)]
-    if None in alone:
+    found = [fastest(part, limit) for part, limit in zip(parts, limits, strict=True)]
+    alone = [shares for shares in found if shares is not None]
+    if len(alone) < len(parts):
         return None
     return alone if fits(parts, alone, room) else _search(parts, room)
 

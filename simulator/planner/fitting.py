@@ -45,7 +45,9 @@ def changes_that_fit(
     Args:
         activations: the ledger knows activations; otherwise only model states, on which less of a plan acts.
     """
-    tries = [[{"zero": stage} for stage in range(plan.zero + 1, 4)] if plan.dp * plan.cp > 1 else []]
+    tries: list[list[dict[str, Any]]] = [
+        [{"zero": stage} for stage in range(plan.zero + 1, 4)] if plan.dp * plan.cp > 1 else []
+    ]
     if activations:
         tries.append([{"recompute": way} for way in ("selective", "full") if way != plan.recompute])
         tries.append([{"micro_batch": n} for n in _halves(plan.micro_batch)])

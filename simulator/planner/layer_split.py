@@ -121,6 +121,7 @@ def plan_layer(
     dealt = deal(parts, question.room) if min(question.room) >= 0 else None
     if dealt is None:
         without = deal([replace(part, bytes=0.0) for part in parts], [inf] * len(devices))
+        assert without is not None
         shared = sum(part.bytes * part.total for part in parts)
         check_fits(question.memory(without), question.fixed, devices, shared)
         raise AssertionError("the shares fit one by one, and were not found")

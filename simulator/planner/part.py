@@ -71,7 +71,9 @@ def fastest(part: Part, limit: Shares) -> Shares | None:
     if not part.enough(limit):
         return None
     floor = shortest_times(part, limit)
-    best = part.trimmed(fastest_within(part, limit, part.enough, floor))
+    found = fastest_within(part, limit, part.enough, floor)
+    assert found is not None  # the limits are enough, and no cost is too much
+    best = part.trimmed(found)
     if not part.longest:
         return best
     least, alone = part.cost(best), sum(part.slowest(best))
@@ -120,7 +122,8 @@ def fastest_within(
 
 def shortest_times(part: Part, limit: Shares) -> tuple[float, float]:
     """The shortest forward and the shortest backward, each by itself."""
-    return tuple(part.slowest(_shortest(part, way, limit, part.enough))[way] for way in (FORWARD, BACKWARD))
+    forward, backward = (_shortest(part, way, limit, part.enough) for way in (FORWARD, BACKWARD))
+    return part.slowest(forward)[FORWARD], part.slowest(backward)[BACKWARD]
 
 
 def _shortest(part: Part, way: int, limit: Shares, possible: Callable[[Shares], bool]) -> Shares:

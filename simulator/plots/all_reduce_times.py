@@ -60,9 +60,9 @@ def plot_all_reduce_times(
             va="top",
             fontsize=TEXT,
         )
-    axis.set(xscale="log", yscale="log", xlabel="size of the tensor", ylabel="time")
-    axis.xaxis.label.set_size(TEXT)
-    axis.yaxis.label.set_size(TEXT)
+    axis.set(xscale="log", yscale="log")
+    axis.set_xlabel("size of the tensor", fontsize=TEXT)
+    axis.set_ylabel("time", fontsize=TEXT)
     ticks = [size for size in SIZES if smallest <= size <= largest]
     axis.set_xticks(ticks, [SIZES[size] for size in ticks])
     low, high = axis.get_ylim()

@@ -71,13 +71,14 @@ def plot_cache(
 def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
     piece, first, tokens = stay
     steps = range(first, first + len(tokens) + 1)
-    colour = SHARED if len(piece.holders) > 1 else PARTS[piece.holders[0] % (len(PARTS) - 1)]
+    holder, *others = piece.holders
+    colour = SHARED if others else PARTS[holder % (len(PARTS) - 1)]
     top = [piece.start + t for t in (*tokens, tokens[-1])]
     axis.fill_between(
         steps, piece.start, piece.start + piece.slots, color=_pale(colour), edgecolor="white", linewidth=0.8
     )
     axis.fill_between(steps, piece.start, top, step="post", color=colour, edgecolor="white", linewidth=0.4)
-    name = str(piece.holders[0]) if len(piece.holders) == 1 else f"{len(piece.holders)}×"
+    name = f"{len(piece.holders)}×" if others else str(holder)
     if piece.slots / slots >= 1 / 17 and len(tokens) >= 1 + len(name):
         height = min(0.5 * piece.slots, 0.06 * slots)  # low in a piece, where tokens come first
         covered = tokens[len(tokens) // 2] >= 1.3 * height
@@ -92,11 +93,12 @@ def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
         )
 
 
-def _pale(colour: str) -> tuple[float, ...]:
+def _pale(colour: str) -> tuple[float, float, float]:
     """The colour, mixed with three times as much white."""
     from matplotlib.colors import to_rgb
 
-    return tuple(1 - (1 - part) / 4 for part in to_rgb(colour))
+    red, green, blue = (1 - (1 - part) / 4 for part in to_rgb(colour))
+    return red, green, blue
 
 
 def _stays(history: CacheHistory) -> list[_Stay]:

@@ -7,7 +7,7 @@ import io
 import re
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.inputs.checks import positive
 
@@ -62,7 +62,7 @@ def render(figure: Figure, alt: str) -> Picture:
     from matplotlib import rc_context
 
     out = io.StringIO()
-    settings = {
+    settings: Any = {
         "svg.hashsalt": "by hand",
         "svg.fonttype": "none",
         "font.sans-serif": ["DejaVu Sans", "sans-serif"],
@@ -78,7 +78,7 @@ def render(figure: Figure, alt: str) -> Picture:
 def smallest_text(svg: str, column: float = COLUMN) -> float:
     """Height in px of the smallest text of an SVG that is shown in a column, shrunk where it is wider."""
     positive(column=column)
-    width, unit = re.search(r'<svg[^>]*?\bwidth="([\d.]+)(pt|px)?"', svg).groups()
+    width, unit = re.findall(r'<svg[^>]*?\bwidth="([\d.]+)(pt|px)?"', svg)[0]
     width = float(width) * (4 / 3 if unit == "pt" else 1)
     box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)
     scale = width / float(box[1]) if box else 1

@@ -104,6 +104,8 @@ def move_behind_line(figure: Figure, numbers: Sequence[Annotation], at: float, a
     direction = "xy".index(along)
     for label in numbers:
         box = label.get_window_extent()
-        line = label.axes.transData.transform((at, at))[direction]
+        axes = label.axes
+        assert axes is not None
+        line = axes.transData.transform((at, at))[direction]
         if box.min[direction] - CLEAR < line < box.max[direction] + CLEAR:
             label.xy = (at, label.xy[1]) if along == "x" else (label.xy[0], at)

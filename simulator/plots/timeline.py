@@ -262,7 +262,7 @@ def _legend(figure: Figure, width: float, used: set[str], chunks: bool, framed: 
         patches.append(Patch(facecolor="none", edgecolor=INK, label="predicted"))
     if chunks:
         patches.append(Patch(color="none", label="(paler: a later chunk of the rank)"))
-    letters = max(len(patch.get_label()) for patch in patches) if len(patches) > 4 else 0
+    letters = max(len(str(patch.get_label())) for patch in patches) if len(patches) > 4 else 0
     columns = (
         max(1, min(len(patches), int(72 * width / (0.58 * TEXT * letters + 34)))) if letters else len(patches)
     )

@@ -147,8 +147,8 @@ def _digits(value: float) -> float:
 def _attention(rows: Sequence[Row], hardware: Hardware) -> dict[str, float]:
     """What the model would take at the full peak, as a part of what was measured."""
     forward, backward = _row(rows, "attention"), _row(rows, "attention backward")
-    shape = [forward[name] for name in ("heads", "queries", "keys", "width")]
-    ideal = [seconds - hardware.launch for seconds in flash_seconds(*shape, hardware)]
+    heads, queries, keys, width = (forward[name] for name in ("heads", "queries", "keys", "width"))
+    ideal = [seconds - hardware.launch for seconds in flash_seconds(heads, queries, keys, width, hardware)]
     return {
         "flash_forward": _part(ideal[0] / _without(hardware.launch, forward)),
         "flash_backward": _part(ideal[1] / _without(hardware.launch, backward)),

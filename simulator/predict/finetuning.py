@@ -54,7 +54,7 @@ def kept_terms(
     scores = batch * shape.heads * shape.sequence**2
     dropped = 1 if shape.dropout else 0
     norm = wide + 2 * tokens  # its input, and a mean and a deviation for each token
-    kept = {
+    kept: dict[str, float] = {
         "input of query, key and value": wide * any(own[name] for name in ("query", "key", "value")),
         "query, key and value": wide * (k + q + (q or k)),  # a gradient of q needs k, and the other way round
         "softmax of the scores": scores * (q or k),

@@ -110,7 +110,7 @@ def peak_saved(schedule: Schedule, saved: Sequence[float], kept: Sequence[float]
 
 
 def _by_stage(name: str, value: float | Sequence[float], stages: int) -> Sequence[float]:
-    if not hasattr(value, "__len__"):
+    if isinstance(value, int | float):
         not_negative(**{name: value})
         return [value] * stages
     amounts(**{name: value})

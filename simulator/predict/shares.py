@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from simulator.inputs.checks import at_least, not_negative, one_of, positive, refuse
 from simulator.inputs.hardware import Hardware
@@ -101,7 +102,7 @@ def measured_seconds(
     return seconds
 
 
-def _check_both(name: str, both: object) -> None:
+def _check_both(name: str, both: Any) -> None:
     if not (isinstance(both, tuple | list) and len(both) == 2):
         refuse(name, "a pair: seconds of forward, and of backward", both)
     for direction, seconds in zip(("forward", "backward"), both, strict=True):

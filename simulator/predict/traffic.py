@@ -11,7 +11,7 @@ pipelines arXiv:2104.04473; ring attention arXiv:2310.01889; experts arXiv:2006.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from simulator.inputs.checks import amounts, at_least, index, one_of, refuse
@@ -28,7 +28,7 @@ from simulator.predict.collective_traffic import (
     sent_bytes,
 )
 
-_EXACT = {
+_EXACT: dict[str, Callable[..., int]] = {
     "all-reduce": ring_all_reduce_sent,
     "all-gather": ring_all_gather_sent,
     "reduce-scatter": ring_reduce_scatter_sent,
@@ -36,7 +36,12 @@ _EXACT = {
 
 
 def calls(
-    collective: str, sizes: Sequence[int], itemsize: int, ranks: int, rank: int | None = None, times: int = 1
+    collective: str,
+    sizes: Sequence[float],
+    itemsize: int,
+    ranks: int,
+    rank: int | None = None,
+    times: int = 1,
 ) -> Traffic:
     """``times`` calls of one ring collective for each of ``sizes`` (elements of the whole tensor)."""
     one_of("collective", collective, _EXACT)
@@ -122,12 +127,11 @@ def fsdp_traffic(
     if ranks % shard:
         raise ValueError(f"shard must divide the {ranks} ranks, not {shard}")
     gradient_itemsize = itemsize if gradient_itemsize is None else gradient_itemsize
-    place = None if rank is None else rank % shard
+    place, copy = (None, None) if rank is None else (rank % shard, rank // shard)
     again = [] if not reshard else list(units[:-1] if keep_last else units)
     gathered = calls("all-gather", [*units, *again], itemsize, shard, place, accumulation)
     scattered = calls("reduce-scatter", units, gradient_itemsize, shard, place, accumulation)
-    pieces = [unit / shard if rank is None else chunk_sizes(unit, shard)[place] for unit in units]
-    copy = None if rank is None else rank // shard
+    pieces = [unit / shard if place is None else chunk_sizes(unit, shard)[place] for unit in units]
     replicas = calls("all-reduce", pieces, gradient_itemsize, ranks // shard, copy, accumulation)
     return gathered + scattered + replicas
 

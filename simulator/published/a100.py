@@ -6,6 +6,7 @@ The numbers of that device are one rounded compromise for the rows marked as fit
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -20,8 +21,9 @@ def gpt(layers: int, hidden: int, heads: int, sequence: int = 2048) -> ModelShap
 
 
 GPT_22B, GPT_175B, GPT_530B = gpt(48, 6144, 64), gpt(96, 12288, 96), gpt(105, 20480, 128)
-PRESENT = {"sequence_parallel": True, "recompute": "selective"}  # as the tables call the paper's own method
-WAYS = {
+# The paper's own method, as its tables call it.
+PRESENT: dict[str, Any] = {"sequence_parallel": True, "recompute": "selective"}
+WAYS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "sequence parallelism": {"sequence_parallel": True},
     "full recomputation": {"recompute": "full"},
@@ -132,9 +134,9 @@ def korthikanti_2022() -> Iterator[PublishedRow]:
         yield PublishedRow(
             source, f"22B layer, {way}", "time", "layer_seconds", milliseconds / 1e3, GPT_22B, plan
         )
-    small = {"tp": 8, "micro_batch": 4, "microbatches": 1}
-    large = {"tp": 8, "pp": 8, "microbatches": 64, "chunks": 3}
-    largest = {"tp": 8, "pp": 35, "dp": 8, "microbatches": 280, "chunks": 3}
+    small: dict[str, Any] = {"tp": 8, "micro_batch": 4, "microbatches": 1}
+    large: dict[str, Any] = {"tp": 8, "pp": 8, "microbatches": 64, "chunks": 3}
+    largest: dict[str, Any] = {"tp": 8, "pp": 35, "dp": 8, "microbatches": 280, "chunks": 3}
     table = [  # the third row is the abstract's, on 2,240 GPUs
         ("22B", GPT_22B, small, "table 5", "seconds", 1.42, 1.10),
         ("175B", GPT_175B, large, "table 5", "seconds", 18.13, 13.75),

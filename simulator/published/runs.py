@@ -13,8 +13,8 @@ from simulator.inputs.shape import MODELS, ModelShape
 from simulator.published.row import PublishedRow
 
 HERE = Path(__file__).parent
-MEGATRON = {"zero": 1, "attention": "flash", "gradients": "fp32"}
-OVERLAPPED = {"overlap": ("gradients", "parameters", "tensor", "pipeline")}
+MEGATRON: dict[str, Any] = {"zero": 1, "attention": "flash", "gradients": "fp32"}
+OVERLAPPED: dict[str, Any] = {"overlap": ("gradients", "parameters", "tensor", "pipeline")}
 
 
 def measured_runs() -> Iterator[PublishedRow]:
@@ -108,8 +108,10 @@ def _shape(model: str, shapes: dict[str, list[Any]]) -> ModelShape:
     if model in MODELS:
         return MODELS[model]
     layers, hidden, heads, kv_heads, ffn, vocab, sequence, activation = shapes[model]
-    plain = {} if heads == kv_heads else {"tied": False, "learned_positions": False, "biases": False}
-    sizes = {"kv_heads": kv_heads, "ffn": ffn, "activation": activation}
+    plain: dict[str, Any] = (
+        {} if heads == kv_heads else {"tied": False, "learned_positions": False, "biases": False}
+    )
+    sizes: dict[str, Any] = {"kv_heads": kv_heads, "ffn": ffn, "activation": activation}
     return ModelShape(layers, hidden, heads, vocab, sequence, **sizes, dropout=False, **plain)
 
 

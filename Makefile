@@ -1,6 +1,6 @@
 # make lab        set up and open the course          make test       every test, notebook and solution
 # make exercises  regenerate exercises/               make notebooks  execute every notebook again
-# make lint       ruff on code and notebooks          make bench      the benchmarks
+# make lint       ruff and pyright                    make bench      the benchmarks
 # make setup      only the environment in .venv       make clean      remove it
 # make site       the course as web pages             make site-test  every page of them, in a browser
 
@@ -51,6 +51,7 @@ lab: setup
 
 test: setup
 	$(BIN)/ruff check .
+	$(BIN)/basedpyright
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests
 	$(NBVAL) notebooks solutions
 
@@ -65,6 +66,7 @@ notebooks: setup
 lint: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/basedpyright
 
 bench: setup
 	for name in $(filter-out benchmarks/paired.py benchmarks/slow_network.py, $(wildcard benchmarks/*.py)); do \

@@ -5,6 +5,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from source_lines import code_lines
 
 ROOT = Path(__file__).parents[1]
 TECHNIQUES = (
@@ -20,11 +21,39 @@ TECHNIQUES = (
 GROUND = ("models", "data", "attention", "training")  # know nothing of parallelism
 TOP = ("observe", "grading")  # see everything; nobody below sees them
 
+# The most lines of code that a file may reach in its folder, and where more are reached today: those only shrink.
+REACH = 400
+FURTHEST = {
+    "course_lib/attention": 434,
+    "course_lib/compression_comparison": 436,
+    "course_lib/data_parallel": 1031,
+    "course_lib/elastic": 1618,
+    "course_lib/finetuning": 408,
+    "course_lib/finetuning_comparison": 679,
+    "course_lib/grading": 1950,
+    "course_lib/grading/checks": 1100,
+    "course_lib/models": 725,
+    "course_lib/observe/networks": 879,
+    "course_lib/parallelize": 961,
+    "course_lib/pipeline": 843,
+    "course_lib/runtime": 1764,
+    "course_lib/tensor_parallel": 1426,
+    "course_lib/train": 908,
+    "simulator/cli": 644,
+    "simulator/explorer": 778,
+    "simulator/inputs": 492,
+    "simulator/pipeline": 472,
+    "simulator/planner": 551,
+    "simulator/plots": 834,
+    "simulator/predict": 814,
+}
+
 
 def modules():
     for package in ("course_lib", "simulator"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT)
+            if path.name != "lora_faulty.py":  # goes with chapter 17's old checks
+                yield path.relative_to(ROOT)
 
 
 def scripts():
@@ -89,7 +118,34 @@ def test_no_two_files_import_each_other():
     TopologicalSorter(graph).prepare()  # a CycleError names the files
 
 
-@pytest.mark.parametrize("path", [*modules(), *scripts()], ids=str)
+@pytest.mark.parametrize("path", modules(), ids=str)
 def test_a_file_can_be_read_in_one_sitting(path):
+    lines = code_lines((ROOT / path).read_text())
+    assert lines <= 250, f"{path} has {lines} lines of code; 250 is the most that is read in one sitting"
+
+
+@pytest.mark.parametrize("path", scripts(), ids=str)
+def test_a_script_can_be_read_in_one_sitting(path):
     lines = (ROOT / path).read_text().count("\n")
-    assert lines <= 300, f"{path} has {lines} lines; about 250 is the most that is read in one sitting"
+    assert lines <= 300, f"{path} has {lines} lines, with its comments; 300 is the most"
+
+
+def test_a_file_reaches_no_further_into_its_folder():
+    """Reach: the lines of code of a file and of all files beside it that it imports, directly or through others."""
+    files = {".".join(path.with_suffix("").parts): path for path in modules()}
+    size = {name: code_lines((ROOT / path).read_text()) for name, path in files.items()}
+    beside = {
+        name: {n for n in imports(path) if n in files and files[n].parent == path.parent}
+        for name, path in files.items()
+    }
+    beyond = {}
+    for name, path in files.items():
+        reached, todo = {name}, [name]
+        while todo:
+            new = beside[todo.pop()] - reached
+            reached |= new
+            todo += new
+        lines = sum(size[n] for n in reached)
+        if lines > FURTHEST.get(str(path.parent), REACH):
+            beyond[str(path)] = lines
+    assert not beyond, "a file pulls in more of its folder than before; give it fewer neighbours"

@@ -28,11 +28,11 @@ from simulator.inputs.plan import (
     Plan,
 )
 from simulator.inputs.shape import ACTIVATIONS, MODELS, PARAMETERS_ONLY, ModelShape
-from simulator.pipeline.placement import CHUNKS
+from simulator.pipeline.placement import SCHEDULES
 
 CHOICES = {
     "activation": ACTIVATIONS,
-    "schedule": tuple(CHUNKS),
+    "schedule": tuple(SCHEDULES),
     "recompute": RECOMPUTE,
     "attention": ATTENTION,
     "optimizer": tuple(OPTIMIZERS),

@@ -1,7 +1,7 @@
 """The page's files as one script and one style sheet, and as one HTML file that needs nothing else.
 
-There is no build step. The scripts are ES modules of a few hundred lines, which a browser or node can also load as
-they are. Here they are put one behind the other, each behind those that it imports, without their imports and exports.
+There is no build step. The scripts are ES modules of a few hundred lines. Here they are put one behind the other, each
+behind those that it imports, without their imports and exports.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from simulator.pipeline.placement import SCHEDULES
 from simulator.plots.style import CATEGORIES
 from simulator.plots.timeline import COLOURS
 
@@ -60,12 +61,19 @@ def script(main: str = "main") -> str:
     while todo:
         name = todo.pop()
         if name not in parts:
-            text = (PAGE / f"{name}.js").read_text(encoding="utf-8")
+            text = _source(name)
             needs[name] = [other for _, other in IMPORT.findall(text)]
             parts[name] = _in_its_scope(name, text)
             todo += needs[name]
     order = [parts[name] for name in TopologicalSorter(needs).static_order()]
     return "\n".join(["const modules = {};", *order, f"const {_exported(parts[main])} = modules.{main};"])
+
+
+def _source(name: str) -> str:
+    """A file of ``page``, or the table of schedules, which is Python's own."""
+    if name == "forms":
+        return f"export const FORMS = {_json({name: form._asdict() for name, form in SCHEDULES.items()})};"
+    return (PAGE / f"{name}.js").read_text(encoding="utf-8")
 
 
 def _in_its_scope(name: str, text: str) -> str:

@@ -12,7 +12,7 @@ from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import ATTENTION, GRADIENTS, OPTIMIZERS, PRECISIONS, RECOMPUTE, Plan
 from simulator.inputs.shape import MODELS, ModelShape
-from simulator.pipeline.placement import CHUNKS
+from simulator.pipeline.placement import SCHEDULES
 from simulator.planner.fitting import changes_that_fit, largest_micro_batch
 from simulator.plots.style import human
 from simulator.predict.memory import plan_memory
@@ -20,7 +20,7 @@ from simulator.predict.memory import plan_memory
 CHOICES = {
     "model": tuple(MODELS),
     "gpu": tuple(GPUS),
-    "schedule": tuple(CHUNKS),
+    "schedule": tuple(SCHEDULES),
     "zero": (0, 1, 2, 3),
     "recompute": RECOMPUTE,
     "precision": tuple(PRECISIONS),

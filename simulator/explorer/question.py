@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.explorer.from_page import FromPage
 from simulator.inputs.checks import at_least, not_negative, one_of, refuse, speeds_of
-from simulator.pipeline.placement import CHUNKS, chunks_of
+from simulator.pipeline.placement import SCHEDULES, chunks_of
 
 OWN = "your own"  # the name of a schedule that the reader has written
 RECOMPUTE = ("none", "full")
@@ -52,7 +52,7 @@ class Question(FromPage):
     checkpoint: float = 0.1
 
     def __post_init__(self) -> None:
-        one_of("schedule", self.schedule, (*CHUNKS, OWN))
+        one_of("schedule", self.schedule, (*SCHEDULES, OWN))
         at_least(1, ranks=self.ranks)
         at_least(1, microbatches=self.microbatches)
         forwards = self.ranks * self.microbatches * self.chunks_a_rank

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from simulator.inputs.checks import at_least, index, one_of
 
-# Chunks of the model on a rank. "interleaved-1f1b" takes any number of them, 2 if the caller does not say.
-CHUNKS = {
-    "fill-drain": 1,
-    "gpipe": 1,
-    "1f1b": 1,
-    "interleaved-1f1b": 2,
-    "zb-h1": 1,
-    "zb-h2": 1,
-    "zb-v": 2,
-    "dualpipe-v": 2,
+
+class Form(NamedTuple):
+    """What a schedule's name decides: the chunks of the model on a rank, and where its stages lie (``rank_of``)."""
+
+    chunks: int
+    placement: str = "loop"
+
+
+# Every schedule there is; the explorer's page reads the same table (``simulator.explorer.bundle``).
+SCHEDULES = {
+    "fill-drain": Form(1),
+    "gpipe": Form(1),
+    "1f1b": Form(1),
+    "interleaved-1f1b": Form(2),  # if the caller does not say: it takes any number
+    "zb-h1": Form(1),
+    "zb-h2": Form(1),
+    "zb-v": Form(2, "v"),
+    "dualpipe-v": Form(2, "v"),
 }
-FOLDED = ("zb-v", "dualpipe-v")
 
 
 def chunks_of(name: str, v: int | None = None) -> int:
@@ -24,15 +33,15 @@ def chunks_of(name: str, v: int | None = None) -> int:
     Raises:
         ValueError: the schedule is unknown, or cannot have ``v`` chunks.
     """
-    one_of("schedule", name, CHUNKS)
+    one_of("schedule", name, SCHEDULES)
     if v is not None:
         at_least(1, chunks=v)
-    only = CHUNKS[name]
+    only = SCHEDULES[name].chunks
     if v is None or v == only:
         return only
     if name == "interleaved-1f1b":
         return v
-    if name in FOLDED:
+    if placement_of(name) == "v":
         raise ValueError(f"{name} takes exactly 2 chunks a rank, one for each side of the V, not {v}")
     raise ValueError(
         f"{name} has {only} chunk a rank, not {v}: for more take interleaved-1f1b, zb-v or dualpipe-v"
@@ -41,7 +50,7 @@ def chunks_of(name: str, v: int | None = None) -> int:
 
 def placement_of(name: str) -> str:
     """``"loop"`` or ``"v"``: see ``rank_of``."""
-    return "v" if name in FOLDED else "loop"
+    return SCHEDULES[name].placement
 
 
 def rank_of(stage: int, ranks: int, placement: str) -> int:

@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 
 from simulator.inputs.checks import at_least
 from simulator.pipeline.actions import Action, Schedule
-from simulator.pipeline.placement import chunks_of
+from simulator.pipeline.placement import SCHEDULES, chunks_of
 from simulator.pipeline.v_schedules import dualpipe_v, zb_v
 
 MOST_FORWARDS = 500_000  # half a minute of work and a gigabyte; much more would fill any memory
@@ -126,7 +126,7 @@ def _schedule(name: str, p: int, m: int, v: int, ranks: list[list[Action]]) -> S
     return Schedule(name, p, m, v, tuple(map(tuple, ranks)))
 
 
-SCHEDULES: dict[str, Callable[[int, int, int | None], Schedule]] = {
+_MAKERS: dict[str, Callable[[int, int, int | None], Schedule]] = {
     "fill-drain": fill_drain,
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
@@ -147,4 +147,4 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int | None =
     chunks = _checked(name, ranks, microbatches, chunks)
     if (forwards := ranks * microbatches * chunks) > MOST_FORWARDS:
         raise ValueError(f"ranks x microbatches x chunks must be at most {MOST_FORWARDS:,}, not {forwards:,}")
-    return SCHEDULES[name](ranks, microbatches, chunks)
+    return _MAKERS[name](ranks, microbatches, chunks)

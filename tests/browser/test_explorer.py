@@ -16,7 +16,7 @@ from course_lib.grading.build import METADATA
 from simulator.explorer import Explorer, explore
 from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.question import Question
-from simulator.pipeline.placement import CHUNKS
+from simulator.pipeline.placement import SCHEDULES
 from simulator.predict.memory_over_time import replay
 
 pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
@@ -191,7 +191,7 @@ def test_the_smallest_bubble_under_a_memory_cap(opened, cap, named):
     expect(field).to_be_focused()
     field.fill(cap)
     found = {}
-    for schedule in CHUNKS:
+    for schedule in SCHEDULES:
         question = replace(FIRST, schedule=schedule)
         execution = Explorer(question).execution()
         saved = question.saved / question.chunks_a_rank
@@ -207,7 +207,7 @@ def test_the_smallest_bubble_under_a_memory_cap(opened, cap, named):
     best = min(found, key=found.get)
     expect(said).to_contain_text(f"{best} has the smallest bubble: {100 * found[best]:.1f} %")
     expect(opened.locator("tr.best th")).to_have_text(best)
-    expect(opened.locator(".overview td", has_text="too much")).to_have_count(len(CHUNKS) - len(found))
+    expect(opened.locator(".overview td", has_text="too much")).to_have_count(len(SCHEDULES) - len(found))
     field.fill("four")
     expect(said).to_have_text("The memory cap must be a number of GB above 0, not 'four'.")
     expect(field).to_have_attribute("aria-invalid", "true")

@@ -543,6 +543,7 @@ ELSEWHERE = {
     "GoodputRun": "an answer of simulate_run",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "LayerSplit, StageSplit": "answers of the planner",
+    "Form": "a row of the table of schedules",
     "one_stage_seconds": "of plan_stages, which has checked its numbers",
     "cost, slowest, enough, trimmed, fits, check_fits, lacking": "of shares that were dealt out",
     "fastest, fastest_within, shortest_times, levels": "of a Part, for deal, which checks the room",

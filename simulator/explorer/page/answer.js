@@ -2,7 +2,8 @@
 
 import { simulate } from "./engine.js";
 import { addBytes } from "./memory.js";
-import { CHUNKS, OWN, makeSchedule, range } from "./schedules.js";
+import { FORMS } from "./forms.js";
+import { OWN, makeSchedule, range } from "./schedules.js";
 import { atLeastOne, notNegative, oneOf, refuse } from "./checks.js";
 
 const MOST_FORWARDS = 70000;
@@ -32,7 +33,7 @@ export function answer(question, own = null) {
 
 /** Refuses what cannot be drawn, in the words of question.py. */
 function check(question) {
-  oneOf("schedule", question.schedule, [...Object.keys(CHUNKS), OWN]);
+  oneOf("schedule", question.schedule, [...Object.keys(FORMS), OWN]);
   for (const name of ["ranks", "microbatches"]) atLeastOne(name, question[name]);
   const chunks = checkedChunks(question.schedule, question.chunks);
   const forwards = question.ranks * question.microbatches * chunks;
@@ -65,7 +66,7 @@ function checkedOwn(own, { ranks, microbatches }) {
 function checkedChunks(name, v) {
   if (v !== null) atLeastOne("chunks", v);
   if (name === OWN) return v ?? 1;
-  const only = CHUNKS[name];
+  const only = FORMS[name].chunks;
   if (v === null || v === only) return only;
   if (name === "interleaved-1f1b") return v;
   if (only === 2) throw new Error(`${name} takes exactly 2 chunks a rank, one for each side of the V, not ${v}`);

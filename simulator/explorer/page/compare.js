@@ -1,6 +1,6 @@
 // Two schedules side by side: one is kept while the controls change the other.
 
-import { CHUNKS } from "./schedules.js";
+import { FORMS } from "./forms.js";
 import { connect } from "./gestures.js";
 import { h, heading, newId } from "./dom.js";
 import { human, percent, short } from "./scale.js";
@@ -98,7 +98,7 @@ export function makeOverview(source, onChoose) {
   const fill = async () => {
     if (element.hidden || !question) return;
     const mine = ++latest, found = [];
-    for (const schedule of Object.keys(CHUNKS)) {
+    for (const schedule of Object.keys(FORMS)) {
       const same = schedule === question.schedule;
       const asked = { ...question, schedule, chunks: same ? question.chunks : null };
       try {

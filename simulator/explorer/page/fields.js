@@ -1,6 +1,7 @@
 // What a reader can change: one entry for each part of a question, with the words and the range of its control.
 
-import { CHUNKS, OWN } from "./schedules.js";
+import { FORMS } from "./forms.js";
+import { OWN } from "./schedules.js";
 
 const TIMES = ["forward", "backward_input", "backward_weight", "transfer", "together"];
 const GROUPS = [
@@ -11,7 +12,7 @@ const GROUPS = [
 
 // kind: choice, count (a whole number), amount, or list (numbers with commas). empty: what an empty field means.
 const FIELDS = {
-  schedule: { kind: "choice", label: "schedule", options: Object.keys(CHUNKS) },
+  schedule: { kind: "choice", label: "schedule", options: Object.keys(FORMS) },
   ranks: { kind: "count", label: "ranks", slider: [1, 64, 1] },
   microbatches: { kind: "count", label: "microbatches", slider: [1, 64, 1] },
   chunks: { kind: "count", label: "chunks a rank", slider: [1, 8, 1], empty: "as the schedule has" },

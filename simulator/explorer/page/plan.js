@@ -1,7 +1,8 @@
 // simulator/inputs/plan.py and shape.py once more, as far as the memory calculator asks: a model and a plan, checked.
 // tests/simulator/explorer/test_same_calculator.py holds plan.js, plan_memory.js and calculate.js to Python.
 
-import { CHUNKS, range } from "./schedules.js";
+import { FORMS } from "./forms.js";
+import { range } from "./schedules.js";
 import { atLeastOne, oneOf } from "./checks.js";
 
 const PRECISIONS = { mixed: 2, bf16: 2, fp32: 4, fp8: 2 }; // bytes of a parameter as the layers compute with it
@@ -19,7 +20,7 @@ export function caseOf(question, { choices, models, gpus }) {
 
 function planOf(question, device) {
   for (const name of ["dp", "tp", "pp", "cp"]) atLeastOne(name, question[name]);
-  const chunks = CHUNKS[question.schedule];
+  const chunks = FORMS[question.schedule]?.chunks;
   const microbatches = question.microbatches ?? question.pp * (chunks > 1 ? 2 : 1);
   atLeastOne("micro_batch", question.micro_batch);
   atLeastOne("microbatches", microbatches);

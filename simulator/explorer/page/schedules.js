@@ -3,21 +3,20 @@
 //
 // An action is [kind, stage, microbatch]; a schedule holds one list of them for each rank.
 
+// The table of schedules, of simulator/pipeline/placement.py.
+import { FORMS } from "./forms.js";
+
 export const F = 0, B = 1, W = 2, BW = 3;
 export const LETTERS = ["F", "B", "W", "B"];
-export const CHUNKS = {
-  "fill-drain": 1, "gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "dualpipe-v": 2,
-};
 export const OWN = "your own"; // the schedule that a reader has written, in Python
-const FOLDED = ["zb-v", "dualpipe-v"];
 
 export const range = (n) => Array.from({ length: n }, (_, i) => i);
 
 /** The schedule of that name; chunks: null for as many as the schedule is made for. */
 export function makeSchedule(name, p, m, chunks) {
-  const v = chunks ?? CHUNKS[name];
-  const schedule = { name, ranks: p, microbatches: m, chunks: v, placement: FOLDED.includes(name) ? "v" : "loop" };
-  if (FOLDED.includes(name)) return { ...schedule, ...folded(name, p, m) };
+  const { chunks: usual, placement } = FORMS[name], v = chunks ?? usual;
+  const schedule = { name, ranks: p, microbatches: m, chunks: v, placement };
+  if (placement === "v") return { ...schedule, ...folded(name, p, m) };
   const rank = {
     "fill-drain": (r) => range(m).flatMap((i) => [[F, r, i], [BW, r, i]]),
     "gpipe": (r) => [F, BW].flatMap((kind) => range(m).map((i) => [kind, r, i])),

@@ -1,12 +1,11 @@
 """What a file of ``course_lib/by_hand`` may be: closed, short, and narrow enough for a listing."""
 
 import ast
-import io
 import sys
-import tokenize
 from pathlib import Path
 
 import pytest
+from source_lines import code_lines
 
 FOLDER = Path(__file__).parents[3] / "course_lib" / "by_hand"
 FILES = sorted(FOLDER.glob("*.py"))
@@ -26,24 +25,6 @@ def imported(tree):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
-
-
-def docstrings(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                yield from range(first.lineno, first.end_lineno + 1)
-
-
-def code_lines(source):
-    """How many lines hold code: no blank lines, comments or docstrings."""
-    without = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in without and token.type != tokenize.ENDMARKER:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - set(docstrings(ast.parse(source))))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -7,19 +7,19 @@ import pytest
 from simulator.explorer.answer import answer
 from simulator.explorer.question import Question
 from simulator.pipeline.engine import simulate
-from simulator.pipeline.placement import CHUNKS
+from simulator.pipeline.placement import SCHEDULES
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.memory_over_time import replay
 
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 5), (3, 7), (4, 8), (5, 3), (4, 12), (6, 13)]
 UNEVEN = {"forward": 0.7, "backward_input": 1.1, "backward_weight": 0.3, "transfer": 0.13}
-QUESTIONS = [Question(name, p, m) for name in CHUNKS for p, m in SIZES]
+QUESTIONS = [Question(name, p, m) for name in SCHEDULES for p, m in SIZES]
 QUESTIONS += [replace(q, **UNEVEN, kept=0.4) for q in QUESTIONS]
 QUESTIONS += [Question("interleaved-1f1b", 3, 8, chunks=v, transfer=0.2) for v in (1, 3, 4)]
 QUESTIONS += [Question("dualpipe-v", p, m, together=2.5, transfer=0.1) for p, m in SIZES]
 QUESTIONS += [
     Question(name, 4, 9, speeds=[1, 0.5, 0.8, 1.25], recompute="full", checkpoint=0.2, kept=0.5, **UNEVEN)
-    for name in CHUNKS
+    for name in SCHEDULES
 ]
 WRONG = [
     {"schedule": "2f2b"},

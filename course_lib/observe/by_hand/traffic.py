@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from course_lib.observe.by_hand.run import SEQUENCE
+from simulator.inputs.chunks import proportional_chunks
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.compression_traffic import (
     averaging_traffic,
@@ -12,6 +13,7 @@ from simulator.predict.compression_traffic import (
     power_sgd_traffic,
     top_k_traffic,
 )
+from simulator.predict.galaxy_traffic import step_traffic
 from simulator.predict.traffic import calls, pipeline_traffic, tensor_parallel_traffic
 from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic
 
@@ -58,6 +60,21 @@ def in_sequence(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
         tokens, hidden, ranks, layers, 4, sequence_parallel=True, regather=regather
     )
     return sent + calls("all-reduce", [whole, 1], 4, ranks)
+
+
+def galaxy(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """By rank 0. With the gradients of what is whole on every rank, each by itself, and the gradient norm."""
+    power = [1 if rung == "equal shares" else 2 - rank % 2 for rank in range(ranks)]
+    token = batch * model.config.hidden_size * 4
+    around = [
+        step_traffic(step, proportional_chunks(SEQUENCE, power), token, 0, ring=True)
+        for step in ("all-gather", "reduce-scatter")
+    ]
+    whole = [
+        p.numel() for name, p in model.named_parameters() if not (name.startswith("blocks") and is_cut(name))
+    ]
+    # two regions a layer, of which each gathers and scatters forward, and backward
+    return sum(around * 4 * model.config.num_layers, calls("all-reduce", [*whole, 1], 4, ranks))
 
 
 def is_cut(name: str) -> bool:

@@ -35,12 +35,15 @@ from course_lib.attention.drop_in import use_flash_attention
 from course_lib.attention.flash import flash_attention
 from course_lib.by_hand import compress
 from course_lib.by_hand import ddp as by_hand_ddp
+from course_lib.by_hand import galaxy as by_hand_galaxy
 from course_lib.by_hand import pipeline as by_hand_pipeline
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.data_parallel.zero import Zero1, Zero2
 from course_lib.data_parallel.zero3 import Zero3
+from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.masked_words import BertMaskedWords
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.gradient_norm import grad_norm as pipeline_norm
 from course_lib.pipeline.microbatches import cut_batch
@@ -49,6 +52,7 @@ from course_lib.runtime import current_device, launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.full_tensors import full_state_dict
+from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from course_lib.training.loop import cross_entropy
@@ -223,6 +227,17 @@ def torch_tensor_parallel(model, make_optimizer, sequence_parallel=False):
     return model, optimizer, lambda: nn.utils.get_total_norm([full(p.grad) for p in model.parameters()])
 
 
+def production_galaxy(**settings):
+    def wrap(model, make_optimizer):
+        mesh = make_mesh({"tp": dist.get_world_size()})
+        share = [2 - rank % 2 for rank in range(mesh.size())]
+        apply_galaxy(model, mesh, sequence=share, **settings)
+        model.whole = lambda: full_state_dict(model, mesh)
+        return model, make_optimizer(model.parameters()), lambda: grad_norm(model, mesh)
+
+    return loop(wrap)
+
+
 def production_pipeline(name, m=5):
     def train(model, batches, make_optimizer, loss_fn):
         mesh = make_mesh({"pp": dist.get_world_size()})
@@ -342,6 +357,19 @@ IMPLEMENTATIONS = [
         same_samples=True,
         ranks=(1, 2, 4),
     ),
+    *by_hand("galaxy", models=("gpt",), same_samples=True),
+    Implementation(
+        "galaxy",
+        "by hand: one device has most",
+        partial(by_hand_galaxy.train, power=(1, 6, 1)),
+        models=("gpt",),
+        same_samples=True,
+        ranks=(2, 3),
+    ),
+    Implementation("galaxy", "production", production_galaxy(), models=("bert",), same_samples=True),
+    Implementation(
+        "galaxy", "production: overlap", production_galaxy(overlap=True), models=("bert",), same_samples=True
+    ),
     *by_hand("pipeline", models=("deep gpt",), same_samples=True),
     *(  # schedules of the simulator: data that both can run
         Implementation(
@@ -393,7 +421,14 @@ def gpt(layers=3):
     return GPT(GPTConfig.tiny(vocab_size=29, max_length=8, num_layers=layers, num_heads=12, hidden_size=24))
 
 
-MODELS = {"gpt": gpt, "deep gpt": partial(gpt, 8), "mlp": MLP}
+def bert():
+    sizes = {"hidden_size": 24, "num_attention_heads": 12, "num_hidden_layers": 3, "intermediate_size": 96}
+    return BertMaskedWords(
+        Bert(BertConfig.tiny(vocab_size=29, max_position_embeddings=8, **sizes), pooler=False)
+    )
+
+
+MODELS = {"gpt": gpt, "deep gpt": partial(gpt, 8), "bert": bert, "mlp": MLP}
 
 
 def new_model(name, seed=0):
@@ -405,7 +440,7 @@ def new_model(name, seed=0):
 def batches(name, rank=0, ranks=1):
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        if name.endswith("gpt"):
+        if name != "mlp":
             tokens = torch.randint(29, (BATCH, 9), generator=generator)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
         else:

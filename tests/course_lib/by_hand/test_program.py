@@ -29,7 +29,7 @@ def row(text, name):
 
 
 LOSSY = ("compress",)
-TRAINED = ("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "pipeline")
+TRAINED = ("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "galaxy", "pipeline")
 
 
 @pytest.mark.parametrize("technique", TRAINED)

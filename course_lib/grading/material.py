@@ -65,7 +65,10 @@ class Material:
         self.solution = self.make(self.source)
 
     def make(self, source: str) -> Any:
-        """What the check cell hands over, were ``source`` the answer: one object, or a tuple of them."""
+        """What the check cell hands over, were ``source`` the answer: one object, or a tuple of them.
+
+        What the cell shows, such as a drawing of the answer, is left out.
+        """
         namespace = dict(self._before)
         _run(source, namespace, f"<{self.exercise}: {hash(source)}>")
         found = tuple(eval(name, namespace) for name in self._names)
@@ -146,4 +149,6 @@ def _run(source: str, namespace: dict[str, Any], name: str) -> None:
         source.splitlines(keepends=True),
         name,
     )  # for tracebacks of ranks
-    exec(compile(source, name, "exec"), namespace)
+    tree = ast.parse(source)
+    tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
+    exec(compile(tree, name, "exec"), namespace)

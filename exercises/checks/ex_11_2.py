@@ -1,0 +1,22 @@
+"""11.2: an order with backwards in two parts; the lists of all ranks are made into a schedule, and simulated."""
+
+from course_checks.pipeline_orders import Case, cases, facts, observed
+
+__all__ = ["FACTS", "cases", "observe"]
+
+FACTS = facts(
+    pairs='The pair `("B", 0)` is the backward for the input of the stage, and `("W", 0)` is the backward for its '
+    "weights.",
+    fewer="there may be fewer microbatches than ranks.",
+    work="Every rank does `F`, `B` and `W` of every microbatch, each once.",
+    waits="No rank may wait for ever.",
+    room="On every rank at most `ranks` microbatches have begun and not ended.",
+    target="Then a step takes at most 3 × `microbatches` + `ranks` − 1 units if there are at least as many "
+    "microbatches as ranks, and at most 2 × `microbatches` + 2 × `ranks` − 1 units if there are fewer.",
+)
+
+
+def observe(order_with_weights, case: Case) -> dict:
+    p, m = case
+    units = max(3 * m + p - 1, 2 * m + 2 * p - 1)
+    return observed(order_with_weights, case, dict(zip("FBW", "FBW", strict=True)), lambda _: p, units)

@@ -1,0 +1,95 @@
+"""11.4: PyTorch's own pipeline on microbatches with unequal numbers of targets, on real ranks."""
+
+import random
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from course_checks.pipeline_stages import WORDS, counting, stage
+from torch import Tensor
+
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.runtime.fork_server import preload
+
+preload("torch.distributed.pipelining")  # it takes a second and a half to import
+SEQ = 5
+MEAN = "is the gradient of the **mean loss over all targets that count**."
+FACTS = {
+    "gradients": Fact("the gradient of {}", MEAN, tolerance=1e-5, each="rank"),
+    "loss": Fact(
+        "the loss on the last rank", "On the last rank the mean loss is returned, as a number or a tensor",
+        tolerance=1e-5),
+    "kept": Fact("inputs", "`tokens` and `targets` keep their values.", each="rank"),
+    "idle": Fact(
+        "microbatches at once", "The ranks work side by side: on rank r the first `ranks - r` microbatches, or all, "
+        "begin before one of them goes back.", each="rank"),
+    "more": Fact(
+        "microbatches at once beyond what a rank may have",
+        "on rank r, at most `ranks - r` microbatches have begun and not ended, at every moment.", most=0),
+}  # fmt: skip
+
+
+class Case(NamedTuple):
+    ranks: int
+    rows: int
+    microbatches: int
+    silent: int  # rows of which no target counts, the last ones
+    seed: int
+
+    @property
+    def name(self) -> str:
+        said = (
+            f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.rows} rows in {self.microbatches} microbatches"
+        )
+        return said + (f", {self.silent} row{'s' * (self.silent > 1)} without targets" if self.silent else "")
+
+
+def cases(seed: int) -> list[Case]:
+    return [
+        Case(*case, seed) for case in [(2, 8, 4, 0), (3, 6, 6, 1), (2, 7, 3, 0), (3, 5, 4, 2), (1, 3, 2, 0)]
+    ]
+
+
+def batch(case: Case) -> tuple[Tensor, Tensor]:
+    """Texts of unequal length: behind the end of each one the targets do not count."""
+    draw, generator = random.Random(case.seed), torch.Generator().manual_seed(case.seed)
+    tokens, targets = torch.randint(WORDS, (2, case.rows, SEQ), generator=generator)
+    lengths = [
+        1,
+        SEQ,
+        *(draw.randint(1, SEQ) for _ in range(case.rows - 2 - case.silent)),
+        *[0] * case.silent,
+    ]
+    for row, length in zip(targets, lengths, strict=True):
+        row[length:] = -100
+    return tokens, targets
+
+
+def on_rank(answer, case: Case) -> dict:
+    rank, begun, given = dist.get_rank(), {"now": 0, "most": 0}, batch(case)
+    tokens, targets = (tensor.clone() for tensor in given)
+    module = stage(rank, case.ranks)
+    module.register_forward_hook(counting(begun))
+    loss = answer(module, tokens, targets, case.microbatches)
+    most, may = begun["most"], case.ranks - rank
+    idle = most < min(may, case.microbatches)
+    kept = tokens.equal(given[0]) and targets.equal(given[1])
+    return {
+        "gradients": {name: p.grad for name, p in module.named_parameters()},
+        "loss": loss.detach() if isinstance(loss, Tensor) else loss,
+        "kept": "" if kept else "`tokens` or `targets` have other values afterwards",
+        "idle": f"at most {most} of {case.microbatches} microbatches at once, so the ranks do not work side by side"
+        if idle
+        else "",
+        "more": most - may,
+    }
+
+
+def observe(answer, case: Case) -> dict:
+    ranks = launch(on_rank, case.ranks, args=(answer, case), backend="gloo", quiet=True, timeout=60.0)
+    return {
+        **{key: [one[key] for one in ranks] for key in ("gradients", "kept", "idle")},
+        "loss": ranks[-1]["loss"],
+        "more": max(one["more"] for one in ranks),
+    }

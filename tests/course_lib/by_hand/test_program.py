@@ -1,6 +1,7 @@
 """The files of ``course_lib/by_hand`` as programs."""
 
 import importlib
+import os
 import runpy
 import subprocess
 import sys
@@ -126,12 +127,34 @@ def test_help_is_what_the_file_says(program):
     assert "--ranks" in said.out
 
 
-def test_the_same_file_runs_under_torchrun():
-    command = "-m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.by_hand.fsdp --steps 4 --batch 4"
+TORCHRUN = ("fsdp", "pipeline", "galaxy")  # collectives, groups of some ranks, messages between two
+ONE_AFTER_THE_OTHER = """
+import runpy, sys
+for technique in sys.argv[1:]:
+    sys.argv = [technique, "--steps", "4", "--batch", "8"]
+    try:
+        runpy.run_module("course_lib.by_hand." + technique, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
+def test_the_same_files_run_under_torchrun(tmp_path):
+    """In the same ranks, because starting them is what takes long."""
+    script = tmp_path / "run.py"
+    script.write_text(ONE_AFTER_THE_OTHER)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    place = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     run = subprocess.run(
-        [sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [*torchrun, str(script), *TORCHRUN], capture_output=True, text=True, timeout=280, **place
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("on 2 ranks") == 1  # only rank 0 prints
-    assert row(run.stdout, "sent by all-gather").endswith("exactly 1")
-    assert row(run.stdout, "sent by reduce-scatter").endswith("exactly 1")
+    printed = run.stdout.split("A GPT of 834,304 parameters")[1:]  # only rank 0 prints
+    for technique, said in zip(TORCHRUN, printed, strict=True):
+        assert "on 2 ranks" in said
+        names = importlib.import_module(f"course_lib.by_hand.{technique}").RUNGS
+        assert all(f"\n{name}\n" in said for name in names), technique
+        sent = [line for line in said.splitlines() if line.startswith("sent by") and " 0 " not in line]
+        assert sent, technique
+        assert all(line.endswith("exactly 1") for line in sent), (technique, sent)

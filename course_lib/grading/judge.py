@@ -23,7 +23,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
@@ -164,8 +164,11 @@ def draw() -> int:
 
 def look(given: Material, answer: Any) -> list[Seen]:
     """Observe the answer in every case; after a hang, or a failure and ten seconds, in no further one."""
-    seen, started = [], time.monotonic()
-    for case in given.cases(draw()):
+    seen, started, seed = [], time.monotonic(), draw()
+    if given.seed != seed:
+        given.seed = seed
+        given.known.clear()
+    for case in given.cases(seed):
         seen.append(_observe(given, answer, case))
         raised = seen[-1].got if isinstance(seen[-1].got, BaseException) else None
         if raised is not None and (unwritten(raised, given.exercise) or _hung(raised)):
@@ -180,12 +183,27 @@ def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | Non
         got = given.observe(answer, case)
     except Exception as error:
         return Seen(case, error, want or {}, next(iter(given.facts)))
-    seen = Seen(case, got, want or given.observe(given.solution, case))
+    if want is None:
+        want = _once(given, ("the solution", case.name), lambda: given.observe(given.solution, case))
+    seen = Seen(case, got, want)
     holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}
     targets = [key for key, fact in given.facts.items() if fact.most is not None]
     seen.wrong = next((key for key in given.facts if key not in targets and not holds.get(key)), None)
     seen.missed = () if seen.wrong else tuple(key for key in targets if not holds[key])
     return seen
+
+
+def _made(given: Material, mistake: Mistake, one: Seen) -> Seen:
+    """What a mistake gives in a case that an answer was seen in."""
+    key = (mistake.when, one.case.name)
+    return _once(given, key, lambda: _observe(given, mistake.answer, one.case, one.want))
+
+
+def _once(given: Material, key: tuple[str, str], observe: Callable[[], Any]) -> Any:
+    """Observed once for each seed: tests judge many answers on the same cases."""
+    if key not in given.known:
+        given.known[key] = observe()
+    return given.known[key]
 
 
 def _hung(error: BaseException) -> bool:
@@ -243,7 +261,7 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     """Whether this mistake gives what the answer gave: the same wrong fact where one is wrong, none elsewhere."""
     only_targets, explained = not any(s.wrong for s in seen), False
     for one in sorted(seen, key=lambda s: not (s.wrong or s.missed)):  # what is wrong first: most end there
-        by = _observe(given, mistake.answer, one.case, one.want)
+        by = _made(given, mistake, one)
         if isinstance(one.got, BaseException):
             if not isinstance(by.got, BaseException) or _raised(by.got) != _raised(one.got):
                 return False
@@ -265,7 +283,7 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
 def same_trace(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     for one in seen:
         if isinstance(one.got, dict) and "trace" in one.got:
-            by = _observe(given, mistake.answer, one.case, one.want).got
+            by = _made(given, mistake, one).got
             if not isinstance(by, dict) or by.get("trace") != one.got["trace"]:
                 return False
     return any(isinstance(one.got, dict) and "trace" in one.got for one in seen)

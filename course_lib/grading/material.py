@@ -63,6 +63,8 @@ class Material:
         self._names = [ast.unparse(name) for name in ast.parse(call).body[-1].value.args[1:]]
         self._before = _names(tuple(c.source for c in cells[:place] if not answer_id(c) and not check_id(c)))
         self.solution = self.make(self.source)
+        self.seed: int | None = None  # of the cases in which was observed what is ``known``
+        self.known: dict[tuple[str, str], Any] = {}
 
     def make(self, source: str) -> Any:
         """What the check cell hands over, were ``source`` the answer: one object, or a tuple of them.

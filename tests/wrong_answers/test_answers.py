@@ -31,8 +31,8 @@ full (``source``)::
 ``without_idea = true`` marks an answer that leaves out what the exercise is about: a constant, one device that does
 all the work, the version that the chapter begins with. It may earn one point at most; every exercise has one.
 
-Learners are graded on other inputs each time (``Report.seed``). Here the inputs follow from the test's name, so that
-a test gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
+Learners are graded on other inputs each time (``judge.draw``). Here the inputs follow from the exercise, so that a test
+gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
 
 Exercises with a file in ``exercises/checks/`` have theirs in ``solutions/mistakes/NN_topic.toml``: what ``when`` says
 stands behind "This is what comes out", ``says`` is a part of the message where no mistake is named, and ``name`` tells
@@ -75,10 +75,14 @@ def ranks_that_stay():
 
 @pytest.fixture(autouse=True)
 def inputs_that_follow_from_the_name(request, monkeypatch):
-    name = f"{request.config.getoption('--draw')} {request.node.name}"
+    drawn = request.config.getoption("--draw")
+    name = f"{drawn} {request.node.name}"
     draws = random.Random(name)
     monkeypatch.setattr(Report, "seed", lambda report: draws.randrange(2**31))
-    monkeypatch.setattr(judge, "draw", lambda: draws.randrange(2**31))
+    # The same for all answers to an exercise: what its solution and its mistakes give is observed once.
+    exercise = getattr(request.node, "callspec", None) and request.node.callspec.params.get("number")
+    seed = random.Random(f"{drawn} {exercise}").randrange(2**31)
+    monkeypatch.setattr(judge, "draw", lambda: seed)
     random.seed(name)
     torch.manual_seed(draws.randrange(2**31))  # for answers that draw on their own
 

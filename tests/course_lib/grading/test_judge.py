@@ -9,8 +9,11 @@ import torch
 from course_lib.grading import judge
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.judge import Fact
-from course_lib.grading.material import Mistake
+from course_lib.grading.material import Mistake, material
+from course_lib.places import course_root
 from course_lib.runtime.errors import RankError
+
+CHECKS = course_root() / "exercises" / "checks"
 
 
 class Case(NamedTuple):
@@ -53,9 +56,11 @@ MISTAKES = {"the sum is not divided": total, "numbers are added one by one": slo
 def check(monkeypatch):
     """``check(answer, mistakes)`` of an exercise that has no files."""
 
+    given = SimpleNamespace(exercise="99.1", solution=right, seed=None, known={})
+
     def run(answer, mistakes=MISTAKES, observe=observe, facts=FACTS):
         listed = [Mistake(when, lambda made=made: made) for when, made in mistakes.items()]
-        given = SimpleNamespace(exercise="99.1", facts=facts, observe=observe, solution=right)
+        given.facts, given.observe = facts, observe
         given.cases, given.mistakes = lambda seed: CASES, lambda: listed
         monkeypatch.setattr(judge, "material", lambda exercise: given)
         judge.check("99.1", answer)
@@ -86,6 +91,21 @@ def test_a_slow_answer_is_right_and_misses_its_target(check, capsys):
     with pytest.raises(TargetMissed, match="when numbers are added one by one"):
         check(slow)
     assert capsys.readouterr().out.splitlines() == ["  ✓ two numbers", "  ✓ three numbers"]
+
+
+def test_what_the_solution_and_the_mistakes_give_is_observed_once_for_a_seed(check, monkeypatch):
+    answers = []
+
+    def observed(answer, case):
+        answers.append(answer)
+        return observe(answer, case)
+
+    for seed in (1, 2):
+        monkeypatch.setattr(judge, "draw", lambda seed=seed: seed)
+        for _ in range(2):
+            with pytest.raises(CheckFailed, match="is not divided"):
+                check(lambda numbers: (float(sum(numbers)), 1), observe=observed)
+    assert answers.count(right) == answers.count(total) == len(CASES) * 2
 
 
 def test_a_mistake_is_not_named_where_it_explains_one_case_only(check):
@@ -197,3 +217,11 @@ def test_a_target_may_be_a_share_of_what_the_solution_needs():
     fact = Fact("time, in percent of the fastest", most=105, percent=True)
     assert fact.wrong(2.1, 2.0) == []
     assert fact.wrong(2.5, 2.0) == ["time, in percent of the fastest: 125.0 (target: at most 105)"]
+
+
+@pytest.mark.parametrize("exercise", sorted(path.stem for path in CHECKS.glob("ex_*.py")))
+def test_cases_and_mistakes_have_names_of_their_own(exercise):
+    """By them is remembered what was observed."""
+    given = material(exercise.removeprefix("ex_").replace("_", "."))
+    for names in ([case.name for case in given.cases(1)], [mistake.when for mistake in given.mistakes()]):
+        assert len(set(names)) == len(names)

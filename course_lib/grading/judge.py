@@ -100,7 +100,7 @@ class Fact:
             return got.split("\n") if got else []
         if want is None:
             return [f"{name} is {describe(got)}, expected None"] if got is not None else []
-        if self.tolerance is not None:
+        if self.tolerance is not None and not isinstance(want, str):
             lines = (difference(got, want, self.tolerance) or "").split("\n")
         else:
             settled = settle(got, want)

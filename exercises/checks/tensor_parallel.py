@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.grading.judge import Fact
@@ -10,7 +11,11 @@ from course_lib.grading.ranks import launch
 
 
 def on_ranks(
-    on_rank: Callable[..., dict[str, Any]], ranks: int, facts: Mapping[str, Fact], *args: Any, **how: Any
+    on_rank: Callable[..., dict[str, Any]],
+    ranks: int | None,
+    facts: Mapping[str, Fact],
+    *args: Any,
+    **how: Any,
 ) -> dict[str, Any]:
     """What every rank saw, one entry a rank; of a target the largest. What a rank did not come to is left out."""
     seen = launch(on_rank, ranks, args=args, backend="gloo", timeout=60.0, **how)
@@ -32,3 +37,10 @@ def grad(t: Tensor) -> Tensor:
 
 def count(many: int, what: str) -> str:
     return f"{many} {what}{'s' * (many > 1)}"
+
+
+def own_group(size: int) -> dist.ProcessGroup:
+    """This rank's group; every group has ``size`` neighbouring ranks."""
+    firsts = range(0, dist.get_world_size(), size)
+    groups = [dist.new_group(list(range(first, first + size))) for first in firsts]
+    return groups[dist.get_rank() // size]

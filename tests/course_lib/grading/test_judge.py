@@ -186,8 +186,8 @@ def test_a_fact_names_the_rank_and_the_entry():
     assert fact.wrong(None, want)[0].startswith("the gradient is None")
 
 
-def test_a_text_says_what_is_wrong():
-    fact = Fact("parts")
+@pytest.mark.parametrize("fact", [Fact("parts"), Fact("parts", tolerance=1e-5)])  # a number in other cases
+def test_a_text_says_what_is_wrong(fact):
     assert fact.wrong("", "") == []
     assert fact.wrong("rank 0 has nothing", "") == ["rank 0 has nothing"]
     assert fact.alike("rank 0 has nothing", "rank 0 has nothing")

@@ -88,8 +88,8 @@ class Ring:
         done = {}
         for i, tile in self.when_needed(self.tiles(x)):
             done[i] = tile, times(i, tile, a)
-        both = zip(*(done[i] for i in range(self.p)), strict=True)
-        return tuple(torch.cat(each, 1) for each in both)
+        xs, ys = zip(*(done[i] for i in range(self.p)), strict=True)
+        return torch.cat(xs, 1), torch.cat(ys, 1)
 
     def scatter(self, y: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """Y, which has all tokens already, and this rank's tokens of

@@ -1,8 +1,9 @@
 # make lab        set up and open the course          make test       every test, notebook and solution
+# make test-quick a minute of them, for who edits     make lint       ruff and pyright
 # make exercises  regenerate exercises/               make notebooks  execute every notebook again
-# make lint       ruff and pyright                    make bench      the benchmarks
-# make setup      only the environment in .venv       make clean      remove it
+# make setup      only the environment in .venv       make bench      the benchmarks
 # make site       the course as web pages             make site-test  every page of them, in a browser
+# make clean      remove the environment
 
 PYTHON ?= python3
 # One more than the two cores of a small machine: a test often waits, for ranks or for a browser. What runs on one
@@ -27,7 +28,7 @@ export OMP_WAIT_POLICY = PASSIVE
 # Tests run side by side: each computes in one thread.
 test: export OMP_NUM_THREADS = 1
 
-.PHONY: lab test setup exercises notebooks lint bench site site-test clean
+.PHONY: lab test test-quick setup exercises notebooks lint bench site site-test clean
 
 setup: .venv/.installed
 
@@ -54,6 +55,14 @@ test: setup
 	$(BIN)/basedpyright
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests
 	$(NBVAL) notebooks solutions
+
+# About a minute, for whoever edits: the techniques by hand, the simulator, the grader's engine.
+test-quick: export OMP_NUM_THREADS = 1
+test-quick: setup
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' tests/test_architecture.py \
+		tests/course_lib/by_hand/test_equal.py tests/course_lib/by_hand/test_rules.py tests/simulator/pipeline \
+		tests/simulator/predict tests/simulator/inputs tests/course_lib/grading/test_judge.py
 
 exercises: setup
 	$(BIN)/python -m course_lib.grading.build

@@ -3,10 +3,12 @@
 A shell starts ``make test &`` with SIGINT ignored. Python leaves it so, every process that a test starts inherits it,
 and a test that interrupts one would wait in vain.
 
+Tests run in an order that is drawn anew each time: no test may need another one. ``--order 1234`` draws it again.
 With pytest-xdist, this file also says what one worker runs in one go (a unit), and which units begin first.
 """
 
 import gc
+import random
 import re
 import signal
 from collections import Counter
@@ -41,6 +43,23 @@ def pytest_addoption(parser):
     )
 
 
+    parser.addoption("--order", type=int, default=None, help="the number that a run printed as its order")
+
+
+def pytest_configure(config):
+    if config.option.order is None:
+        config.option.order = random.SystemRandom().randrange(10_000)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["order"] = node.config.option.order  # all workers must collect alike
+
+
+def pytest_report_header(config):
+    return f"order of the tests: --order {config.option.order}"
+
+
 def unit(nodeid):
     """What runs on one worker together with this test: its file; the answers to exercises, chapter by chapter."""
     path, _, name = nodeid.partition("::")
@@ -73,13 +92,15 @@ def pytest_unconfigure():
 
 
 def pytest_collection_modifyitems(config, items):
-    if not hasattr(config, "workerinput"):  # without xdist: as they stand in the folders
-        return
+    worker = getattr(config, "workerinput", None)
     tests = Counter(unit(item.nodeid) for item in items)
+    draws = random.Random(worker["order"] if worker else config.option.order)
+    drawn = {name: draws.random() for name in sorted(tests)}
 
     def place(item):
         name = unit(item.nodeid)
         begins = next((i for i, start in enumerate(BEGIN) if name.startswith(start)), len(BEGIN))
-        return begins, -tests[name], name
+        first = (begins, -tests[name]) if worker else (drawn[name],)
+        return *first, name, draws.random()
 
     items.sort(key=place)

@@ -90,16 +90,25 @@ class Material:
                 yield Mistake(entry["when"], make, entry.get("task"), entry.get("hangs", False))
 
     def patched(self, entry: dict[str, Any]) -> str:
-        """The source of one entry: in full, or as what differs from the solution.
+        """The source of one entry."""
+        return patch(self.source, entry)
 
-        Raises:
-            ValueError: where ``old`` does not stand in the solution exactly once.
-        """
-        if "source" in entry:
-            return entry["source"]
-        if self.source.count(entry["old"]) != 1:
-            raise ValueError(f"{self.exercise}: {entry['old']!r} must stand in the solution exactly once")
-        return self.source.replace(entry["old"], entry["new"])
+
+def patch(source: str, entry: dict[str, Any]) -> str:
+    """An entry's source: in full, or the solution's ``source`` with ``old`` replaced, or with each of a list of them.
+
+    Raises:
+        ValueError: where an ``old`` does not stand in the solution exactly once.
+    """
+    if "source" in entry:
+        return entry["source"]
+    text = source
+    olds, news = ([one] if isinstance(one, str) else one for one in (entry["old"], entry["new"]))
+    for old, new in zip(olds, news, strict=True):
+        if source.count(old) != 1 or text.count(old) != 1:
+            raise ValueError(f"{old!r} must stand in the solution exactly once")
+        text = text.replace(old, new)
+    return text
 
 
 @functools.cache

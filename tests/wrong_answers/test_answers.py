@@ -58,7 +58,7 @@ from course_lib.grading.build import drift, read_notebook
 from course_lib.grading.exercise import read_exercises, stub
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
-from course_lib.grading.material import MISTAKES
+from course_lib.grading.material import MISTAKES, patch
 from course_lib.grading.report import TARGET, Report
 
 ROOT = Path(__file__).parents[2]
@@ -118,11 +118,7 @@ def _with_hint(entry):
 
 
 def answer_source(chapter, number, entry):
-    if "source" in entry:
-        return entry["source"]
-    text = solution(chapter, number)
-    assert text.count(entry["old"]) == 1, "`old` must stand in the solution exactly once"
-    return text.replace(entry["old"], entry["new"])
+    return patch(solution(chapter, number), entry)
 
 
 def execute(source, namespace, name):

@@ -1,0 +1,100 @@
+"""06.2: gradients that go as soon as they are reduced, in three backwards of a model with a tied parameter."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from course_lib.data_parallel.flat import storage_bytes
+from course_lib.grading.judge import Fact
+from course_lib.grading.ranks import launch
+from course_lib.observe.ledgers.traffic import record_traffic
+from simulator.predict.collective_traffic import sent_bytes
+
+HOLDS = "`means[parameter]` holds this rank's shard of the gradient, averaged over all ranks"
+STAY = "Hooks that others have registered stay and see the gradient."
+FACTS = {
+    "keys": Fact("the type of the keys of `means`", HOLDS, each="rank"),
+    "entries": Fact("the entry of {}", HOLDS, tolerance=1e-4, each="rank"),
+    "left": Fact("whole gradients left after backward", "every backward pass leaves no `.grad`", each="rank"),
+    "hooks": Fact("gradients that another hook has seen", STAY, each="rank"),
+    "peak": Fact("bytes of gradients at once beyond the two largest", most=0),
+    "sent": Fact("bytes sent beyond a reduce-scatter for each gradient", most=0),
+    "kept": Fact("bytes kept by `means` beyond the shards", most=0),
+}
+
+
+class Tied(nn.Module):
+    def __init__(self, seed: int, size: int, frozen: bool) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.shared = nn.Linear(7, 5, bias=False)
+        self.layers = nn.Sequential(nn.Linear(5, size), nn.Tanh(), nn.Linear(size, 5), nn.Tanh())
+        self.late, self.scale = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(1))
+        self.layers[0].requires_grad_(not frozen)
+
+    def forward(self, x: Tensor, step: int) -> Tensor:
+        hidden = self.layers(self.shared(x)) * self.scale
+        return ((hidden + self.late if step else hidden) @ self.shared.weight).square().sum()
+
+
+class Case(NamedTuple):
+    name: str
+    ranks: int
+    size: int
+    frozen: bool
+    seed: int
+
+
+def cases(seed: int) -> list[Case]:
+    listed = [("2 ranks", 2, 11, False), ("3 ranks, a frozen layer", 3, 9, True), ("4 ranks", 4, 16, False)]
+    return [Case(*case, seed) for case in listed]
+
+
+def on_rank(answer: Any, case: Case) -> dict[str, Any]:
+    model, peak, seen, latest = Tied(case.seed, case.size, case.frozen), 0, 0, None
+    names, alive = {p: name for name, p in model.named_parameters()}, WeakIdKeyDictionary()
+
+    def watch(parameter: nn.Parameter) -> None:  # runs before the answer's hook: this one is registered first
+        nonlocal peak, seen, latest
+        latest, seen = parameter, seen + (parameter.grad.shape == parameter.shape)
+        alive[parameter.grad.untyped_storage()] = parameter.grad.nbytes
+        peak = max(peak, sum(alive.values()))
+
+    trained = [p for p in names if p.requires_grad]
+    for p in trained:
+        p.register_post_accumulate_grad_hook(watch)
+    means, entries, left = answer(list(names)), {}, 0
+    inputs = torch.randn(3, case.ranks, 4, 7, generator=torch.Generator().manual_seed(case.seed))
+    with record_traffic() as log:
+        for step in range(3):
+            try:
+                model(inputs[step, dist.get_rank()], step).backward()
+            except (AttributeError, TypeError) as error:  # such as: None has no attribute 'flatten'
+                if latest is not None and latest.grad is not None:
+                    error.args = (f"{error}. The `.grad` that is complete now is that of `{names[latest]}`",)
+                raise
+            for p, name in names.items():  # not by `get`: a key `id(p)` has the hash of p
+                one = next((value for key, value in means.items() if key is p), None)
+                entries[f"`{name}` after backward {step + 1}"] = None if one is None else one.clone()
+            left += sum(p.grad is not None for p in names)
+    parts = {p: -(-p.numel() // case.ranks) * 4 for p in trained}  # bytes of a shard
+    whole = case.ranks * (3 * sum(parts.values()) - parts[model.late])
+    return {
+        "keys": next((type(key).__name__ for key in means if not isinstance(key, Tensor)), "Parameter"),
+        "entries": entries,
+        "left": left,
+        "hooks": seen,
+        "trace": [bool(p._backward_hooks) for p in trained],
+        "peak": max(0, peak - sum(sorted(p.nbytes for p in trained)[-2:])),
+        "sent": max(0, round(log.traffic.sent - sent_bytes("reduce-scatter", whole, case.ranks))),
+        "kept": max(0, storage_bytes(means.values()) - sum(parts.values())),
+    }
+
+
+def observe(scatter_gradients, case: Case) -> dict:
+    ranks = launch(on_rank, case.ranks, args=(scatter_gradients, case), backend="gloo", timeout=60.0)
+    each = {key: [one[key] for one in ranks] for key in FACTS}
+    return each | {key: max(each[key]) for key in ("peak", "sent", "kept")} | {"trace": ranks[0]["trace"]}

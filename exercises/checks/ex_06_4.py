@@ -1,0 +1,59 @@
+"""06.4: the largest model that fits at each stage, and the stage to choose."""
+
+from typing import NamedTuple
+
+from course_lib.grading.judge import Fact
+from simulator.inputs.plan import Plan
+from simulator.predict.memory import model_states
+
+RETURNS = "returns a stage at which a model fits, or None where it fits at no stage."
+EXACTLY = "A model that fills the memory exactly fits."
+FACTS = {
+    "fits": Fact(
+        "the numbers of parameters that fit at stages 0 to 3",
+        "returns how many parameters fit into `memory` bytes on each of `ranks` ranks",
+        tolerance=1e-6,
+    ),
+    "stage": Fact("the stage", RETURNS),
+    "above": Fact("stages above the lowest that fits", most=0),
+}
+
+
+class Case(NamedTuple):
+    ranks: int
+    memory: float
+    parameters: float | None = None  # for `choose_stage`
+    task: str | None = None
+
+    @property
+    def name(self) -> str:
+        room = f"{self.memory / 1e9:g} GB" if self.memory >= 1e9 else f"{self.memory} bytes"
+        text = f"{self.ranks:,} rank{'s' * (self.ranks > 1)} with {room}"
+        return text if self.parameters is None else f"{self.parameters / 1e9:g} billion parameters, {text}"
+
+
+def cases(seed: int) -> list[Case]:
+    sizes = [(64, 80e9), (8, 40e9), (2, 141e9), (3, 24e9), (1000, 16e9), (1, 80e9), (3, 100)]
+    models = [(64, 80e9, 1e9), (64, 40e9, 7.5e9), (64, 80e9, 10e9), (64, 80e9, 30e9), (4, 80e9, 30e9)]
+    exact = [(4, memory, 1e9, EXACTLY) for memory in (16e9, 7e9, 5.5e9, 4e9)]
+    return [Case(*case) for case in (*sizes, *models, *exact, (4, 3.999e9, 1e9), (1, 31e9, 2e9))]
+
+
+def observe(answers, case: Case) -> dict:
+    largest_model, choose_stage = answers
+    ranks, memory, parameters, _ = case
+    if parameters is None:
+        fits = [float(largest_model(memory, stage, ranks)) for stage in range(4)]
+        return {"fits": fits, "stage": "", "above": 0}
+    need = [parameters * model_states(1, Plan(dp=ranks, zero=stage)).total for stage in range(4)]
+    fitting = [stage for stage in range(4) if need[stage] <= memory * (1 + 1e-12)]
+    got, said = choose_stage(parameters, memory, ranks), ""
+    if got is None and fitting:
+        said = f"the answer is None, and the model fits at stage {fitting[0]}"
+    elif got is not None and not fitting:
+        said = f"the answer is {got!r}, and the model fits at no stage"
+    elif got is not None and got not in range(4):
+        said = f"the answer is {got!r}, not a stage"
+    elif got is not None and got not in fitting:
+        said = f"at stage {got} the model does not fit"
+    return {"fits": [], "stage": said, "above": 0 if said or got is None else int(got) - fitting[0]}

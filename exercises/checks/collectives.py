@@ -15,25 +15,14 @@ from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import collectives
 from simulator.predict.message_rounds import Event
 
-SENT_BY = (
-    "Every message is sent by `send` or `exchange`; no other collective may be called, neither PyTorch's nor the "
-    "course's own."
-)
+SENT_BY = "Every message is sent by `send` or `exchange`; no other collective may be called"
 BASE = {
     "others": Fact("the collectives", SENT_BY),
     "kept": Fact("`t`", "`t` keeps its values"),
     "dtype": Fact("the dtype", "of the dtype of `t`"),
 }
-FINISHED = (
-    "broadcast",
-    "scatter",
-    "gather",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "all_to_all",
-)
+FINISHED = ["broadcast", "scatter", "gather", "reduce",
+            "all_gather", "reduce_scatter", "all_reduce", "all_to_all"]  # fmt: skip
 VIEWS = "every second column of a tensor, large numbers"
 
 
@@ -78,8 +67,9 @@ def run(answer: Callable[..., Any], inputs: Sequence[Tensor], *more: Any) -> Run
         said["kept"] = f"on rank {kept.index(False)} `t` has other values than before"
     for rank, result in enumerate(results):
         if isinstance(result, Tensor) and result.dtype != inputs[0].dtype and not said["dtype"]:
-            told = f"rank {rank} returned {result.dtype}, and `t` is {inputs[0].dtype}"
-            said["dtype"] = told.replace("torch.", "")
+            said["dtype"] = (
+                f"rank {rank} returned {str(result.dtype)[6:]}, and `t` is {str(inputs[0].dtype)[6:]}"
+            )
     return Run(said, results, logs)
 
 
@@ -88,9 +78,8 @@ def on_rank(answer: Callable[..., Any], inputs: Sequence[Tensor], more: tuple) -
     before, noting = mine.clone(), {name: noted(name, called) for name in FINISHED}
     with mock.patch.multiple(collectives, **noting), record_traffic() as log, record_messages() as events:
         result = answer(mine, *more)
-    torchs = {
-        f"{row.collective} of torch.distributed" for row in log.traffic.rows if row.collective != "send"
-    }
+    others = {row.collective for row in log.traffic.rows} - {"send"}
+    torchs = {f"{name} of torch.distributed" for name in others}
     result = result.detach().clone() if isinstance(result, Tensor) else result
     return result, torch.equal(mine, before), events, sorted(torchs | called)
 

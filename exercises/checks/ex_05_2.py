@@ -1,17 +1,14 @@
 """05.2: gradients that are averaged while backward runs; the check's own hooks count the gradients that are there."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from course_checks.ddp import Chain, observe_step
 
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.grading.judge import Fact
 from course_lib.grading.ranks import launch
-from course_lib.observe.ledgers.traffic import record_traffic
 
 STAY = "Hooks that the parameters have already stay and are called as usual."
 TARGET = (
@@ -61,28 +58,6 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
-class Chain(nn.Module):
-    """Six layers in two halves, which may be computed in either order."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.left = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.right = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: Tensor, crossed: bool) -> Tensor:
-        halves = [self.left, self.right]
-        if not crossed:  # one after the other
-            return self.half([*self.left, *self.right], x)
-        out = {half: self.half(half, x) for half in (halves if dist.get_rank() == 0 else halves[::-1])}
-        return out[self.left] + 2 * out[self.right]
-
-    def half(self, layers: Sequence[nn.Module], x: Tensor) -> Tensor:
-        for layer in layers:
-            x = torch.tanh(layer(x))
-        return x
-
-
 def on_rank(answer, seed: int, limit: int, how: str) -> list[dict]:
     rank, model = dist.get_rank(), Chain(seed)
     model.right[1].requires_grad_(how != "frozen")
@@ -104,39 +79,6 @@ def on_rank(answer, seed: int, limit: int, how: str) -> list[dict]:
         steps[-1]["late"] = sum(max(0, found - end) for found, end in begun)
         steps[-1]["messages"] = max(0, steps[-1]["messages"] - len(buckets))
     return steps
-
-
-def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: dict[str, Tensor]) -> dict:
-    ready: list[int] = []  # parameters whose gradients are there, in order
-    issued: list[int] = []  # how many were there when a message began
-    blocking: list[bool] = []
-    all_reduce = dist.all_reduce
-
-    def watched(*given: Any, **named: Any) -> Any:
-        issued.append(len(ready))
-        waits = not (given[3] if len(given) > 3 else named.get("async_op", False))
-        blocking.append(waits and len(ready) < len(parameters))
-        return all_reduce(*given, **named)
-
-    hooks = {p: p.register_post_accumulate_grad_hook(lambda p: ready.append(id(p)))
-             for p in parameters.values()}  # fmt: skip
-    with record_traffic() as log, mock.patch.object(dist, "all_reduce", watched):
-        answer(loss, buckets)
-    kept = sum(hook.id in (p._post_accumulate_grad_hooks or {}) for p, hook in hooks.items())
-    for hook in hooks.values():
-        hook.remove()
-    left = sum(len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ()) for p in hooks)
-    of, n = f"of {len(hooks)} hooks of the caller", len(hooks)
-    return {
-        "averages": {name: None if p.grad is None else p.grad.clone() for name, p in parameters.items()},
-        "called": f"{of} {len(ready)} were called" if len(ready) != n else "",
-        "kept": f"{of} {kept} are left when the function has returned" if kept != n else "",
-        "left": f"{left} hooks of the answer are left on the parameters" if left else "",
-        "messages": log.traffic.calls,
-        "blocking": sum(blocking),
-        "ready": ready,
-        "issued": issued,
-    }
 
 
 def observe(answer, case: Case) -> dict:

@@ -1,12 +1,11 @@
 """08.3: where to cut a chain of unequal layers."""
 
-import ctypes
 import math
 import random
-import threading
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from course_checks.recomputation import TOO_SLOW, in_time
 
 from course_lib.grading.judge import Fact
 from simulator.predict.recomputation import Segment, peak_bytes
@@ -61,7 +60,7 @@ def cases(seed: int) -> list[Case]:
 
 def observe(cut, case: Case) -> dict:
     n, began = len(case.saved), time.monotonic()
-    starts = in_time(cut, list(case.kept), list(case.saved))
+    starts = in_time(PATIENCE, cut, list(case.kept), list(case.saved))
     if starts is TOO_SLOW:
         return {"starts": "", "late": math.ceil(time.monotonic() - began), "peak": 0}
     starts = starts.tolist() if type(starts).__module__ in ("numpy", "torch") else starts
@@ -87,27 +86,3 @@ def not_cuts(starts: Any, n: int) -> str:
     return (
         f"the last segment begins at {starts[-1]}, and the last layer is {n - 1}" if starts[-1] >= n else ""
     )
-
-
-TOO_SLOW = object()
-
-
-def in_time(function: Callable, *args: Any) -> Any:
-    """What the function returns or raises, or ``TOO_SLOW``: then it is stopped, so that the check can end."""
-    outcome: dict[str, Any] = {}
-
-    def run() -> None:
-        try:
-            outcome["result"] = function(*args)
-        except BaseException as error:  # raised again below, in the thread of the check
-            outcome["error"] = error
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    if thread.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-        return TOO_SLOW
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["result"]

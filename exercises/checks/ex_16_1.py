@@ -1,8 +1,9 @@
 """16.1: append with copy on write; returned values and tokens are looked at after every operation."""
 
 import random
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from course_checks.paged_attention import Memory, appends, contents, damaged, many
 
 from course_lib.grading.judge import Fact
 
@@ -19,17 +20,6 @@ FACTS = {
         beyond=True,
     ),
 }  # fmt: skip
-
-
-@dataclass
-class Memory:
-    """What the answer works on: the task explains each of these."""
-
-    size: int
-    blocks: list[list[Any]]
-    uses: list[int]
-    tables: dict[str, list[int]] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
 
 
 class Case(NamedTuple):
@@ -63,25 +53,6 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
-def appends(name: str, count: int) -> list[tuple[str, ...]]:
-    return [("append", name)] * count
-
-
-def many(draw: random.Random, count: int) -> list[tuple[str, ...]]:
-    names, operations = ["s0-"], [("new", "s0-")]  # tokens s1-12 and s11-2 are not alike
-    for i in range(1, count):
-        kind, name = draw.choice(["append"] * 6 + ["fork", "free"]), draw.choice(names)
-        if kind == "fork" and len(names) < 5:
-            operations.append(("fork", f"s{i}-", name))
-            names.append(f"s{i}-")
-        elif kind == "free" and len(names) > 1:
-            operations.append(("free", name))
-            names.remove(name)
-        else:
-            operations.append(("append", name))
-    return operations
-
-
 def observe(append, case: Case) -> dict:
     memory = Memory(case.size, [[None] * case.size for _ in range(case.blocks)], [0] * case.blocks)
     returned, tokens, in_use = {}, {}, 0
@@ -99,36 +70,10 @@ def observe(append, case: Case) -> dict:
         else:
             token, when = f"{name}{len(returned)}", f"append number {len(returned) + 1}, to sequence {name!r}"
             returned[when] = append(memory, name, token)
-            if damage := damaged(memory, case, token):
+            if damage := damaged(memory, case.blocks, token):
                 told = {key: f"{when}: {said}" if said else "" for key, said in damage.items()}
                 return told | {"trace": {name: list(table) for name, table in memory.tables.items()}}
             tokens[when] = {each: contents(memory, each) for each in memory.tables}
             in_use = max(in_use, sum(uses > 0 for uses in memory.uses))
     nothing = {"shared": "", "blocks": "", "uses": ""}
     return nothing | {"returned": returned, "tokens": tokens, "more": in_use}
-
-
-def contents(memory: Memory, name: str) -> list[Any]:
-    slots = [slot for block in memory.tables[name] for slot in memory.blocks[block]]
-    return slots[: memory.lengths[name]]
-
-
-def damaged(memory: Memory, case: Case, token: str) -> dict[str, str]:
-    """What can be told at once: nothing, or the fact that is wrong."""
-    listed = [block for table in memory.tables.values() for block in table]
-    if len(memory.blocks) != case.blocks or any(len(block) != case.size for block in memory.blocks):
-        return {"shared": "", "blocks": f"there must be {case.blocks} blocks of {case.size} slots, as before"}
-    for block, slots in enumerate(memory.blocks):
-        if (other := next(i for i, each in enumerate(memory.blocks) if each is slots)) < block:
-            return {"shared": "", "blocks": f"blocks {other} and {block} are one and the same list"}
-        if token in slots and listed.count(block) > 1:
-            return {"shared": f"the token stands in block {block}, and {listed.count(block)} tables list it"}
-    for block, uses in enumerate(memory.uses):
-        if uses != listed.count(block):
-            said = f"uses[{block}] is {uses}, and {listed.count(block)} tables list block {block}"
-            return {"shared": "", "blocks": "", "uses": said}
-    for name, table in memory.tables.items():
-        if (length := memory.lengths[name]) > len(table) * case.size:
-            said = f"sequence {name!r} has {length} tokens and {len(table)} blocks of {case.size}"
-            return {"shared": "", "blocks": said}
-    return {}

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from course_lib.grading.judge import Fact
 
-FEWEST = (
-    "No number travels that its new rank already holds, "
-    "and the moves between different ranks are as few as can be."
-)
+HELD = "No number travels that its new rank already holds, "
+FEWEST = HELD + "and the moves between different ranks are as few as can be."
 FACTS = {
     "lost": Fact(
         "a ValueError", "If a number that is not padding is on none of the ranks, raise a `ValueError`."
@@ -80,9 +78,8 @@ def observe(moves, case: Case) -> dict:
         source, target, shard, start, place, count = map(int, move)
         said = f"the move {tuple(move)}"
         if not (0 <= source < len(held) and 0 <= target < len(held)):
-            return nothing | {
-                "form": f"{said} names a rank that is not there: {len(held)} ranks are numbered from 0"
-            }
+            there = f"{len(held)} ranks are numbered from 0"
+            return nothing | {"form": f"{said} names a rank that is not there: {there}"}
         if shard not in held[source]:
             theirs = ", ".join(map(str, sorted(held[source]))) or "no shard"
             return nothing | {"holds": f"{said} reads shard {shard} on rank {source}, which holds {theirs}"}

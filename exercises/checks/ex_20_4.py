@@ -82,11 +82,7 @@ def observe(answer, case: Run | Choices) -> dict:
 
 
 def useful_share(every: int, step: float, save: float, restart: float, between: float) -> float:
-    """The mean share of time in steps that are kept (Daly, https://doi.org/10.1016/j.future.2004.11.016).
-
-    A stretch of w seconds takes ``between (exp(w / between) - 1)`` in the mean, a restart ``exp(restart / between)``
-    times as long.
-    """
+    """The mean share of time in steps that are kept (Daly, https://doi.org/10.1016/j.future.2004.11.016)."""
     stretch = every * step + save
     if stretch / between > 600:
         return 0.0
@@ -96,9 +92,8 @@ def useful_share(every: int, step: float, save: float, restart: float, between: 
 @functools.cache
 def best_share(step: float, save: float, restart: float, between: float) -> float:
     every, found = 1.0, 0.0
-    while (
-        every <= math.ceil(3 * (between + save) / step) + 2
-    ):  # finely enough: the share is flat where it is best
+    last = math.ceil(3 * (between + save) / step) + 2
+    while every <= last:  # finely enough: the share is flat where it is best
         found = max(found, useful_share(round(every), step, save, restart, between))
         every = max(every + 1, every * 1.01)
     return found

@@ -1,17 +1,16 @@
 """20.5: a recovery with four faults, and the mended one on members in different states."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
+from course_lib.grading.compare import same
 from course_lib.grading.judge import Fact
+from course_lib.grading.material import material
 
-BATCH = 12
-NEWEST = (
-    "All members then have the weights, the momentum and the step of the member that has done the most steps."
-)
+BATCH, SENT = 12, ("weights", "momentum")
+NEWEST = "the weights, the momentum and the step of the member that has done the most steps."
 AGAIN = "With it the next step takes the first batch that no step of this state has used."
 FACTS = {
     "sent": Fact("what is sent", "Weights and momentum go from one member to another by `send` alone"),
@@ -26,17 +25,6 @@ FACTS = {
         most=0,
     ),
 }
-
-
-@dataclass
-class Member:
-    """What one rank holds after the ranks have been numbered anew; ``weights`` and the like are ``(6,)``."""
-
-    step: int | None
-    weights: Tensor
-    momentum: Tensor
-    gradients: Tensor | None
-    position: int
 
 
 class Case(NamedTuple):
@@ -60,38 +48,41 @@ CASES = [
     Case("before the first step", (0, 0, None), (1, 1, 0)),
     Case("before the first step, and a new one is rank 0", (None, 0, 0), (0, 1, 1)),
 ]
+SHOWN = (CASES[0], CASES[1], CASES[4])
 
 
 def cases(seed: int) -> list[Case]:
     return CASES
 
 
-def member(rank: int, step: int | None, ahead: int) -> Member:
+def member(rank: int, step: int | None, ahead: int) -> SimpleNamespace:
+    """What one rank holds after the ranks have been numbered anew."""
     draw = torch.Generator().manual_seed(step or 0)  # the same for all who have done so many steps
     weights, momentum = torch.rand(6, generator=draw), torch.rand(6, generator=draw)
     if step is None:
         weights, momentum = torch.full((6,), -1.0 - rank), torch.zeros(6)
     gradients = torch.full((6,), rank + 1.0) if ahead else None
-    return Member(step, weights, momentum, gradients, BATCH * ((step or 0) + ahead))
+    held = {"weights": weights, "momentum": momentum, "gradients": gradients}
+    return SimpleNamespace(step=step, position=BATCH * ((step or 0) + ahead), **held)
 
 
 def observe(recover, case: Case) -> dict:
     members = [member(rank, *each) for rank, each in enumerate(zip(case.steps, case.ahead, strict=True))]
-    before = [(each.weights.clone(), each.momentum.clone()) for each in members]
+    before = {(r, name): getattr(each, name).clone() for r, each in enumerate(members) for name in SENT}
     sent = []
 
     def send(source: int, target: int, name: str) -> None:
-        if name not in ("weights", "momentum"):
+        if name not in SENT:
             raise ValueError(f'send(…, {name!r}): what is sent is "weights" or "momentum"')
         sent.append((target, name))
         getattr(members[target], name).copy_(getattr(members[source], name).clone())
 
     recover(members, BATCH, send)
-    said = ""
-    for rank, old in enumerate(before):
-        for name, value in zip(("weights", "momentum"), old, strict=True):
-            if not torch.equal(getattr(members[rank], name), value) and (rank, name) not in sent:
-                said = said or f"the {name} of rank {rank} changed, and `send` was not called for it"
+    changed = [(r, n) for (r, n), old in before.items() if not torch.equal(getattr(members[r], n), old)]
+    unsent = [place for place in changed if place not in sent]
+    said = (
+        "the {1} of rank {0} changed, and `send` was not called for it".format(*unsent[0]) if unsent else ""
+    )
     most = max(step for step in case.steps if step is not None)
     found = {"sent": said, "sends": max(0, len(sent) - 2 * sum(step != most for step in case.steps))}
     for each in members:
@@ -100,18 +91,10 @@ def observe(recover, case: Case) -> dict:
 
 
 def faults_in_numbers(recover) -> list[list[str]]:
-    """A row for each thing that members hold: how many hold what the state of the most steps has."""
-    rows = []
-    for name in list(FACTS)[1:-1]:
-        row = [name]
-        for case in SHOWN:
-            held, most = observe(recover, case)[name], max(step for step in case.steps if step is not None)
-            whole = member(0, most, 0)
-            right = torch.zeros(6) if name == "gradients" else torch.as_tensor(getattr(whole, name))
-            fine = sum(one is not None and torch.equal(torch.as_tensor(one), right) for one in held)
-            row.append(f"{fine} of {len(held)}")
-        rows.append(row)
-    return rows
+    """A row for each thing that members hold: how many hold what is right."""
 
+    def right(name: str, case: Case) -> str:
+        held, wanted = (observe(each, case)[name] for each in (recover, material("20.5").solution))
+        return f"{sum(map(same, held, wanted))} of {len(held)}"
 
-SHOWN = (CASES[0], CASES[1], CASES[4])
+    return [[name, *(right(name, case) for case in SHOWN)] for name in list(FACTS)[1:-1]]

@@ -14,9 +14,7 @@ class Counted(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wide = nn.Linear(6, 6)
-        self.norm = nn.BatchNorm1d(6)
-        self.dropout = nn.Dropout(0.5)
+        self.wide, self.norm, self.dropout = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5)
         self.pair = nn.Sequential(self.wide, nn.Tanh())
         self.passes = 0
 
@@ -29,8 +27,7 @@ class Fragile(Counted):
     """Raises for inputs of more than three rows, at the end of its forward."""
 
     def forward(self, x: Tensor) -> Tensor:
-        result = super().forward(x)
-        if len(x) > 3:
+        if len(result := super().forward(x)) > 3:
             raise RuntimeError("too many rows")
         return result
 
@@ -82,17 +79,17 @@ class ParameterCopies(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten._to_copy, torch.ops.aten.copy_):
-            source = args[1] if func.overloadpacket is torch.ops.aten.copy_ else args[0]
-            if source.untyped_storage()._cdata in self.of:
-                self.bytes += source.numel() * source.element_size()
+        name = func.overloadpacket.__name__
+        if name in ("clone", "_to_copy", "copy_"):
+            source = args[name == "copy_"]
+            self.bytes += source.nbytes * (source.untyped_storage()._cdata in self.of)
         return func(*args, **(kwargs or {}))
 
 
 def hooks_of(model: nn.Module) -> list:
     """All hooks that a forward pass runs."""
-    found = [(module._forward_pre_hooks, module._forward_hooks) for module in model.modules()]
-    return [hook for both in found for hooks in both for hook in hooks.values()]
+    found = [hooks for m in model.modules() for hooks in (m._forward_pre_hooks, m._forward_hooks)]
+    return [hook for hooks in found for hook in hooks.values()]
 
 
 def changed_hooks(model: nn.Module, before: list) -> str:

@@ -183,7 +183,7 @@ def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | Non
         got = given.observe(answer, case)
     except Exception as error:
         return Seen(case, error, want or {}, next(iter(given.facts)))
-    if want is None:
+    if not want:  # of an answer that raised there is none
         want = _once(given, ("the solution", case.name), lambda: given.observe(given.solution, case))
     seen = Seen(case, got, want)
     holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.finetuning.freeze import mark_only_as_trainable
 from course_lib.finetuning.lora_apply import apply_lora, lora_layers, mark_only_lora_as_trainable
-from course_lib.grading.checks.lora_kept import Kept
 from course_lib.grading.report import Report, check
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 
 RANK, ALPHA = 4, 8
 Adapt = Callable[[BertClassifier, Tensor, int], int]
+
+
+class Kept(saved_tensors_hooks):
+    """Counts the bytes of the storages that autograd keeps, those of ``own`` left out."""
+
+    def __init__(self, own: Iterable[Tensor]) -> None:
+        self.own = {t.untyped_storage().data_ptr() for t in own}
+        self.storages: dict[int, torch.UntypedStorage] = {}  # held, so that no other gets the address
+        super().__init__(self._pack, lambda t: t)
+
+    def __enter__(self) -> Kept:
+        super().__enter__()
+        return self
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.own:
+            self.storages[storage.data_ptr()] = storage
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(storage.nbytes() for storage in self.storages.values())
 
 
 def _model(layers: int, classes: int) -> BertClassifier:

@@ -130,7 +130,7 @@ def test_what_an_answer_raises_is_told_and_can_be_a_mistake(check):
         raise KeyError("seven")
 
     with pytest.raises(CheckFailed, match="two numbers: KeyError: 'seven'") as failed:
-        check(raises, {"seven is looked up": raises})
+        check(raises, {**MISTAKES, "seven is looked up": raises})
     assert "when seven is looked up" in str(failed.value)
 
 

@@ -1,4 +1,4 @@
-"""What the checks of chapter 03 hold answers against: a counter of tensors and numbers, and models with borders."""
+"""What the checks of chapter 03 watch, and models that keep what is theirs in unlike ways."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from course_lib.models.gpt import GPT, GPTConfig
 
 
 class _Asked(TorchFunctionMode):
@@ -73,42 +71,6 @@ class Held(TorchDispatchMode):
         return result
 
 
-# ---- 03.1: models with something to trip over -------------------------------------------------------------
-
-
-def normed() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3, bias=False))
-
-
-def tied(frozen: bool) -> nn.Module:
-    model = GPT(GPTConfig.tiny(num_layers=1, hidden_size=16, num_heads=2))
-    model.embedding.requires_grad_(not frozen)
-    return model
-
-
-def adapter() -> nn.Module:
-    model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 4))
-    model[0].requires_grad_(False)
-    return model
-
-
-def stacked() -> nn.Module:
-    """Two layers whose weights are rows of one tensor, which has more rows than they use."""
-    together = torch.zeros(20, 6)
-    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
-    model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
-    return model
-
-
-def large() -> nn.Module:
-    """Two layers as wide as those of GPT-3, without data; the output weight is tied to the embedding."""
-    with torch.device("meta"):
-        return GPT(GPTConfig(num_layers=2, num_heads=96, hidden_size=12288))
-
-
-# ---- 03.3: models that keep views -------------------------------------------------------------------------
-
-
 class Columns(nn.Module):
     """Keeps one column of a wide tensor."""
 
@@ -154,9 +116,6 @@ class Reuse(nn.Module):
             del tenant
             x = kept.sin()
         return x
-
-
-# ---- 03.3: models that keep what is theirs under another address or identity ------------------------------
 
 
 class Halves(nn.Module):

@@ -5,7 +5,8 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
-from course_checks.where_memory_goes import Columns, Detached, Halves, Held, Reuse, Rows, Split, Twice, Watch
+from course_checks.kept_views import Columns, Detached, Halves, Reuse, Rows, Split, Twice
+from course_checks.where_memory_goes import Held, Watch
 from torch import nn
 
 from course_lib.grading.judge import Fact

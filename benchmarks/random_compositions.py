@@ -92,7 +92,7 @@ TUNINGS: dict[str, dict[str, Any]] = {
     "adapter": {"width": 3},
     "side": {"layers": 1, "width": 12},
     "prompt": {"tokens": 3},
-    "ptuning": {"tokens": 3, "width": 4},
+    "p-tuning": {"tokens": 3, "width": 4},
     "prefix": {"tokens": 3, "width": 4},
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -29,6 +29,19 @@ def parsed_rates(text: str) -> tuple[float, ...]:
             f"lrs is {text!r}; give positive numbers with commas between them, such as 1e-4,1e-3."
         )
     return rates
+
+
+def checked_names(text: str, names: Sequence[str], best_first: Sequence[str] = ()) -> tuple[str, ...]:
+    """The methods named in ``text``, with commas between them; ``"all"`` is each, those of ``best_first`` first.
+
+    Raises:
+        ValueError: a name that no method has.
+    """
+    asked = (*best_first, *names) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in asked:
+        if name not in names:
+            raise ValueError(f"methods has {name!r}; choose 'all', or from {', '.join(names)}.")
+    return tuple(dict.fromkeys(asked))
 
 
 @contextmanager

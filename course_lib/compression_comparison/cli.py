@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from course_lib.comparison.command import ended_in_one_sentence, parsed_rates, progress_bar
+from course_lib.comparison.command import checked_names, ended_in_one_sentence, parsed_rates, progress_bar
 from simulator.cli.parameter_types import AtLeast, Output
 
 
@@ -56,17 +56,17 @@ def main(
     are run under seed 0 first.
 
     \b
-    python -m course_lib.compression_comparison --methods ddp,top-k,diloco --out results
+    python -m course_lib.compression_comparison --methods none,top-k,diloco --out results
     """
     with ended_in_one_sentence():
         rates = None if lrs is None else parsed_rates(lrs)
         with progress_bar("reading the data") as told:
             from course_lib.compression_comparison.compare import compare
-            from course_lib.compression_comparison.methods import LRS, checked_names
+            from course_lib.compression_comparison.methods import LRS, NAMES
             from course_lib.compression_comparison.results import Runs, markdown
             from course_lib.compression_comparison.run import Setting
 
-            names, like = checked_names(methods), Setting(task, "", 0, 0, steps, batch, ranks)
+            names, like = checked_names(methods, NAMES), Setting(task, "", 0, 0, steps, batch, ranks)
             runs = Runs(out / "runs.jsonl")
             found = compare(like, runs, names, range(seeds), rates or LRS, told)
         table = markdown(found)

@@ -20,6 +20,7 @@ from course_lib.compression.decentralised import Decentralised, LowPrecisionDece
 from course_lib.compression.diloco import DiLoCo
 from course_lib.compression.hook import CommHook
 from course_lib.compression.local_sgd import LocalSGD
+from course_lib.compression.methods import COMPRESSIONS
 from course_lib.compression.onebit import OneBitAdam
 from course_lib.compression.powersgd import PowerSGD
 from course_lib.compression.sparsify import RandomK, TopK
@@ -97,32 +98,24 @@ def ring_in_8_bits() -> LowPrecisionDecentralised:
     return LowPrecisionDecentralised(ring_matrix(dist.get_world_size()))
 
 
+# Every one has a title in ``compression.methods``, and some a setting, which the table says, too.
+BUILDS: dict[str, tuple[Callable[..., Built], str]] = {
+    "none": (partial(hooked, lambda: None), ""),
+    "bytegrad": (partial(hooked, ByteGrad), ""),
+    "one-bit-adam": (partial(one_bit, lambda: None), ""),
+    "q-adam": (partial(one_bit, MinMax8), ""),
+    "top-k": (partial(hooked, partial(TopK, TOP)), f", {100 * TOP:g} %"),
+    "random-k": (partial(hooked, partial(RandomK, RANDOM)), f", {100 * RANDOM:g} %"),
+    "powersgd": (partial(hooked, partial(PowerSGD, MATRIX_RANK)), f", r = {MATRIX_RANK}"),
+    "ring": (partial(hooked, ring), ""),
+    "pairs": (partial(hooked, pairs), ""),
+    "ring-8-bits": (partial(hooked, ring_in_8_bits), ""),
+    "asynchronous": (partial(local, AsynchronousAveraging), ""),
+    "local-sgd": (partial(local, partial(LocalSGD, every=EVERY)), f", H = {EVERY}"),
+    "diloco": (partial(local, partial(DiLoCo, every=EVERY)), f", H = {EVERY}"),
+    "streaming-diloco": (streaming, f", H = {EVERY}"),
+}
 METHODS = {
-    "ddp": Method("DDP", partial(hooked, lambda: None)),
-    "bytegrad": Method("8 bits", partial(hooked, ByteGrad)),
-    "one-bit-adam": Method("1-bit Adam", partial(one_bit, lambda: None)),
-    "q-adam": Method("QAdam, 8 bits", partial(one_bit, MinMax8)),
-    "top-k": Method(f"top-k, {100 * TOP:g} %", partial(hooked, partial(TopK, TOP))),
-    "random-k": Method(f"random-k, {100 * RANDOM:g} %", partial(hooked, partial(RandomK, RANDOM))),
-    "powersgd": Method(f"PowerSGD, r = {MATRIX_RANK}", partial(hooked, partial(PowerSGD, MATRIX_RANK))),
-    "ring": Method("decentralised, ring", partial(hooked, ring)),
-    "pairs": Method("decentralised, pairs", partial(hooked, pairs)),
-    "ring-8-bits": Method("decentralised, ring, 8 bits", partial(hooked, ring_in_8_bits)),
-    "asynchronous": Method("asynchronous", partial(local, AsynchronousAveraging)),
-    "local-sgd": Method(f"local SGD, H = {EVERY}", partial(local, partial(LocalSGD, every=EVERY))),
-    "diloco": Method(f"DiLoCo, H = {EVERY}", partial(local, partial(DiLoCo, every=EVERY))),
-    "streaming-diloco": Method(f"Streaming DiLoCo, H = {EVERY}", streaming),
+    name: Method(COMPRESSIONS[name].title + setting, build) for name, (build, setting) in BUILDS.items()
 }
 NAMES = tuple(METHODS)
-
-
-def checked_names(text: str) -> tuple[str, ...]:
-    """The methods named in ``text``, with commas between them, in the table's order; ``"all"`` is each.
-
-    Raises:
-        ValueError: a name is not known.
-    """
-    wanted = NAMES if text == "all" else tuple(text.split(","))
-    if unknown := [name for name in wanted if name not in METHODS]:
-        raise ValueError(f"the method {unknown[0]!r} is not known; choose from {', '.join(NAMES)}, or all.")
-    return tuple(name for name in NAMES if name in wanted)

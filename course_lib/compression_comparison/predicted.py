@@ -36,7 +36,7 @@ def sent_in_run(
     n = sum(map(prod, shapes))
     plain = ddp_traffic([n], ranks).sent
     match method:
-        case "ddp":
+        case "none":
             return steps * plain
         case "bytegrad":
             return steps * bytegrad_traffic([n], ranks).sent

@@ -14,7 +14,7 @@ from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 # Told apart by the marker, too.
 FAMILIES = {  # name in the legend: colour, marker, methods
-    "DDP": ("#222222", "s", ("ddp",)),
+    "DDP": ("#222222", "s", ("none",)),
     "compressed gradients or momentum": (
         "#143f70",
         "o",
@@ -31,7 +31,7 @@ FAMILIES = {  # name in the legend: colour, marker, methods
 
 def loss_table(lines: Sequence[Line]) -> Shown:
     """Loss on the test part, its spread, how far it is above DDP's, and bytes for a sample, a row for each method."""
-    ddp = next((line.tests for line in lines if line.method == "ddp"), ())
+    ddp = next((line.tests for line in lines if line.method == "none"), ())
     rows = [[*cells(line)[:4], above(line.tests, ddp), *cells(line)[4:]] for line in lines]
     return table([*HEADS[:4], "above DDP, same seed", *HEADS[4:]], rows)
 

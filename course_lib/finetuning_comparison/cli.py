@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from course_lib.comparison.command import ended_in_one_sentence, parsed_rates, progress_bar
+from course_lib.comparison.command import checked_names, ended_in_one_sentence, parsed_rates, progress_bar
 from simulator.cli.parameter_types import AtLeast, Output
 
 if TYPE_CHECKING:  # torch takes seconds to import: help does without
@@ -105,11 +105,11 @@ def _compare(
 ) -> None:
     rates = None if lrs is None else parsed_rates(lrs)
     from course_lib.finetuning_comparison.compare import Comparison
-    from course_lib.finetuning_comparison.methods import checked_names
+    from course_lib.finetuning_comparison.methods import BY_IMPORTANCE, NAMES
     from course_lib.finetuning_comparison.results import Runs, markdown
     from course_lib.finetuning_comparison.run import Setting
 
-    names = checked_names(methods)
+    names = checked_names(methods, NAMES, BY_IMPORTANCE)
     like = Setting(method="", start="", lr=0, seed=0, **values)
     _check_device(like.device)
     runs = Runs(out / "runs.jsonl")
@@ -122,11 +122,11 @@ def _compare(
 
 
 def _time(out: Path, methods: str, values: dict) -> None:
-    from course_lib.finetuning_comparison.methods import checked_names
+    from course_lib.finetuning_comparison.methods import BY_IMPORTANCE, NAMES
     from course_lib.finetuning_comparison.run import Setting
     from course_lib.finetuning_comparison.timing import keep_times, read_times, time_steps
 
-    names = checked_names(methods)
+    names = checked_names(methods, NAMES, BY_IMPORTANCE)
     like = Setting(method="", start="", lr=0, seed=0, **values)
     _check_device(like.device)
     keep_times(out / "times.json", time_steps(like, *load(like), names))

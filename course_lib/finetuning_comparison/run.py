@@ -109,7 +109,7 @@ def prepared(setting: Setting, bert: Bert, num_classes: int) -> tuple[BertClassi
     """An adapted copy of ``bert`` on the setting's device, and the optimizer of what is trained in it."""
     torch.manual_seed(setting.seed)
     model = BertClassifier(copy.deepcopy(bert), num_classes)
-    METHODS[setting.method].starts[setting.start](model)
+    METHODS[setting.method].adapt(model, setting.start)
     model.to(setting.device).train()
     trained = [p for p in model.parameters() if p.requires_grad]
     return model, AdamW(

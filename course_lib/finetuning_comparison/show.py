@@ -25,7 +25,7 @@ FAMILIES = {  # name in the legend: colour, marker, what its methods' names begi
     "biases": ("#7d5ba6", "v", ("bias",)),
     "LoRA of rank r, all six matrices": ("#143f70", "o", ("lora-all",)),
     "LoRA of rank r, query and value": ("#4a86ba", "o", ("lora-qv",)),
-    "adapters": ("#23614a", "^", ("houlsby", "pfeiffer")),
+    "adapters": ("#23614a", "^", ("adapter",)),
     "side network": ("#e0a030", "P", ("side",)),
     "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix")),
 }

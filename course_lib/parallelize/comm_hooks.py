@@ -7,9 +7,11 @@ from typing import Any
 
 from course_lib.compression.bytegrad import ByteGrad
 from course_lib.compression.hook import CommHook
+from course_lib.compression.methods import HOOKED
 from course_lib.compression.onebit import OneBit
 from course_lib.compression.powersgd import PowerSGD
 from course_lib.compression.sparsify import RandomK, TopK
+from simulator.inputs.checks import one_of
 from simulator.inputs.plan import Plan
 
 HOOKS: dict[str, type[CommHook]] = {
@@ -25,18 +27,15 @@ def make_hook(compression: Mapping[str, Any] | None) -> CommHook | None:
     """A new hook, with the residuals of one model; None: DDP's own all-reduce.
 
     Args:
-        compression: ``method``, a key of ``HOOKS``, and the arguments of its class.
+        compression: ``method``, a name of ``compression.methods.HOOKED``, and its settings.
 
     Raises:
         ValueError: there is no such method, or a setting is out of its range.
     """
-    if compression is None:
-        return None
-    settings = dict(compression)
+    settings = {"method": "none"} if compression is None else dict(compression)
     method = settings.pop("method", None)
-    if method not in HOOKS:
-        raise ValueError(f"the method of compression must be one of {', '.join(HOOKS)}, not {method}")
-    return HOOKS[method](**settings)
+    one_of("the method of compression", method, HOOKED)
+    return HOOKS[method](**settings) if method in HOOKS else None
 
 
 def check_compression(plan: Plan, compression: Mapping[str, Any] | None) -> None:

@@ -35,16 +35,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from course_lib.compression.methods import HOOKED
+from course_lib.finetuning.methods import TUNINGS
 from simulator.cli.plan_text import plan_types
 from simulator.inputs.galaxy import BLOCKS
 from simulator.inputs.typed import (
     Count,
     CountOrZero,
-    Finite,
     Positive,
     PositiveOrInfinite,
     Text,
-    Whole,
     check_types,
     read_toml,
     table,
@@ -99,35 +99,6 @@ FILE = table(
     },
 )
 
-# What each way of tuning takes, and of which type. ``tuning.py`` does it.
-TUNING: dict[str, dict[str, Any]] = {
-    "full": {},
-    "lora": {"rank": Count, "alpha": Finite, "dropout": Finite, "targets": list[Text]},
-    "adapter": {"width": Count, "kind": Text},
-    "side": {"layers": Count, "width": Count, "alpha": Finite},
-    "bias": {},
-    "prompt": {"tokens": Count, "start": Text},
-    "ptuning": {"tokens": Count, "encoder": Text, "width": Count},
-    "prefix": {"tokens": Count, "width": Count},
-}
-# How gradients are sent, and what each way takes. ``parallelize/comm_hooks.py`` does it.
-SPARSE = {"density": Finite, "error_feedback": bool, "warmup_steps": Whole}
-COMPRESSION: dict[str, dict[str, Any]] = {
-    "none": {},
-    "bytegrad": {"warmup_steps": Whole},
-    "top-k": SPARSE,
-    "random-k": SPARSE,
-    "powersgd": {
-        "matrix_rank": Count,
-        "error_feedback": bool,
-        "warm_start": bool,
-        "min_compression": Finite,
-        "warmup_steps": Whole,
-    },
-    "one-bit": {"warmup_steps": Whole},
-}
-VIRTUAL_TOKENS = 8  # in front of the text, where a file does not say how many
-
 
 @dataclass(frozen=True)
 class Config:
@@ -144,11 +115,6 @@ class Config:
     tuning: dict[str, Any] = field(default_factory=lambda: {"method": "full"})
     placement: dict[str, Any] | None = None
     compression: dict[str, Any] | None = None
-
-
-def virtual_tokens(tuning: Mapping[str, Any]) -> int:
-    """How many trained vectors stand in front of a text; 0 under the other methods."""
-    return tuning.get("tokens", VIRTUAL_TOKENS) if "tokens" in TUNING[tuning["method"]] else 0
 
 
 def shipped() -> list[str]:
@@ -182,8 +148,10 @@ def _config(tables: dict[str, Any]) -> Config:
         options |= {others.get(key, key): value for key, value in tables.get(name, {}).items()}
     if "plan" in tables:
         options["plan"] = ",".join(f"{key}={_in_plan(value)}" for key, value in tables["plan"].items())
-    tuning = _with_method("tuning", TUNING, tables.get("tuning", {}))
-    compression = _with_method("compression", COMPRESSION, tables.get("compression", {}))
+    tuning = _with_method(
+        "tuning", {name: tuning.settings for name, tuning in TUNINGS.items()}, tables.get("tuning", {})
+    )
+    compression = _with_method("compression", HOOKED, tables.get("compression", {}))
     sent_whole = compression["method"] == "none"
     return Config(options, tuning, _placement(tables.get("placement")), None if sent_whole else compression)
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from course_lib.data.denoising import WORD_PIECES, denoising_samples, masked_samples
 from course_lib.data.docs import corpus_tokens, language_windows, package_task
+from course_lib.finetuning.methods import virtual_tokens
 from course_lib.models.bart import Bart, BartConfig
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masked_words import BertMaskedWords
-from course_lib.train.config import virtual_tokens
 from course_lib.train.tuning import tune
 from simulator.inputs.plan import Plan
 

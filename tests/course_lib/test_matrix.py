@@ -32,7 +32,7 @@ TUNINGS = {
     "adapter": {"width": 3},
     "side": {"layers": 1, "width": 8},
     "prompt": {"tokens": 2},
-    "ptuning": {"tokens": 2, "width": 4},
+    "p-tuning": {"tokens": 2, "width": 4},
     "prefix": {"tokens": 2, "width": 4},
 }
 UNEVEN = {"heads": (3, 1), "columns": (5, 3), "sequence": (3, 1)}  # columns: in this proportion of the MLP's
@@ -49,7 +49,7 @@ MODELS = ("bert", "bart", "llama")
 NAMES = (
     {"bert": "BERT", "bart": "BART", "llama": "LLaMA"}
     | {tuning: tuning for tuning in TUNINGS}
-    | {"lora": "LoRA", "ptuning": "P-tuning"}
+    | {"lora": "LoRA", "p-tuning": "P-tuning"}
 )
 
 # Cells that are refused, each with its sentence.
@@ -62,7 +62,7 @@ NO_STAGES = "pp must be 1 with virtual tokens, not 2: they enter and leave the w
 CUT = "tp must be 1 with a prompt, or there must be a placement, not 2: the embedding would be cut"
 ALL_HEADS = "tp must be 1 with a prefix, not 2: it holds the keys and values of all heads"
 NOT_BART = "this Bart holds none of Bert, GPT, LlamaModel, which can be adapted"
-for tuning in ("prompt", "ptuning", "prefix"):
+for tuning in ("prompt", "p-tuning", "prefix"):
     cut = WAYS.keys() - {"DP", "PP"} if tuning == "prefix" else ("TP", "TP and SP")
     for model in ("bert", "llama"):
         REFUSED |= {(tuning, model, way): ALL_HEADS if tuning == "prefix" else CUT for way in cut}

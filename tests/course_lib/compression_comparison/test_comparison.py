@@ -9,15 +9,17 @@ import torch
 from click.testing import CliRunner
 
 import course_lib.compression_comparison.cli as command
+from course_lib.compression.methods import COMPRESSIONS, HOOKED
 from course_lib.compression_comparison.compare import compare
 from course_lib.compression_comparison.kept import SEEDS, kept_lines, kept_runs, like_kept
-from course_lib.compression_comparison.methods import EVERY, METHODS, NAMES, checked_names, halves
+from course_lib.compression_comparison.methods import EVERY, METHODS, NAMES, halves
 from course_lib.compression_comparison.predicted import sent_in_run
 from course_lib.compression_comparison.results import Runs, lines, markdown
 from course_lib.compression_comparison.run import FIRST, Setting, held_out, on_rank, sent
 from course_lib.compression_comparison.show import FAMILIES, above, loss_picture, loss_table
 from course_lib.compression_comparison.tasks import MODELS, TASKS
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.parallelize.comm_hooks import HOOKS
 from course_lib.runtime import launch
 from course_lib.training.loop import cross_entropy
 
@@ -79,11 +81,11 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 
 def test_rates_are_chosen_under_the_first_seed_on_the_validation_part(tmp_path):
     runs, fake = Runs(tmp_path / "runs.jsonl"), Fake()
-    ddp, top = compare(LIKE, runs, ["ddp", "top-k"], range(2), RATES, trainer=fake)
+    ddp, top = compare(LIKE, runs, ["none", "top-k"], range(2), RATES, trainer=fake)
     assert fake.made == [
-        *[("ddp", lr, 0) for lr in (1e-3, 3e-3, 1e-2)],
+        *[("none", lr, 0) for lr in (1e-3, 3e-3, 1e-2)],
         *[("top-k", lr, 0) for lr in (1e-3, 3e-3, 3e-4)],
-        ("ddp", 3e-3, 1),
+        ("none", 3e-3, 1),
         ("top-k", 1e-3, 1),
     ]
     assert fake.closed
@@ -97,20 +99,20 @@ def test_rates_are_chosen_under_the_first_seed_on_the_validation_part(tmp_path):
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path):
     path, told = tmp_path / "runs.jsonl", []
     with pytest.raises(KeyboardInterrupt):
-        compare(LIKE, Runs(path), ["ddp", "ring"], range(2), RATES, trainer=(first := Fake(stop_at=2)))
+        compare(LIKE, Runs(path), ["none", "ring"], range(2), RATES, trainer=(first := Fake(stop_at=2)))
     assert first.closed
     with path.open("a") as file:
         file.write('{"task": "docs", "met')  # a line that was cut off
     second = Fake()
     table = compare(
-        LIKE, Runs(path), ["ddp", "ring"], range(2), RATES, lambda *t: told.append(t), trainer=second
+        LIKE, Runs(path), ["none", "ring"], range(2), RATES, lambda *t: told.append(t), trainer=second
     )
     assert not set(first.made) & set(second.made)
     assert len(first.made + second.made) == 8
-    assert told[0] == ("ddp at 0.01, seed 0", 2, 10)
+    assert told[0] == ("none at 0.01, seed 0", 2, 10)
     assert told[-1] == ("done", 8, 8)
     nothing = Fake(stop_at=0)
-    assert compare(LIKE, Runs(path), ["ddp", "ring"], range(2), RATES, trainer=nothing) == table
+    assert compare(LIKE, Runs(path), ["none", "ring"], range(2), RATES, trainer=nothing) == table
 
 
 def test_an_unfinished_sweep_says_so(tmp_path):
@@ -122,7 +124,7 @@ def test_an_unfinished_sweep_says_so(tmp_path):
 
 
 def test_the_command_trains_and_goes_on(tmp_path):
-    words = ["--methods", "ddp,diloco", "--steps", "2", "--batch", "4", "--ranks", "2", "--lrs", "1e-2"]
+    words = ["--methods", "none,diloco", "--steps", "2", "--batch", "4", "--ranks", "2", "--lrs", "1e-2"]
     words += ["--out", str(tmp_path), "--seeds"]
     one = CliRunner().invoke(command.main, [*words, "1"])
     assert one.exit_code == 0, one.output
@@ -134,9 +136,9 @@ def test_the_command_trains_and_goes_on(tmp_path):
     assert after.startswith(before), "finished runs are kept"
     rows = [json.loads(line) for line in after.splitlines()]
     assert [(row["method"], row["seed"]) for row in rows] == [
-        ("ddp", 0),
+        ("none", 0),
         ("diloco", 0),
-        ("ddp", 1),
+        ("none", 1),
         ("diloco", 1),
     ]
     for row in rows:
@@ -149,7 +151,8 @@ def test_the_command_trains_and_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--methods", "ddp,gossip"], "the method 'gossip' is not known; choose from ddp, bytegrad"),
+        (["--methods", "none,gossip"], "methods has 'gossip'; choose 'all', or from none, bytegrad"),
+        (["--methods", "ddp"], "methods has 'ddp'; choose 'all', or from none, bytegrad"),
         (["--lrs", "1e-3,nan"], "lrs is '1e-3,nan'; give positive numbers"),
         (["--batch", "3"], "batch is 3; give a multiple of the 4 ranks"),
         (["--batch", "400000"], "batch is 400000; the training part has"),
@@ -162,9 +165,10 @@ def test_bad_input_gets_one_sentence(tmp_path, words, sentence):
     assert sentence in done.stderr
 
 
-def test_names_come_in_the_order_of_the_table():
-    assert checked_names("all") == NAMES
-    assert checked_names("diloco,ddp,diloco") == ("ddp", "diloco")
+def test_every_name_of_the_table_is_built_by_somebody():
+    """One spelling: the comparison's names and those that ``parallelize`` takes are the table's."""
+    assert {*NAMES, *HOOKS} == set(COMPRESSIONS)
+    assert {"none", *HOOKS} == set(HOOKED)
 
 
 def test_no_sample_is_in_two_parts():
@@ -204,7 +208,7 @@ def test_the_kept_table_is_whole():
         assert len(line.tests) == len(SEEDS), line.method
     ddp = found[0]
     for row in kept_runs("docs"):
-        if row["method"] == "ddp" and row["lr"] == ddp.lr:
+        if row["method"] == "none" and row["lr"] == ddp.lr:
             assert row["first_losses"][0] - row["test"] > 2, "DDP learns"
     assert all(line.title in loss_table(found).text for line in found)
     assert "DDP" in loss_picture(found).alt
@@ -220,7 +224,7 @@ def test_the_kept_runs_sent_what_this_code_sends():
             assert row["sent"] == sent_in_run(row["method"], shapes, fragments, row["ranks"], row["steps"])
 
 
-@pytest.mark.parametrize("method", ["ddp", "powersgd"])
+@pytest.mark.parametrize("method", ["none", "powersgd"])
 def test_the_first_steps_of_a_kept_run_come_out_again(method):
     (line,) = [line for line in kept_lines("docs") if line.method == method]
     task, setting = TASKS["docs"](), replace(like_kept("docs"), method=method, lr=line.lr)

@@ -6,10 +6,12 @@ import torch
 from click.testing import CliRunner
 
 import course_lib.finetuning_comparison.cli as command
+from course_lib.comparison.command import checked_names
 from course_lib.comparison.walk import best, next_try, with_halves
 from course_lib.data.finetuning_tasks import Part, Task
+from course_lib.finetuning.methods import TUNINGS
 from course_lib.finetuning_comparison.compare import Comparison
-from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE, TEXT, checked_names
+from course_lib.finetuning_comparison.methods import BY_IMPORTANCE, METHODS, NAMES, PROBE, TEXT
 from course_lib.finetuning_comparison.results import Runs, lines, markdown
 from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
 from course_lib.finetuning_comparison.timing import read_times
@@ -40,6 +42,9 @@ def toy(setting: Setting = LIKE) -> tuple[Bert, Task]:
 
 
 def test_every_method_trains_what_it_should_and_the_ledger_agrees_with_the_simulator():
+    assert {method.tuning for method in METHODS.values()} == set(TUNINGS), (
+        "every one of the table, by its name"
+    )
     bert, task = toy()
     before = {name: p.clone() for name, p in bert.named_parameters()}
     rows = {
@@ -55,7 +60,7 @@ def test_every_method_trains_what_it_should_and_the_ledger_agrees_with_the_simul
         assert trained[f"lora-all-r{r}", ""] == layers * (4 * r * 2 * d + 2 * r * (d + f))
     assert trained["prompt", "random"] == trained["prompt", "text"] == 10 * d
     assert trained["p-tuning-v2", "text"] == layers * 10 * 2 * d
-    assert trained["pfeiffer", ""] == layers * (2 * d * 16 + d + 16)
+    assert trained["adapter-pfeiffer", ""] == layers * (2 * d * 16 + d + 16)
     assert rows["full", ""]["trainable"] == rows["full", ""]["total"]
     for row in rows.values():
         for category in ("parameters", "gradients", "optimizer_states"):
@@ -245,6 +250,7 @@ def test_the_times_of_methods_are_kept_beside_those_of_before(tmp_path, monkeypa
     ("words", "sentence"),
     [
         (["--methods", "lora"], "methods has 'lora'; choose 'all', or from probe, full"),
+        (["--methods", "houlsby"], "methods has 'houlsby'; choose 'all', or from probe, full"),
         (["--lrs", "1e-3,-1"], "lrs is '1e-3,-1'; give positive numbers"),
         (["--device", "abacus"], "device is 'abacus', which torch cannot use here"),
         (["--steps", "0"], "Invalid value for '--steps'"),
@@ -263,5 +269,6 @@ def test_a_file_of_other_lines_is_refused(tmp_path):
 
 
 def test_all_names_every_method():
-    assert sorted(checked_names("all")) == sorted(NAMES)
-    assert checked_names("head, full,head") == ("head", "full")
+    assert sorted(checked_names("all", NAMES, BY_IMPORTANCE)) == sorted(NAMES)
+    assert checked_names("all", NAMES, BY_IMPORTANCE)[0] == "full"
+    assert checked_names("head, full,head", NAMES) == ("head", "full")

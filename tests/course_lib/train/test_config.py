@@ -150,8 +150,10 @@ def test_options_go_before_the_file(tmp_path):
         ),
         (
             "[tuning]\nmethod = 'lara'",
-            "tuning.method must be one of full, lora, adapter, side, bias, prompt, ptuning, prefix, not 'lara'",
+            "tuning.method must be one of full, head, bias, lora, adapter, side, prompt, p-tuning, prefix, p-tuning",
         ),
+        ("[tuning]\nmethod = 'ptuning'", "prompt, p-tuning, prefix, p-tuning-v2, not 'ptuning'"),
+        ("[tuning]\nmethod = 'head'", "no parameter of GPT is chosen, so nothing would be trained"),
         (
             "[tuning]\nmethod = 'lora'\nrnk = 3",
             "tuning has no key rnk; its keys are alpha, dropout, method, rank, targets",
@@ -171,7 +173,7 @@ def test_options_go_before_the_file(tmp_path):
             "tuning has no key width; its keys are method, start, tokens",
         ),
         ("[tuning]\nmethod = 'prompt'\nstart = 'words'", "start must be 'random', 'vocabulary' or"),
-        ("[tuning]\nmethod = 'ptuning'\nencoder = 'gru'", "the encoder is 'gru'; choose 'lstm' or 'mlp'"),
+        ("[tuning]\nmethod = 'p-tuning'\nencoder = 'gru'", "the encoder is 'gru'; choose 'lstm' or 'mlp'"),
         (
             "[model]\nname = 'bart'\n[tuning]\nmethod = 'prefix'",
             "this Bart holds none of Bert, GPT, LlamaModel",
@@ -201,7 +203,7 @@ def test_options_go_before_the_file(tmp_path):
         ("[training]\nclip = nan", "training.clip must be a number more than 0, not nan"),
         ("[training]\nlr = '1'", "training.lr must be a finite number more than 0, not '1'"),
         ("[plan]\ndp = '2'", "plan.dp must be a whole number of at least 1, not '2'"),
-        ("[tuning]\nmethod = ['lora']", "tuning.method must be one of full, lora"),
+        ("[tuning]\nmethod = ['lora']", "tuning.method must be one of full, head"),
         (f"[model]\nlayers = {'[' * 5000}", "is nested too deeply"),
         (
             "[model]\nname = 'bart'\nlayers = 1\n[plan]\npp = 3",

@@ -92,8 +92,9 @@ def test_the_file_in_the_documentation_can_be_trained(tmp_path):
         (
             "method = 'top'",
             "",
-            "compression.method must be one of none, bytegrad, top-k, random-k, powersgd",
+            "compression.method must be one of none, bytegrad, one-bit, top-k, random-k, powersgd, not 'top'",
         ),
+        ("method = 'one-bit-adam'", "", "top-k, random-k, powersgd, not 'one-bit-adam'"),
         (
             "method = 'top-k'\nk = 3",
             "",

@@ -65,12 +65,12 @@ test-quick: setup
 		tests/simulator/predict tests/simulator/inputs tests/course_lib/grading/test_judge.py
 
 exercises: setup
-	$(BIN)/python -m course_lib.grading.build
+	$(BIN)/python -m course_lib.notebooks.build
 
 notebooks: setup
-	$(BIN)/python -m course_lib.grading.opening
-	$(BIN)/python -m course_lib.grading.execute notebooks solutions
-	$(BIN)/python -m course_lib.grading.build
+	$(BIN)/python -m course_lib.notebooks.opening
+	$(BIN)/python -m course_lib.notebooks.execute notebooks solutions
+	$(BIN)/python -m course_lib.notebooks.build
 
 lint: setup
 	$(BIN)/ruff check --fix .

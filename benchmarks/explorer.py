@@ -25,7 +25,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from paired import rounds
 from playwright.sync_api import Browser, Page
 
-from course_lib.grading.build import METADATA
+from course_lib.notebooks.build import METADATA
 from simulator.explorer import explore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))

@@ -14,9 +14,15 @@ from typing import NoReturn
 
 import click
 
-from course_lib.grading.commands import hint_command, next_command, reset_command, root_option, update_command
 from course_lib.grading.limits import CELL_TIMEOUT, TIME_LIMIT
 from course_lib.places import chapter_path, exercise_name
+from course_lib.progress.commands import (
+    hint_command,
+    next_command,
+    reset_command,
+    root_option,
+    update_command,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,10 +74,11 @@ def grade_command(
     """
     from rich.console import Console
 
+    from course_lib.grading.checked import unsaved
     from course_lib.grading.grade import failed_grade, grade
-    from course_lib.grading.next_step import congratulation, next_step
-    from course_lib.grading.progress import remember, unsaved
-    from course_lib.grading.tables import grade_table, grading_progress
+    from course_lib.progress.next_step import congratulation, next_step
+    from course_lib.progress.points import remember
+    from course_lib.progress.tables import grade_table, grading_progress
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whatever was started is ended
     try:
@@ -116,9 +123,9 @@ def progress_command(root: Path) -> None:
     """Show what you have earned so far, chapter by chapter, and what to do next."""
     from rich.console import Console
 
-    from course_lib.grading.next_step import next_step
-    from course_lib.grading.progress import chapters
-    from course_lib.grading.tables import progress_table
+    from course_lib.progress.next_step import next_step
+    from course_lib.progress.points import chapters
+    from course_lib.progress.tables import progress_table
 
     try:
         rows, step = chapters(root), next_step(root)

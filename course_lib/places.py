@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+BACKUPS = ".backups"  # in the course's folder: a learner's files as they were before the course changed them
 
 
 def course_root() -> Path:
@@ -29,3 +32,16 @@ def chapter_path(number: str, solutions: Path) -> Path:
             return path
     names = ", ".join(path.stem[:2] for path in known) or "none yet"
     raise ValueError(f"there are no exercises for chapter {number!r}; chapters with exercises: {names}")
+
+
+def back_up(path: Path, root: Path) -> Path:
+    """Copy a file into the course's ``.backups``, under its name and the time; where the copy is."""
+    folder = root / BACKUPS
+    folder.mkdir(exist_ok=True)
+    name, number = f"{path.stem}.{time.strftime('%Y-%m-%d_%H-%M-%S')}", 1
+    copy = folder / f"{name}{path.suffix}"
+    while copy.exists():
+        number += 1
+        copy = folder / f"{name}_{number}{path.suffix}"
+    copy.write_bytes(path.read_bytes())
+    return copy

@@ -9,7 +9,7 @@ sys.path.insert(0, str(HERE))
 
 from reference import source_page  # noqa: E402
 
-from course_lib.grading.opening import Addresses  # noqa: E402
+from course_lib.notebooks.opening import Addresses  # noqa: E402
 
 project = "Training large models, by hand"
 author = "its contributors"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from course_lib.grading.opening import LINKS
+from course_lib.notebooks.opening import LINKS
 from simulator.explorer import explore, explore_memory
 
 Notebook = dict[str, Any]

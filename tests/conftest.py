@@ -42,7 +42,6 @@ def pytest_addoption(parser):
         "--draw", default="0", help="other inputs for the answers in tests/wrong_answers: 1, 2, …"
     )
 
-
     parser.addoption("--order", type=int, default=None, help="the number that a run printed as its order")
 
 

@@ -19,7 +19,7 @@ TECHNIQUES = (
     "elastic",
 )
 GROUND = ("models", "data", "attention", "training")  # know nothing of parallelism
-TOP = ("observe", "grading")  # see everything; nobody below sees them
+TOP = ("observe", "notebooks", "grading", "progress")  # see everything; nobody below sees them
 
 # The most lines of code that a file may reach in its folder, and where more are reached today: those only shrink.
 REACH = 400
@@ -30,9 +30,10 @@ FURTHEST = {
     "course_lib/elastic": 1618,
     "course_lib/finetuning": 408,
     "course_lib/finetuning_comparison": 679,
-    "course_lib/grading": 1950,
+    "course_lib/grading": 1476,
     "course_lib/grading/checks": 1100,
     "course_lib/models": 725,
+    "course_lib/notebooks": 515,
     "course_lib/observe/networks": 879,
     "course_lib/parallelize": 961,
     "course_lib/pipeline": 843,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading.execute import UNTOLD
+from course_lib.notebooks.execute import UNTOLD
 from simulator.plots.picture import smallest_text
 
 ROOT = Path(__file__).parents[1]

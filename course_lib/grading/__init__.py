@@ -1,1 +1,1 @@
-"""Exercises: built from the solutions, checked in the notebook, graded from the command line."""
+"""Exercises: checked in the notebook, graded from the command line."""

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.grading.exercise import Exercise, answer_of, read_exercises, read_trusted
 from course_lib.grading.failed import CheckFailed
 from course_lib.grading.not_allowed import uses
 from course_lib.grading.scan import defined, imported, plain, scan
+from course_lib.notebooks.exercise import Exercise, answer_of, read_exercises, read_trusted
 from course_lib.places import course_root
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _root() -> Path:
 def _remember(exercise: str, source: str) -> None:
     """Where JupyterLab says which notebook this kernel belongs to, what of it was checked."""
     if notebook := os.environ.get("JPY_SESSION_NAME"):
-        from course_lib.grading.progress import remember_check
+        from course_lib.grading.checked import remember_check
 
         remember_check(exercise, source, Path(notebook), _root())
 

@@ -11,9 +11,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib.grading.allowed import course_names, scanned
-from course_lib.grading.build import digest
-from course_lib.grading.exercise import Exercise, answer_id, check_id, stub, to_write
 from course_lib.grading.scan import defined
+from course_lib.notebooks.build import digest
+from course_lib.notebooks.exercise import Exercise, answer_id, check_id, stub, to_write
 
 GUARD = '__import__("course_lib.grading.guard", fromlist=["guard"])'
 

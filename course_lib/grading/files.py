@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import course_lib
 import simulator
 from course_lib.grading import landlock
+from course_lib.places import back_up
 
 PACKAGES = tuple(Path(str(module.__file__)).resolve().parent for module in (course_lib, simulator))
-BACKUPS = ".backups"  # in the course's folder: what was found in the place of what was put back
 _CACHE = "__pycache__"
-
-
-def back_up(path: Path, root: Path) -> Path:
-    """Copy a file into the course's ``.backups``, under its name and the time; where the copy is."""
-    folder = root / BACKUPS
-    folder.mkdir(exist_ok=True)
-    name, number = f"{path.stem}.{time.strftime('%Y-%m-%d_%H-%M-%S')}", 1
-    copy = folder / f"{name}{path.suffix}"
-    while copy.exists():
-        number += 1
-        copy = folder / f"{name}_{number}{path.suffix}"
-    copy.write_bytes(path.read_bytes())
-    return copy
 
 
 class CourseFiles:

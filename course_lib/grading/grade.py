@@ -15,15 +15,15 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from course_lib.grading.answers import Part, Submission, graded_notebook, read_answers
-from course_lib.grading.build import read_notebook
 from course_lib.grading.complaints import LINE, NOT_WRITTEN
-from course_lib.grading.exercise import Exercise, read_exercises
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.files import CourseFiles
 from course_lib.grading.limits import CELL_TIMEOUT, COURSE_TIMEOUT, TIME_LIMIT
 from course_lib.grading.report import TARGET
 from course_lib.grading.results import Grade, Result
 from course_lib.grading.sandbox import Event, run_notebook
+from course_lib.notebooks.build import read_notebook
+from course_lib.notebooks.exercise import Exercise, read_exercises
 
 OnProgress = Callable[[str, int, int], None]
 

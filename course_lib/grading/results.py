@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.grading.exercise import Exercise
+from course_lib.notebooks.exercise import Exercise
 
 
 @dataclass

@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from notebook_page import PANEL, command, open_page, wait_for_kernel
 from playwright.sync_api import expect
 
-from course_lib.grading.build import METADATA
+from course_lib.notebooks.build import METADATA
 from simulator.explorer import Explorer, explore
 from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.question import Question

@@ -21,7 +21,7 @@ from notebook_page import (
 )
 from server import chromium, course_copy, jupyterlab
 
-from course_lib.grading.build import METADATA
+from course_lib.notebooks.build import METADATA
 
 pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
 STOP = f"{PANEL} [data-command='notebook:interrupt-kernel']"

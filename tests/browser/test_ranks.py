@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from notebook_page import PANEL, open_page, wait_for_kernel
 
-from course_lib.grading.build import METADATA
+from course_lib.notebooks.build import METADATA
 
 pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
 CELLS = (

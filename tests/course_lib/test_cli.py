@@ -18,12 +18,12 @@ from rich.console import Console
 
 from course_lib import doctor
 from course_lib.cli import main
-from course_lib.grading.build import build, read_notebook
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.progress import chapters, load
 from course_lib.grading.results import Grade, Result
-from course_lib.grading.tables import grade_table
+from course_lib.notebooks.build import build, read_notebook
+from course_lib.notebooks.exercise import Exercise
 from course_lib.places import course_root
+from course_lib.progress.points import chapters, load
+from course_lib.progress.tables import grade_table
 
 CHECK = """from course_lib.grading.report import check
 @check

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib.grading import allowed, progress
+from course_lib.grading import allowed, checked
 from course_lib.grading.failed import CheckFailed
 
 GOOD = "# EXERCISE 05.1\ndef assign_buckets(parameters, limit):\n    return []"
@@ -58,8 +58,8 @@ def test_what_was_checked_and_not_saved_is_told(ran, tmp_path, monkeypatch):
     ran(f"{GOOD}  # better")
     monkeypatch.setenv("JPY_SESSION_NAME", str(notebook))
     allowed.refuse_what_is_not_allowed("05.1")
-    (sentence,) = progress.unsaved(notebook, tmp_path)
+    (sentence,) = checked.unsaved(notebook, tmp_path)
     assert sentence.startswith("05.1: what you checked at ")
     assert "is not in the file" in sentence
     nbformat.write(new_notebook(cells=[new_code_cell(f"{GOOD}  # better")]), notebook)
-    assert progress.unsaved(notebook, tmp_path) == []
+    assert checked.unsaved(notebook, tmp_path) == []

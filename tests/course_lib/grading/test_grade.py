@@ -12,8 +12,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import course_lib
 from course_lib.grading import files, landlock
-from course_lib.grading.build import build, read_notebook
 from course_lib.grading.grade import grade
+from course_lib.notebooks.build import build, read_notebook
 from course_lib.places import chapter_path
 
 SLEEP = f"1000.{os.getpid()}"  # seconds of a process that only this run can have started

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.grading import progress
 from course_lib.grading.compare import describe, difference, in_number, same, settle
 from course_lib.grading.complaints import explain
 from course_lib.grading.failed import CheckFailed, TargetMissed
@@ -411,25 +410,3 @@ def test_an_answer_below_its_target_says_the_same_as_one_at_it():
         report.at_most("messages", calls, 3)
         said.append(report.facts)
     assert said[0] == said[1]
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        '{"06_zero": {"06.1": 2}',
-        "[1]",
-        '{"hints": 3}',
-        '{"06_zero": {"06.1": "x"}}',
-        "[" * 100_000,
-        '{"06_zero": 5}',
-    ],
-)
-def test_a_damaged_file_of_progress_is_kept_aside_and_not_in_the_way(tmp_path, damaged, capsys):
-    file = tmp_path / progress.FILE
-    file.write_text(damaged)
-    assert [sum(table.values()) for table in progress.load(tmp_path).values()] in ([], [0])
-    assert progress.next_hint("06.1", 3, tmp_path) == 1
-    assert f"{progress.FILE} was damaged: it is kept as .backups/" in capsys.readouterr().err
-    assert [copy.read_text() for copy in (tmp_path / ".backups").iterdir()] == [damaged]
-    assert progress.next_hint("06.1", 3, tmp_path) == 2
-    assert capsys.readouterr().err == ""

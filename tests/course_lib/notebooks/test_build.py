@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from course_lib.grading.build import (
+from course_lib.notebooks.build import (
     build,
     drift,
     link_to_chapter,
@@ -17,7 +17,7 @@ from course_lib.grading.build import (
     read_notebook,
     write_notebook,
 )
-from course_lib.grading.exercise import read_exercises, stub
+from course_lib.notebooks.exercise import read_exercises, stub
 
 
 def test_exercises_are_read_with_title_and_points(chapter):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from course_lib.grading.exercise import answer_id, read_exercises, read_trusted
-from course_lib.grading.files import back_up
 from course_lib.grading.results import Grade
-from course_lib.places import course_root
+from course_lib.notebooks.exercise import read_exercises, read_trusted
+from course_lib.places import back_up, course_root
 
 FILE = ".progress.json"
 HINTS = "hints"
-CHECKED = ".checked.json"  # what the checks in JupyterLab judged last: exercise -> notebook, answer, time
 
 
 def load(root: Path) -> dict[str, dict[str, int]]:
@@ -66,40 +61,6 @@ def forget_hints(exercise: str, root: Path) -> None:
     found = load(root)
     if found.get(HINTS, {}).pop(exercise, None):
         _store(found, root)
-
-
-def remember_check(exercise: str, source: str, notebook: Path, root: Path) -> None:
-    """Take down the answer that a check in JupyterLab has just judged."""
-    entry = {"notebook": str(notebook.resolve()), "source": source.strip(), "time": int(time.time())}
-    with contextlib.suppress(OSError):  # a folder that cannot be written is no reason not to check
-        (root / CHECKED).write_text(
-            json.dumps(_checked(root) | {exercise: entry}, indent=1), encoding="utf-8"
-        )
-
-
-def _checked(root: Path) -> dict[str, dict[str, Any]]:
-    """Nothing where the file is missing or damaged: it is written anew by the next check."""
-    try:
-        found = json.loads((root / CHECKED).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    wanted = {"notebook", "source", "time"}
-    return {k: v for k, v in found.items() if wanted == set(v)} if isinstance(found, dict) else {}
-
-
-def unsaved(notebook: Path, root: Path) -> list[str]:
-    """A sentence for each answer that was checked after the notebook was saved, and differs from the saved one."""
-    saved = {answer_id(cell): cell.source.strip() for cell in read_trusted(notebook).cells if answer_id(cell)}
-    last_saved = int(notebook.stat().st_mtime)
-    return [
-        f"{exercise}: what you checked at {time.strftime('%H:%M', time.localtime(seen['time']))} is not in the file; "
-        "save the notebook (Ctrl+S) and grade again."
-        for exercise, seen in _checked(root).items()
-        if exercise in saved
-        and seen["notebook"] == str(notebook.resolve())
-        and seen["time"] >= last_saved
-        and seen["source"] != saved[exercise]
-    ]
 
 
 def _store(found: dict[str, dict[str, int]], root: Path) -> None:

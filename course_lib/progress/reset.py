@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from course_lib.grading.build import (
+from course_lib.notebooks.build import (
     digest,
     make_exercise,
     read_notebook,
     write_notebook,
 )
-from course_lib.grading.exercise import answer_id, check_id
-from course_lib.grading.files import back_up
-from course_lib.places import exercise_name
+from course_lib.notebooks.exercise import answer_id, check_id
+from course_lib.places import back_up, exercise_name
 
 
 def reset(solution: Path, exercises: Path, exercise: str) -> Path | None:

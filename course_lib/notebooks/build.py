@@ -19,7 +19,7 @@ import click
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.grading.exercise import CHECK_TAG, answer_id, check_id, done, hints_id, read_exercises, stub
+from course_lib.notebooks.exercise import CHECK_TAG, answer_id, check_id, done, hints_id, read_exercises, stub
 from course_lib.places import exercise_name
 
 METADATA = {

@@ -26,7 +26,7 @@ from nbformat.v4 import new_output
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from course_lib.grading.build import METADATA, read_notebook, write_notebook
+from course_lib.notebooks.build import METADATA, read_notebook, write_notebook
 
 CELL_TIMEOUT = 120  # seconds
 SETUP = "setup"  # the tag of cells whose source is folded

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib.cli import main
-from course_lib.grading.build import build, read_notebook, write_notebook
+from course_lib.notebooks.build import build, read_notebook, write_notebook
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 CHAPTER, EXERCISE, SOLUTION = (

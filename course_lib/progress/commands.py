@@ -23,7 +23,7 @@ root_option = click.option(
 @root_option
 def hint_command(exercise: str, level: int | None, root: Path) -> None:
     """Give a hint to exercise NN.K: first the idea; asked again, the shape; then the first line."""
-    from course_lib.grading.progress import next_hint
+    from course_lib.progress.points import next_hint
 
     _, found = _find(exercise, root)
     if not found.hints:
@@ -41,8 +41,8 @@ def hint_command(exercise: str, level: int | None, root: Path) -> None:
 @root_option
 def reset_command(exercise: str, root: Path) -> None:
     """Put the answer cell of exercise NN.K back to how it was shipped. A copy of the notebook is kept."""
-    from course_lib.grading.progress import forget_hints
-    from course_lib.grading.reset import reset
+    from course_lib.progress.points import forget_hints
+    from course_lib.progress.reset import reset
 
     solution, found = _find(exercise, root)
     try:
@@ -61,7 +61,7 @@ def reset_command(exercise: str, root: Path) -> None:
 @root_option
 def next_command(root: Path) -> None:
     """Say what to do next: an exercise that lacks points, or the next chapter."""
-    from course_lib.grading.next_step import next_step
+    from course_lib.progress.next_step import next_step
 
     try:
         click.echo("\n".join(next_step(root)))
@@ -77,7 +77,7 @@ def update_command(root: Path) -> None:
     Save open notebooks first. Each notebook that changes is copied into .backups/ before. Where it cannot be done,
     the exit code is 2 and every file is as before.
     """
-    from course_lib.grading.update import update
+    from course_lib.progress.update import update
 
     try:
         click.echo("\n".join(update(root.resolve())))
@@ -87,7 +87,7 @@ def update_command(root: Path) -> None:
 
 def _find(number: str, root: Path):
     """The chapter's solution and the exercise ``"05.2"``; ``"5.2"`` is taken for it."""
-    from course_lib.grading.exercise import read_exercises, read_trusted
+    from course_lib.notebooks.exercise import read_exercises, read_trusted
 
     chapter, _, k = number.partition(".")
     try:

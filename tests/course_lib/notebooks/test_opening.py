@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_lib.grading.opening import (
+from course_lib.jupyter.colab import COLABS_OWN, needed, replaced_torch
+from course_lib.notebooks.opening import (
     CLONE,
     COLAB,
     LINKS,
@@ -26,7 +27,6 @@ from course_lib.grading.opening import (
     with_address,
     with_opening,
 )
-from course_lib.jupyter.colab import COLABS_OWN, needed, replaced_torch
 
 ROOT = Path(__file__).parents[3]
 ADDRESSES = Addresses("https://github.com/Somebody/course")
@@ -71,7 +71,7 @@ def test_the_course_is_as_the_script_writes_it_for_the_address_that_it_has():
         wanted = opening(name, addresses)
         assert [("".join(cell["source"]), cell["metadata"]) for cell in found] == [
             (cell.source, cell.metadata) for cell in wanted
-        ], f"{name}: run python -m course_lib.grading.opening"
+        ], f"{name}: run python -m course_lib.notebooks.opening"
         assert not any(cell.get("outputs") for cell in found), "Colab's cell says nothing elsewhere"
 
 

@@ -90,7 +90,7 @@ def _points(right: tuple[int, int], target: tuple[int, int]) -> str:
 
 
 def progress_table(rows: list[tuple[str, int | None, int]]) -> Table:
-    """Rows of ``grading.progress.chapters`` as a table; it shows in a notebook too."""
+    """Rows of ``points.chapters`` as a table; it shows in a notebook too."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for chapter, earned, possible in rows:
         filled = round(BAR * (earned or 0) / possible) if possible else 0

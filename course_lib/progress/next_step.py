@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from course_lib.grading.exercise import Exercise, done, read_exercises, read_trusted
-from course_lib.grading.progress import load
+from course_lib.notebooks.exercise import Exercise, done, read_exercises, read_trusted
 from course_lib.places import exercise_name
+from course_lib.progress.points import load
 
 
 def next_step(root: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 The first cell holds the links, the second installs the course in Colab. The address of the repository stands in one
 place, ``[project.urls]`` of ``pyproject.toml``. Until it names an account, no link and no such cell is written.
-Whoever publishes the course puts the address there, and runs ``python -m course_lib.grading.opening``; ``make
+Whoever publishes the course puts the address there, and runs ``python -m course_lib.notebooks.opening``; ``make
 notebooks`` runs it first, too. The links are words, because a picture would be fetched from elsewhere.
 """
 
@@ -17,8 +17,8 @@ import click
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from course_lib.grading.build import build, read_notebook, write_notebook
-from course_lib.grading.execute import SETUP, notebooks_in
+from course_lib.notebooks.build import build, read_notebook, write_notebook
+from course_lib.notebooks.execute import SETUP, notebooks_in
 from course_lib.places import exercise_name
 
 FOLDERS = ("notebooks", "solutions")

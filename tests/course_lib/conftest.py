@@ -1,4 +1,4 @@
-"""A small chapter of three exercises for the grader's own tests, and ways to tamper with it."""
+"""A small chapter of three exercises, for the tests of the grader and of what builds exercises."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 SETUP = f"""import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parent / "grading")!r})
 import fixture_checks as checks"""
 
 DOUBLE = '''# EXERCISE 98.1

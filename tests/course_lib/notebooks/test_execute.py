@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_lib.grading.build import read_notebook, write_notebook
-from course_lib.grading.execute import UNTOLD, execute, fold, main, notebooks_in, tidy
+from course_lib.notebooks.build import read_notebook, write_notebook
+from course_lib.notebooks.execute import UNTOLD, execute, fold, main, notebooks_in, tidy
 
 
 def test_executing_twice_changes_nothing(tmp_path):

@@ -40,7 +40,7 @@ class FSDP(ShardedModule):
 
     Args:
         module: any module. Frozen parameters are sharded too, and are not reduced.
-        units: names of submodules, ``*`` standing for one part of a name (``"blocks.*"``), or a function of name and
+        units: names of submodules (``"blocks.*"``, see ``models/names.py``), or a function of name and
             module that chooses.
         mesh: one axis; every rank holds a shard.
         reshard_after_forward: True reshards every unit after its forward. False reshards none: one gather a step,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import nn
+
+from course_lib.models.names import find_modules, matching
 
 ROOT = ""  # the model's own name among its modules
 
@@ -70,12 +71,7 @@ def find_units(model: nn.Module, units: Units) -> dict[str, nn.Module]:
     else:
         chosen = {}
         for pattern in [units] if isinstance(units, str) else units:
-            found = {name: module for name, module in modules.items() if name_matches(name, pattern)}
-            if not found:
-                raise ValueError(
-                    f"no module of {type(model).__name__} is called {pattern!r}; it has {', '.join(modules)}"
-                )
-            chosen |= found
+            chosen |= find_modules(model, pattern)
     for name, module in chosen.items():
         if type(module).forward is nn.Module.forward:
             raise ValueError(
@@ -93,21 +89,16 @@ def find_parameters(model: nn.Module, patterns: Iterable[str]) -> list[nn.Parame
     named = dict(model.named_parameters(remove_duplicate=False))
     found: dict[nn.Parameter, None] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matching = [p for name, p in named.items() if name_matches(name, pattern)]
-        if not matching:
+        called = matching(pattern, named)
+        if not called:
             raise ValueError(f"no parameter is called {pattern!r}; there are {', '.join(named)}")
-        found |= dict.fromkeys(matching)
+        found |= dict.fromkeys(named[name] for name in called)
     return list(found)
 
 
-def name_matches(name: str, pattern: str) -> bool:
-    """Whether ``pattern`` (``*`` stands for one part) is the name of a module: ``blocks.*`` matches ``blocks.3``."""
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
-
-
-def setting_for(name: str, settings: Any) -> Any:
-    """A unit's own setting: ``settings`` itself, or the first entry of a mapping whose pattern matches the name."""
+def setting_for(unit: str, model: nn.Module, settings: Any) -> Any:
+    """A unit's own setting: ``settings`` itself, or the first entry of a mapping whose pattern names the unit."""
     if not isinstance(settings, Mapping):
         return settings
-    return next((value for pattern, value in settings.items() if name_matches(name, pattern)), None)
+    names = [name for name, _ in model.named_modules()]
+    return next((value for pattern, value in settings.items() if unit in matching(pattern, names)), None)

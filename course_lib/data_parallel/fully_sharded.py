@@ -16,6 +16,7 @@ from course_lib.data_parallel.hybrid import HybridFlat
 from course_lib.data_parallel.mixed_precision import MixedPrecision, MixedPrecisionFlat
 from course_lib.data_parallel.offloaded_shards import OffloadedFlat
 from course_lib.data_parallel.replicated import ReplicatedParameters
+from course_lib.models.names import matching
 
 __all__ = ["FullyShardedDataParallel", "MixedPrecision"]
 
@@ -44,7 +45,7 @@ class FullyShardedDataParallel(FSDP):
         reshard_after_forward: for all units, or a mapping from unit names (``*`` as in ``units``, ``""`` the root).
         precision: a ``MixedPrecision`` for all units, or such a mapping.
         offload: keep shards and their gradients, and with them the optimizer's states, in the memory of the CPU.
-        ignored: names of parameters that stay on every rank, ``*`` standing for one part of a name. Their gradients
+        ignored: names of parameters that stay on every rank (``models/names.py``). Their gradients
             are averaged over all ranks at the end of backward.
 
     Raises:
@@ -71,8 +72,8 @@ class FullyShardedDataParallel(FSDP):
         self._left_out = [*replicated, *(p for m in inner for p in m.parameters())]
         super().__init__(module, units, mesh, prefetch=prefetch)
         for unit in self.units:
-            unit.precision = setting_for(unit.name, precision) or MixedPrecision()
-            own = setting_for(unit.name, reshard_after_forward)
+            unit.precision = setting_for(unit.name, module, precision) or MixedPrecision()
+            own = setting_for(unit.name, module, reshard_after_forward)
             unit.reshard_after_forward = unit.reshard_after_forward if own is None else own
         self.kept: dict[
             Unit, list[int]
@@ -102,7 +103,7 @@ class FullyShardedDataParallel(FSDP):
             parameters,
             self.shard_group,
             self.device,
-            precision=setting_for(unit, self._settings["precision"]),
+            precision=setting_for(unit, self.module, self._settings["precision"]),
             offload=self._settings["offload"],
             replica_group=self.mesh.get_group(0) if self.mesh.ndim == 2 else None,
         )
@@ -149,7 +150,7 @@ class FullyShardedDataParallel(FSDP):
             unit.synchronising = synchronise
 
     def select(self, units: Iterable[str] | None) -> list[Unit]:
-        """Units by name, ``*`` standing for one part of a name; None: all; ``""``: the root.
+        """Units by name (``models/names.py``); None: all; ``""``: the root.
 
         Raises:
             ValueError: a name that no unit has.
@@ -158,7 +159,8 @@ class FullyShardedDataParallel(FSDP):
             return self.units
         chosen = []
         for pattern in [units] if isinstance(units, str) else units:
-            found = [unit for unit in self.units if setting_for(unit.name, {pattern: True})]
+            called = matching(pattern, [unit.name for unit in self.units])
+            found = [unit for unit in self.units if unit.name in called]
             if not found:
                 names = ", ".join(unit.name or "'' (the root)" for unit in self.units)
                 raise ValueError(f"no unit is called {pattern!r}; there are {names}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from course_lib.finetuning.modules import name_matches
+from course_lib.models.names import matching
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def mark_only_as_trainable(
 
     Args:
         trained: names of modules or of parameters (``"classifier"``, ``"layer.*.output.dense.bias"``; see
-            ``modules.name_matches``), or a function of a parameter's name and the parameter. A tensor that has
+            ``models/names.py``), or a function of a parameter's name and the parameter. A tensor that has
             several names is trained if one of them is chosen.
 
     Raises:
@@ -75,11 +75,9 @@ def parameters_called(model: nn.Module, pattern: str) -> list[nn.Parameter]:
     Raises:
         ValueError: there is none.
     """
-    found = [
-        p
-        for name, p in model.named_parameters(remove_duplicate=False)
-        if any(name_matches(prefix, pattern) for prefix in _prefixes(name))
-    ]
+    named = {name: (p, _prefixes(name)) for name, p in model.named_parameters(remove_duplicate=False)}
+    called = {*matching(pattern, dict.fromkeys(prefix for _, around in named.values() for prefix in around))}
+    found = [p for p, around in named.values() if not called.isdisjoint(around)]
     if not found:
         raise ValueError(f"no parameter and no module of {type(model).__name__} is called {pattern!r}")
     return found

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from course_lib.finetuning.freeze import ParameterCount, is_bias, mark_only_as_trainable, parameters_called
 from course_lib.finetuning.lora import LoRAConfig, LoRAEmbedding, LoRALinear, LoRAMergedLinear
-from course_lib.finetuning.modules import find_modules, replace_module
+from course_lib.models.names import find_modules, replace_module
 
 
 def apply_lora(
@@ -28,9 +28,8 @@ def apply_lora(
     Tensor parallelism, recomputation, pipelines and data parallelism come afterwards.
 
     Args:
-        targets: names, or the last parts of names, ``*`` standing for one part (``"query"``,
-            ``"layer.*.attention.output.dense"``), or a table of names with a configuration for each; of two that fit
-            a module the first counts.
+        targets: names (``"query"``, ``"layer.*.attention.output.dense"``, see ``models/names.py``), or
+            a table of names with a configuration for each; of two that fit a module the first counts.
         config: for all targets, if they are no table; or its fields as ``settings`` (``rank=8, alpha=16``).
 
     Returns:

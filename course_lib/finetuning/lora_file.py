@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from course_lib.finetuning.adapter_file import mark_of, read_trained, write_trained
 from course_lib.finetuning.lora import LoRAConfig
 from course_lib.finetuning.lora_apply import lora_layer, lora_layers
-from course_lib.finetuning.modules import replace_module
+from course_lib.models.names import replace_module
 
 
 def save_adapter(path: str | Path, model: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:

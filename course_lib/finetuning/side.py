@@ -16,12 +16,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from course_lib.finetuning.modules import replace_module
 from course_lib.finetuning.side_decoders import Blend, add_side_decoder
 from course_lib.finetuning.sites import train_only
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder
 from course_lib.models.llama import Llama
+from course_lib.models.names import replace_module
 
 
 class SideTuning(nn.Module):

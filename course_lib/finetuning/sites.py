@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from course_lib.finetuning.freeze import ParameterCount, mark_only_as_trainable, parameters_called
-from course_lib.finetuning.modules import find_modules
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import LlamaModel
+from course_lib.models.names import find_modules
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from re import escape, fullmatch
 from typing import Any
 
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.models.names import matching, replace_module
 from course_lib.tensor_parallel.gather_again import gather_and_keep_shard, linear_of_gathered
 from course_lib.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, f
 from course_lib.tensor_parallel.random_state import share_random_state, use_own_random_state
@@ -68,7 +68,7 @@ def apply_tensor_parallel(
 
     Args:
         mesh: one axis.
-        table: for each name of a module (``*`` stands for one part of it) a style of ``STYLES``; None: the table of
+        table: for each name of modules (``models/names.py``) a style of ``STYLES``; None: the table of
             the course's GPT, BERT, LLaMA or BART.
         sequence_parallel: norms, dropout and residual sums work on a p-th of the tokens on each rank.
 
@@ -100,11 +100,10 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
     for pattern, style in (table_of(model) if table is None else table).items():
         if style not in STYLES:
             raise ValueError(f"{pattern} has the style {style!r}; the styles are {', '.join(STYLES)}")
-        expression = escape(pattern).replace(r"\*", r"[^.]+")
-        matches = [name for name in modules if fullmatch(expression, name)]
-        if not matches and table is not None:
+        called = matching(pattern, modules)
+        if not called and table is not None:
             raise ValueError(f"{type(model).__name__} has no module {pattern}; it has {', '.join(modules)}")
-        for name in matches:
+        for name in called:
             styles |= _styles_inside(model, name, style)
     # An Identity that enters does so for the modules beside it (BART's MLP has no module of its own).
     entered = {name for name, style in styles.items() if style == "enter"}
@@ -225,15 +224,15 @@ def _apply_style(
             module.register_forward_pre_hook(enter)
         case "column" | "heads" | "kv heads" | "copied":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
-            _replace(model, name, part)
+            replace_module(model, name, part)
         case "row":
-            _replace(model, name, row_linear(module, mesh, shard))
+            replace_module(model, name, row_linear(module, mesh, shard))
         case "vocabulary":
-            _replace(model, name, embedding(module, mesh))
+            replace_module(model, name, embedding(module, mesh))
         case "vocabulary head":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             part.register_forward_pre_hook(enter)
-            _replace(model, name, part)
+            replace_module(model, name, part)
         case "core":
             use_own_random_state(module, mesh)
         case "sequence" | "positions" if sequence_parallel:
@@ -245,15 +244,6 @@ def _apply_style(
                 module.register_forward_pre_hook(partial(_on_first_input, own_positions, mesh))
         case "whole" if sequence_parallel:
             module.register_forward_hook(lambda _module, _inputs, x: whole_sequence(x, mesh.get_group()))
-
-
-def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
-    """``new`` in place of a module, under all its names."""
-    old = model.get_submodule(name)
-    for parent in list(model.modules()):
-        for child, module in parent._modules.items():
-            if module is old:
-                setattr(parent, child, new)
 
 
 def _on_first_input(

@@ -7,7 +7,6 @@ each block that reads x.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder, BertLayer
 from course_lib.models.kv_cache import Cache, check_length, layer_options
 from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
+from course_lib.models.names import matching
 from course_lib.tensor_parallel.galaxy_bart import BART_DECODER, BART_ENCODER
 from course_lib.tensor_parallel.galaxy_family import Family, Moves
 from course_lib.tensor_parallel.tables import TABLES
@@ -71,7 +71,7 @@ def _stack(prefix: str, inner: nn.Module, path: str, family: Family, heads: str,
     styles = {
         dot + pattern: style
         for pattern, style in TABLES[type(inner)].items()
-        if last in pattern.split(".") and fnmatch.filter(inside, pattern)
+        if last in pattern.split(".") and matching(pattern, inside)
     }
     return Stack(family, module, layers, getattr(config, heads), getattr(config, columns), group, styles)
 

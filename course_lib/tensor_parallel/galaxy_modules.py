@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.attention.drop_in import CAUSAL
 from course_lib.models.masks import causal_mask
-from course_lib.tensor_parallel.apply import _replace, _styles
+from course_lib.models.names import replace_module
+from course_lib.tensor_parallel.apply import _styles
 from course_lib.tensor_parallel.galaxy_family import Family, Moves
 from course_lib.tensor_parallel.galaxy_layers import Stack
 from course_lib.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, f
@@ -166,7 +167,7 @@ def cut_module(
             work_on_own_tokens(module, mesh)
     if new is not None:
         new._forward_hooks, new._forward_pre_hooks = module._forward_hooks, module._forward_pre_hooks
-        _replace(model, name, new)
+        replace_module(model, name, new)
 
 
 def work_on_own_tokens(module: nn.Module, mesh: DeviceMesh) -> None:

@@ -1,7 +1,4 @@
-"""How the course's models are cut: a style for each name. ``apply.py`` says what the styles do.
-
-``*`` stands for one part of a name.
-"""
+"""How the course's models are cut: a style for each name. ``apply.py`` says what the styles do."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from course_lib.models.names import matching
 from course_lib.training.forward_state import ForwardState
 from course_lib.training.nested_tensors import map_tensors
 
@@ -146,8 +146,8 @@ def describe(kind: tuple | None) -> str:
 # ---- applied to a model from outside ----------------------------------------------------------------------
 
 RECOMPUTE = {  # names of submodules
-    "full": ("*blocks.*", "*layer.*", "*layers.*", "layer[1-4].*"),  # GPT; BERT; other names; ResNet
-    "selective": ("*.core",),
+    "full": ("blocks.*", "layer.*", "layers.*", "h.*", "layer[1-4].*"),  # GPT; BERT; LLaMA; Falcon; ResNet
+    "selective": ("core",),
 }
 
 
@@ -158,18 +158,19 @@ def apply_recompute(model: nn.Module, what: str | Iterable[str]) -> list[str]:
 
     Args:
         what: ``"full"``: every block (layer); ``"selective"``: the core of every attention, between its linear
-            layers; or names of submodules, in which ``*`` stands for any characters (``"blocks.*.mlp"``). Of
-            modules inside each other only the outermost is recomputed.
+            layers; or names of submodules (``"mlp"``, ``"blocks.*.mlp"``, see ``models/names.py``). Of modules
+            inside each other only the outermost is recomputed.
 
     Raises:
         ValueError: no submodule has such a name.
     """
     patterns = RECOMPUTE.get(what, (what,)) if isinstance(what, str) else tuple(what)
     modules = {name: module for name, module in model.named_modules() if name}
+    named = {name for pattern in patterns for name in matching(pattern, modules)}
     chosen: list[str] = []
     for name in modules:  # parents come before their children
         inside = any(name.startswith(f"{outer}.") for outer in chosen)
-        if not inside and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if not inside and name in named:
             chosen.append(name)
     if not chosen:
         raise ValueError(

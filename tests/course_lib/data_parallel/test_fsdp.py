@@ -662,7 +662,7 @@ def test_units_that_cannot_be_say_why():
     for said, words in zip(
         complaints,
         [
-            "no module of GPT is called 'block.*'; it has embedding, ",
+            "no module of GPT is called 'block.*'; its modules are called embedding, ",
             "unit blocks is a ModuleList, which is never called: name what it holds, blocks.*",
             "blocks.1 and blocks.1.mlp share a MLP",
             "chooses none of embedding, ",

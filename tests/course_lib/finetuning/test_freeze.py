@@ -9,7 +9,6 @@ from course_lib.finetuning.freeze import (
     mark_only_as_trainable,
     mark_only_biases_as_trainable,
 )
-from course_lib.finetuning.modules import find_modules, replace_module
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 
@@ -56,24 +55,6 @@ def test_names_that_fit_nothing_are_refused_and_change_nothing(wrong):
     with pytest.raises(ValueError, match="no parameter"):
         mark_only_as_trainable(model, wrong)
     assert all(p.requires_grad for p in model.parameters())
-
-
-def test_modules_are_found_by_the_last_parts_of_their_names_and_replaced_under_all_of_them():
-    model = classifier()
-    assert list(find_modules(model, "self.query")) == [
-        f"bert.encoder.layer.{i}.attention.self.query" for i in (0, 1)
-    ]
-    assert list(find_modules(model, "layer.1.attention.*.dense")) == [
-        "bert.encoder.layer.1.attention.output.dense"
-    ]
-    with pytest.raises(ValueError, match="its modules are called bert, embeddings, word_embeddings"):
-        find_modules(model, "q_proj")
-    shared = nn.Linear(3, 3)
-    twice = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared)})
-    around = nn.Sequential(shared)
-    replace_module(twice, "a", around)
-    assert twice["a"] is twice["b"][0] is around
-    assert around[0] is shared
 
 
 def test_parameters_are_counted_without_memory():

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from course_lib.training.clipping import scale_gradients
 from course_lib.training.nested_tensors import map_tensors, tensors_in
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -140,41 +139,3 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
 register_optimizer_step_pre_hook(
     _before_step
 )  # refuse it also where a script makes it from an FSDP model's parameters
-
-
-def clip_grad_norm(
-    shards: list[Tensor],
-    max_norm: float | None,
-    group: ProcessGroup | None,
-    device: torch.device,
-    replicated: list[Tensor] = (),
-) -> Tensor:
-    """Scale gradients so that the norm over all ranks' shards is at most ``max_norm``; return the norm before.
-
-    Each element is in one shard of one rank, so the ranks' squares add up to the square of the whole norm.
-
-    Args:
-        shards: this rank's.
-        device: where the ranks' squares are added up, in float64.
-        replicated: gradients that every rank has in full, and that count once.
-
-    Raises:
-        ValueError: the norm is not finite. Every rank raises it, and nothing is changed.
-    """
-    shards = [g.as_subclass(Tensor) for g in shards]
-    square = _square(shards, device)
-    dist.all_reduce(square, group=group)
-    norm = (square + _square(replicated, device)).sqrt()
-    if not norm.isfinite():
-        raise ValueError(
-            f"the norm of the gradient is {norm:g}: it is not finite on some rank, so no parameter was updated and no "
-            "gradient changed; call zero_grad, and look at the loss of this batch or lower the learning rate"
-        )
-    if max_norm is not None:
-        scale_gradients([*shards, *replicated], norm, max_norm)
-    return norm
-
-
-def _square(gradients: list[Tensor], device: torch.device) -> Tensor:
-    norms = [g.norm().double().to(device) for g in gradients]
-    return torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64, device=device)

@@ -22,7 +22,7 @@ from course_lib.data_parallel.checkpoint import (
 )
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.fsdp_unit import ShardedFlat, Unit
-from course_lib.data_parallel.sharded_gradient import clip_grad_norm
+from course_lib.runtime.gradient_norm import clip_grad_norm
 from simulator.ledgers.memory import MemoryBreakdown
 
 
@@ -141,11 +141,10 @@ class ShardedModule(nn.Module):
         Raises:
             ValueError: the norm is not finite; every rank raises it, and nothing is changed.
         """
-        shards = [p.grad for flat in self.flats for p in flat.in_model if p.grad is not None]
-        replicated = [
-            p.grad for p in self.parameters() if p.grad is not None and id(p.grad) not in map(id, shards)
-        ]
-        return clip_grad_norm(shards, max_norm, self.shard_group, self.device, replicated)
+        shards, p = {p for flat in self.flats for p in flat.in_model}, dist.get_world_size(self.shard_group)
+        trained = [w for w in self.parameters() if w.grad is not None]
+        held = [(w.grad.as_subclass(Tensor), 1 if w in shards else p) for w in trained]
+        return clip_grad_norm(held, max_norm, self.shard_group, self.device)
 
     def memory(self, optimizer: Optimizer | None = None) -> MemoryBreakdown:
         """Bytes of model states alive on this rank now, those that are offloaded included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ from course_lib.data_parallel.broadcast import broadcast_together
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.sharded_bucket import Bucket
-from course_lib.data_parallel.sharded_gradient import check_elementwise, clip_grad_norm
+from course_lib.data_parallel.sharded_gradient import check_elementwise
+from course_lib.runtime.gradient_norm import clip_grad_norm
 from simulator.ledgers.memory import MemoryBreakdown
 
 
@@ -97,8 +99,8 @@ class ShardedOptimizer(Optimizer):
 
     def clip(self) -> None:
         """Clip to ``max_norm``, and note the norm over all parameters as ``grad_norm``."""
-        gradients = [shard.grad for shard in self.shards]
-        self.grad_norm = clip_grad_norm(gradients, self.max_norm, self.group, gradients[0].device)
+        held = [(shard.grad.as_subclass(Tensor), 1) for shard in self.shards]
+        self.grad_norm = clip_grad_norm(held, self.max_norm or math.inf, self.group, held[0][0].device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, whatever ``set_to_none`` says: a shard without a gradient takes no memory."""

@@ -18,7 +18,7 @@ from course_lib.parallelize.data_parallel import Part, Replicated
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
 from course_lib.parallelize.whole_state import Whole
 from course_lib.pipeline.microbatches import IGNORED
-from course_lib.training.clipping import scale_gradients
+from course_lib.runtime.gradient_norm import clip_grad_norm
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 
@@ -106,18 +106,8 @@ class ParallelModel:
         Raises:
             ValueError: the norm is not finite; every rank raises it, and nothing is changed.
         """
-        held = [(part, part.parameter.grad.as_subclass(Tensor)) for part in self.parts()]
-        square = torch.zeros((), dtype=torch.float64, device=self.mesh.device_type)
-        for part, gradient in held:
-            square += gradient.double().square().sum() / self._holders(part)
-        dist.all_reduce(square)
-        norm = square.sqrt()
-        if not norm.isfinite():
-            raise ValueError(
-                f"the norm of the gradient is {norm:g}, so no gradient was changed: call zero_grad"
-            )
-        scale_gradients((gradient for _, gradient in held), norm, max_norm)
-        return norm
+        held = [(part.parameter.grad.as_subclass(Tensor), self._holders(part)) for part in self.parts()]
+        return clip_grad_norm(held, max_norm, None, self.mesh.device_type)
 
     def parts(self) -> list[Part]:
         """What has a gradient on this rank."""

@@ -1,21 +1,16 @@
-"""The norm of the whole gradient, where each rank has parts of some parameters and all of others.
-
-``torch.nn.utils.clip_grad_norm_`` takes the norm of what this rank has. It differs by rank, so each rank would scale
-its gradients by another factor, and parameters that all ranks hold would drift apart.
-"""
+"""The norm of the gradient of a model whose layers are cut; see ``course_lib.runtime.gradient_norm``."""
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
+from collections.abc import Iterator
+
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.runtime import gradient_norm
 from course_lib.tensor_parallel.full_tensors import shards_of
-from course_lib.training.clipping import scale_gradients
 
 
-@torch.no_grad()
 def clip_grad_norm_(
     model: nn.Module, max_norm: float, mesh: DeviceMesh, error_if_nonfinite: bool = False
 ) -> Tensor:
@@ -24,23 +19,19 @@ def clip_grad_norm_(
     Raises:
         ValueError: the norm is not finite and ``error_if_nonfinite``; no gradient is changed.
     """
-    norm = grad_norm(model, mesh)
-    if error_if_nonfinite and not norm.isfinite():
-        raise ValueError(f"the norm of the gradient is {norm:g}, so no gradient was changed")
-    scale_gradients((p.grad for p in model.parameters() if p.grad is not None), norm, max_norm)
-    return norm
+    gradients, group = held(model, mesh), mesh.get_group()
+    return gradient_norm.clip_grad_norm(gradients, max_norm, group, mesh.device_type, error_if_nonfinite)
 
 
-@torch.no_grad()
 def grad_norm(model: nn.Module, mesh: DeviceMesh) -> Tensor:
-    """The root of the sum of all squares, each element counted once: one all-reduce of one number."""
+    """The norm of the whole gradient, on every rank."""
+    return gradient_norm.grad_norm(held(model, mesh), mesh.get_group(), mesh.device_type)
+
+
+def held(model: nn.Module, mesh: DeviceMesh) -> Iterator[tuple[Tensor, int]]:
+    """Each gradient that this rank has, and how many ranks hold the same elements."""
     shards, p = shards_of(model), mesh.size()
-    square = torch.zeros((), dtype=torch.float64, device=mesh.device_type)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            # ranks that hold the same elements
             holders = shards[name].copies if name in shards else p
-            norm = parameter.grad.norm(dtype=torch.float64)
-            square += norm.square() / holders
-    dist.all_reduce(square, group=mesh.get_group())
-    return square.sqrt()
+            yield parameter.grad, holders

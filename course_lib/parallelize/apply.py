@@ -26,7 +26,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_state
 from course_lib.parallelize.checks import AXES, check_fits, check_loss
-from course_lib.parallelize.comm_hooks import check_compression, make_hook
+from course_lib.parallelize.comm_hooks import make_hook
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
 from course_lib.parallelize.meaning import meaning_of
@@ -97,9 +97,8 @@ def parallelize(
         ValueError: the plan does not fit the model, the mesh or the ranks, or is not run yet; one sentence says why,
             and the model is as it was.
     """
-    check_fits(model, plan, mesh, placement)
+    check_fits(model, plan, mesh, placement, compression)
     check_loss(loss_fn)
-    check_compression(plan, compression)
     model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
     broadcast_state(model)
     meaning = meaning_of(model)

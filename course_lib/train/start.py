@@ -15,13 +15,10 @@ from course_lib.data.denoising import WORD_PIECES
 from course_lib.observe.device import device_name
 from course_lib.parallelize import mesh_axes
 from course_lib.parallelize.checks import (
-    check_applied,
     check_placement,
-    check_side,
-    check_virtual_tokens,
     plan_to_check,
 )
-from course_lib.parallelize.comm_hooks import check_compression
+from course_lib.parallelize.refusals import refuse
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
 from course_lib.runtime.peers import lost_a_peer
@@ -48,13 +45,11 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     if not precision_given and not torch.cuda.is_available():
         plan = replace(plan, precision="fp32")
     job = Job(plan=plan, **settings)
-    check_applied(plan)
+    refuse(plan, job.placement, job.compression)
     plan_to_check(plan, job.placement).check(shape_to_check(job))
     with torch.device("meta"):
         model = job.tuned(job.make_model())
-    check_side(model, plan)
-    check_virtual_tokens(model, plan, job.placement)
-    check_compression(plan, job.compression)
+    refuse(plan, job.placement, job.compression, model)
     if job.placement is not None:
         check_placement(model, plan, job.placement)
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:

@@ -1,0 +1,105 @@
+"""What ``parallelize`` refuses of a plan and of what goes with it: each condition beside its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from course_lib.finetuning.prefix import Prefix
+from course_lib.finetuning.prompt import SoftPrompt
+from course_lib.finetuning.side import SideTuning
+from course_lib.finetuning.side_decoders import Blend
+from course_lib.parallelize.comm_hooks import make_hook
+from simulator.inputs.plan import Plan
+
+
+def refuse(
+    plan: Plan,
+    placement: Mapping[str, Any] | None = None,
+    compression: Mapping[str, Any] | None = None,
+    model: nn.Module | None = None,
+) -> None:
+    """Raise a ValueError with the first of the ``refusals``, or if compression cannot be set like this.
+
+    Without a model, what depends on it is not looked at.
+    """
+    hook = None if make_hook(compression) is None else compression["method"]
+    added = {type(module) for module in model.modules()} if model is not None else set()
+    if sentence := next(refusals(plan, added, placement is not None, hook), None):
+        raise ValueError(sentence)
+
+
+def refusals(
+    p: Plan, added: set[type] = frozenset(), placed: bool = False, hook: str | None = None
+) -> Iterator[str]:
+    """Every reason not to run a plan.
+
+    Args:
+        added: the types of the model's modules.
+        placed: a placement says how layers are cut.
+        hook: how DDP's buckets are compressed.
+    """
+    # Asked of the simulator alone.
+    for axis in ("cp", "ep"):
+        if (ranks := getattr(p, axis)) > 1:
+            yield f"{axis} must be 1, not {ranks}: that is priced, but not run yet"
+    if p.zero in (2, 3) and p.pp > 1:
+        yield (
+            f"zero must be 0 or 1 with pp {p.pp}, not {p.zero}: gradients are kept whole until a pipeline's last "
+            "microbatch, and parameters would be gathered for each of them"
+        )
+    if p.zero in (1, 2) and p.shard < p.dp:
+        yield (
+            f"shard must be the {p.dp} data-parallel ranks with zero {p.zero}, not {p.shard}: hybrid sharding is run "
+            "with zero 3"
+        )
+    if p.offload == "optimizer":
+        yield "offload must be none, or parameters with zero 3, not optimizer"
+    if p.precision == "fp8":
+        yield "precision must be fp32, bf16 or mixed, not fp8: that is priced, but not run yet"
+    if p.precision == "bf16" and p.gradients == "fp32":
+        yield "gradients must be same with precision bf16, not fp32: PyTorch keeps them as the parameters"
+    if others := [traffic for traffic in p.overlap if traffic != "gradients"]:
+        yield f"overlap must be none or gradients, not {', '.join(others)}: that is priced, but not run yet"
+
+    if added & {SideTuning, Blend}:
+        if p.pp > 1:
+            yield "side tuning has no stages: its network runs beside all layers, from the embeddings to the end"
+        if p.sequence_parallel:
+            yield "sequence_parallel must be no with side tuning: its network reads whole sequences"
+    if added & {Prefix, SoftPrompt} and p.pp > 1:
+        yield f"pp must be 1 with virtual tokens, not {p.pp}: they enter and leave the whole model"
+    if Prefix in added and p.tp > 1:
+        yield f"tp must be 1 with a prefix, not {p.tp}: it holds the keys and values of all heads"
+    if SoftPrompt in added and p.tp > 1 and not placed:
+        yield f"tp must be 1 with a prompt, or there must be a placement, not {p.tp}: the embedding would be cut"
+
+    if placed and p.pp > 1:
+        yield f"pp must be 1 with a placement, not {p.pp}: a stage would not know where its blocks are"
+    if placed and p.sequence_parallel:
+        yield "sequence_parallel must be no with a placement, which says itself what is cut by the sequence"
+
+    if hook is None:
+        return
+    if p.zero > 0:
+        yield f"zero must be 0 with compression, not {p.zero}: a hook averages whole gradients, and ZeRO sends shards"
+    if p.pp > 1:
+        yield f"pp must be 1 with compression, not {p.pp}: a pipeline averages at its end, and without buckets"
+    if p.tp > 1:
+        yield (
+            f"tp must be 1 with compression, not {p.tp}: tensor-parallel ranks would lose different digits of the "
+            "parameters that they share"
+        )
+    if p.dp == 1:
+        yield "dp must be at least 2 with compression, not 1: a single rank sends no gradients"
+    if "gradients" not in p.overlap:
+        yield "overlap must be gradients with compression, not none: the buckets of DDP call the hook"
+    if p.precision == "bf16":
+        yield "precision must be fp32 or mixed with compression, not bf16: a residual would lose its digits"
+    if hook == "one-bit" and p.optimizer == "adam":
+        yield (
+            "optimizer must be sgd or momentum with one-bit, not adam: all gradients of a chunk arrive with the same "
+            "size, and Adam divides by the size"
+        )

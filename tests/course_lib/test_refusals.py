@@ -1,0 +1,83 @@
+"""What ``parallelize`` refuses: for each sentence a plan that it alone refuses, and one beside it that is run."""
+
+import inspect
+
+import pytest
+
+from course_lib.finetuning.prefix import Prefix
+from course_lib.finetuning.prompt import SoftPrompt
+from course_lib.finetuning.side import SideTuning
+from course_lib.finetuning.side_decoders import Blend
+from course_lib.parallelize.refusals import refusals, refuse
+from simulator.inputs.plan import Plan
+
+SGD = {"optimizer": "sgd", "dp": 2}
+SIDE, PROMPT, PREFIX = {"added": {SideTuning}}, {"added": {SoftPrompt}}, {"added": {Prefix}}
+HOOK, PLACED = {"hook": "top-k"}, {"placed": True}
+# How the sentence begins; the plan and what goes with it; what must change for it to be run.
+REFUSED = [
+    ("cp must be 1, not 2: ", {"cp": 2}, {}, {"cp": 1}),
+    ("ep must be 1, not 2: ", {"ep": 2, "dp": 2}, {}, {"ep": 1}),
+    ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),
+    ("shard must be the 4 data-par", {"zero": 1, "dp": 4, "shard": 2}, {}, {"zero": 3}),
+    ("offload must be none, or par", {"offload": "optimizer"}, {}, {"offload": "none"}),
+    ("precision must be fp32, bf16", {"precision": "fp8"}, {}, {"precision": "mixed"}),
+    ("gradients must be same", {"precision": "bf16", "gradients": "fp32"}, {}, {"gradients": "same"}),
+    (
+        "overlap must be none or gradients, not tensor: ",
+        {"tp": 2, "overlap": ("gradients", "tensor")},
+        {},
+        {"overlap": ("gradients",)},
+    ),
+    ("side tuning has no stages: ", {"pp": 2}, SIDE, {"pp": 1, "tp": 2}),
+    ("side tuning has no stages: ", {"pp": 2}, {"added": {Blend}}, {"pp": 1, "tp": 2}),
+    (
+        "sequence_parallel must be no with side",
+        {"tp": 2, "sequence_parallel": True},
+        SIDE,
+        {"sequence_parallel": False},
+    ),
+    ("pp must be 1 with virtual tokens, not 2: ", {"pp": 2}, PROMPT, {"pp": 1}),
+    ("pp must be 1 with virtual tokens, not 2: ", {"pp": 2}, PREFIX, {"pp": 1}),
+    ("tp must be 1 with a prefix, not 2: ", {"tp": 2}, PREFIX | PLACED, {"tp": 1}),
+    ("tp must be 1 with a prompt, or ", {"tp": 2}, PROMPT, {"tp": 1, "dp": 2}),
+    ("pp must be 1 with a placement, not 2: ", {"pp": 2, "tp": 2}, PLACED, {"pp": 1}),
+    (
+        "sequence_parallel must be no with a placement",
+        {"tp": 2, "sequence_parallel": True},
+        PROMPT | PLACED,
+        {"sequence_parallel": False},
+    ),
+    ("zero must be 0 with compression, not 1: ", SGD | {"zero": 1}, HOOK, {"zero": 0}),
+    ("pp must be 1 with compression, not 2: ", SGD | {"pp": 2}, HOOK, {"pp": 1}),
+    ("tp must be 1 with compression, not 2: ", SGD | {"tp": 2}, HOOK, {"tp": 1}),
+    ("dp must be at least 2 with compression", SGD | {"dp": 1}, HOOK, {"dp": 2}),
+    ("overlap must be gradients with comp", SGD | {"overlap": ()}, HOOK, {"overlap": ("gradients",)}),
+    ("precision must be fp32 or mixed with", SGD | {"precision": "bf16"}, HOOK, {"precision": "mixed"}),
+    (
+        "optimizer must be sgd or momentum with one-bit, not adam: ",
+        SGD | {"optimizer": "adam"},
+        {"hook": "one-bit"},
+        {"optimizer": "momentum"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("begins", "plan", "around", "change"), REFUSED)
+def test_each_sentence_refuses_what_no_other_does(begins, plan, around, change):
+    (sentence,) = refusals(Plan(**plan), **around)
+    assert sentence.startswith(begins)
+    assert not list(refusals(Plan(**plan | change), **around))
+
+
+def test_every_sentence_is_tried():
+    tried = {begins for begins, *_ in REFUSED}
+    assert len(tried) == inspect.getsource(refusals).count("yield ") + 1, "one of them is said of two axes"
+
+
+def test_a_compression_that_is_not_known_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^the method of compression must be one of none, bytegrad, .*, not gzip"
+    ):
+        refuse(Plan(dp=2), compression={"method": "gzip"})
+    refuse(Plan(), compression={"method": "none"})

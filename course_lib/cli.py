@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from course_lib.grading.limits import CELL_TIMEOUT, TIME_LIMIT
-from course_lib.places import chapter_path, exercise_name
+from course_lib.notebooks.places import chapter_path, exercise_name
 from course_lib.progress.commands import (
     hint_command,
     next_command,
@@ -145,7 +145,7 @@ def matrix_command() -> None:
 
     The tests make this table. A cell is "yes", or the number of the sentence with which it is refused.
     """
-    from course_lib.places import course_root
+    from course_lib.notebooks.places import course_root
 
     page = course_root() / "docs" / "matrix.md"
     try:

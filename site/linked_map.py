@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from course_lib.observe.show.course_map import CHAPTERS, course_map
+from course_lib.chapters.course_map import CHAPTERS, course_map
 
 NODE = re.compile(r'<g id="node\d+" class="node">\n.*?</g>', re.DOTALL)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from course_lib.chapters.shares import plot_shares
 from course_lib.observe.networks.draw import draw
 from course_lib.observe.show.collectives import plot_before_after, plot_rounds
 from course_lib.observe.show.exponents import plot_exponents
 from course_lib.observe.show.held_parts import Held, plot_held
-from course_lib.observe.show.shares import plot_shares
 from course_lib.runtime import collectives
 from simulator.inputs.hardware import Link
 from simulator.ledgers.memory import MemoryBreakdown

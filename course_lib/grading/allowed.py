@@ -16,7 +16,7 @@ from course_lib.grading.failed import CheckFailed
 from course_lib.grading.not_allowed import uses
 from course_lib.grading.scan import defined, imported, plain, scan
 from course_lib.notebooks.exercise import Exercise, answer_of, read_exercises, read_trusted
-from course_lib.places import course_root
+from course_lib.notebooks.places import course_root
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import course_lib
-import simulator
 from course_lib.grading import landlock
-from course_lib.places import back_up
+from course_lib.notebooks.places import back_up
 
-PACKAGES = tuple(Path(str(module.__file__)).resolve().parent for module in (course_lib, simulator))
+PACKAGES = tuple(Path(__file__).resolve().parents[2] / name for name in ("course_lib", "simulator"))
 _CACHE = "__pycache__"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from course_lib.notebooks.exercise import answer_id, check_id
-from course_lib.places import course_root
+from course_lib.notebooks.places import course_root
 
 PACKAGE = "course_checks"  # what the files in exercises/checks/ are imported as
 MISTAKES = "solutions/mistakes"

@@ -20,7 +20,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_lib.notebooks.exercise import CHECK_TAG, answer_id, check_id, done, hints_id, read_exercises, stub
-from course_lib.places import exercise_name
+from course_lib.notebooks.places import exercise_name
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},

@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from course_lib.notebooks.build import build, read_notebook, write_notebook
 from course_lib.notebooks.execute import SETUP, notebooks_in
-from course_lib.places import exercise_name
+from course_lib.notebooks.places import exercise_name
 
 FOLDERS = ("notebooks", "solutions")
 LINKS, COLAB = "open-links", "open-colab"  # the ids of the two cells

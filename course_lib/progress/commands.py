@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from course_lib.places import chapter_path, course_root
+from course_lib.notebooks.places import chapter_path, course_root
 
 root_option = click.option(
     "--root",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from course_lib.notebooks.exercise import Exercise, done, read_exercises, read_trusted
-from course_lib.places import exercise_name
+from course_lib.notebooks.places import exercise_name
 from course_lib.progress.points import load
 
 

@@ -10,7 +10,7 @@ import click
 
 from course_lib.grading.results import Grade
 from course_lib.notebooks.exercise import read_exercises, read_trusted
-from course_lib.places import back_up, course_root
+from course_lib.notebooks.places import back_up, course_root
 
 FILE = ".progress.json"
 HINTS = "hints"

@@ -12,7 +12,7 @@ from course_lib.notebooks.build import (
     write_notebook,
 )
 from course_lib.notebooks.exercise import answer_id, check_id
-from course_lib.places import back_up, exercise_name
+from course_lib.notebooks.places import back_up, exercise_name
 
 
 def reset(solution: Path, exercises: Path, exercise: str) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 
 from course_lib.notebooks.build import keep_learner, read_notebook, write_notebook
-from course_lib.places import back_up
+from course_lib.notebooks.places import back_up
 
 FOLDERS = ("notebooks/", "exercises/", "solutions/")  # their notebooks change when they are run
 NEW = "@{upstream}"

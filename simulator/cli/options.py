@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from simulator.cli.parameter_types import Whole
+from simulator.inputs.placement import SCHEDULES
 from simulator.inputs.plan import (
     ATTENTION,
     CONTEXT,
@@ -28,7 +29,6 @@ from simulator.inputs.plan import (
     Plan,
 )
 from simulator.inputs.shape import ACTIVATIONS, MODELS, PARAMETERS_ONLY, ModelShape
-from simulator.pipeline.placement import SCHEDULES
 
 CHOICES = {
     "activation": ACTIVATIONS,

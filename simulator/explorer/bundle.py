@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from simulator.pipeline.placement import SCHEDULES
+from simulator.inputs.placement import SCHEDULES
 from simulator.plots.style import CATEGORIES
 from simulator.plots.timeline import COLOURS
 

@@ -10,9 +10,9 @@ from simulator.explorer.from_page import FromPage
 from simulator.inputs.checks import one_of
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.placement import SCHEDULES
 from simulator.inputs.plan import ATTENTION, GRADIENTS, OPTIMIZERS, PRECISIONS, RECOMPUTE, Plan
 from simulator.inputs.shape import MODELS, ModelShape
-from simulator.pipeline.placement import SCHEDULES
 from simulator.planner.fitting import changes_that_fit, largest_micro_batch
 from simulator.plots.style import human
 from simulator.predict.memory import plan_memory

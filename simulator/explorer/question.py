@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.explorer.from_page import FromPage
 from simulator.inputs.checks import at_least, not_negative, one_of, refuse, speeds_of
-from simulator.pipeline.placement import SCHEDULES, chunks_of
+from simulator.inputs.placement import SCHEDULES, chunks_of
 
 OWN = "your own"  # the name of a schedule that the reader has written
 RECOMPUTE = ("none", "full")

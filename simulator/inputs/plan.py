@@ -12,8 +12,8 @@ from math import prod
 from simulator.inputs.checks import at_least, index, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.placement import chunks_of, placement_of, rank_of, stages_of
 from simulator.inputs.shape import MODELS, ModelShape
-from simulator.pipeline.placement import chunks_of, placement_of, rank_of, stages_of
 
 __all__ = ["MODELS", "Hardware", "Link", "ModelShape", "Plan"]
 
@@ -42,7 +42,7 @@ class Plan:
         ep: expert-parallel size; experts are dealt out inside the data axis, so ``ep`` divides ``dp``.
         micro_batch: sequences in one microbatch of one data-parallel rank (b).
         microbatches: microbatches in a step, for one data-parallel rank; None: as many as fill the pipeline.
-        schedule: who does what in which order, a name of ``simulator.pipeline.placement.SCHEDULES``; None: ``"1f1b"``,
+        schedule: who does what in which order, a name of ``simulator.inputs.placement.SCHEDULES``; None: ``"1f1b"``,
             and ``"interleaved-1f1b"`` where there are several chunks.
         chunks: model chunks a pipeline rank holds (v); None: as many as the schedule has, 1 for most.
         stage_layers: layers of every chunk in the model's order; None: as even as possible, longer ones first.

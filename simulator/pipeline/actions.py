@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.inputs.checks import at_least, index
-from simulator.pipeline.placement import rank_of, stages_of
+from simulator.inputs.placement import rank_of, stages_of
 
 KINDS = ("F", "B", "W", "BW")
 
@@ -43,7 +43,7 @@ class Schedule:
         microbatches: m.
         chunks: stages held by each rank, v; there are ``ranks * chunks`` stages.
         actions: for every rank, what it does, in order.
-        placement: ``"loop"`` or ``"v"``: which rank holds which stage (``simulator.pipeline.placement``).
+        placement: ``"loop"`` or ``"v"``: which rank holds which stage (``simulator.inputs.placement``).
         overlapped: for every rank, the positions of the forwards that run together with the backward behind
             them, each filling the other's waits for communication (DualPipe, arXiv:2412.19437). Empty: none do.
     """

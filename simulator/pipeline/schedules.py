@@ -15,8 +15,8 @@ from collections.abc import Callable
 from itertools import islice, pairwise
 
 from simulator.inputs.checks import at_least
+from simulator.inputs.placement import SCHEDULES, chunks_of
 from simulator.pipeline.actions import Action, Schedule
-from simulator.pipeline.placement import SCHEDULES, chunks_of
 from simulator.pipeline.v_schedules import dualpipe_v, zb_v
 
 MOST_FORWARDS = 500_000  # half a minute of work and a gigabyte; much more would fill any memory

@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import accumulate, compress
 
 from simulator.inputs.checks import at_least
+from simulator.inputs.placement import chunks_of, placement_of
 from simulator.pipeline.actions import Action, Schedule
-from simulator.pipeline.placement import chunks_of, placement_of
 
 # What a step is: its kind, its chunk, and the counters that it moves on.
 STEPS = {

@@ -16,11 +16,11 @@ from itertools import pairwise
 
 from simulator.inputs.checks import amounts, at_least, index, one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.placement import placement_of, rank_of
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.pipeline.actions import Schedule
-from simulator.pipeline.placement import placement_of, rank_of
 from simulator.predict.collective_traffic import (
     ring_all_gather_sent,
     ring_all_reduce_sent,

@@ -16,7 +16,7 @@ from course_lib.notebooks.build import METADATA
 from simulator.explorer import Explorer, explore
 from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.question import Question
-from simulator.pipeline.placement import SCHEDULES
+from simulator.inputs.placement import SCHEDULES
 from simulator.predict.memory_over_time import replay
 
 pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come

@@ -21,7 +21,7 @@ from course_lib.cli import main
 from course_lib.grading.results import Grade, Result
 from course_lib.notebooks.build import build, read_notebook
 from course_lib.notebooks.exercise import Exercise
-from course_lib.places import course_root
+from course_lib.notebooks.places import course_root
 from course_lib.progress.points import chapters, load
 from course_lib.progress.tables import grade_table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.lab import SETTINGS, chapter_notebook, lab_command, lab_environment
-from course_lib.places import course_root
+from course_lib.notebooks.places import course_root
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from linked_map import linked_map, linked_numbers, page_of
 from notebook_as_page import as_page, linked_sources
 from reference import find, source_file, source_page, topics
 
+from course_lib.chapters.course_map import CHAPTERS
 from course_lib.notebooks.build import read_notebook
 from course_lib.notebooks.opening import LINKS, Addresses, with_opening
-from course_lib.observe.show.course_map import CHAPTERS
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("exercises/*.ipynb")])

@@ -14,8 +14,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from course_lib.notebooks.places import course_root
 from course_lib.observe.show.shown import Shown
-from course_lib.places import course_root
 
 # Every colour of this style reads on white with a contrast of at least 4.5 : 1 (a test measures it).
 STYLE = "xcode"

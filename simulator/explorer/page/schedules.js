@@ -3,7 +3,7 @@
 //
 // An action is [kind, stage, microbatch]; a schedule holds one list of them for each rank.
 
-// The table of schedules, of simulator/pipeline/placement.py.
+// The table of schedules, of simulator/inputs/placement.py.
 import { FORMS } from "./forms.js";
 
 export const F = 0, B = 1, W = 2, BW = 3;

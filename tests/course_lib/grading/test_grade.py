@@ -14,7 +14,7 @@ import course_lib
 from course_lib.grading import files, landlock
 from course_lib.grading.grade import grade
 from course_lib.notebooks.build import build, read_notebook
-from course_lib.places import chapter_path
+from course_lib.notebooks.places import chapter_path
 
 SLEEP = f"1000.{os.getpid()}"  # seconds of a process that only this run can have started
 SECONDS = 4  # for a cell: the answers here need none, a busy machine may

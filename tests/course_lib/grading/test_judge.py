@@ -10,7 +10,7 @@ from course_lib.grading import judge
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.judge import Fact
 from course_lib.grading.material import Mistake, material, patch
-from course_lib.places import course_root
+from course_lib.notebooks.places import course_root
 from course_lib.runtime.errors import RankError
 
 CHECKS = course_root() / "exercises" / "checks"

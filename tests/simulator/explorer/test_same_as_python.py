@@ -6,8 +6,8 @@ import pytest
 
 from simulator.explorer.answer import answer
 from simulator.explorer.question import Question
+from simulator.inputs.placement import SCHEDULES
 from simulator.pipeline.engine import simulate
-from simulator.pipeline.placement import SCHEDULES
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.memory_over_time import replay
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.observe.show.course_map import CHAPTERS, COMPLETE, PATHS, course_map, course_paths
+from course_lib.chapters.course_map import CHAPTERS, COMPLETE, PATHS, course_map, course_paths
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def test_written_chapters_are_the_notebooks():

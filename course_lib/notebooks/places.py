@@ -10,7 +10,7 @@ BACKUPS = ".backups"  # in the course's folder: a learner's files as they were b
 
 def course_root() -> Path:
     """The folder with ``notebooks/`` and ``solutions/``: where the package was installed from, else this one."""
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     return home if (home / "solutions").is_dir() else Path.cwd()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.observe.show.shares import plot_shares
+from course_lib.chapters.shares import plot_shares
 
 QUANTITIES = {"parameters": {"a": 1e6, "bb": 3e6}, "work": {"a": 9.0, "bb": 1.0}}
 UNITS = {"parameters": "B", "work": "FLOP"}

@@ -17,6 +17,7 @@ STYLES: dict[str, tuple[str, str, str | None]] = {
     "column": ("copied", "column", None),
     "heads": ("copied", "heads", None),
     "kv heads": ("copied", "kv heads", None),
+    "grouped heads": ("copied", "grouped heads", None),
     "row": ("row", "sequence", "core"),
     "vocabulary": ("vocabulary", "sequence", None),
     "positions": ("positions", "sequence", None),

@@ -56,12 +56,14 @@ class FalconAttention(nn.Module):
     """Self-attention with one matrix for queries, keys and values.
 
     Its columns come in groups, one for each head of keys and values: the queries that share it, the key, the value.
+    It counts groups from the width, so it works on a share of them.
     """
 
     def __init__(self, config: FalconConfig) -> None:
         super().__init__()
-        self.kv_heads, self.head_size = config.num_kv_heads, config.head_dim
-        columns = (config.num_attention_heads + 2 * self.kv_heads) * self.head_size
+        self.head_size = config.head_dim
+        self.group = config.num_attention_heads // config.num_kv_heads + 2  # heads in a group of columns
+        columns = config.num_kv_heads * self.group * self.head_size
         self.query_key_value = nn.Linear(config.hidden_size, columns, bias=False)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.rotary = RotaryPositions(self.head_size, config.rope_theta)
@@ -75,7 +77,7 @@ class FalconAttention(nn.Module):
         attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
         """``positions`` and ``attend`` are a cache's: where the tokens stand, and what takes the core's place."""
-        groups = self.query_key_value(x).unflatten(-1, (self.kv_heads, -1, self.head_size))
+        groups = self.query_key_value(x).unflatten(-1, (-1, self.group, self.head_size))
         q = groups[..., :-2, :].flatten(2, 3).transpose(1, 2)  # (batch, heads, seq, size)
         k, v = (groups[..., i, :].transpose(1, 2) for i in (-2, -1))  # (batch, kv_heads, seq, size)
         q, k = self.rotary(q, k, positions=positions)

@@ -7,7 +7,6 @@ as data parallelism is concerned.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ from course_lib.data_parallel.ddp import DDP, FlatDDP
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel, MixedPrecision
 from course_lib.data_parallel.zero import Zero1
+from course_lib.models.anatomy import LAYERS
+from course_lib.models.names import matching
 from course_lib.parallelize.composed_zero import COMPOSED, ComposedUpdate, ComposedZero
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
-
-BLOCK = re.compile(r"(.+\.)?(blocks|layers?)\.\d+")  # the modules that FSDP gathers one by one
 
 
 @dataclass
@@ -185,7 +184,8 @@ class FullySharded(Replicated):
 
     def __init__(self, module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
         self.module, self.copies = module, mesh.size() // plan.shard
-        units = [name for name, _ in module.named_modules() if BLOCK.fullmatch(name)]
+        names = [name for name, _ in module.named_modules()]
+        units = [name for pattern in LAYERS for name in matching(pattern, names)]  # gathered one by one
         precision = MixedPrecision(torch.bfloat16, torch.float32) if plan.precision == "mixed" else None
         self.called = self.fsdp = FullyShardedDataParallel(
             module,

@@ -1,8 +1,8 @@
 """A plain model cut into the stages of a pipeline.
 
-Most models are a chain: each part is called with what the part before it returned. ``CHAINS`` names the parts of the
-course's models in this order. A stage is some parts that follow one another; the tensors that its last part returns go
-to the next stage.
+Most models are a chain: each part is called with what the part before it returned. ``text_chain`` and ``CHAINS``
+name the parts of the course's models in this order. A stage is some parts that follow one another; the tensors that its
+last part returns go to the next stage.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.models.anatomy import Anatomy, anatomy_of, known_families
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertClassifier
-from course_lib.models.gpt import GPT
-from course_lib.models.llama import Llama
 from course_lib.models.masked_words import BertMaskedWords
 from course_lib.models.masks import check_mask
 from course_lib.pipeline.bart_stages import bart_chain
@@ -106,7 +105,7 @@ def split_model(
         chain: the names of the model's parts in the order in which they are called. ``blocks.*`` stands for all
             modules in ``blocks``: these are the layers; without such a name every part is a layer. Where a part is
             not simply called with what the part before it returned, a function ``(module, *tensors)`` for the name.
-            None: the chain in ``CHAINS``.
+            None: that of the course's model.
 
     Raises:
         ValueError: the layers cannot be dealt out like this, or the chain leaves out something of the model.
@@ -138,9 +137,11 @@ def parts_of(
 ) -> tuple[dict[str, tuple[nn.Module | None, Call]], int, int]:
     """Every part's module and how it is called, by name; the place of the first layer; the number of layers."""
     if chain is None:
+        anatomy = anatomy_of(model)
         chain = next((chain for kind, chain in CHAINS.items() if isinstance(model, kind)), None)
+        chain = chain or (anatomy and text_chain(anatomy))
         if chain is None:
-            known = ", ".join(kind.__name__ for kind in CHAINS)
+            known = f"{known_families(text_chain)}, {', '.join(kind.__name__ for kind in CHAINS)}"
             raise ValueError(
                 f"there is a chain for {known}, and none for {type(model).__name__}: give one as chain="
             )
@@ -237,14 +238,16 @@ def without_mask(module: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
     return module(x)
 
 
+def text_chain(anatomy: Anatomy) -> dict[str, Call] | None:
+    """That of a causal model (GPT, LLaMA, Falcon); None for another."""
+    calls = {"layer": text_layer, "final norm": without_mask, "head": call}
+    if not anatomy.causal or not anatomy.names("head"):
+        return None
+    [embedding, *_] = anatomy.names("embedding", "tokens")
+    return {embedding: text_embedding} | {n: calls[r] for n, r in anatomy.roles.items() if r in calls}
+
+
 CHAINS: dict[type[nn.Module], Chain | Callable[[Any], Chain]] = {
-    GPT: {"embedding": text_embedding, "blocks.*": text_layer, "norm": without_mask, "head": call},
-    Llama: {
-        "model.embed_tokens": text_embedding,
-        "model.layers.*": text_layer,
-        "model.norm": without_mask,
-        "lm_head": call,
-    },
     Bert: {"embeddings": bert_embeddings, "encoder.layer.*": bert_layer, "pooler": bert_pooler},
     BertClassifier: {
         "bert.embeddings": bert_embeddings,

@@ -38,6 +38,7 @@ STYLES = {
     "column": "cut by columns",
     "heads": "cut by columns, whole heads",
     "kv heads": "cut by columns, whole heads; where heads are fewer than ranks, several ranks have the same head",
+    "grouped heads": "cut by columns, whole groups: the queries that share a head of keys and values, and that head",
     "copied": "whole on every rank, which computes a part of its gradient (A of LoRA, before a B cut by columns)",
     "core": "attention on this rank's heads: dropout differs by rank",
     "row": "cut by rows; the output leaves through g (g-bar)",
@@ -49,7 +50,7 @@ STYLES = {
     "positions": "an embedding looked up for each position: for this rank's tokens",
     "whole": "the output is gathered for what follows",
 }
-COLUMNS = ("column", "heads", "kv heads", "copied")
+COLUMNS = ("column", "heads", "kv heads", "grouped heads", "copied")
 
 
 def apply_tensor_parallel(
@@ -69,7 +70,7 @@ def apply_tensor_parallel(
     Args:
         mesh: one axis.
         table: for each name of modules (``models/names.py``) a style of ``STYLES``; None: the table of
-            the course's GPT, BERT, LLaMA or BART.
+            the course's GPT, BERT, LLaMA, Falcon or BART.
         sequence_parallel: norms, dropout and residual sums work on a p-th of the tokens on each rank.
 
     Raises:
@@ -101,7 +102,7 @@ def _styles(model: nn.Module, table: Mapping[str, str] | None) -> dict[str, str]
         if style not in STYLES:
             raise ValueError(f"{pattern} has the style {style!r}; the styles are {', '.join(STYLES)}")
         called = matching(pattern, modules)
-        if not called and table is not None:
+        if not called:
             raise ValueError(f"{type(model).__name__} has no module {pattern}; it has {', '.join(modules)}")
         for name in called:
             styles |= _styles_inside(model, name, style)
@@ -167,6 +168,9 @@ def _shard(model: nn.Module, name: str, style: str, mesh: DeviceMesh) -> Shard |
                 return equal_shard(module.out_features, mesh, unit=size, what="heads")
             case "kv heads":
                 return kv_shard(module.out_features, mesh, unit=size)
+            case "grouped heads":
+                group = next(outer.group for outer in reversed(around) if hasattr(outer, "group"))
+                return equal_shard(module.out_features, mesh, unit=group * size, what="groups of heads")
             case "copied":
                 return Shard(0, 0, module.out_features, module.out_features, copies=mesh.size())
             case "row":
@@ -222,7 +226,7 @@ def _apply_style(
     match style:
         case "enter":
             module.register_forward_pre_hook(enter)
-        case "column" | "heads" | "kv heads" | "copied":
+        case "column" | "heads" | "kv heads" | "grouped heads" | "copied":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             replace_module(model, name, part)
         case "row":

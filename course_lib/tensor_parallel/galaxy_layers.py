@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.models.anatomy import anatomy_of
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder, BertLayer
 from course_lib.models.kv_cache import Cache, check_length, layer_options
@@ -21,7 +22,7 @@ from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
 from course_lib.models.names import matching
 from course_lib.tensor_parallel.galaxy_bart import BART_DECODER, BART_ENCODER
 from course_lib.tensor_parallel.galaxy_family import Family, Moves
-from course_lib.tensor_parallel.tables import TABLES
+from course_lib.tensor_parallel.tables import styles_of
 from simulator.inputs.galaxy import Shares
 
 
@@ -70,7 +71,7 @@ def _stack(prefix: str, inner: nn.Module, path: str, family: Family, heads: str,
     inside = [name for name, _ in inner.named_modules()]
     styles = {
         dot + pattern: style
-        for pattern, style in TABLES[type(inner)].items()
+        for pattern, style in styles_of(anatomy_of(inner)).items()
         if last in pattern.split(".") and matching(pattern, inside)
     }
     return Stack(family, module, layers, getattr(config, heads), getattr(config, columns), group, styles)

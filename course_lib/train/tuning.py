@@ -22,10 +22,8 @@ from course_lib.finetuning.methods import TUNINGS, virtual_tokens
 from course_lib.finetuning.prefix import add_deep_prompts, add_prefix
 from course_lib.finetuning.prompt import add_p_tuning, add_prompt
 from course_lib.finetuning.side import add_side
+from course_lib.models.anatomy import find_anatomies
 from simulator.inputs.checks import one_of
-
-# The linear layers of queries and values, which the LoRA paper adapts (arXiv:2106.09685, section 7.1).
-QUERY_AND_VALUE = (("query", "value"), ("q_proj", "v_proj"))
 
 
 def tune(model: nn.Module, method: str = "full", **settings: Any) -> ParameterCount:
@@ -69,9 +67,11 @@ def tune(model: nn.Module, method: str = "full", **settings: Any) -> ParameterCo
     return count_parameters(model)
 
 
-def query_and_value(model: nn.Module) -> tuple[str, str]:
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    return next(pair for pair in QUERY_AND_VALUE if set(pair) <= names)
+def query_and_value(model: nn.Module) -> list[str]:
+    """The linear layers of queries and values, which the LoRA paper adapts (arXiv:2106.09685, section 7.1)."""
+    [(_, _, anatomy)] = find_anatomies(model, lambda anatomy: True)
+    names = anatomy.names("query", "value", "query, key and value")
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in names))
 
 
 def renamed(settings: Mapping[str, Any], **names: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from course_lib.models.anatomy import LAYERS
 from course_lib.models.names import matching
 from course_lib.training.forward_state import ForwardState
 from course_lib.training.nested_tensors import map_tensors
@@ -146,7 +147,7 @@ def describe(kind: tuple | None) -> str:
 # ---- applied to a model from outside ----------------------------------------------------------------------
 
 RECOMPUTE = {  # names of submodules
-    "full": ("blocks.*", "layer.*", "layers.*", "h.*", "layer[1-4].*"),  # GPT; BERT; LLaMA; Falcon; ResNet
+    "full": (*LAYERS, "layer[1-4].*"),  # the last: ResNet
     "selective": ("core",),
 }
 

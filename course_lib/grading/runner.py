@@ -1,4 +1,4 @@
-"""Runs nbval on one notebook in a process of its own and tells, line by line, how each cell fared.
+"""Runs one notebook in a process of its own and tells, line by line, how each cell fared.
 
 ``sandbox.py`` starts it: ``python -m course_lib.grading.runner NOTEBOOK [FOLDER …]``. Events are JSON lines on what was
 stdout at the start; the kernel inherits a closed door in its place, so that no answer can write events.
@@ -6,6 +6,7 @@ stdout at the start; the kernel inherits a closed door in its place, so that no 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import json
@@ -13,97 +14,113 @@ import os
 import re
 import sys
 import threading
-import time
+from collections.abc import Sequence
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
-os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-
-import nbval.plugin
+import nbformat
 import psutil
-import pytest
-from nbval.kernel import RunningKernel
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
 
 from course_lib.grading import landlock
 
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 LONGEST = 20_000  # characters of a message or an output that are passed on
-
-
-class KernelDied(RuntimeError):  # noqa: N818 - what happened
-    """The kernel ended while it ran a cell."""
-
-
-class WatchedKernel(RunningKernel):
-    """nbval waits for a dead kernel until the cell's time is over; this one notices."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        """A port that was free when it was chosen may be taken when the kernel opens it: then another is started."""
-        try:
-            super().__init__(*args, **settings)
-        except RuntimeError:
-            super().__init__(*args, **settings)
-
-    def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
-        deadline = time.monotonic() + (timeout or 600)
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                return super().await_reply(msg_id, timeout=max(0.0, min(0.5, left)))
-            except Empty:
-                if not self.is_alive():
-                    raise KernelDied("the kernel died") from None
-                if left <= 0.5:
-                    raise
-
+GRACE = 5  # seconds for an interrupted cell to end
 
 _FRAME = re.compile(r"Cell In\[\d+\], line (\d+).*?\n-+> \1 ([^\n]*)", re.DOTALL)
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
-def interrupted_at(error: BaseException | None) -> tuple[str, str]:
-    """(number, text) of the line of a cell that ran when the kernel was interrupted; empty where none is known."""
-    text = _COLOURS.sub("", getattr(error, "inner_traceback", None) or "")
-    found = _FRAME.findall(text)
-    return (found[-1][0], found[-1][1].strip()) if found else ("", "")
+class ThisPython(KernelSpecManager):
+    """A kernel of this very Python: the one called ``python3`` at home may be another environment's."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict())
 
 
 class Teller:
-    """A pytest plugin: before each cell, what begins; after it, the outcome and what the cell said."""
+    """Before each cell, what begins; after it, the outcome and what the cell said."""
 
-    def __init__(self, channel: int) -> None:
-        self.channel = channel
+    def __init__(self, notebook: NotebookNode, folder: str, channel: int) -> None:
+        self.channel, self.cell, self.timed_out = channel, -1, False
+        self.kernel = AsyncKernelManager(kernel_spec_manager=ThisPython())
+        self.client = NotebookClient(
+            notebook,
+            km=self.kernel,
+            resources={"metadata": {"path": folder}},
+            allow_errors=True,
+            store_widget_state=False,
+            record_timing=False,
+            iopub_timeout=60,
+            timeout_func=lambda cell: cell.metadata["course"]["timeout"] + GRACE,
+            on_cell_start=self.begin,
+            on_cell_execute=self.watch,
+            on_cell_executed=self.end,
+        )
+
+    def run(self) -> None:
+        """All cells, or those up to the one that ends the kernel or cannot be interrupted."""
+        try:
+            self.client.execute()
+        except DeadKernelError:
+            self.tell_end(died=True)
+        except CellTimeoutError:
+            self.tell_end()
 
     def tell(self, **event: Any) -> None:
         os.write(self.channel, (json.dumps(event) + "\n").encode())
 
-    def pytest_runtest_setup(self, item: Any) -> None:
-        item.config.option.nbval_cell_timeout = item.cell.metadata["course"]["timeout"]
-        self.tell(event="begin", cell=item.cell_num)
+    def begin(self, cell: NotebookNode, cell_index: int) -> None:
+        self.cell, self.timed_out = cell_index, False
+        self.tell(event="begin", cell=cell_index)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
-        report = yield
-        if report.when == "call" or report.failed:
-            outputs = item.test_outputs or []
-            error = next((out for out in outputs if out["output_type"] == "error"), {})
-            died = call.excinfo is not None and "ernel died" in str(call.excinfo.value)
-            passed = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
-            stdout = "".join(out["text"] for out in outputs if out.get("name") == "stdout")
-            self.tell(
-                event="end",
-                cell=item.cell_num,
-                passed=passed,
-                timed_out=bool(item.parent.timed_out),
-                line=interrupted_at(call.excinfo and call.excinfo.value),
-                died=died,
-                ename=error.get("ename", ""),
-                evalue=str(error.get("evalue", ""))[:LONGEST],
-                stdout=stdout[:LONGEST],
-                problem="" if call.excinfo is None else str(call.excinfo.value)[:LONGEST],
-            )
-        return report
+    def watch(self, cell: NotebookNode, cell_index: int) -> None:
+        """nbclient gives up when the time is over; interrupted before, the cell says where it was."""
+        seconds = cell.metadata["course"]["timeout"]
+        self.timer = asyncio.get_running_loop().call_later(seconds, self.interrupt)
+
+    def interrupt(self) -> None:
+        self.timed_out = True
+        self.interrupting = asyncio.ensure_future(self.kernel.interrupt_kernel())
+
+    def end(self, cell: NotebookNode, cell_index: int, execute_reply: dict[str, Any]) -> None:
+        self.timer.cancel()
+        error = next((out for out in cell.outputs if out["output_type"] == "error"), {})
+        stdout = "".join(out["text"] for out in cell.outputs if out.get("name") == "stdout")
+        self.tell_end(
+            passed=execute_reply["content"]["status"] == "ok",
+            line=interrupted_at(error.get("traceback", ())),
+            ename=error.get("ename", ""),
+            evalue=str(error.get("evalue", ""))[:LONGEST],
+            stdout=stdout[:LONGEST],
+        )
+
+    def tell_end(self, **outcome: Any) -> None:
+        nothing = {"passed": False, "died": False, "line": ("", ""), "ename": "", "evalue": "", "stdout": ""}
+        self.tell(event="end", cell=self.cell, timed_out=self.timed_out, **(nothing | outcome))
+
+
+def run(notebook: Path, channel: int) -> None:
+    """Run the notebook; once more where a port, free when it was chosen, was taken when the kernel opened it."""
+    for last in (False, True):
+        teller = Teller(nbformat.read(notebook, as_version=4), str(notebook.parent), channel)
+        try:
+            return teller.run()
+        except RuntimeError:
+            if last or teller.cell >= 0:
+                raise
+
+
+def interrupted_at(traceback: Sequence[str]) -> tuple[str, str]:
+    """(number, text) of the line of a cell that ran when the kernel was interrupted; empty where none is known."""
+    found = _FRAME.findall(_COLOURS.sub("", "\n".join(traceback)))
+    return (found[-1][0], found[-1][1].strip()) if found else ("", "")
 
 
 def leave_with_parent() -> None:
@@ -134,15 +151,8 @@ def end_descendants() -> None:
         psutil.wait_procs(found, timeout=1)
 
 
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def main(notebook: str, *kept: str) -> int:
-    """Run the cells, where nothing can be written in ``kept``, at home or in the environment; 0 unless nbval failed."""
+def main(notebook: str, *kept: str) -> None:
+    """Run the cells, where nothing can be written in ``kept``, at home or in the environment."""
     channel = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -152,22 +162,9 @@ def main(notebook: str, *kept: str) -> int:
         also = (os.path.expanduser("~"), sys.prefix, sys.base_prefix)
         landlock.keep(map(Path, (*kept, *also)), writable=Path(notebook).parent)
     leave_with_parent()
-    nbval.plugin.RunningKernel = WatchedKernel
-    folder = os.path.dirname(notebook)
-    options = [
-        "-p",
-        "nbval.plugin",
-        "--nbval-lax",
-        "--nbval-current-env",
-        "-p",
-        "no:cacheprovider",
-        "--color=no",
-    ]
-    options += ["--rootdir", folder, "-c", os.path.join(folder, "pytest.ini")]
-    code = pytest.main([*options, notebook], plugins=[Teller(channel)])
+    run(Path(notebook), channel)
     end_descendants()
-    return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

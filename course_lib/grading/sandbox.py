@@ -1,4 +1,4 @@
-"""Run a notebook under nbval where it can do no harm: a folder of its own, limits, and nothing left behind."""
+"""Run a notebook where it can do no harm: a folder of its own, limits, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def run_notebook(
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
     process, seen = None, set()
     try:
-        (folder / "pytest.ini").write_text("[pytest]\n")
         path = folder / "graded.ipynb"
         nbformat.write(notebook, path)
         with (folder / "stderr").open("wb") as words:
@@ -89,7 +88,7 @@ def _remove_folders_of_killed() -> None:
 
 def _environment(folder: Path, mark: str) -> dict[str, str]:
     """The learner's environment, with every place where a kernel leaves files inside ``folder``."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "JPY_", "COV_"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JPY_", "COV_"))}
     folders = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TRITON_CACHE_DIR")
     for name in (*folders, "TMPDIR", "TEMP", "TMP"):
         place = folder / ("t" if name in ("TMPDIR", "TEMP", "TMP") else name.lower())

@@ -96,6 +96,16 @@ def test_the_shipped_exercise_earns_nothing_and_starts_nothing(chapter):
     assert time.monotonic() - begin < 1
 
 
+def test_an_answer_with_a_part_that_is_not_written_earns_nothing(chapter):
+    """Its cell runs, and its check raises nothing: the check says that the rest is to be written."""
+    notebook = hand_in(chapter, {"98.1": RIGHT["98.1"], "98.2": RIGHT["98.2"]})
+    cell = chapter.find(notebook, "answer-3")
+    cell.source += "\n\n    # to be done"
+    results = graded(chapter, notebook)
+    assert (results["98.3"].status, results["98.3"].earned) == ("unwritten", 0), results["98.3"].message
+    assert results["98.3"].message == "not written yet: A counter"
+
+
 def test_edited_deleted_and_duplicated_checks_are_ignored(chapter):
     """Wrong answers whose checks were tampered with, with saved outputs that look right, and tags that skip."""
     notebook = hand_in(chapter, WRONG)

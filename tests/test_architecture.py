@@ -30,7 +30,7 @@ FURTHEST = {
     "course_lib/elastic": 1618,
     "course_lib/finetuning": 408,
     "course_lib/finetuning_comparison": 679,
-    "course_lib/grading": 1476,
+    "course_lib/grading": 1177,
     "course_lib/grading/checks": 1100,
     "course_lib/models": 725,
     "course_lib/notebooks": 542,

@@ -55,6 +55,13 @@ def test_the_bytes_are_those_that_autograd_keeps():
         assert given.observe(given.solution, case)["bytes"] == given.observe(kept, case)["bytes"]
 
 
+def test_as_many_layers_are_adapted_as_a_run_shows_to_fit():
+    given = material("17.4")
+    for case in given.cases(0):
+        got = given.observe(given.solution, case)
+        assert not any(got.values()), (case.name, got)
+
+
 def kept(layers, rank, tokens):
     """Run it, and count the storages that are saved, those of parameters left out."""
     own, saved, x = [], {}, torch.zeros(tokens, layers[0][0])

@@ -15,6 +15,8 @@ from course_lib.grading.scan import defined
 from course_lib.notebooks.build import digest
 from course_lib.notebooks.exercise import Exercise, answer_id, check_id, stub, to_write
 
+# What loads the files of a check before the answer runs.
+MATERIAL = '__import__("course_lib.grading.material", fromlist=["material"]).material'
 GUARD = '__import__("course_lib.grading.guard", fromlist=["guard"])'
 
 
@@ -112,7 +114,7 @@ def graded_notebook(
         if index in answers:
             if answers[index] in sources:
                 current = answers[index]
-                add("watch", new_code_cell(f"{_called(solution, exercises, current)}\n{GUARD}.watch()"))
+                add("watch", new_code_cell(f'{MATERIAL}("{current}")\n{GUARD}.watch()'))
                 # The last expression of the cell is not shown, however long it is.
                 add("answer", new_code_cell(f"{sources[current]}\nNone"), cell_timeout)
         elif index in checks:
@@ -124,14 +126,3 @@ def graded_notebook(
         else:
             add("course", new_code_cell(cell.source))
     return new_notebook(cells=cells), parts
-
-
-def _called(solution: NotebookNode, exercises: list[Exercise], exercise: str) -> str:
-    """What loads the check before the answer runs: its name, or what reads its files."""
-    index = next(each.check for each in exercises if each.id == exercise)
-    if 'check("' in solution.cells[index].source:
-        return f'__import__("course_lib.grading.material", fromlist=["material"]).material("{exercise}")'
-    calls = [
-        node.func for node in ast.walk(ast.parse(solution.cells[index].source)) if isinstance(node, ast.Call)
-    ]
-    return next(text for text in map(ast.unparse, calls) if "check_" in text)

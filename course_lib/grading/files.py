@@ -37,7 +37,7 @@ class CourseFiles:
                 self._contents[path] = path.read_bytes()
 
     def restore(self) -> list[str]:
-        """Put back what has changed since; the files that had, as ``course_lib/grading/report.py``."""
+        """Put back what has changed since; the files that had, as ``course_lib/grading/judge.py``."""
         now = {path: _stat(path) for path in self._files()}
         touched = [path for path in {**self._stats, **now} if now.get(path) != self._stats.get(path)]
         changed = []

@@ -34,9 +34,10 @@ from course_lib.grading.complaints import explain, not_written, unwritten
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.material import Material, Mistake, material
 from course_lib.grading.printed import Printed
-from course_lib.grading.report import PATIENCE, TARGET
 
 SHOWN = 3  # cases that are told in full
+PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
+TARGET = "(target: "
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,9 @@ def look(given: Material, answer: Any) -> list[Seen]:
 def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | None = None) -> Seen:
     try:
         got = given.observe(answer, case)
-    except Exception as error:
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            raise
         return Seen(case, error, want or {}, next(iter(given.facts)))
     if not want:  # of an answer that raised there is none
         want = _once(given, ("the solution", case.name), lambda: given.observe(given.solution, case))

@@ -111,10 +111,14 @@ def patch(source: str, entry: dict[str, Any]) -> str:
     return text
 
 
-@functools.cache
+_read: dict[str, Material] = {}
+
+
 def material(exercise: str) -> Material:
-    """What belongs to exercise ``"05.3"``; called before an answer runs, nothing of it can be changed by the answer."""
-    return Material(exercise)
+    """What belongs to exercise ``"05.3"``; read before an answer runs, so that no answer changes its files."""
+    if exercise not in _read:
+        _read[exercise] = Material(exercise)
+    return _read[exercise]
 
 
 def check_file(exercise: str) -> ModuleType:

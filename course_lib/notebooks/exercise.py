@@ -65,7 +65,7 @@ _HINT = re.compile(r"^\d\. +(.*(?:\n(?!\d\. ).*)*)", re.MULTILINE)
 _NOT_ALLOWED = re.compile(r"^Not allowed:(.*)$", re.MULTILINE)
 HINTS = 3
 _ANSWER = re.compile(r"\s*#[ \t]*EXERCISE[ \t]+(\d\d\.\d+)[ \t]*(?:\n|$)")
-_CHECK = re.compile(r"""(?<!def )\bcheck(?:_(\d\d)_(\d+)\(|\("(\d\d)\.(\d+)")""")
+_CHECK = re.compile(r'\bcheck\("(\d\d\.\d+)"')
 _SOLUTION = re.compile(
     r"^([ \t]*)# BEGIN SOLUTION(?:: (\S[^\n]*))?[ \t]*\n.*?^[ \t]*# END SOLUTION[ \t]*$",
     re.MULTILINE | re.DOTALL,
@@ -145,7 +145,7 @@ def check_id(cell: NotebookNode) -> str | None:
     if cell.cell_type != "code" or answer_id(cell):
         return None
     match = _CHECK.search(cell.source)
-    return match and ".".join(filter(None, match.groups()))
+    return match and match[1]
 
 
 def hints_id(cell: NotebookNode) -> str | None:

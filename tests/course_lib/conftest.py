@@ -3,13 +3,14 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import fixture_checks
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 SETUP = f"""import sys
-sys.path.insert(0, {str(Path(__file__).parent / "grading")!r})
-import fixture_checks as checks"""
+sys.path.insert(0, {str(Path(fixture_checks.__file__).parent)!r})
+from fixture_checks import check"""
 
 DOUBLE = '''# EXERCISE 98.1
 def double(x):
@@ -49,7 +50,7 @@ class Counter:
 def check_cell(number, call, facts):
     text = "".join(f"  ✓ {fact}\n" for fact in facts)
     return new_code_cell(
-        f"checks.{call}",
+        call,
         metadata={"tags": ["nbval-check-output"]},
         outputs=[new_output("stream", name="stdout", text=text)],
         execution_count=1,
@@ -64,14 +65,14 @@ def solution():
         new_code_cell(SETUP, execution_count=1, id="setup"),
         new_markdown_cell("### Exercise 98.1 · Twice (2 points)\nDouble it.", id="task-1"),
         new_code_cell(DOUBLE, execution_count=1, id="answer-1"),
-        check_cell(1, "check_98_1(double)", ["3: twice", "-1: twice"]),
+        check_cell(1, 'check("98.1", double)', ["3", "-1"]),
         new_markdown_cell("### Exercise 98.2 · Running sums (1 point)\nAdd them up.", id="task-2"),
         new_code_cell(RUNNING, execution_count=1, id="answer-2"),
         new_code_cell("running_sums([1, 2])", execution_count=1, id="demo"),
-        check_cell(2, "check_98_2(running_sums)", ["no values", "four values"]),
+        check_cell(2, 'check("98.2", running_sums)', ["no values", "four values"]),
         new_markdown_cell("### Exercise 98.3 · A counter (4 points)\nCount.", id="task-3"),
         new_code_cell(COUNTER, execution_count=1, id="answer-3"),
-        check_cell(3, "check_98_3(Counter)", ["first call", "second call"]),
+        check_cell(3, 'check("98.3", Counter)', ["first call", "second call"]),
     ]
     return new_notebook(cells=cells, metadata={"language_info": {"name": "python", "version": "3.11.7"}})
 

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
+import fixture_checks
 import nbformat
 import psutil
 import pytest
@@ -25,24 +27,21 @@ from course_lib.notebooks.places import course_root
 from course_lib.progress.points import chapters, load
 from course_lib.progress.tables import grade_table
 
-CHECK = """from course_lib.grading.report import check
-@check
-def check_96_1(report, half):
-    report.equal("half of 6", half(6), 3, mistakes={"when it is doubled": 12})
-    report.at_most("calls", getattr(half, "calls", 1), 1)"""
+FOLDER = str(Path(fixture_checks.__file__).parent)
+CHECK = f"import sys\nsys.path.insert(0, {FOLDER!r})\nfrom fixture_checks import check"
 ANSWER = "# EXERCISE 96.1\ndef half(x):\n    # BEGIN SOLUTION\n    return x / 2\n    # END SOLUTION"
 
 
 @pytest.fixture
 def course(tmp_path):
     """A course of one chapter with one exercise."""
-    output = new_output("stream", name="stdout", text="  ✓ half of 6\n  ✓ calls (target: at most 1)\n")
+    output = new_output("stream", name="stdout", text="  ✓ 6\n  ✓ calls (target: at most 1)\n")
     tag = {"tags": ["nbval-check-output"]}
     cells = [
         new_code_cell(CHECK, execution_count=1),
         new_markdown_cell("### Exercise 96.1 · Halves (2 points, and 1 for the target)"),
         new_code_cell(ANSWER, execution_count=2),
-        new_code_cell("check_96_1(half)", execution_count=3, outputs=[output], metadata=tag),
+        new_code_cell('check("96.1", half)', execution_count=3, outputs=[output], metadata=tag),
         new_markdown_cell("#### Hints for 96.1\n1. Two halves\n   make a whole.\n2. One line.\n3. `return`"),
         new_markdown_cell("#### Done\nIn production: `math.ldexp(x, -1)`."),
     ]
@@ -123,7 +122,7 @@ def test_the_table_names_what_is_wrong_and_why(course):
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0].startswith("96.1  Halves")
     assert lines[0].endswith("right 0 / 2   target 0 / 1")
-    assert lines[1:3] == ["  ✗ half of 6 is 12, expected 3", "    This is what comes out when it is doubled."]
+    assert lines[1:3] == ["  ✗ 6: half is 12, expected 3", "    This is what comes out when it is doubled."]
     assert lines[3] == "    For a hint: course hint 96.1"
     assert lines[4].split() == ["96_halves", "right", "0", "/", "2", "target", "0", "/", "1"]
     assert lines[6].startswith("Exercise 96.1 · Halves (2 points, and 1 for the target), in exercises/96")
@@ -136,7 +135,7 @@ def test_a_slow_answer_keeps_its_points_for_being_right(course):
     assert result.exit_code == 1
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0].endswith("right 2 / 2   target 0 / 1")
-    assert lines[1:3] == ["  ✓ half of 6", "  △ calls: 7 (target: at most 1)"]
+    assert lines[1:3] == ["  ✓ 6", "  △ 6: calls: 7 (target: at most 1)"]
     assert load(course) == {"96_halves": {"96.1": 2}}
     assert "it is right, and misses its target" in run(course, "next").stdout
     found = json.loads(run(course, "grade", "96", "--json").stdout)

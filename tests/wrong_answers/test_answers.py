@@ -52,6 +52,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from course_lib.grading.report import TARGET, Report
 
 from course_lib.grading import judge, ranks
 from course_lib.grading.failed import CheckFailed, TargetMissed

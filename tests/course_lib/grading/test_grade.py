@@ -5,6 +5,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import fixture_checks
 import nbformat
 import psutil
 import pytest
@@ -76,6 +77,7 @@ def test_right_answers_earn_and_wrong_ones_are_told_why(chapter, temporary):
     assert results["98.1"].message.splitlines() == [
         "3: twice is 9, expected 6",
         "  This is what comes out when it is squared.",
+        "-1: twice is 1, expected -2",
         "  For a hint: course hint 98.1",
     ]
     assert results["98.1"].earned == 0
@@ -110,12 +112,12 @@ def test_edited_deleted_and_duplicated_checks_are_ignored(chapter):
     """Wrong answers whose checks were tampered with, with saved outputs that look right, and tags that skip."""
     notebook = hand_in(chapter, WRONG)
     edited = chapter.find(notebook, "check-1")
-    edited.source = "print('  ✓ 3: twice\\n  ✓ -1: twice')  # check_98_1(double)"
+    edited.source = "print('  ✓ 3\\n  ✓ -1')  # check(\"98.1\", double)"
     edited.metadata.tags = ["nbval-skip"]
     edited.execution_count = 7
     chapter.find(notebook, "answer-1").metadata.tags = ["nbval-skip", "raises-exception"]
     notebook.cells.remove(chapter.find(notebook, "check-2"))
-    extra = new_code_cell("def check_98_3(_): print('  ✓ first call')\ncheck_98_3(Counter)")
+    extra = new_code_cell("def check(*_): print('  ✓ first call')\ncheck(\"98.3\", Counter)")
     notebook.cells.append(extra)
     results = graded(chapter, notebook)
     assert [each.earned for each in results.values()] == [0, 0, 0]
@@ -143,7 +145,7 @@ def test_what_can_be_said_without_running_anything(chapter):
         "# NBVAL_RAISES_EXCEPTION\nwhile True: pass",
         "# NBVAL_SKIP\ndouble = None",
         "print = lambda *_: None\ndef double(x): return 2 * x",
-        "def check_98_1(_): pass\nchecks.check_98_1 = check_98_1",
+        "def check(*_): pass",
         "import ast\nclass Strip(ast.NodeTransformer): pass\nget_ipython().ast_transformers.append(Strip())",
         "import threading\nfor _ in range(100): threading.Thread(target=input).start()",
     ],
@@ -162,9 +164,9 @@ GOOD, BAD = "def double(x):\n    return 2 * x\n", "def double(x):\n    return x\
 ATTACKS = [
     (
         "redefined check",
-        BAD + "c = checks\nc.check_97_1 = lambda f: print('  ✓ 3: twice')",
+        BAD + "check = lambda *_: print('  ✓ 3')",
         "refused",
-        "check_97_1",
+        "redefines `check`",
     ),
     (
         "patched print",
@@ -187,9 +189,9 @@ ATTACKS = [
     ),
     (
         "a method that was not there",
-        BAD + SYSTEM + "modules['course_lib.grading.report'].Report.__setattr__ = len",
+        BAD + SYSTEM + "modules['course_lib.grading.judge'].Seen.__setattr__ = len",
         "refused",
-        "adds `Report.__setattr__`",
+        "adds `Seen.__setattr__`",
     ),
     (
         "the check's own report, through its frame",
@@ -251,7 +253,7 @@ ATTACKS = [
     ("an exit while checked", "def double(x):\n    raise SystemExit(0)", "failed", "SystemExit"),
     (
         "prints the facts, then fails",
-        "def double(x):\n    print('  ✓ 3: twice\\n  ✓ -1: twice')\n    return x",
+        "def double(x):\n    print('  ✓ 3\\n  ✓ -1')\n    return x",
         "failed",
         "is 3, expected 6",
     ),
@@ -311,17 +313,18 @@ ATTACKS = [
 
 def test_attacks_on_the_running_grader_earn_nothing_and_cost_nobody_else(tmp_path, temporary):
     """All in one notebook, since each that spoils the kernel costs a new one; the honest answer is the last."""
-    setup = f"import sys\nsys.path.insert(0, {os.path.dirname(__file__)!r})\nimport fixture_checks as checks"
+    folder = os.path.dirname(fixture_checks.__file__)
+    setup = f"import sys\nsys.path.insert(0, {folder!r})\nfrom fixture_checks import check"
     solved = [new_code_cell(setup, execution_count=1)]
     handed_in = []
-    facts = new_output("stream", name="stdout", text="  ✓ 3: twice\n  ✓ -1: twice\n")
+    facts = new_output("stream", name="stdout", text="  ✓ 3\n  ✓ -1\n")
     for number, (name, source, _, _) in enumerate(ATTACKS, 1):
         marked = f"# EXERCISE 97.{number}\ndef double(x):\n    # BEGIN SOLUTION\n    return x + x\n    # END SOLUTION"
         solved += [
             new_markdown_cell(f"### Exercise 97.{number} · {name.capitalize()} (1 point)"),
             new_code_cell(marked, execution_count=1),
             new_code_cell(
-                f"checks.check_97_{number}(double)",
+                f'check("97.{number}", double)',
                 metadata={"tags": ["nbval-check-output"]},
                 outputs=[facts],
                 execution_count=1,
@@ -353,19 +356,19 @@ def test_without_landlock_files_are_put_back_and_the_next_answer_does_not_meet_t
     """The first answer makes the check believe it, and ends the process; a second run would have read that."""
     package = tmp_path / "project" / "checks_of_98"
     package.mkdir(parents=True)
-    source = Path(__file__).with_name("fixture_checks.py").read_text()
+    source = Path(fixture_checks.__file__).read_text()
     (package / "__init__.py").write_text(source)
     monkeypatch.setattr(landlock, "available", lambda: False)
     monkeypatch.setattr(files, "PACKAGES", (package,))
     solved = read_notebook(chapter.path)
-    setup = f"import sys\nsys.path.insert(0, {str(package.parent)!r})\nimport checks_of_98 as checks"
+    setup = f"import sys\nsys.path.insert(0, {str(package.parent)!r})\nfrom checks_of_98 import check"
     chapter.find(solved, "setup").source = setup
     nbformat.write(solved, chapter.path)
     cheat = (
         "# EXERCISE 98.1\nimport random\nsystem = getattr(random, '_' + 'os')\n"
         f"def double(x):\n    path = {str(package / '__init__.py')!r}\n"
         "    handle = system.open(path, system.O_WRONLY | system.O_TRUNC)\n"
-        "    system.write(handle, b'check_98_1 = check_98_2 = check_98_3 = print')\n"
+        "    system.write(handle, b'check = print')\n"
         f"    system.close(system.open({str(package / 'more.py')!r}, system.O_CREAT))\n"
         "    system._exit(0)"
     )

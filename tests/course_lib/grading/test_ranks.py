@@ -9,11 +9,11 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from fixture_checks import check, exercise
 
 from course_lib.grading import guard
 from course_lib.grading.guard import Tampered
 from course_lib.grading.ranks import launch
-from course_lib.grading.report import check
 from course_lib.observe.ledgers.messages import record_messages
 
 
@@ -52,16 +52,15 @@ def pid():
 def test_a_check_keeps_its_ranks_to_its_end():
     seen = []
 
-    @check
-    def check_97_1(report):
-        for case in ("first", "second"):
-            with report.case(case):
-                seen.append(launch(pid, 2))
-                report.true(len(set(seen[-1])) == 2, "two ranks", "not two ranks")
+    def observe(answer, case):
+        seen.append(launch(pid, 2))
         assert all(map(psutil.pid_exists, seen[0]))
+        return {"result": ""}
 
-    check_97_1()
-    assert seen[0] == seen[1]
+    exercise("97.1", None, {"first": 1, "second": 2}, "ranks", observe=observe)
+    check("97.1", None)
+    assert len(seen) == 4
+    assert all(pids == seen[0] for pids in seen)
     assert not any(map(psutil.pid_exists, seen[0]))
     assert launch(pid, 2) != seen[0]
 

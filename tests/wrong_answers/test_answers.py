@@ -1,20 +1,19 @@
 """Every exercise rejects plausible wrong answers, each with its own hint, and slow ones for being slow; and accepts
 right answers that are written in another way than the solution.
 
-``tests/wrong_answers/NN_topic.toml`` lists them: at least three wrong and one slow for each exercise. An answer
-is given by what differs from the solution (``old`` stands in the solution's answer cell exactly once), or in
-full (``source``)::
+``solutions/mistakes/NN_topic.toml`` lists them: at least three wrong and one slow for each exercise. An answer is
+given by what differs from the solution (``old`` stands in the solution's answer cell exactly once; both may be lists,
+for a patch in several places), or in full (``source``)::
 
     [["05.2"]]
-    name = "divides before the sum"               # shown in the test's name
-    hint = "not divided by the number of ranks"   # part of what the check then says
+    when = "the sum is not divided by the number of ranks"   # the check names it: "This is what comes out when …"
     old = "gradient / ranks"
     new = "gradient"
 
     [["05.2"]]
-    name = "one message per parameter"
+    name = "one message per parameter"            # shown in the test's name
+    says = "messages: 7 (target: at most 3)"      # part of what the check then says
     slow = true                                   # right, keeps those points, and misses its target
-    hint = "messages: 7 (target: at most 3)"
     source = '''
     def average(parameters, ranks):
         ...
@@ -22,7 +21,7 @@ full (``source``)::
 
     [["05.2"]]
     name = "flattens with numpy"
-    right = true                                  # earns every point; no hint
+    right = true                                  # earns every point
     source = '''
     def average(parameters, ranks):
         ...
@@ -33,10 +32,6 @@ all the work, the version that the chapter begins with. It may earn one point at
 
 Learners are graded on other inputs each time (``judge.draw``). Here the inputs follow from the exercise, so that a test
 gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
-
-Exercises with a file in ``exercises/checks/`` have theirs in ``solutions/mistakes/NN_topic.toml``: what ``when`` says
-stands behind "This is what comes out", ``says`` is a part of the message where no mistake is named, and ``name`` tells
-what has neither.
 
 The check cells run here in this process, on the answer alone, and their ranks stay from one answer to the next. That
 the grader, which starts new ones, sees the same through a kernel is tested once per chapter: the solution earns every
@@ -52,18 +47,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from course_lib.grading.report import TARGET, Report
 
 from course_lib.grading import judge, ranks
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
+from course_lib.grading.judge import TARGET
 from course_lib.grading.material import MISTAKES, patch
 from course_lib.grading.report import TARGET, Report
 from course_lib.notebooks.build import drift, read_notebook
 from course_lib.notebooks.exercise import read_exercises, stub
 
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))
 
 
@@ -77,15 +71,12 @@ def ranks_that_stay():
 @pytest.fixture(autouse=True)
 def inputs_that_follow_from_the_name(request, monkeypatch):
     drawn = request.config.getoption("--draw")
-    name = f"{drawn} {request.node.name}"
-    draws = random.Random(name)
-    monkeypatch.setattr(Report, "seed", lambda report: draws.randrange(2**31))
     # The same for all answers to an exercise: what its solution and its mistakes give is observed once.
     exercise = getattr(request.node, "callspec", None) and request.node.callspec.params.get("number")
     seed = random.Random(f"{drawn} {exercise}").randrange(2**31)
     monkeypatch.setattr(judge, "draw", lambda: seed)
-    random.seed(name)
-    torch.manual_seed(draws.randrange(2**31))  # for answers that draw on their own
+    random.seed(request.node.name)  # for answers that draw on their own
+    torch.manual_seed(random.randrange(2**31))
 
 
 @functools.cache
@@ -104,13 +95,8 @@ def solution(chapter, number):
 
 @functools.cache
 def entries(chapter):
-    found = {}
-    for path in (HERE / f"{chapter}.toml", ROOT / MISTAKES / f"{chapter}.toml"):
-        for number, listed in (
-            tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        ).items():
-            found[number] = [_with_hint(entry) for entry in listed]
-    return found
+    text = (ROOT / MISTAKES / f"{chapter}.toml").read_text(encoding="utf-8")
+    return {number: [_with_hint(entry) for entry in listed] for number, listed in tomllib.loads(text).items()}
 
 
 def _with_hint(entry):
@@ -227,8 +213,8 @@ def test_exercises_are_built_from_the_solutions(chapter):
 
 @pytest.mark.parametrize(
     "path",
-    sorted([*HERE.glob("*.toml"), *(ROOT / MISTAKES).glob("*.toml")]),
-    ids=lambda p: f"{p.parent.name}-{p.stem}",
+    sorted((ROOT / MISTAKES).glob("*.toml")),
+    ids=lambda p: p.stem,
 )
 def test_wrong_answers_belong_to_an_exercise(path):
     assert path.stem in CHAPTERS

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.grading.scan import plain, scan
 
-IMPORTS = {"checks": "course_lib.grading.checks", "torch": "torch", "dist": "torch.distributed"}
+IMPORTS = {"checks": "course_lib.grading.judge", "torch": "torch", "dist": "torch.distributed"}
 KEPT = {"checks", "torch", "dist", "model"}
 
 HONEST = [

@@ -174,19 +174,6 @@ def difference(got: Any, want: Any, tolerance: float) -> str | None:
     return f"differs in {int((~near).sum())} of {a.size} places\n{first}"
 
 
-def rank_differences(
-    got: Sequence[Any], want: Sequence[Any], tolerance: float, thing: str = "result"
-) -> list[str]:
-    """How results of ranks depart from those expected: lines that tell of the first wrong rank; none where none is."""
-    found = [difference(one, other, tolerance) for one, other in zip(got, want, strict=True)]
-    wrong = [rank for rank, problem in enumerate(found) if problem]
-    if not wrong:
-        return []
-    problem = found[wrong[0]] if thing == "result" or got[wrong[0]] is not None else "is None"
-    lines = f"rank {wrong[0]}'s {thing} {problem}".split("\n")
-    return lines + ([f"({len(wrong)} of {len(got)} ranks have a wrong {thing})"] if len(wrong) > 1 else [])
-
-
 def _array(value: Any) -> np.ndarray:
     if isinstance(value, _READ_ONCE):
         value = list(value)

@@ -76,8 +76,8 @@ def _torch() -> Finding:
     if getattr(torch.version, "hip", None):
         build = f"ROCm {torch.version.hip}"
     found = f"{torch.__version__.partition('+')[0]}, {build}"
-    if not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
-        return Finding("PyTorch", WARN, found, "the course is tested on 2.11 to 2.13")
+    if not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 16):
+        return Finding("PyTorch", WARN, found, "the course is tested on 2.11 to 2.15")
     return Finding("PyTorch", OK, found)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numbers
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import numpy as np

@@ -44,7 +44,7 @@ NO_LINKS = (
 )
 IN_A_BROWSER = (
     "In a browser alone: every notebook begins with links that open it in Colab, Binder or Codespaces. In Colab "
-    "the first cell installs the course. If Colab's PyTorch is not one of 2.11 to 2.13, pip replaces it, which takes "
+    "the first cell installs the course. If Colab's PyTorch is not one of 2.11 to 2.15, pip replaces it, which takes "
     "a few minutes. Colab keeps your answers in its own copy of the notebook, so run the checks there; `course grade` "
     "sees only the notebooks in the course's folder. The chapters and their results can also be read "
     "[on the site]({site}).\n\n"

@@ -141,7 +141,7 @@ def test_colab_keeps_its_jupyter_and_a_torch_that_fits():
     wanted = needed()
     assert not any(each.startswith(tuple(COLABS_OWN)) for each in wanted)
     assert any(each.startswith("nbval") for each in wanted)
-    versions = {"2.9.0+cu126": "2.9.0+cu126", "2.11.0": None, "2.13.1+cu130": None, "2.14.0": "2.14.0"}
+    versions = {"2.9.0+cu126": "2.9.0+cu126", "2.11.0": None, "2.15.0+cu130": None, "2.16.0": "2.16.0"}
     for version, replaced in versions.items():
         assert replaced_torch(wanted, lambda _, v=version: v) == replaced
 

@@ -186,9 +186,9 @@ def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | Non
         if type(error) is KeyboardInterrupt:
             raise
         return Seen(case, error, want or {}, next(iter(given.facts)))
-    if not want:  # of an answer that raised there is none
-        want = _once(given, ("the solution", case.name), lambda: given.observe(given.solution, case))
-    seen = Seen(case, got, want)
+    # Of an answer that raised there is none yet.
+    right = want or _once(given, ("the solution", case.name), lambda: given.observe(given.solution, case))
+    seen = Seen(case, got, right)
     holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}
     targets = [key for key, fact in given.facts.items() if fact.most is not None]
     seen.wrong = next((key for key in given.facts if key not in targets and not holds.get(key)), None)

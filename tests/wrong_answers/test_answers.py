@@ -47,7 +47,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from course_lib.grading.report import TARGET
 
 from course_lib.grading import judge, ranks
 from course_lib.grading.failed import CheckFailed, TargetMissed

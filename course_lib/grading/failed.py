@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+TARGET = "(target: "  # what a line about a target holds
+
 
 class CheckFailed(AssertionError):  # noqa: N818 - it is a result, and is read as one
     """The answer is wrong. The message holds a line for each wrong fact, and indented ones that help.

@@ -18,7 +18,6 @@ from course_lib.grading.answers import Part, Submission, graded_notebook, read_a
 from course_lib.grading.complaints import LINE, NOT_WRITTEN
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.files import CourseFiles
-from course_lib.grading.judge import TARGET
 from course_lib.grading.limits import CELL_TIMEOUT, COURSE_TIMEOUT, TIME_LIMIT
 from course_lib.grading.results import Grade, Result
 from course_lib.grading.sandbox import Event, run_notebook

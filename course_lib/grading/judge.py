@@ -31,13 +31,12 @@ from typing import Any
 from course_lib.grading.allowed import refuse_what_is_not_allowed
 from course_lib.grading.compare import describe, difference, in_number, inequality, same, settle
 from course_lib.grading.complaints import explain, not_written, unwritten
-from course_lib.grading.failed import CheckFailed, TargetMissed
+from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
 from course_lib.grading.material import Material, Mistake, material
 from course_lib.grading.printed import Printed
 
 SHOWN = 3  # cases that are told in full
 PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
-TARGET = "(target: "
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from server import chromium_or_skip, course_copy, jupyterlab
 expect.set_options(timeout=WAIT)  # as long as all other waits in these files; playwright's own limit is 5 s
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     with chromium_or_skip() as found:
         yield found

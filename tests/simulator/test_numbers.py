@@ -17,7 +17,7 @@ import pytest
 import simulator
 from simulator.explorer import Explorer, explore
 from simulator.explorer.question import Question
-from simulator.inputs import compression, mixing
+from simulator.inputs import compression, mixing, placement
 from simulator.inputs.chunks import chunk_sizes, proportional_chunks
 from simulator.inputs.galaxy import Shares, deal_shares
 from simulator.inputs.hardware import Hardware, Link
@@ -28,7 +28,7 @@ from simulator.ledgers.cache import CacheHistory
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.ledgers.traffic import TrafficRow
-from simulator.pipeline import placement, schedules, v_schedules
+from simulator.pipeline import schedules, v_schedules
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.engine import simulate
 from simulator.planner.deal import deal

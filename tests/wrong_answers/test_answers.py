@@ -49,9 +49,8 @@ import pytest
 import torch
 
 from course_lib.grading import judge, ranks
-from course_lib.grading.failed import CheckFailed, TargetMissed
+from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
-from course_lib.grading.judge import TARGET
 from course_lib.grading.material import MISTAKES, patch
 from course_lib.notebooks.build import drift, read_notebook
 from course_lib.notebooks.exercise import read_exercises, stub

@@ -17,7 +17,7 @@ PIXELS = """(canvas, points) => {
     .slice(0, 3).map(value => value.toString(16).padStart(2, "0")).join(""));
 }"""
 SHOWN = """asked => {
-  const shown = JSON.parse(document.querySelector(".explorer").dataset.shown);
+  const shown = JSON.parse(document.querySelector(".explorer").dataset.shown ?? "{}"); // or not yet
   return Object.keys(asked).every(name => JSON.stringify(asked[name]) === JSON.stringify(shown[name]));
 }"""
 FRAME = "canvas => Object.fromEntries(Object.entries(canvas.dataset).map(([name, value]) => [name, Number(value)]))"

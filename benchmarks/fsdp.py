@@ -22,8 +22,8 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import launch
-from course_lib.training.loop import cross_entropy
 
 WARM_UP = 2
 CONFIG = GPTConfig.tiny(num_layers=6, hidden_size=256)  # 4.8 million parameters

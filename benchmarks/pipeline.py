@@ -22,11 +22,11 @@ from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.microbatches import cut_batch
 from course_lib.pipeline.stages import Stage, rank_stages
 from course_lib.runtime import current_device, launch
-from course_lib.training.loop import cross_entropy
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.schedules import make_schedule
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as official
 
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import current_device
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute
 
 
 def step_seconds(model: nn.Module, tokens: Tensor) -> float:

@@ -24,8 +24,8 @@ from torch.optim import AdamW
 
 from course_lib.data_parallel.zero import Zero1
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import launch
-from course_lib.training.loop import cross_entropy
 
 MODELS = {  # name -> configuration, sequences of 64 tokens for each rank
     "0.8 M parameters, 8 sequences": (GPTConfig.tiny(), 8),

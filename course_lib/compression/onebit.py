@@ -18,7 +18,7 @@ from torch import Tensor
 from course_lib.compression.compressed_all_reduce import Codec, compressed_all_reduce
 from course_lib.compression.error_feedback import ErrorFeedback
 from course_lib.compression.hook import Bucket, CommHook, all_reduce, flatten
-from course_lib.training.adam import Adam
+from course_lib.one_device.adam import Adam
 from simulator.inputs.checks import at_least
 
 

@@ -20,9 +20,9 @@ from course_lib.compression_comparison.methods import METHODS, halves
 from course_lib.compression_comparison.predicted import sent_in_run
 from course_lib.compression_comparison.tasks import MODELS, Task
 from course_lib.data.sharding import batches
+from course_lib.one_device.loop import cross_entropy, train
+from course_lib.one_device.schedule import warmed_up
 from course_lib.runtime.world import World
-from course_lib.training.loop import cross_entropy, train
-from course_lib.training.schedule import warmed_up
 from simulator.predict.traffic import ddp_traffic
 
 FIRST, LAST = 5, 8  # losses of the first steps are kept one by one, and the mean of those of the last

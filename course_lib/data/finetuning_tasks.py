@@ -29,7 +29,7 @@ IN_ORDER, SWAPPED = 0, 1
 
 
 class Part(NamedTuple):
-    """Samples, in the order that ``sharding.batches`` and ``training.loop.accuracy`` take."""
+    """Samples, in the order that ``sharding.batches`` and ``one_device.loop.accuracy`` take."""
 
     tokens: Tensor  # (n, length) int64, padded with 0
     mask: Tensor  # (n, length) bool, true where a token is

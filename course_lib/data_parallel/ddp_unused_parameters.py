@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data_parallel.ddp import DDP, Bucket
-from course_lib.training.nested_tensors import tensors_in
+from course_lib.one_device.nested_tensors import tensors_in
 
 
 class DDPWithUnusedParameters(DDP):

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.data_parallel.fsdp_unit import ShardedFlat, ShardedParameter, Unit
 from course_lib.data_parallel.fsdp_units import ROOT, deal_parameters
 from course_lib.data_parallel.sharded_module import ShardedModule
-from course_lib.training.nested_tensors import map_tensors, tensors_in
+from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 
 
 class FSDP(ShardedModule):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib.data_parallel.fsdp_unit import ShardedFlat
-from course_lib.training.nested_tensors import map_tensors
+from course_lib.one_device.nested_tensors import map_tensors
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.one_device.adam import Adam, AdamW
 from course_lib.runtime import trace
-from course_lib.training.adam import Adam, AdamW
 
 
 class CopyLane:
@@ -83,7 +83,7 @@ class OffloadedOptimizer:
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either, as any optimizer takes them.
-        optimizer: ``Adam`` or ``AdamW`` of ``course_lib.training.adam``.
+        optimizer: ``Adam`` or ``AdamW`` of ``course_lib.one_device.adam``.
         settings: what that optimizer takes besides: ``lr=…``.
 
     Attributes:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from course_lib.training.nested_tensors import map_tensors, tensors_in
+from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 NORMS = (torch.norm, Tensor.norm, torch.linalg.norm, torch.linalg.vector_norm)

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from course_lib.data_parallel.sharded_bucket import Bucket
 from course_lib.data_parallel.zero import Zero2
+from course_lib.one_device.nested_tensors import tensors_in
 from course_lib.runtime import trace
-from course_lib.training.nested_tensors import tensors_in
 
 
 class Zero3(Zero2):

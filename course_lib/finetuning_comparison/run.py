@@ -22,8 +22,8 @@ from course_lib.finetuning_comparison.methods import METHODS
 from course_lib.finetuning_comparison.predicted import predicted_memory
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.observe.ledgers.memory import record_memory
-from course_lib.training.loop import cross_entropy
-from course_lib.training.schedule import warmed_up
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.schedule import warmed_up
 
 CATEGORIES = ("parameters", "gradients", "optimizer_states", "activations", "buffers")
 

@@ -8,7 +8,7 @@
    A line that begins ``Not allowed:`` names in backticks what would do the work in the learner's place, by its
    full name. An answer that uses it, or anything inside it, is refused::
 
-       Not allowed: `torch.optim` and the chapter's `course_lib.training.adam`.
+       Not allowed: `torch.optim` and the chapter's `course_lib.one_device.adam`.
 
 2. The answer: a code cell whose first line is ``# EXERCISE 05.2``. What the learner is to write stands between
    two marks; ``exercises/`` gets a ``raise`` in its place, with the words after the colon (or the title)::

@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_state
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.checks import AXES, check_fits, check_loss
 from course_lib.parallelize.comm_hooks import make_hook
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
@@ -41,7 +42,6 @@ from course_lib.tensor_parallel.full_tensors import full_logits
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
-from course_lib.training.recompute import apply_recompute
 from simulator.inputs.plan import Plan
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.schedules import make_schedule

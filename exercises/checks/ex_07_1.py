@@ -10,7 +10,7 @@ from course_lib.data_parallel.flat import storage_bytes
 from course_lib.grading.judge import Fact
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.training.nested_tensors import tensors_in
+from course_lib.one_device.nested_tensors import tensors_in
 
 LENGTH = "the number of elements divided by the number of ranks p and rounded up"
 BETWEEN = "Between uses the unit and its parameters hold the memory of `self.shard` and no other"

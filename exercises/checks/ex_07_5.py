@@ -13,7 +13,7 @@ from course_lib.grading.judge import Fact
 from course_lib.grading.ranks import launch
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.training.loop import cross_entropy
+from course_lib.one_device.loop import cross_entropy
 from simulator.predict.collective_traffic import sent_bytes
 
 EACH = "call `fully_shard` on every block of `model.blocks`, and then on `model`"

@@ -15,33 +15,28 @@ HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
 
 
 def opened(browser, path):
+    """The saved page as it opens, for one test."""
     page = browser.new_page(viewport={"width": 1100, "height": 1000})
     page.set_default_timeout(60_000)
     page.goto(path.as_uri())
     page.locator(".explorer[data-shown]").wait_for()
-    return page
+    yield page
+    page.close()
 
 
-@pytest.fixture(scope="module")
-def pipeline(browser, tmp_path_factory):
-    path = tmp_path_factory.mktemp("pipeline") / "explorer.html"
+@pytest.fixture
+def pipeline(browser, tmp_path):
+    path = tmp_path / "explorer.html"
     explore("zb-h1", ranks=4, microbatches=8).save(path)
-    page = opened(browser, path)
-    yield page
-    page.close()
+    yield from opened(browser, path)
 
 
-@pytest.fixture(scope="module")
-def memory(browser, tmp_path_factory):
+@pytest.fixture
+def memory(browser, tmp_path):
     """The calculator, as the page that it saves."""
-    path = tmp_path_factory.mktemp("memory") / "memory.html"
+    path = tmp_path / "memory.html"
     explore_memory("gpt3-175b", "h100", dp=64, zero=3).save(path)
-    page = browser.new_page(viewport={"width": 1100, "height": 1000})
-    page.set_default_timeout(60_000)
-    page.goto(path.as_uri())
-    page.locator(".explorer[data-shown]").wait_for()
-    yield page
-    page.close()
+    yield from opened(browser, path)
 
 
 def without_a_name(page):

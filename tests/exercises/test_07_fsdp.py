@@ -5,7 +5,7 @@ import torch
 
 from course_lib.grading.material import check_file, material
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.training.loop import cross_entropy
+from course_lib.one_device.loop import cross_entropy
 
 
 def test_the_mean_in_hybrid_sharding_is_that_of_all_gradients():

@@ -24,8 +24,8 @@ from course_lib.observe.by_hand.run import (
     run,
 )
 from course_lib.observe.show.compare import Row, compare
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device
-from course_lib.training.loop import cross_entropy
 from simulator.inputs.plan import Plan
 from simulator.predict.memory import model_states
 

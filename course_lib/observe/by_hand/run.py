@@ -19,8 +19,8 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device
-from course_lib.training.loop import cross_entropy
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.traffic import Traffic
 

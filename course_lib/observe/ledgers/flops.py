@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib.observe.ledgers.elementwise import elementwise_operations
 from course_lib.observe.ledgers.module_calls import ModuleCalls
 from course_lib.observe.ledgers.products import flops_of
-from course_lib.training.nested_tensors import map_tensors, tensors_in
+from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 
 
 class Flops(NamedTuple):

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from course_lib.training.nested_tensors import tensors_in
+from course_lib.one_device.nested_tensors import tensors_in
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.observe.ledgers.module_calls import ModuleCalls
-from course_lib.training.nested_tensors import tensors_in
+from course_lib.one_device.nested_tensors import tensors_in
 
 
 class ModuleSeconds(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from course_lib.observe.ledgers.saved import SavedTensor, saved_tensors
-from course_lib.training.recompute import apply_recompute
+from course_lib.one_device.recompute import apply_recompute
 from simulator.predict.recomputation import Segment
 
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from course_lib.training.nested_tensors import map_tensors
+from course_lib.one_device.nested_tensors import map_tensors
 
 
 class SavedTensor(NamedTuple):

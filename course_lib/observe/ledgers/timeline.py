@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib.one_device.nested_tensors import tensors_in
 from course_lib.runtime import current_device, trace
-from course_lib.training.nested_tensors import tensors_in
 from simulator.ledgers.timeline import Span, Timeline
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course_lib.observe.networks.render import PALETTE, PLAIN, Box, Frame, Graph
-from course_lib.training.nested_tensors import tensors_in
+from course_lib.one_device.nested_tensors import tensors_in
 
 # torchviz tells by colour what a node is; what it leaves without one is a step of backward.
 _KINDS = {

@@ -14,7 +14,7 @@ from course_lib.observe.ledgers.module_calls import with_containers
 from course_lib.observe.ledgers.saved import saved_tensors
 from course_lib.observe.networks.module_graph import shape_text
 from course_lib.observe.networks.placement import size_of
-from course_lib.training.nested_tensors import map_tensors, tensors_in
+from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 
 OWN = "in no submodule"
 

@@ -12,8 +12,8 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, padding_mask, prefix_mask
 from course_lib.observe.ledgers.saved import saved_tensors
-from course_lib.training.loop import train
-from course_lib.training.recompute import apply_recompute
+from course_lib.one_device.loop import train
+from course_lib.one_device.recompute import apply_recompute
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.memory import attention_core_bytes, layer_bytes

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.attention.drop_in import FlashCore
 from course_lib.attention.flash import flash_attention
 from course_lib.observe.ledgers.saved import saved_tensors
-from course_lib.training.recompute import checkpoint
+from course_lib.one_device.recompute import checkpoint
 
 # heads, kv_heads, rows, keys, causal, keys that are padding, block_q, block_k
 CASES = [

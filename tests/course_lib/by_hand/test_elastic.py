@@ -10,7 +10,7 @@ from torch import nn
 
 from course_lib.by_hand.elastic import train
 from course_lib.observe.by_hand.elastic import those_left
-from course_lib.training.loop import cross_entropy
+from course_lib.one_device.loop import cross_entropy
 
 STEPS, BATCH, RANKS, GRACE = 6, 10, 3, 8.0  # 10 samples are dealt out unevenly
 

@@ -44,6 +44,8 @@ from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.masked_words import BertMaskedWords
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.gradient_norm import grad_norm as pipeline_norm
 from course_lib.pipeline.microbatches import cut_batch
@@ -55,8 +57,6 @@ from course_lib.tensor_parallel.full_tensors import full_state_dict
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute
 from simulator.pipeline.schedules import make_schedule
 
 STEPS, BATCH, CLOSE = 3, 12, 1e-9

@@ -17,8 +17,8 @@ from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_train
 from course_lib.finetuning.prefix import add_prefix
 from course_lib.finetuning.prompt import add_prompt
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device
-from course_lib.training.loop import cross_entropy
 
 peft = pytest.importorskip("peft")
 N, VOCAB = 3, 29

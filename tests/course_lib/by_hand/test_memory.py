@@ -6,8 +6,8 @@ from course_lib.by_hand import fsdp, zero
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.by_hand.run import with_shards
 from course_lib.observe.ledgers.memory import record_memory
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device, launch
-from course_lib.training.loop import cross_entropy
 
 RANKS = 2
 CONFIG = GPTConfig.tiny(vocab_size=32, max_length=16, num_layers=6, hidden_size=32)

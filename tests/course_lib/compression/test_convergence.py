@@ -20,8 +20,8 @@ from course_lib.compression.streaming_diloco import StreamingDiLoCo
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.data_parallel.ddp import DDP
+from course_lib.one_device.loop import accuracy, train
 from course_lib.runtime import launch
-from course_lib.training.loop import accuracy, train
 from simulator.inputs.mixing import pair_matrix, ring_matrix
 
 RANKS, STEPS, BATCH = 3, 120, 66

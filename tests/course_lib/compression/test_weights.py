@@ -24,8 +24,8 @@ from course_lib.compression.onebit import OneBit, OneBitAdam, Signs
 from course_lib.compression.streaming_diloco import StreamingDiLoCo
 from course_lib.data_parallel.ddp import DDP
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.adam import Adam
 from course_lib.runtime import launch
-from course_lib.training.adam import Adam
 from simulator.inputs.mixing import complete_matrix, pair_matrix, ring_matrix
 from simulator.predict.compression_traffic import (
     averaging_traffic,

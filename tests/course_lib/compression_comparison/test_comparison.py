@@ -19,9 +19,9 @@ from course_lib.compression_comparison.run import FIRST, Setting, held_out, on_r
 from course_lib.compression_comparison.show import FAMILIES, above, loss_picture, loss_table
 from course_lib.compression_comparison.tasks import MODELS, TASKS
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy
 from course_lib.parallelize.comm_hooks import HOOKS
 from course_lib.runtime import launch
-from course_lib.training.loop import cross_entropy
 
 STEPS = 2 * EVERY + 1  # three more than a whole number of rounds of the streaming fragments
 TIMED = "asynchronous"  # what it sends and learns depends on the timing

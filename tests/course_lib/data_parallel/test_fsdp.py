@@ -17,9 +17,9 @@ from course_lib.data_parallel.zero import Zero1
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import current_device, launch
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.overlap import fsdp_timeline

@@ -18,8 +18,8 @@ from course_lib.data_parallel.distributed_checkpoint import (
 from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel, MixedPrecision
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device, launch
-from course_lib.training.loop import cross_entropy
 
 LAYERS, VOCAB, BATCH = 3, 16, 12
 

@@ -8,9 +8,9 @@ from torch import nn
 from course_lib.data_parallel.offload import CopyLane, OffloadedOptimizer
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
+from course_lib.one_device.adam import Adam, AdamW
+from course_lib.one_device.loop import cross_entropy, train
 from course_lib.runtime import launch
-from course_lib.training.adam import Adam, AdamW
-from course_lib.training.loop import cross_entropy, train
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.memory import host_bytes
@@ -230,8 +230,8 @@ def test_on_ranks_each_moves_its_own():
         from torch import nn
 
         from course_lib.data_parallel.offload import OffloadedOptimizer
+        from course_lib.one_device.adam import AdamW
         from course_lib.runtime import current_device
-        from course_lib.training.adam import AdamW
 
         def shard(make):
             """Sharded update: 10 numbers over 2 ranks, 5 + 5 after a reduction; here each makes its own part."""

@@ -16,8 +16,8 @@ from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel, Mix
 from course_lib.data_parallel.zero import Zero1, Zero2
 from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device, launch
-from course_lib.training.loop import cross_entropy
 
 pytestmark = [
     pytest.mark.gpu,

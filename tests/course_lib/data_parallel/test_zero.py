@@ -20,8 +20,8 @@ from course_lib.data_parallel.zero3 import Zero3
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import record_timeline
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy, train
 from course_lib.runtime import RankError, launch
-from course_lib.training.loop import cross_entropy, train
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.predict.memory import model_states

@@ -17,8 +17,8 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask
 from course_lib.models.resnet import ResNet18
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import launch
-from course_lib.training.recompute import apply_recompute
 
 FRONT = [5, 17, 3]
 N = len(FRONT)

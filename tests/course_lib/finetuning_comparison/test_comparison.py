@@ -17,7 +17,7 @@ from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, t
 from course_lib.finetuning_comparison.timing import read_times
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer
-from course_lib.training.loop import accuracy
+from course_lib.one_device.loop import accuracy
 
 LIKE = Setting("toy", "tiny", method="", start="", lr=0, seed=0, steps=2, batch=4)
 

@@ -7,8 +7,8 @@ from course_lib.data_parallel.fsdp_units import find_units
 from course_lib.finetuning.lora_apply import apply_lora
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.names import find_modules, replace_module
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.tensor_parallel.apply import _styles
-from course_lib.training.recompute import apply_recompute
 
 CALLERS = {
     "recomputation": lambda model, pattern: apply_recompute(model, [pattern]),

@@ -15,13 +15,13 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.gradient_norm import clip_grad_norm_, grad_norm
 from course_lib.pipeline.microbatches import cut_batch, sum_cross_entropy
 from course_lib.pipeline.naive import NaivePipeline
 from course_lib.pipeline.stages import rank_stages, split_model
 from course_lib.runtime import RankError, current_device, launch
-from course_lib.training.recompute import apply_recompute
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.traffic import schedule_traffic

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.models.gpt import Block, GPTConfig
 from course_lib.models.llama import LlamaConfig, LlamaLayer
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.pipeline.split_backward import SplitBackward
-from course_lib.training.recompute import apply_recompute
 
 
 class Reused(nn.Module):

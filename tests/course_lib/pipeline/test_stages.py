@@ -12,8 +12,8 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import prefix_mask
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.pipeline.stages import Stage, rank_stages, split_model
-from course_lib.training.recompute import apply_recompute
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.pipeline.schedules import make_schedule

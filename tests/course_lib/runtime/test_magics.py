@@ -5,11 +5,18 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def shared(start_kernel):
-    """One kernel for all tests that leave it as it is."""
+def running(start_kernel):
     kernel = start_kernel()
     kernel.run("%load_ext course_lib")
     return kernel
+
+
+@pytest.fixture
+def shared(running):
+    """One kernel for all tests; each begins without ranks and without the variables of another."""
+    running.run("%ranks stop")
+    running.run("%reset -f")
+    return running
 
 
 def ranks_of(kernel):

@@ -12,6 +12,7 @@ from course_lib.data_parallel.fsdp import FSDP
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device, launch
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.full_tensors import (
@@ -25,7 +26,6 @@ from course_lib.tensor_parallel.full_tensors import (
 from course_lib.tensor_parallel.gradient_norm import clip_grad_norm_
 from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
-from course_lib.training.loop import cross_entropy
 
 VOCAB, SEQ = 31, 12
 

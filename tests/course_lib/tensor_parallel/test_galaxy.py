@@ -17,6 +17,8 @@ from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, padding_mask, see_itself
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import current_device, launch
 from course_lib.runtime.fork_server import preload
@@ -24,8 +26,6 @@ from course_lib.tensor_parallel.full_tensors import full_gradients, full_state_d
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gather_and_multiply import gather_and_multiply
 from course_lib.tensor_parallel.gradient_norm import grad_norm
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute
 from simulator.inputs.galaxy import BLOCKS, WAYS
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic

@@ -19,12 +19,12 @@ from torch.distributed.tensor.parallel import (
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device, launch
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.full_tensors import full_gradients, full_state_dict
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
-from course_lib.training.loop import cross_entropy
 
 STEPS, BATCH, SEQ = 5, 3, 12
 VOCAB = 97  # a prime: no number of ranks divides it

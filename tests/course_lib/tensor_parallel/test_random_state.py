@@ -6,12 +6,12 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import current_device, launch
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.full_tensors import full_gradients
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute
 
 HEADS, SEQ = 6, 12
 

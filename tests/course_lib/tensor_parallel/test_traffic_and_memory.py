@@ -8,10 +8,10 @@ from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import current_device, launch
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
-from course_lib.training.recompute import apply_recompute
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS, ModelShape
 from simulator.predict.memory import layer_bytes

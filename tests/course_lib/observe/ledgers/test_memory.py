@@ -12,9 +12,9 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
 from course_lib.observe.ledgers.memory import gather_histories, record_memory
 from course_lib.observe.ledgers.saved import saved_tensors
+from course_lib.one_device.adam import AdamW
+from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import launch
-from course_lib.training.adam import AdamW
-from course_lib.training.recompute import apply_recompute
 from simulator.ledgers.memory import MemoryBreakdown
 
 MODELS = {

@@ -7,8 +7,8 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.observe.ledgers.recomputed import recomputed_segments
 from course_lib.observe.ledgers.saved import saved_tensors
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute
 from simulator.predict.recomputation import Segment, peak_bytes
 
 

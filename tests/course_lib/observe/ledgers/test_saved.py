@@ -12,7 +12,7 @@ from course_lib.observe.ledgers.saved import (
     saved_bytes_per_stage,
     saved_tensors,
 )
-from course_lib.training.recompute import apply_recompute
+from course_lib.one_device.recompute import apply_recompute
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.pipeline.engine import simulate

@@ -10,8 +10,8 @@ from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
 from course_lib.observe.ledgers.flops import count_flops
-from course_lib.training.loop import cross_entropy
-from course_lib.training.recompute import apply_recompute, checkpoint, remove_recompute
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.recompute import apply_recompute, checkpoint, remove_recompute
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
 from simulator.predict.flops import hardware_flops, model_flops

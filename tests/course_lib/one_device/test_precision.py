@@ -8,9 +8,9 @@ from torch import nn
 
 from course_lib.data.digits import load_digits
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.training.adam import AdamW
-from course_lib.training.loop import cross_entropy
-from course_lib.training.precision import LossScaler, MixedPrecision
+from course_lib.one_device.adam import AdamW
+from course_lib.one_device.loop import cross_entropy
+from course_lib.one_device.precision import LossScaler, MixedPrecision
 
 
 def digits(step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,8 +24,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.models.anatomy import LAYERS
 from course_lib.models.names import matching
-from course_lib.training.forward_state import ForwardState
-from course_lib.training.nested_tensors import map_tensors
+from course_lib.one_device.forward_state import ForwardState
+from course_lib.one_device.nested_tensors import map_tensors
 
 T = TypeVar("T")
 

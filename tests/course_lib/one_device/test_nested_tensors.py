@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from course_lib.training.nested_tensors import map_tensors, tensors_in
+from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 
 Pair = namedtuple("Pair", "first second")
 

@@ -8,7 +8,7 @@ from course_lib.data.sharding import batches
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
-from course_lib.training.loop import accuracy, cross_entropy, train
+from course_lib.one_device.loop import accuracy, cross_entropy, train
 
 
 def test_two_steps_by_hand():

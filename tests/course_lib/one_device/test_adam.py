@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.training.adam import Adam, AdamW, adam_update
+from course_lib.one_device.adam import Adam, AdamW, adam_update
 
 OFFICIAL = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}
 

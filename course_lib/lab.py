@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from course_lib.notebooks.places import chapters_in
+
 FIRST = "00"
 SETTINGS = Path(__file__).parent / "jupyter"  # defaults that the course brings; the reader's own settings win
 
@@ -45,7 +47,7 @@ def chapter_notebook(root: Path, chapter: str) -> Path:
     Raises:
         ValueError: when there is none.
     """
-    known = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    known = chapters_in(root / "notebooks")
     if not known:
         raise ValueError(f"{root} is not the course's folder: it has no notebooks/; name it with --root")
     for path in known:

@@ -5,7 +5,7 @@ version are not stored: a notebook executed twice differs only where its outputs
 
 What a learner sees folded is decided here, too, and not by hand: the source of cells tagged ``setup`` (imports,
 helpers, code that only arranges data) and of those that reveal the answer to a bet, and in a chapter every output
-after its heading ``## Predict``, so that no result is seen before its cell is run. JupyterLab opens a folded output
+from its first bet on, so that no result is seen before its cell is run. JupyterLab opens a folded output
 when the cell runs. Until then it shows one line of the first output, which would be the answer, or raw markup: so
 an empty output comes first.
 """
@@ -31,6 +31,7 @@ from course_lib.notebooks.build import METADATA, read_notebook, write_notebook
 CELL_TIMEOUT = 120  # seconds
 SETUP = "setup"  # the tag of cells whose source is folded
 INTERACTIVE = "interactive"  # the tag of cells whose output is megabytes of script: it is not stored
+BET = re.compile(r"\b(predict|bet)\(")
 REVEAL = re.compile(r"^reveal\(", re.MULTILINE)  # its arguments are the answer and the way to it
 UNTOLD = "# Run this cell to see the answer."  # of a folded source JupyterLab shows the first line
 NOTEBOOK_TARGET = 60  # seconds a notebook may take on two cores; more is said, not refused
@@ -68,16 +69,15 @@ def tidy(notebook: NotebookNode) -> NotebookNode:
 
 
 def fold(notebook: NotebookNode) -> NotebookNode:
-    """Fold setup and reveals, and every output after the heading ``## Predict``; what is folded tells nothing.
+    """Fold setup and reveals, and every output from the first bet on; what is folded tells nothing.
 
     The empty output in front has no data of any type: JupyterLab finds no line in it, and nbval nothing to compare.
     """
     predicted = False
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            predicted |= re.search("^## Predict", cell.source, re.MULTILINE) is not None
-        elif cell.cell_type == "code":
+        if cell.cell_type == "code":
             folds = {}
+            predicted |= BET.search(cell.source) is not None
             if REVEAL.search(cell.source) and not cell.source.startswith(UNTOLD):
                 cell.source = f"{UNTOLD}\n{cell.source}"
             if SETUP in cell.metadata.get("tags", ()) or cell.source.startswith(UNTOLD):

@@ -14,6 +14,11 @@ def course_root() -> Path:
     return home if (home / "solutions").is_dir() else Path.cwd()
 
 
+def chapters_in(folder: Path) -> list[Path]:
+    """The chapters' notebooks in reading order, without those that go in depth."""
+    return sorted(p for p in folder.glob("[0-9][0-9]_*.ipynb") if not p.stem.endswith("_in_depth"))
+
+
 def exercise_name(chapter: str) -> str:
     """``"05_ddp"`` -> ``"05_exercises_ddp.ipynb"``: a tab that is cut short still says what it is."""
     number, _, topic = chapter.partition("_")

@@ -60,8 +60,8 @@ def test_imports_and_results_are_folded(tmp_path):
     cells = [
         new_code_cell("import math", metadata={"tags": ["setup"]}),
         new_code_cell("print('the problem')"),
-        new_markdown_cell("Text.\n\n## Predict\n\nA guess."),
-        new_code_cell("print('a result')"),
+        new_markdown_cell("A guess."),
+        new_code_cell("predict = print\npredict('a number')"),
         new_code_cell("print('arranged')", metadata={"tags": ["setup"]}),
         new_code_cell("reveal = print\nreveal(8)"),
         new_code_cell("x = 1", metadata={"jupyter": {"outputs_hidden": True}}),
@@ -86,7 +86,7 @@ def test_imports_and_results_are_folded(tmp_path):
 
 def test_nbval_compares_what_is_behind_the_empty_output(tmp_path):
     path = tmp_path / "97_try.ipynb"
-    cells = [new_markdown_cell("## Predict"), new_code_cell("print('a result')"), new_code_cell("40 + 2")]
+    cells = [new_code_cell("bet = print\nbet('a result')"), new_code_cell("40 + 2")]
     nbformat.write(new_notebook(cells=cells), path)
     execute(path)
     nbval = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", path]

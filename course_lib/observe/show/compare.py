@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.observe.show.amounts import same_digits, scale_of
-from course_lib.observe.show.predict import Guess
+from course_lib.observe.show.commitment import Guess
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 

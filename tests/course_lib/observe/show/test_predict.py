@@ -2,24 +2,122 @@
 
 import pytest
 
+from course_lib.observe.show.commitment import _remembered
 from course_lib.observe.show.compare import Row, compare
-from course_lib.observe.show.predict import Guess, predict, remembered, reveal
+from course_lib.observe.show.predict import Guess, bet, predict, remembered, reveal
+from course_lib.observe.show.tables import table
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.ledgers.traffic import Traffic, TrafficRow
 
 
-def test_an_unplayed_guess_says_so_everywhere(capsys):
+@pytest.fixture(autouse=True)
+def forgotten():
+    """Nothing has been said yet."""
+    _remembered.clear()
+
+
+def test_an_unplayed_guess_shows_no_answer_but_in_a_closed_fold(capsys):
     guess = predict("sent by each rank", ..., unit="MB")
     assert "sent by each rank: no guess yet" in capsys.readouterr().out
     shown = reveal(guess, 67.08e6, "2 (p - 1)/p × gradients", p=4, gradients=(44.72e6, "B"))
-    assert repr(shown).splitlines() == [
-        "sent by each rank: 67.1 MB",
-        "    = 2 × (p - 1)/p × gradients",
-        "    = 2 × (4 - 1)/4 × 44.7 MB",
-        "No guess yet: write your number in the cell with predict(…), and run both cells.",
-    ]
+    assert repr(shown) == "sent by each rank: the answer is shown when you have said what you think."
+    html = shown._repr_mimebundle_()["text/html"]
+    assert html.startswith("<details><summary>The answer. Say what you think first.</summary>")
+    assert "67.1 MB" in html
+    assert "2 × (4 - 1)/4 × 44.7 MB" in html
     assert "none" in repr(compare(Row("sent", guess, 67.08e6, 67.08e6, unit="B")))
+
+
+def test_the_answer_opens_when_something_was_said():
+    reveals = reveal(
+        predict("sent", ..., unit="MB"), 67.08e6, "2 (p - 1)/p × g", table([""], []), p=4, g=44.72e6
+    )
+    predict("sent", 67.1, unit="MB")
+    assert repr(reveals).splitlines()[:4] == [
+        "sent: 67.1 MB",
+        "    = 2 × (p - 1)/p × g",
+        "    = 2 × (4 - 1)/4 × 44.72e6",
+        "You said 67.1 MB: right.",
+    ]
+    html = reveals._repr_mimebundle_()["text/html"]
+    assert "<details>" not in html
+    assert "<table>" in html
+
+
+def test_running_a_cell_again_keeps_what_was_said():
+    guess = predict("sent", 5, unit="MB")
+    assert predict("sent", ..., unit="MB") is guess
+    assert guess.value == 5e6
+    assert predict("sent", 6, unit="MB") is guess
+    assert guess.value == 6e6
+    which = bet("pair", ["faster", "slower"], pick=1)
+    assert bet("pair", ["faster", "slower"]).value == "faster"
+    assert bet("pair", ["better", "slower"]).value is None
+    assert which.choices == ("better", "slower")
+
+
+def test_a_bet_is_answered(capsys):
+    which = bet("pair", ["faster", "slower", "as fast"])
+    assert capsys.readouterr().out.splitlines() == [
+        "pair: no bet yet (put the number of a choice in place of ...)",
+        "    1  faster",
+        "    2  slower",
+        "    3  as fast",
+    ]
+    shown = reveal(which, "slower", "It waits.", mistakes={"faster": "You kept both busy."})
+    assert "slower" not in repr(shown)
+    assert "<details>" in shown.html()
+    for pick, said in {
+        2: "Right.",
+        "slower": "Right.",
+        1: "You said “faster”. You kept both busy.",
+        3: "You said “as fast”.",
+    }.items():
+        bet("pair", ["faster", "slower", "as fast"], pick)
+        assert repr(shown).splitlines() == ["pair: slower", said, "It waits."]
+
+
+@pytest.mark.parametrize("pick", [0, 3, "fast", True, None, 1.5])
+def test_a_pick_that_is_no_choice_is_refused(pick):
+    with pytest.raises(ValueError, match=r"is none of the choices of 'pair'; they are 1 \('faster'\), 2"):
+        bet("pair", ["faster", "slower"], pick)
+
+
+def test_a_bet_that_cannot_be_won_is_refused():
+    for choices in (["one"], ["one", "one"], "one", []):
+        with pytest.raises(ValueError, match="a bet needs two or more different choices"):
+            bet("pair", choices)
+    which = bet("pair", ["faster", "slower"])
+    with pytest.raises(ValueError, match="the answer 'equal' is none of the choices: 'faster', 'slower'"):
+        reveal(which, "equal")
+    for choice in ("equal", "slower"):
+        with pytest.raises(ValueError, match=f"the mistake '{choice}' is not one of the wrong choices"):
+            reveal(which, "slower", mistakes={choice: "No."})
+    with pytest.raises(ValueError, match="a slider needs low below high"):
+        predict("sent", ..., low=3, high=2)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (34, "too low, by a factor of 2. Perhaps you forgot the way back."),
+        (134, "too high, by a factor of 2. It is half of your number: did you count something twice?"),
+        (67.08e3, "too high, by a factor of 1,000. The factor is 1,000: look at the unit."),
+        (67.08 / 1024, "too low, by a factor of 1,024. The factor is 1,024: look at the unit."),
+        (8.385, "too low, by a factor of 8. It is eight times your number: bytes for bits?"),
+        (50, "too low, by a factor of 1.3."),
+        (66, "too low, but by only 2 %."),
+    ],
+)
+def test_the_likely_mistake_is_named(said, sentence):
+    shown = reveal(predict("sent", said, unit="MB"), 67.08e6, mistakes={"you forgot the way back": 33.54e6})
+    assert repr(shown).endswith(f": {sentence}")
+
+
+def test_a_mistake_that_is_right_is_refused():
+    with pytest.raises(ValueError, match=r"the mistake .you rounded. gives 67\.1 MB, which is the right"):
+        reveal(Guess("sent", None, "B"), 67.08e6, mistakes={"you rounded": 67.1e6})
 
 
 @pytest.mark.parametrize(
@@ -57,9 +155,9 @@ def test_a_guess_is_remembered_under_its_name():
 
 
 def test_ledgers_are_read():
-    assert "3 B" in repr(reveal(Guess("memory", None, "B"), MemoryBreakdown(parameters=1, gradients=2)))
-    assert "6 B" in repr(reveal(Guess("sent", None, "B"), Traffic([TrafficRow("send", 2, 1, 6, 6)])))
-    assert "2.50 s" in repr(reveal(Guess("step", None, "s"), Timeline([Span(0, "compute", "F0", 1, 3.5)])))
+    assert "3 B" in repr(reveal(Guess("memory", 1, "B"), MemoryBreakdown(parameters=1, gradients=2)))
+    assert "6 B" in repr(reveal(Guess("sent", 1, "B"), Traffic([TrafficRow("send", 2, 1, 6, 6)])))
+    assert "2.50 s" in repr(reveal(Guess("step", 1, "s"), Timeline([Span(0, "compute", "F0", 1, 3.5)])))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +176,7 @@ def test_formulas_are_filled_in(formula, values, filled):
         "2^k p": -16,
         "max(a, b) · 0.5": 512,
     }
-    lines = repr(reveal(Guess("x", None, ""), numbers[formula], formula, **values)).splitlines()
+    lines = repr(reveal(Guess("x", 1, ""), numbers[formula], formula, **values)).splitlines()
     assert "_" not in lines[1]
     if filled:
         assert lines[2] == f"    = {filled}"

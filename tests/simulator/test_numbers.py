@@ -35,17 +35,13 @@ from simulator.planner.deal import deal
 from simulator.planner.layer_split import price_layer
 from simulator.planner.part import Part
 from simulator.planner.stage_split import price_stages
-from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.plots.bytes_over_time import plot_bytes_over_time
 from simulator.plots.curves import plot_curves
 from simulator.plots.groups import plot_groups
 from simulator.plots.memory import plot_memory
 from simulator.plots.picture import smallest_text
 from simulator.plots.plans import plot_plans
-from simulator.plots.step_over_bandwidth import plot_step_over_bandwidth
-from simulator.plots.step_over_batch import plot_step_over_batch
 from simulator.plots.timeline import plot_timeline
-from simulator.plots.useful_time import plot_useful_time
 from simulator.predict import (
     attention_io,
     checkpoint_interval,
@@ -209,7 +205,6 @@ CALLS = {
         "seed": 1,
         "behind": 9.0,
     },
-    partial(plot_useful_time, {"a way to run": [0.9, 0.8]}): {"gpus": [8, 16]},
     serving.Arrival: {"prompt": 3, "new_tokens": 2, "step": 1},
     serving.blocks_for: {"tokens": 3, "block_size": 2},
     serving.power_of_two: {"tokens": 3},
@@ -503,18 +498,12 @@ CALLS = {
     traffic.data_parallel_traffic: {"shape": GPT2, "plan": PLAN, "stage": 1},
     traffic.padded: {"sizes": [5, 6], "ranks": 2},
     unsharded.unsharded_history: {"unit_bytes": [4.0, 4.0], "ranks": 2, "root_bytes": 1.0, "prefetch": 1},
-    plot_all_reduce_times: {"link": LINK, "ranks": 4, "smallest": 1e2, "largest": 1e4},
     partial(plot_bytes_over_time, replay(RUN, 1.0)): {"capacity": 8.0},
     partial(plot_curves, {"a": [1.0, 2.0]}): {"bottom": 0.5},
     partial(plot_groups, {"tp": [[0, 1]]}): {"node_size": 2},
     partial(plot_memory, MemoryBreakdown(1.0)): {"capacity": 8.0},
     partial(smallest_text, '<svg width="100pt"></svg>'): {"column": 640.0},
     partial(plot_plans, {"a": ({"attention": 1.0}, MemoryBreakdown(1.0))}): {"capacity": 8.0},
-    partial(plot_step_over_batch, step=float, communication=float, computation=float): {
-        "samples": [1, 2],
-        "crossing": 1.5,
-    },
-    partial(plot_step_over_bandwidth, steps={"all-reduce": float}): {"bandwidths": [1e6, 1e9]},
     partial(plot_timeline, Timeline(RUN.spans)): {"width": 6.0},
 }
 # What takes numbers and is not changed here, with the reason.
@@ -524,7 +513,7 @@ ELSEWHERE = {
     "grid_of, titles_for, ticks_in, label_capacity, unit_of, human": "for drawings: lengths, and sizes checked before",
     "move_behind_line": "a place in a drawing",
     "Piece, CacheUse": "parts of a CacheHistory, whole numbers of a run",
-    "Chain, Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
+    "Picture, in_rounds, Event, Message, Meeting, rendezvous": "what a run has recorded, in plain tuples",
     "Span, Peak, Node, Gap, Action, explain_deadlock, Execution": "parts of a Timeline or Schedule, which checks them",
     "MemoryHistory, StepCost, StageSeconds, UnitSeconds, LayerSeconds": "answers, whose parts were checked",
     "plot_bubble_and_memory": "pairs in a table; tests/simulator/test_pipeline_plots.py tries wrong ones",
@@ -536,10 +525,9 @@ ELSEWHERE = {
     "bytes_around": "of one rank, for replay and for the explorer, which check its numbers",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_layer_split": "shares by name, tried in test_split_timeline.py",
-    "plot_parts, plot_two_times, plot_roofline": "numbers by name, tried in test_plots.py",
+    "plot_parts": "numbers by name, tried in test_plots.py",
     "Shares": "an answer of deal_shares, which checks the numbers",
     "row_name, shade, sentence": "words and colours of a drawing, whose numbers were checked before",
-    "plot_states, Arrow": "places in a drawing, which are only drawn",
     "GoodputRun": "an answer of simulate_run",
     "Moved, total_bytes": "answers: bytes that were counted or predicted",
     "LayerSplit, StageSplit": "answers of the planner",
@@ -547,6 +535,7 @@ ELSEWHERE = {
     "one_stage_seconds": "of plan_stages, which has checked its numbers",
     "cost, slowest, enough, trimmed, fits, check_fits, lacking": "of shares that were dealt out",
     "fastest, fastest_within, shortest_times, levels": "of a Part, for deal, which checks the room",
+    "explore_unequal": "each number has a slider's range; tests/simulator/figures tries wrong ones",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

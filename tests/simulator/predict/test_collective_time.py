@@ -1,8 +1,8 @@
 import pytest
 
+from course_lib.chapters.all_reduce_times import plot_all_reduce_times
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import find_device
-from simulator.plots.all_reduce_times import plot_all_reduce_times
 from simulator.predict.collective_time import (
     ALGORITHMS,
     all_reduce_rounds,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from simulator.plots.states import Arrow, plot_states
+from course_lib.chapters.states import Arrow, plot_states
 from simulator.predict.checkpoint_interval import daly, lost_share, useful_share, young
 from simulator.predict.goodput import LLAMA3, simulate_run
 

@@ -3,9 +3,9 @@ from random import Random
 
 import pytest
 
+from course_lib.chapters.checkpoints import Chain, plot_checkpoints
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
-from simulator.plots.checkpoints import Chain, plot_checkpoints
 from simulator.predict.memory import kept_layer_bytes, layer_bytes
 from simulator.predict.recomputation import (
     Segment,

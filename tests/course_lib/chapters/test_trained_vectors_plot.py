@@ -2,8 +2,8 @@
 
 import pytest
 
+from course_lib.chapters.trained_vectors import FROM_TRAINED, TRAINED, Places, plot_trained_vectors
 from simulator.plots.picture import smallest_text
-from simulator.plots.trained_vectors import FROM_TRAINED, TRAINED, Places, plot_trained_vectors
 
 
 def test_each_method_has_its_trained_rows():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from course_lib.chapters.all_reduce_times import TIMES
 from simulator.inputs.checks import not_negative, positive
-from simulator.plots.all_reduce_times import TIMES
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 

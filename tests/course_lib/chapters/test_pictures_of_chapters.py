@@ -1,0 +1,87 @@
+"""Pictures that serve one chapter: what they say, and what they refuse."""
+
+import math
+from xml.etree import ElementTree
+
+import pytest
+
+from course_lib.chapters.masks import plot_masks
+from course_lib.chapters.roofline import _covers, _raised, plot_roofline
+from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
+from course_lib.chapters.step_over_batch import plot_step_over_batch
+from course_lib.chapters.two_times import plot_two_times
+from simulator.inputs.known_devices import GPUS
+
+
+def texts(picture):
+    return [
+        node.text for node in ElementTree.fromstring(picture.svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def test_masks_are_drawn_square_by_square():
+    picture = plot_masks({"causal": [[True, False], [True, True]]})
+    fills = [patch.get_facecolor() for patch in picture._figure.axes[0].patches]
+    assert len(fills) == 4
+    assert fills[0] == fills[2] == fills[3] != fills[1]
+    assert picture.alt == "Masks: causal, 3 of 4 pairs of a query and a key are allowed."
+
+
+@pytest.mark.parametrize(
+    ("masks", "words"), [({}, "nothing to draw"), ({"a": [[True], [True, True]]}, "'a'")]
+)
+def test_masks_refuse_what_cannot_be_drawn(masks, words):
+    with pytest.raises(ValueError, match=words):
+        plot_masks(masks)
+
+
+def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
+    picture = plot_step_over_batch(
+        [1, 2, 4], lambda n: 1e-3 * max(n, 2), lambda n: 2e-3, lambda n: 1e-3 * n, 2, "tokens"
+    )
+    words = set(texts(picture))
+    assert {"tokens on each GPU", "time, ms", "step, with overlap", "forward + all-reduce"} <= words
+    assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
+    with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
+        plot_step_over_batch([2, 1], float, float, float, 1)
+
+
+def test_a_step_over_the_bandwidth_names_the_methods_and_its_ticks():
+    picture = plot_step_over_bandwidth(
+        [1e6, 1e7, 1e8], {"32 bits": lambda b: 6e6 / b, "8 bits": lambda b: 0.1}
+    )
+    assert {"1 MB/s", "100 MB/s", "32 bits", "8 bits", "bandwidth of the link"} <= set(texts(picture))
+    with pytest.raises(ValueError, match=r"bandwidths must be at least two growing numbers, not \[2, 1\]"):
+        plot_step_over_bandwidth([2, 1], {"a": float})
+    with pytest.raises(ValueError, match="0 methods cannot be drawn; give 1 to 6"):
+        plot_step_over_bandwidth([1, 2], {})
+
+
+def test_a_roofline_says_where_it_bends_and_refuses_nonsense():
+    picture = plot_roofline([GPUS["v100"], GPUS["h100"]], {"standard": 31.0, "tiles of 128": 124.0})
+    assert picture.alt == "Rooflines that bend, in FLOPs for each byte: v100 at 139, h100 at 295."
+    assert {"standard", "tiles of 128", "v100", "h100", "FLOPs for each byte moved"} <= set(texts(picture))
+    names = _raised(
+        {"far": 1000.0, "tiles of\n128": 124.0, "tiles of 256": 180.0, "standard": 31.0}, math.log(1e3)
+    )
+    assert names == {"standard": 0, "tiles of\n128": 0, "tiles of 256": 2, "far": 0}, "no two names overlap"
+    assert _covers(GPUS["h100"], GPUS["h200"]), "both are flat at the same height"
+    assert not _covers(GPUS["v100"], GPUS["h100"])
+    for devices, work in (
+        ([], {"a": 1.0}),
+        ([GPUS["v100"]], {"a": 0.0}),
+        ([GPUS["v100"]], {"a": float("nan")}),
+    ):
+        with pytest.raises(ValueError, match=r"nothing to draw|flops per byte"):
+            plot_roofline(devices, work)
+
+
+def test_two_times_say_both_of_each_step_and_refuse_nonsense():
+    picture = plot_two_times({"scores": (3e-4, 1.1e-3), "softmax": (0.0, 2e-3)})
+    assert picture.alt == (
+        "Bars in pairs. scores: arithmetic 0.3, memory 1.1 ms; softmax: arithmetic 0, memory 2 ms."
+    )
+    assert {"scores", "softmax", "arithmetic", "memory", "time, ms", " 1.1"} <= set(texts(picture))
+    for steps in ({}, {"scores": (1.0, float("nan"))}, {"scores": (-1.0, 1.0)}):
+        with pytest.raises(ValueError, match=r"nothing to draw|seconds"):
+            plot_two_times(steps)

@@ -70,10 +70,10 @@ def script(main: str = "main") -> str:
 
 
 def _source(name: str) -> str:
-    """A file of ``page``, or the table of schedules, which is Python's own."""
+    """A file of a folder ``page`` of the simulator, or the table of schedules, which is Python's own."""
     if name == "forms":
         return f"export const FORMS = {_json({name: form._asdict() for name, form in SCHEDULES.items()})};"
-    return (PAGE / f"{name}.js").read_text(encoding="utf-8")
+    return next(PAGE.parents[1].glob(f"*/page/{name}.js")).read_text(encoding="utf-8")
 
 
 def _in_its_scope(name: str, text: str) -> str:

@@ -1,0 +1,16 @@
+"""Small live figures for the chapters: each shows one thing, step by step or over a slider, and computes in the page.
+
+A call as the last line of a cell shows the figure; ``.save("ring.html")`` writes it as one file.
+
+=========================  =======  ==================================================================================
+``explore_unequal``        13       ``(slowness=3, bandwidth=1.25e8, heads=None)``: a layer of BERT on two devices
+=========================  =======  ==================================================================================
+
+After you have written a call with other values into a notebook, ``python -m simulator.figures.stills`` draws the still
+picture that stands there for readers without a kernel.
+"""
+
+from simulator.figures.figure import Figure
+from simulator.figures.galaxy import explore_unequal
+
+__all__ = ["Figure", "explore_unequal"]

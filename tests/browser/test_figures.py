@@ -1,0 +1,112 @@
+"""Every small figure in a real browser: its keys and sliders, what is read out, its text in every step, both themes."""
+
+import json
+
+import pytest
+from pictures import text_problems
+from playwright.sync_api import expect
+
+from simulator import figures
+
+pytestmark = pytest.mark.timeout(600)
+MAKERS = {name: getattr(figures, name) for name in figures.__all__ if name.startswith("explore_")}
+SVG = "document.querySelector('.stage svg')"
+COLOURS = """[...document.querySelectorAll('.stage svg *')]
+    .flatMap(one => [one.getAttribute('fill'), one.getAttribute('stroke')]).filter(one => one !== null)"""
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Call it with a figure's name: its saved page, which asks nothing of a network and meets no error."""
+    pages, wrong = [], []
+
+    def open_page(name, scheme="light"):
+        MAKERS[name]().save(path := tmp_path / f"{name}.html")
+        pages.append(page := browser.new_page(viewport={"width": 672, "height": 800}, color_scheme=scheme))
+        page.on(
+            "request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None
+        )
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.goto(path.as_uri())
+        page.locator(".stage svg").wait_for()
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert wrong == []
+
+
+def said(page):
+    return page.locator(".stage").get_attribute("aria-description")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_keys_and_sliders_change_what_is_said_and_drawn(opened, name):
+    page = opened(name)
+    stage = page.get_by_role("application")
+    expect(stage).to_have_accessible_name(page.title() + ". " + stage.get_attribute("title"))
+    walks = page.get_by_role("button", name="Play").count()
+    before = said(page), page.evaluate(f"{SVG}.outerHTML")
+    stage.press("ArrowRight")
+    after = said(page), page.evaluate(f"{SVG}.outerHTML")
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+    expect(page.locator(".said")).to_have_text(after[0])
+    stage.press("ArrowLeft")
+    assert said(page) == before[0]
+    if walks:
+        stage.press("End")
+        assert page.locator(".explorer").get_attribute("data-step") != "0"
+        stage.press("Home")
+        stage.press(" ")
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        expect(page.locator(".explorer")).to_have_attribute("data-step", "2")
+        stage.press("Home")
+        expect(page.get_by_role("button", name="Play")).to_be_visible()
+    for field in page.locator(".controls input").all():
+        now = page.locator(".explorer").get_attribute("data-values")
+        values = json.loads(now)
+        key = " " if field.get_attribute("type") == "checkbox" else "ArrowRight"
+        field.press(key)
+        if page.locator(".explorer").get_attribute("data-values") == now:  # it stood at its end
+            field.press("ArrowLeft")
+        changed = json.loads(page.locator(".explorer").get_attribute("data-values"))
+        assert [one for one in values if values[one] != changed[one]] == [field.get_attribute("name")]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_text_can_be_read_in_every_step(opened, name, browser):
+    page, blank, problems = opened(name), browser.new_page(), {}
+    sliders = page.locator(".controls input[type=range]")
+    try:
+        for end in (None, "Home", "End"):
+            if end:
+                sliders.first.press(end)
+            page.locator(".stage").press("Home")
+            for _ in range(40):
+                step = page.locator(".explorer").get_attribute("data-step")
+                svg, height = (
+                    page.evaluate(f"{SVG}.outerHTML"),
+                    page.evaluate(f"{SVG}.viewBox.baseVal.height"),
+                )
+                problems[end, step] = text_problems(blank, svg, 640, height)
+                if not page.get_by_role("button", name="Play").count():
+                    break
+                page.locator(".stage").press("ArrowRight")
+                if page.locator(".explorer").get_attribute("data-step") == step:
+                    break
+    finally:
+        blank.close()
+    assert {key: found for key, found in problems.items() if found} == {}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 672
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_both_themes_have_their_colours(opened, name):
+    light, dark = (set(opened(name, scheme).evaluate(COLOURS)) for scheme in ("light", "dark"))
+    assert all(len(colour) == 7 or colour == "none" for colour in light | dark)
+    assert {"#1f2328", "#57606a"} & light
+    assert not {"#1f2328", "#57606a"} & dark
+    assert {"#e6e6e6", "#a9b1ba"} & dark

@@ -1,0 +1,47 @@
+"""What the figures compute in the page is what the simulator computes."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from simulator.figures import explore_unequal
+from simulator.inputs.hardware import Link
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.shape import MODELS
+from simulator.planner.layer_split import even_layer, price_layer
+from simulator.planner.split_timeline import split_timeline
+
+BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
+
+
+def test_the_unequal_pair_is_the_planners(run_in_node):
+    cases = [
+        {"slowness": s, "bandwidth": b, "heads": h} for s, b, h in product((1, 3), (2e7, 3e9), (0, 6, 9, 12))
+    ]
+    program = """
+const [given, cases] = questions;
+console.log(JSON.stringify(cases.map((values) => {
+  const found = times(values, given), { pair } = times({ ...values, bandwidth: found.even }, given);
+  return { ...found, spans: layer(values, given), pairThere: found.even < Infinity ? pair : null };
+})));
+"""
+    given = explore_unequal().page()[1]
+    alone = even_layer(BERT, [LAPTOP], "galaxy").seconds
+    for values, found in zip(cases, run_in_node(program, [given, cases], "unequal"), strict=True):
+        link = Link(LAPTOP.node.latency, values["bandwidth"])
+        devices = [replace(device, node=link) for device in (LAPTOP, LAPTOP.slowed(values["slowness"]))]
+        heads = [values["heads"], 12 - values["heads"]]
+        split = price_layer(BERT, devices, "galaxy", heads=heads, columns=[256 * own for own in heads])
+        assert found["pair"] == pytest.approx(split.seconds)
+        assert found["alone"] == pytest.approx(alone)
+        own = {device: [] for device in (0, 1)}
+        for device, _, start, end in found["spans"]:
+            for one in (0, 1) if device < 0 else (device,):
+                own[one].append((start, end))
+        wanted = split_timeline(split).spans
+        for rank, spans in own.items():
+            there = sorted((span.start, span.end) for span in wanted if span.rank == rank)
+            assert sorted(spans) == [pytest.approx(pair) for pair in there]
+        if found["pairThere"] is not None:  # at the break-even
+            assert found["pairThere"] == pytest.approx(alone)

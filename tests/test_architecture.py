@@ -25,11 +25,11 @@ TOP = ("observe", "chapters", "notebooks", "grading", "progress")  # see everyth
 REACH = 400
 FURTHEST = {
     "course_lib/attention": 434,
-    "course_lib/compression_comparison": 436,
+    "course_lib/comparison/compression": 436,
     "course_lib/data_parallel": 1031,
     "course_lib/elastic": 1618,
     "course_lib/finetuning": 408,
-    "course_lib/finetuning_comparison": 679,
+    "course_lib/comparison/finetuning": 679,
     "course_lib/grading": 1177,
     "course_lib/models": 725,
     "course_lib/notebooks": 542,

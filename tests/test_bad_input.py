@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import course_lib.compression_comparison.cli
-import course_lib.finetuning_comparison.cli
+import course_lib.comparison.compression.cli
+import course_lib.comparison.finetuning.cli
 import course_lib.profile.cli
 import course_lib.train.cli
 import course_lib.train.start
@@ -16,8 +16,8 @@ from simulator.cli import main as simulator_main
 COMMANDS = {
     "train": (course_lib.train.cli.main, ["--hidden", "16", "--steps", "1"]),
     "profile": (course_lib.profile.cli.main, ["--count"]),
-    "finetuning": (course_lib.finetuning_comparison.cli.main, ["--model", "tiny"]),
-    "compression": (course_lib.compression_comparison.cli.main, []),
+    "finetuning": (course_lib.comparison.finetuning.cli.main, ["--model", "tiny"]),
+    "compression": (course_lib.comparison.compression.cli.main, []),
     "memory": (simulator_main, ["memory", "--model", "gpt2"]),
     "step": (simulator_main, ["step", "--model", "gpt2", "--gpu", "h100", "--global-batch", "8"]),
     "timeline": (simulator_main, ["timeline", "--schedule", "1f1b", "--ranks", "2", "--microbatches", "4"]),
@@ -197,8 +197,8 @@ def nothing_starts(monkeypatch):
     monkeypatch.setattr(course_lib.train.start, "launch", started)
     monkeypatch.setattr(course_lib.train.cli, "become_rank", started)
     monkeypatch.setattr(simulator.cli.calibrate, "measure", started)
-    monkeypatch.setattr("course_lib.compression_comparison.compare.compare", started)
-    monkeypatch.setattr("course_lib.finetuning_comparison.compare.Comparison.run", started)
+    monkeypatch.setattr("course_lib.comparison.compression.compare.compare", started)
+    monkeypatch.setattr("course_lib.comparison.finetuning.compare.Comparison.run", started)
 
 
 def complaint(command, words):

@@ -1,7 +1,7 @@
 """The ways to send less by name: one spelling for ``parallelize``, ``course_lib.train`` and the comparison.
 
 Imports no torch, so that a file is checked before anything heavy is loaded. ``parallelize/comm_hooks.py`` and
-``compression_comparison/methods.py`` build them.
+``comparison/compression/methods.py`` build them.
 """
 
 from __future__ import annotations

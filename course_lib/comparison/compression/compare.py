@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from course_lib.comparison.command import Told
+from course_lib.comparison.compression.results import Line, Runs, chosen_lr, lines, next_lr, swept
+from course_lib.comparison.compression.run import Setting, train_one
+from course_lib.comparison.compression.tasks import TASKS
 from course_lib.comparison.runs import Run
-from course_lib.compression_comparison.results import Line, Runs, chosen_lr, lines, next_lr, swept
-from course_lib.compression_comparison.run import Setting, train_one
-from course_lib.compression_comparison.tasks import TASKS
 from course_lib.runtime.world import World
 
 

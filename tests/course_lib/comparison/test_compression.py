@@ -8,16 +8,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import course_lib.compression_comparison.cli as command
+import course_lib.comparison.compression.cli as command
+from course_lib.comparison.compression.compare import compare
+from course_lib.comparison.compression.kept import SEEDS, kept_lines, kept_runs, like_kept
+from course_lib.comparison.compression.methods import EVERY, METHODS, NAMES, halves
+from course_lib.comparison.compression.predicted import sent_in_run
+from course_lib.comparison.compression.results import Runs, lines, markdown
+from course_lib.comparison.compression.run import FIRST, Setting, held_out, on_rank, sent
+from course_lib.comparison.compression.show import FAMILIES, above, loss_picture, loss_table
+from course_lib.comparison.compression.tasks import MODELS, TASKS
 from course_lib.compression.methods import COMPRESSIONS, HOOKED
-from course_lib.compression_comparison.compare import compare
-from course_lib.compression_comparison.kept import SEEDS, kept_lines, kept_runs, like_kept
-from course_lib.compression_comparison.methods import EVERY, METHODS, NAMES, halves
-from course_lib.compression_comparison.predicted import sent_in_run
-from course_lib.compression_comparison.results import Runs, lines, markdown
-from course_lib.compression_comparison.run import FIRST, Setting, held_out, on_rank, sent
-from course_lib.compression_comparison.show import FAMILIES, above, loss_picture, loss_table
-from course_lib.compression_comparison.tasks import MODELS, TASKS
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
 from course_lib.parallelize.comm_hooks import HOOKS

@@ -15,8 +15,8 @@ from course_lib.comparison.command import checked_names, ended_in_one_sentence, 
 from simulator.cli.parameter_types import AtLeast, Output
 
 if TYPE_CHECKING:  # torch takes seconds to import: help does without
+    from course_lib.comparison.finetuning.run import Setting
     from course_lib.data.finetuning_tasks import Task
-    from course_lib.finetuning_comparison.run import Setting
     from course_lib.models.bert import Bert
 
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help does without
 @click.option(
     "--out",
     type=Output(folder=True),
-    default=Path("runs/finetuning_comparison"),
+    default=Path("runs/finetuning"),
     show_default=True,
     help="Folder of the results.",
 )
@@ -91,7 +91,7 @@ def main(
     are run under seed 0 first, and those first that say most.
 
     \b
-    python -m course_lib.finetuning_comparison --methods probe,full,lora-all-r8 --out results
+    python -m course_lib.comparison.finetuning --methods probe,full,lora-all-r8 --out results
     """
     with ended_in_one_sentence():
         if timing:
@@ -104,10 +104,10 @@ def _compare(
     out: Path, methods: str, seeds: range, lrs: str | None, every: bool, finer: bool, values: dict
 ) -> None:
     rates = None if lrs is None else parsed_rates(lrs)
-    from course_lib.finetuning_comparison.compare import Comparison
-    from course_lib.finetuning_comparison.methods import BY_IMPORTANCE, NAMES
-    from course_lib.finetuning_comparison.results import Runs, markdown
-    from course_lib.finetuning_comparison.run import Setting
+    from course_lib.comparison.finetuning.compare import Comparison
+    from course_lib.comparison.finetuning.methods import BY_IMPORTANCE, NAMES
+    from course_lib.comparison.finetuning.results import Runs, markdown
+    from course_lib.comparison.finetuning.run import Setting
 
     names = checked_names(methods, NAMES, BY_IMPORTANCE)
     like = Setting(method="", start="", lr=0, seed=0, **values)
@@ -122,9 +122,9 @@ def _compare(
 
 
 def _time(out: Path, methods: str, values: dict) -> None:
-    from course_lib.finetuning_comparison.methods import BY_IMPORTANCE, NAMES
-    from course_lib.finetuning_comparison.run import Setting
-    from course_lib.finetuning_comparison.timing import keep_times, read_times, time_steps
+    from course_lib.comparison.finetuning.methods import BY_IMPORTANCE, NAMES
+    from course_lib.comparison.finetuning.run import Setting
+    from course_lib.comparison.finetuning.timing import keep_times, read_times, time_steps
 
     names = checked_names(methods, NAMES, BY_IMPORTANCE)
     like = Setting(method="", start="", lr=0, seed=0, **values)

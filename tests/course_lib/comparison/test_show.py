@@ -2,11 +2,11 @@
 
 import pytest
 
-from course_lib.finetuning_comparison.kept import kept_lines, kept_runs
-from course_lib.finetuning_comparison.methods import NAMES
-from course_lib.finetuning_comparison.results import Line
-from course_lib.finetuning_comparison.run import CATEGORIES
-from course_lib.finetuning_comparison.show import (
+from course_lib.comparison.finetuning.kept import kept_lines, kept_runs
+from course_lib.comparison.finetuning.methods import NAMES
+from course_lib.comparison.finetuning.results import Line
+from course_lib.comparison.finetuning.run import CATEGORIES
+from course_lib.comparison.finetuning.show import (
     FAMILIES,
     accuracy_picture,
     accuracy_table,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from course_lib.comparison.command import Told
+from course_lib.comparison.finetuning.methods import PROBE
+from course_lib.comparison.finetuning.probe import Probe
+from course_lib.comparison.finetuning.results import Line, Run, Runs, lines
+from course_lib.comparison.finetuning.run import Setting, train_one
+from course_lib.comparison.finetuning.sweep import rates_of, starts_of
 from course_lib.comparison.walk import best, next_try, with_halves
 from course_lib.data.finetuning_tasks import Task
-from course_lib.finetuning_comparison.methods import PROBE
-from course_lib.finetuning_comparison.probe import Probe
-from course_lib.finetuning_comparison.results import Line, Run, Runs, lines
-from course_lib.finetuning_comparison.run import Setting, train_one
-from course_lib.finetuning_comparison.sweep import rates_of, starts_of
 from course_lib.models.bert import Bert
 
 

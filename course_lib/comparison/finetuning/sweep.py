@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.finetuning_comparison.methods import METHODS, PROBE
-from course_lib.finetuning_comparison.probe import STRENGTHS
+from course_lib.comparison.finetuning.methods import METHODS, PROBE
+from course_lib.comparison.finetuning.probe import STRENGTHS
 
 
 def starts_of(method: str) -> tuple[str, ...]:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from course_lib.comparison.compression.methods import METHODS, halves
+from course_lib.comparison.compression.predicted import sent_in_run
+from course_lib.comparison.compression.tasks import MODELS, Task
 from course_lib.compression.asynchronous import AsynchronousAveraging
 from course_lib.compression.local_sgd import average
-from course_lib.compression_comparison.methods import METHODS, halves
-from course_lib.compression_comparison.predicted import sent_in_run
-from course_lib.compression_comparison.tasks import MODELS, Task
 from course_lib.data.sharding import batches
 from course_lib.one_device.loop import cross_entropy, train
 from course_lib.one_device.schedule import warmed_up

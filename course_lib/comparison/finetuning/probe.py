@@ -11,8 +11,8 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
+from course_lib.comparison.finetuning.run import Setting, matmul_precision, trimmed
 from course_lib.data.finetuning_tasks import Part, Task
-from course_lib.finetuning_comparison.run import Setting, matmul_precision, trimmed
 from course_lib.models.bert import Bert
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # C, chosen on the validation part as the learning rates are

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from course_lib.comparison.compression.results import HEADS, Line, cells
 from course_lib.comparison.labels import place_labels
-from course_lib.compression_comparison.results import HEADS, Line, cells
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.plots.picture import Picture, render

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from course_lib.comparison.compression.methods import LRS
+from course_lib.comparison.compression.results import Line, Runs, lines
+from course_lib.comparison.compression.run import Setting
 from course_lib.comparison.runs import Run
-from course_lib.compression_comparison.methods import LRS
-from course_lib.compression_comparison.results import Line, Runs, lines
-from course_lib.compression_comparison.run import Setting
 
 FOLDER = Path(__file__).parent / "kept"
 SEEDS = range(3)
 STEPS = 160
-COMMAND = "python -m course_lib.compression_comparison --out course_lib/compression_comparison/kept"
+COMMAND = "python -m course_lib.comparison.compression --out course_lib/comparison/compression/kept"
 
 
 def like_kept(task: str) -> Setting:

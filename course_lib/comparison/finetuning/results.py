@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.comparison import runs as comparison
+from course_lib.comparison.finetuning.methods import METHODS, NAMES, PROBE
+from course_lib.comparison.finetuning.run import CATEGORIES, Setting
+from course_lib.comparison.finetuning.sweep import rates_of, starts_of
 from course_lib.comparison.runs import Run
 from course_lib.comparison.walk import best, next_try, with_halves
-from course_lib.finetuning_comparison.methods import METHODS, NAMES, PROBE
-from course_lib.finetuning_comparison.run import CATEGORIES, Setting
-from course_lib.finetuning_comparison.sweep import rates_of, starts_of
 
 
 class Runs(comparison.Runs[Setting]):

@@ -5,16 +5,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import course_lib.finetuning_comparison.cli as command
+import course_lib.comparison.finetuning.cli as command
 from course_lib.comparison.command import checked_names
+from course_lib.comparison.finetuning.compare import Comparison
+from course_lib.comparison.finetuning.methods import BY_IMPORTANCE, METHODS, NAMES, PROBE, TEXT
+from course_lib.comparison.finetuning.results import Runs, lines, markdown
+from course_lib.comparison.finetuning.run import Setting, evaluate, train_one, trimmed, warmed_up
+from course_lib.comparison.finetuning.timing import read_times
 from course_lib.comparison.walk import best, next_try, with_halves
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.finetuning.methods import TUNINGS
-from course_lib.finetuning_comparison.compare import Comparison
-from course_lib.finetuning_comparison.methods import BY_IMPORTANCE, METHODS, NAMES, PROBE, TEXT
-from course_lib.finetuning_comparison.results import Runs, lines, markdown
-from course_lib.finetuning_comparison.run import Setting, evaluate, train_one, trimmed, warmed_up
-from course_lib.finetuning_comparison.timing import read_times
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.pretrained import load_tokenizer
 from course_lib.one_device.loop import accuracy

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from course_lib.comparison.finetuning.methods import METHODS
+from course_lib.comparison.finetuning.predicted import predicted_memory
 from course_lib.data.finetuning_tasks import Part, Task
 from course_lib.data.sharding import batches_of_like_length
 from course_lib.finetuning.freeze import count_parameters
-from course_lib.finetuning_comparison.methods import METHODS
-from course_lib.finetuning_comparison.predicted import predicted_memory
 from course_lib.models.bert import Bert, BertClassifier
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.one_device.loop import cross_entropy

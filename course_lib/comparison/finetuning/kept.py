@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from course_lib.finetuning_comparison.results import Line, Run, Runs, lines
-from course_lib.finetuning_comparison.run import Setting
-from course_lib.finetuning_comparison.timing import read_times
+from course_lib.comparison.finetuning.results import Line, Run, Runs, lines
+from course_lib.comparison.finetuning.run import Setting
+from course_lib.comparison.finetuning.timing import read_times
 
 FOLDER = Path(__file__).parent / "kept"
 SEEDS = range(3)
 STEPS, MATMUL = 250, "medium"
-COMMAND = f"python -m course_lib.finetuning_comparison --matmul {MATMUL} --out course_lib/finetuning_comparison/kept"
+COMMAND = f"python -m course_lib.comparison.finetuning --matmul {MATMUL} --out course_lib/comparison/finetuning/kept"
 
 
 def kept_runs(task: str = "word-order", steps: int = STEPS) -> list[Run]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from course_lib.compression_comparison.methods import EVERY, MATRIX_RANK, RANDOM, TOP, warmup_of
+from course_lib.comparison.compression.methods import EVERY, MATRIX_RANK, RANDOM, TOP, warmup_of
 from simulator.inputs.mixing import pair_matrix, ring_matrix
 from simulator.predict.compression_traffic import (
     averaging_traffic,

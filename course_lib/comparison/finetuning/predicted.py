@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from course_lib.comparison.finetuning.methods import METHODS
 from course_lib.finetuning.freeze import ParameterCount
-from course_lib.finetuning_comparison.methods import METHODS
 from course_lib.models.bert import BertConfig
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape

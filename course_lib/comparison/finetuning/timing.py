@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
+from course_lib.comparison.finetuning.methods import METHODS, PROBE
+from course_lib.comparison.finetuning.run import Setting, matmul_precision, prepared, step, trimmed
 from course_lib.data.finetuning_tasks import Task
-from course_lib.finetuning_comparison.methods import METHODS, PROBE
-from course_lib.finetuning_comparison.run import Setting, matmul_precision, prepared, step, trimmed
 from course_lib.models.bert import Bert
 
 FULL = "full"

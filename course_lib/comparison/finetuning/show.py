@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from course_lib.comparison.finetuning.methods import NAMES, PROBE
+from course_lib.comparison.finetuning.results import Line, rate_of, title_of
+from course_lib.comparison.finetuning.run import CATEGORIES
 from course_lib.comparison.labels import place_labels
-from course_lib.finetuning_comparison.methods import NAMES, PROBE
-from course_lib.finetuning_comparison.results import Line, rate_of, title_of
-from course_lib.finetuning_comparison.run import CATEGORIES
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.plots.picture import Picture, render

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.finetuning_comparison.published_counts import Count, counts_table, published_counts
+from course_lib.comparison.finetuning.published_counts import Count, counts_table, published_counts
 
 EXACT = {  # (model, printed): trained
     ("GPT-3 175B", "37.7 M"): 2 * 96 * 2 * 8 * 12288,

@@ -36,7 +36,7 @@ from simulator.cli.parameter_types import AtLeast, Output
 @click.option(
     "--out",
     type=Output(folder=True),
-    default=Path("runs/compression_comparison"),
+    default=Path("runs/compression"),
     show_default=True,
     help="Folder of the results.",
 )
@@ -56,15 +56,15 @@ def main(
     are run under seed 0 first.
 
     \b
-    python -m course_lib.compression_comparison --methods none,top-k,diloco --out results
+    python -m course_lib.comparison.compression --methods none,top-k,diloco --out results
     """
     with ended_in_one_sentence():
         rates = None if lrs is None else parsed_rates(lrs)
         with progress_bar("reading the data") as told:
-            from course_lib.compression_comparison.compare import compare
-            from course_lib.compression_comparison.methods import LRS, NAMES
-            from course_lib.compression_comparison.results import Runs, markdown
-            from course_lib.compression_comparison.run import Setting
+            from course_lib.comparison.compression.compare import compare
+            from course_lib.comparison.compression.methods import LRS, NAMES
+            from course_lib.comparison.compression.results import Runs, markdown
+            from course_lib.comparison.compression.run import Setting
 
             names, like = checked_names(methods, NAMES), Setting(task, "", 0, 0, steps, batch, ranks)
             runs = Runs(out / "runs.jsonl")

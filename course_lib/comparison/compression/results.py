@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.comparison import runs as comparison
+from course_lib.comparison.compression.methods import LRS, METHODS, NAMES
+from course_lib.comparison.compression.run import Setting
 from course_lib.comparison.runs import Run
 from course_lib.comparison.walk import best, next_try
-from course_lib.compression_comparison.methods import LRS, METHODS, NAMES
-from course_lib.compression_comparison.run import Setting
 
 
 class Runs(comparison.Runs[Setting]):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.observe.show.amounts import same_digits, scale_of
+from course_lib.observe.show.axis import axis
 from course_lib.observe.show.commitment import Guess
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
@@ -73,7 +74,11 @@ def compare(*rows: Row, official: str = "official", title: str = "") -> Shown:
         [*row.cells(columns), *([_ratio(row.measured, getattr(row, against))] if with_ratio else [])]
         for row in rows
     ]
-    return table(header, body, title)
+    shown = table(header, body, title)
+    for row in rows:  # the guess on one axis with what it was about
+        if isinstance(row.guess, Guess) and None not in (row.guess.value, row.predicted):
+            shown.html += axis(row.guess, row.predicted, row.measured)
+    return shown
 
 
 def _ratio(value: float | None, reference: float | None) -> str | None:

@@ -15,6 +15,7 @@ from types import EllipsisType
 
 from course_lib.observe.show.amounts import unit_named
 from course_lib.observe.show.commitment import Bet, Guess, remember, remembered
+from course_lib.observe.show.game import ask
 from course_lib.observe.show.reveal import reveal
 
 __all__ = ["Bet", "Guess", "bet", "predict", "remembered", "reveal"]
@@ -45,7 +46,7 @@ def predict(
         raise ValueError(f"a slider needs low below high, not low={low} and high={high}")
     asked = Guess(name, unit=known[0] if known else unit, asked=unit, low=low, high=high)
     asked = remember(asked, guess)
-    print(asked)
+    ask(asked)
     return asked
 
 
@@ -63,5 +64,5 @@ def bet(name: str, choices: Sequence[str], pick: int | str | EllipsisType = ...)
     if isinstance(choices, str) or len(choices) < 2 or len(set(choices)) < len(choices):
         raise ValueError(f"a bet needs two or more different choices, not {choices!r}")
     asked = remember(Bet(name, choices=tuple(choices)), pick)
-    print(asked)
+    ask(asked)
     return asked

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from course_lib.observe.show.axis import axis, ends
 from course_lib.observe.show.commitment import Bet, Guess, remembered
 from course_lib.observe.show.formula import filled, readable, result
+from course_lib.observe.show.game import as_mime, encoded, live
 from course_lib.observe.show.verdict import RIGHT, how_far, likely, mistakes_of
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Timeline
 from simulator.ledgers.traffic import Traffic
 
-CLOSED = "The answer. Say what you think first."
+CLOSED = "The answer opens after your {}."
 
 
 def reveal(
@@ -44,12 +46,11 @@ def reveal(
     """
     asked = remembered(guess) if isinstance(guess, str) else guess
     if isinstance(asked, Bet):
-        return Answer(asked, *_of_bet(asked, value, mistakes or {}), shown)
+        return Answer(asked, str(value), [], _of_bet(asked, value, mistakes or {}), shown)
     formula, shown = (shown[0], shown[1:]) if shown and isinstance(shown[0], str) else ("", shown)
-    number = _number(value)
-    lines = [f"{asked.name}: {asked.text(number)}"]
+    number, lines = _number(value), []
     if formula:
-        lines.append(f"= {readable(formula)}")
+        lines = [f"= {readable(formula)}"]
         if values:
             if not math.isclose(found := result(formula, values), number, rel_tol=RIGHT):
                 raise ValueError(
@@ -57,52 +58,81 @@ def reveal(
                 )
             lines.append(f"= {filled(formula, values)}")
     wrong = mistakes_of(asked, number, {said: _number(one) for said, one in (mistakes or {}).items()})
-    return Answer(asked, lines, {"value": number, "mistakes": wrong}, shown)
+    return Answer(asked, asked.text(number), lines, {"value": number, "mistakes": wrong}, shown)
 
 
 class Answer:
-    """What ``reveal`` shows: the answer where something was said; else it stands in a closed ``<details>``."""
+    """What ``reveal`` shows: the answer where something was said; else it stands in a closed ``<details>``.
+
+    Args:
+        answer, lines: the answer, and how it is worked out.
+        facts: the right ``value``, and the ``mistakes`` with what is said to them.
+    """
 
     def __init__(
-        self, asked: Guess | Bet, lines: list[str], facts: dict[str, Any], shown: tuple[Any, ...]
+        self, asked: Guess | Bet, answer: str, lines: list[str], facts: dict[str, Any], shown: tuple[Any, ...]
     ) -> None:
-        self.asked, self.lines, self.facts = asked, lines, facts
+        self.asked, self.answer, self.lines, self.facts = asked, answer, lines, facts
         self.shown = [_faces(one) for one in shown]
+        self.closed = CLOSED.format("bet" if isinstance(asked, Bet) else "guess")
 
     def said(self) -> str:
-        """What is said to what the learner said; empty before."""
-        asked, facts = self.asked, self.facts
-        if asked.value is None:
-            return ""
+        """What is said to what the learner has said."""
+        asked, value, mistakes = self.asked, self.facts["value"], self.facts["mistakes"]
         if isinstance(asked, Bet):
-            right = asked.value == facts["value"]
-            return "Right." if right else f"You said “{asked.value}”.{facts['mistakes'].get(asked.value, '')}"
-        far = how_far(asked, facts["value"])
-        return f"You said {asked.text(asked.value)}: {far}.{likely(asked.value, facts['mistakes'])}"
+            return (
+                "Right."
+                if asked.value == value
+                else f"You said “{asked.value}”.{mistakes.get(asked.value, '')}"
+            )
+        far = how_far(asked, value)
+        suspected = "" if far == "right" else likely(asked.value, mistakes)
+        return f"You said {asked.text(asked.value)}: {far}.{suspected}"
 
     def __repr__(self) -> str:
         if self.asked.value is None:
-            return f"{self.asked.name}: the answer is shown when you have said what you think."
-        first, *rest = self.lines
-        return "\n".join([first, *(f"    {line}" for line in rest), self.said(), *(t for t, _ in self.shown)])
+            return f"{self.asked.name}. {self.closed}"
+        lines = [f"    {line}" for line in self.lines]
+        return "\n".join(
+            [f"{self.asked.name}: {self.answer}", *lines, self.said(), *(t for t, _ in self.shown)]
+        )
 
     def html(self) -> str:
         """The answer: open, or in a closed ``<details>``."""
-        first, *rest = self.lines
-        name, answer = first.split(": ", 1) if first.startswith(f"{self.asked.name}: ") else ("", first)
-        html = f"<p>{escape(name)}: <strong>{escape(answer)}</strong></p>"
-        html += "".join(f'<div style="margin-left:2em">{escape(line)}</div>' for line in rest)
-        shown = "".join(face for _, face in self.shown)
-        if self.asked.value is None:
-            return f"<details><summary>{CLOSED}</summary>{html}{shown}</details>"
-        return f"{html}<p>{escape(self.said())}</p>{shown}"
+        asked, said = self.asked, ""
+        if asked.value is not None:
+            said = escape(self.said()) + ("" if isinstance(asked, Bet) else axis(asked, self.facts["value"]))
+        html = f"<p>{escape(asked.name)}: <strong>{escape(self.answer)}</strong></p>"
+        html += "".join(f'<div style="margin-left:2em">{escape(line)}</div>' for line in self.lines)
+        html += f'<div class="said">{said}</div>' + "".join(face for _, face in self.shown)
+        if asked.value is not None:
+            return html
+        return f'<details data-answer="{encoded(self._for_script())}"><summary>{self.closed}</summary>{html}</details>'
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self.html()}
+    def _for_script(self) -> dict[str, Any]:
+        """What a page without a kernel needs to answer."""
+        asked, facts = self.asked, {"name": self.asked.name, **self.facts}
+        if isinstance(asked, Bet):
+            return facts
+        number = facts["value"]
+        return facts | {
+            "value": _rounded(number),
+            "mistakes": [(_rounded(value), sentence) for value, sentence in facts["mistakes"]],
+            "factor": asked.factor,
+            "percent": asked.unit == "%",
+            "ends": [_rounded(end) for end in ends(asked, number)],
+            "axis": axis(asked, number, said=("{x}", "{said}")),
+        }
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        view = None
+        if self.asked.value is None and (view := live(html=f"<p>{self.closed}</p>")):
+            self.asked.then.append(lambda: setattr(view, "html", self.html()))
+        return {"text/plain": repr(self), "text/html": self.html(), **as_mime(view)}
 
 
-def _of_bet(asked: Bet, right: Any, mistakes: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """The line that says the right choice, and what is said to each of the others."""
+def _of_bet(asked: Bet, right: Any, mistakes: Mapping[str, str]) -> dict[str, Any]:
+    """The right choice, and what is said to each of the others."""
     if right not in asked.choices:
         raise ValueError(
             f"the answer {right!r} is none of the choices: {', '.join(map(repr, asked.choices))}"
@@ -110,10 +140,8 @@ def _of_bet(asked: Bet, right: Any, mistakes: Mapping[str, str]) -> tuple[list[s
     for choice in mistakes:
         if choice not in asked.choices or choice == right:
             raise ValueError(f"the mistake {choice!r} is not one of the wrong choices of {asked.name!r}")
-    return [f"{asked.name}: {right}"], {
-        "value": right,
-        "mistakes": {choice: f" {sentence.rstrip('.')}." for choice, sentence in mistakes.items()},
-    }
+    said = {choice: f" {sentence.rstrip('.')}." for choice, sentence in mistakes.items()}
+    return {"value": right, "mistakes": said}
 
 
 def _faces(thing: Any) -> tuple[str, str]:
@@ -131,4 +159,12 @@ def _number(value: Any) -> float:
     for ledger, quantity in ((MemoryBreakdown, "total"), (Traffic, "sent"), (Timeline, "makespan")):
         if isinstance(value, ledger):
             return float(getattr(value, quantity))
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"the answer to a guess is a number or a ledger, not {value!r}") from None
+
+
+def _rounded(value: float) -> float:
+    """Without the last digits, in which machines differ."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,89 @@
+"""The game where it is live: fields and buttons by anywidget, and the same in HTML for pages without a kernel."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from course_lib.observe.show.commitment import Bet, Guess
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+HERE = Path(__file__).parent
+
+
+def ask(asked: Guess | Bet) -> None:
+    """Show what is asked: a field or buttons in a notebook, text elsewhere."""
+    view = live(given=_given(asked), said=_said(asked))
+    if view is None and not _kernel():
+        print(asked)
+        return
+    from IPython.display import display
+
+    if view is not None:
+        view.observe(lambda change: asked.commit(change.new), "said")
+    html = "".join(f"<p>{escape(line)}</p>" for line in str(asked).splitlines())
+    html = f'<div class="course-ask" data-ask="{encoded(_given(asked))}">{html}</div>'
+    display({"text/plain": str(asked), "text/html": html, **as_mime(view)}, raw=True)
+
+
+def live(**state: Any) -> Any:
+    """A live view; None where no kernel runs, or anywidget is not installed."""
+    if not _kernel():
+        return None
+    try:
+        view = _view()
+    except ImportError:
+        return None
+    if "google.colab" in sys.modules:  # Colab shows no widget of others before it has been told to
+        from google.colab import output  # pyright: ignore[reportMissingImports]
+
+        output.enable_custom_widget_manager()
+    return view(**state)
+
+
+def as_mime(view: Any) -> dict[str, Any]:
+    """What an output needs, beside its HTML, to show a live view."""
+    return {} if view is None else {VIEW: {"version_major": 2, "version_minor": 0, "model_id": view.model_id}}
+
+
+def encoded(facts: dict[str, Any]) -> str:
+    """Facts for the page's script, which nobody reads by accident."""
+    return base64.b64encode(json.dumps(facts, separators=(",", ":")).encode()).decode()
+
+
+def _given(asked: Guess | Bet) -> dict[str, Any]:
+    if isinstance(asked, Bet):
+        return {"name": asked.name, "choices": list(asked.choices)}
+    return {"name": asked.name, "unit": asked.asked, "low": asked.low, "high": asked.high}
+
+
+def _said(asked: Guess | Bet) -> float | str | None:
+    """What the learner has said, a number in the unit that was asked for."""
+    if asked.value is None or isinstance(asked, Bet):
+        return asked.value
+    return float(f"{asked.value / asked.factor:.6g}")
+
+
+def _kernel() -> bool:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+@cache
+def _view() -> Any:
+    import anywidget
+    import traitlets
+
+    class Game(anywidget.AnyWidget):
+        _esm = (HERE / "game.js").read_text(encoding="utf-8")
+        _css = (HERE / "game.css").read_text(encoding="utf-8")
+        given = traitlets.Dict().tag(sync=True)  # what is asked; empty where an answer is shown
+        said = traitlets.Any(None, allow_none=True).tag(sync=True)
+        html = traitlets.Unicode().tag(sync=True)
+
+    return Game

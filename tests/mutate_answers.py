@@ -40,7 +40,7 @@ MEMORY = 16 * 2**30  # bytes of addresses that a changed answer may ask for
 
 
 def grading():
-    """``tests/wrong_answers/test_answers.py``, which knows the exercises and how to check an answer to one."""
+    """``tests/wrong_answers/test_answers.py``, which knows the exercises and their listed answers."""
     spec = importlib.util.spec_from_file_location("answers", HERE / "wrong_answers" / "test_answers.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -56,7 +56,7 @@ def outcome(answers, chapter: str, number: str, source: str) -> tuple[str, str]:
     signal.alarm(LIMIT)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            answers.check(chapter, number, source)
+            answers.judge.check(number, answers.material(number).make(source))
     except CheckFailed as failed:
         return "slow" if isinstance(failed, TargetMissed) else "wrong", str(failed)
     except KeyboardInterrupt:
@@ -135,10 +135,10 @@ def main() -> None:
     for chapter, number in answers.ALL:
         if not number.startswith(tuple(asked.which)):
             continue
-        texts = [answers.solution(chapter, number)]
+        texts = [solution := answers.material(number).source]
         if asked.styles:
-            right = (entry for entry in answers.entries(chapter).get(number, []) if entry.get("right"))
-            texts = [answers.answer_source(chapter, number, entry) for entry in right]
+            listed = answers.entries(chapter).get(number, [])
+            texts = [entry.patched(solution) for entry in listed if "right" in entry.words]
         possible = [(text, source) for text in texts for source in changed(text)]
         if asked.list:
             print(f"{number}: {len(possible)} changes")

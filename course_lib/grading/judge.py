@@ -169,7 +169,7 @@ def look(given: Material, answer: Any) -> list[Seen]:
         given.seed = seed
         given.known.clear()
     for case in given.cases(seed):
-        seen.append(_observe(given, answer, case))
+        seen.append(_seen(given, answer, case))
         raised = seen[-1].got if isinstance(seen[-1].got, BaseException) else None
         if raised is not None and (unwritten(raised, given.exercise) or _hung(raised)):
             break
@@ -195,14 +195,13 @@ def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | Non
     return seen
 
 
-def _made(given: Material, mistake: Mistake, one: Seen) -> Seen:
-    """What a mistake gives in a case that an answer was seen in."""
-    key = (mistake.when, one.case.name)
-    return _once(given, key, lambda: _observe(given, mistake.answer, one.case, one.want))
+def _seen(given: Material, answer: Any, case: Any, want: dict[str, Any] | None = None) -> Seen:
+    """What an answer or a mistake gives in a case: once for each seed, since tests judge many on the same cases."""
+    _, seen = _once(given, (id(answer), case.name), lambda: (answer, _observe(given, answer, case, want)))
+    return seen  # the answer is kept beside it, so that no other gets its id
 
 
-def _once(given: Material, key: tuple[str, str], observe: Callable[[], Any]) -> Any:
-    """Observed once for each seed: tests judge many answers on the same cases."""
+def _once(given: Material, key: tuple[Any, str], observe: Callable[[], Any]) -> Any:
     if key not in given.known:
         given.known[key] = observe()
     return given.known[key]
@@ -263,7 +262,7 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     """Whether this mistake gives what the answer gave: the same wrong fact where one is wrong, none elsewhere."""
     only_targets, explained = not any(s.wrong for s in seen), False
     for one in sorted(seen, key=lambda s: not (s.wrong or s.missed)):  # what is wrong first: most end there
-        by = _made(given, mistake, one)
+        by = _seen(given, mistake.answer, one.case, one.want)
         if isinstance(one.got, BaseException):
             if not isinstance(by.got, BaseException) or _raised(by.got) != _raised(one.got):
                 return False
@@ -285,7 +284,7 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
 def same_trace(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     for one in seen:
         if isinstance(one.got, dict) and "trace" in one.got:
-            by = _made(given, mistake, one).got
+            by = _seen(given, mistake.answer, one.case, one.want).got
             if not isinstance(by, dict) or by.get("trace") != one.got["trace"]:
                 return False
     return any(isinstance(one.got, dict) and "trace" in one.got for one in seen)

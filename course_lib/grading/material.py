@@ -8,8 +8,7 @@ import importlib
 import json
 import linecache
 import sys
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from course_lib.grading.mistakes import Entry, read_mistakes
 from course_lib.notebooks.exercise import answer_id, check_id
 from course_lib.notebooks.places import course_root
 
@@ -55,16 +55,16 @@ class Material:
         module = check_file(exercise)
         self.facts, self.cases, self.observe = module.FACTS, module.cases, module.observe
         chapter = next((root / "solutions").glob(f"{exercise[:2]}_*.ipynb"))
-        self._listed = root / MISTAKES / f"{chapter.stem}.toml"
+        self._listed = root / MISTAKES / f"{chapter.stem}.diff"
         cells = _code_cells(chapter)
         place = next(i for i, cell in enumerate(cells) if answer_id(cell) == exercise)
         self.source = cells[place].source
         call = next(cell.source for cell in cells if check_id(cell) == exercise)
         self._names = [ast.unparse(name) for name in ast.parse(call).body[-1].value.args[1:]]
-        self._before = _names(tuple(c.source for c in cells[:place] if not answer_id(c) and not check_id(c)))
+        self._before = names_of(tuple(c.source for c in cells[:place] if not answer_id(c) and not check_id(c)))
         self.solution = self.make(self.source)
         self.seed: int | None = None  # of the cases in which was observed what is ``known``
-        self.known: dict[tuple[str, str], Any] = {}
+        self.known: dict[tuple[Any, str], Any] = {}
 
     def make(self, source: str) -> Any:
         """What the check cell hands over, were ``source`` the answer: one object, or a tuple of them.
@@ -77,38 +77,26 @@ class Material:
         return found[0] if len(found) == 1 else found
 
     @functools.cached_property
-    def entries(self) -> list[dict[str, Any]]:
-        """The list of this exercise in ``solutions/mistakes/``, as it stands there."""
-        text = self._listed.read_text(encoding="utf-8") if self._listed.exists() else ""
-        return tomllib.loads(text).get(self.exercise, [])
+    def entries(self) -> list[Entry]:
+        """The list of this exercise in ``solutions/mistakes/``."""
+        return read_mistakes(self._listed).get(self.exercise, []) if self._listed.exists() else []
 
-    def mistakes(self) -> Iterator[Mistake]:
+    @functools.cached_property
+    def _mistakes(self) -> list[Mistake]:
+        return [
+            Mistake(
+                entry.text,
+                functools.cache(functools.partial(self.make, entry.patched(self.source))),
+                entry.task,
+                "hangs" in entry.words,
+            )
+            for entry in self.entries
+            if entry.named
+        ]
+
+    def mistakes(self) -> list[Mistake]:
         """Those that can be named: they say when."""
-        for entry in self.entries:
-            if "when" in entry:
-                make = functools.cache(functools.partial(self.make, self.patched(entry)))
-                yield Mistake(entry["when"], make, entry.get("task"), entry.get("hangs", False))
-
-    def patched(self, entry: dict[str, Any]) -> str:
-        """The source of one entry."""
-        return patch(self.source, entry)
-
-
-def patch(source: str, entry: dict[str, Any]) -> str:
-    """An entry's source: in full, or the solution's ``source`` with ``old`` replaced, or with each of a list of them.
-
-    Raises:
-        ValueError: where an ``old`` does not stand in the solution exactly once.
-    """
-    if "source" in entry:
-        return entry["source"]
-    text = source
-    olds, news = ([one] if isinstance(one, str) else one for one in (entry["old"], entry["new"]))
-    for old, new in zip(olds, news, strict=True):
-        if source.count(old) != 1 or text.count(old) != 1:
-            raise ValueError(f"{old!r} must stand in the solution exactly once")
-        text = text.replace(old, new)
-    return text
+        return self._mistakes
 
 
 _read: dict[str, Material] = {}
@@ -141,7 +129,7 @@ def _code_cells(notebook: Path) -> list[Any]:
 
 
 @functools.cache
-def _names(sources: tuple[str, ...]) -> dict[str, Any]:
+def names_of(sources: tuple[str, ...]) -> dict[str, Any]:
     """What the course's own cells define: imports, functions, classes and values, but nothing that they show.
 
     A cell that needs an answer is left out: no answer uses another's.

@@ -1,48 +1,20 @@
 """Every exercise rejects plausible wrong answers, each with its own hint, and slow ones for being slow; and accepts
 right answers that are written in another way than the solution.
 
-``solutions/mistakes/NN_topic.toml`` lists them: at least three wrong and one slow for each exercise. An answer is
-given by what differs from the solution (``old`` stands in the solution's answer cell exactly once; both may be lists,
-for a patch in several places), or in full (``source``)::
-
-    [["05.2"]]
-    when = "the sum is not divided by the number of ranks"   # the check names it: "This is what comes out when …"
-    old = "gradient / ranks"
-    new = "gradient"
-
-    [["05.2"]]
-    name = "one message per parameter"            # shown in the test's name
-    says = "messages: 7 (target: at most 3)"      # part of what the check then says
-    slow = true                                   # right, keeps those points, and misses its target
-    source = '''
-    def average(parameters, ranks):
-        ...
-    '''
-
-    [["05.2"]]
-    name = "flattens with numpy"
-    right = true                                  # earns every point
-    source = '''
-    def average(parameters, ranks):
-        ...
-    '''
-
-``without_idea = true`` marks an answer that leaves out what the exercise is about: a constant, one device that does
-all the work, the version that the chapter begins with. It may earn one point at most; every exercise has one.
+``solutions/mistakes/NN_topic.diff`` lists them, in the form that ``course_lib/grading/mistakes.py`` explains: at least
+three wrong and one slow for each exercise, one of them without the exercise's idea, which may earn one point at most.
 
 Learners are graded on other inputs each time (``judge.draw``). Here the inputs follow from the exercise, so that a test
 gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
 
-The check cells run here in this process, on the answer alone, and their ranks stay from one answer to the next. That
-the grader, which starts new ones, sees the same through a kernel is tested once per chapter: the solution earns every
-point.
+The checks run here in this process, on the answer alone, and their ranks stay from one answer to the next. A listed
+mistake is observed once, whether it is handed in or compared with what is. That the grader, which starts new ranks,
+sees the same through a kernel is tested once per chapter: the solution earns every point.
 """
 
 import functools
-import linecache
 import random
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,7 +23,8 @@ import torch
 from course_lib.grading import judge, ranks
 from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
-from course_lib.grading.material import MISTAKES, patch
+from course_lib.grading.material import MISTAKES, material
+from course_lib.grading.mistakes import read_mistakes
 from course_lib.notebooks.build import drift, read_notebook
 from course_lib.notebooks.exercise import read_exercises, stub
 
@@ -87,112 +60,75 @@ def exercises(chapter):
     return {exercise.id: exercise for exercise in read_exercises(notebook(chapter), chapter)}
 
 
-def solution(chapter, number):
-    return notebook(chapter).cells[exercises(chapter)[number].answer].source
-
-
 @functools.cache
 def entries(chapter):
-    text = (ROOT / MISTAKES / f"{chapter}.toml").read_text(encoding="utf-8")
-    return {number: [_with_hint(entry) for entry in listed] for number, listed in tomllib.loads(text).items()}
+    return read_mistakes(ROOT / MISTAKES / f"{chapter}.diff")
 
 
-def _with_hint(entry):
-    hint = f"This is what comes out when {entry['when']}." if "when" in entry else entry.get("says", "")
-    return {"hint": hint, "name": entry.get("when"), **entry}
-
-
-def answer_source(chapter, number, entry):
-    return patch(solution(chapter, number), entry)
-
-
-def execute(source, namespace, name):
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), namespace)
-
-
-@functools.cache
-def names_before_each_answer(chapter):
-    """Run the solution's cells in order, the checks left out; what is defined where each answer begins."""
-    namespace = {"__name__": "__main__", "display": lambda *_, **__: None}
-    begins = {exercise.answer: number for number, exercise in exercises(chapter).items()}
-    checks = {exercise.check for exercise in exercises(chapter).values()}
-    found = {}
-    for index, cell in enumerate(notebook(chapter).cells):
-        if index in begins:
-            found[begins[index]] = dict(namespace)
-        if cell.cell_type == "code" and index not in checks:
-            execute(cell.source, namespace, f"<{chapter}, cell {index}>")
-    return found
-
-
-def check(chapter, number, source):
-    """Run one check on one answer, as the notebook would."""
-    namespace = dict(names_before_each_answer(chapter)[number])
-    execute(source, namespace, f"<answer {number}>")
-    execute(notebook(chapter).cells[exercises(chapter)[number].check].source, namespace, f"<check {number}>")
-
-
-QUOTED = re.compile(r'^  The task: "(.*)"$', re.MULTILINE)
-ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
-LISTED = [
-    pytest.param(chapter, number, entry, id=f"{number}-{entry['name'].replace(' ', '_').replace('`', '')}")
-    for chapter in CHAPTERS
-    for number, found in entries(chapter).items()
-    for entry in found
-]
-RIGHT = [each for each in LISTED if each.values[2].get("right")]
-WRONG = [each for each in LISTED if not each.values[2].get("right")]
-
-
-@pytest.mark.parametrize(("chapter", "number"), ALL)
-def test_every_exercise_has_wrong_answers_and_a_slow_one(chapter, number):
-    found = [entry for entry in entries(chapter).get(number, []) if not entry.get("right")]
-    wrong = [entry for entry in found if not entry.get("slow")]
-    assert len(wrong) >= 3, (
-        f"{chapter}.toml has {len(wrong)} wrong answers to {number}; at least 3 are wanted"
-    )
-    assert len({entry["hint"] for entry in wrong}) == len(wrong), (
-        f"{number}: each wrong answer has its own hint"
-    )
-    assert len(found) > len(wrong), f"{chapter}.toml has no slow answer to {number}"
-
-
-@pytest.mark.parametrize(("chapter", "number"), ALL)
-def test_an_answer_without_the_idea_earns_one_point_at_most(chapter, number):
-    # That a slow answer earns the points for being right and a wrong one none is tested below.
-    found = [entry for entry in entries(chapter).get(number, []) if entry.get("without_idea")]
-    assert found, f"which answer to {number} leaves out its idea? Mark it in {chapter}.toml"
-    earned = {entry["name"]: exercises(chapter)[number].right for entry in found if entry.get("slow")}
-    assert {name for name, points in earned.items() if points > 1} == set()
-
-
-@pytest.mark.parametrize(("chapter", "number", "entry"), WRONG)
-def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
-    with pytest.raises(CheckFailed) as failed:
-        check(chapter, number, answer_source(chapter, number, entry))
-    assert entry["hint"] in str(failed.value)
-    if exercises(chapter)[number].target:
-        is_right = isinstance(failed.value, TargetMissed)
-        assert is_right == entry.get("slow", False), "slow answers are right, and the others are not"
-    for quoted in QUOTED.findall(str(failed.value)):
-        assert quoted in words(notebook(chapter).cells[exercises(chapter)[number].task].source)
-
-
-@pytest.mark.parametrize(("chapter", "number", "entry"), RIGHT)
-def test_right_answer_in_another_style_passes(chapter, number, entry):
-    check(chapter, number, answer_source(chapter, number, entry))
+def check(number, entry):
+    """Run one check on a listed answer."""
+    given = material(number)
+    named = (mistake.answer for mistake in given.mistakes() if mistake.when == entry.text)
+    judge.check(number, next(named, None) or given.make(entry.patched(given.source)))
 
 
 def words(text):
     return " ".join(text.split())
 
 
+QUOTED = re.compile(r'^  The task: "(.*)"$', re.MULTILINE)
+ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
+LISTED = [
+    pytest.param(chapter, number, entry, id=f"{number}-{entry.text.replace(' ', '_').replace('`', '')}")
+    for chapter in CHAPTERS
+    for number, found in entries(chapter).items()
+    for entry in found
+]
+RIGHT = [each for each in LISTED if "right" in each.values[2].words]
+WRONG = [each for each in LISTED if "right" not in each.values[2].words]
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_every_exercise_has_wrong_answers_and_a_slow_one(chapter, number):
+    found = [entry for entry in entries(chapter).get(number, []) if "right" not in entry.words]
+    wrong = [entry for entry in found if "slow" not in entry.words]
+    assert len(wrong) >= 3, (
+        f"{chapter}.diff has {len(wrong)} wrong answers to {number}; at least 3 are wanted"
+    )
+    assert len({entry.hint for entry in wrong}) == len(wrong), f"{number}: each wrong answer has its own hint"
+    assert len(found) > len(wrong), f"{chapter}.diff has no slow answer to {number}"
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_an_answer_without_the_idea_earns_one_point_at_most(chapter, number):
+    # That a slow answer earns the points for being right and a wrong one none is tested below.
+    found = [entry for entry in entries(chapter).get(number, []) if "without idea" in entry.words]
+    assert found, f"which answer to {number} leaves out its idea? Mark it in {chapter}.diff"
+    assert exercises(chapter)[number].right <= 1 or not [e.text for e in found if "slow" in e.words]
+
+
+@pytest.mark.parametrize(("chapter", "number", "entry"), WRONG)
+def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
+    with pytest.raises(CheckFailed) as failed:
+        check(number, entry)
+    assert entry.hint in str(failed.value)
+    if exercises(chapter)[number].target:
+        is_right = isinstance(failed.value, TargetMissed)
+        assert is_right == ("slow" in entry.words), "slow answers are right, and the others are not"
+    for quoted in QUOTED.findall(str(failed.value)):
+        assert quoted in words(notebook(chapter).cells[exercises(chapter)[number].task].source)
+
+
+@pytest.mark.parametrize(("chapter", "number", "entry"), RIGHT)
+def test_right_answer_in_another_style_passes(chapter, number, entry):
+    check(number, entry)
+
+
 @pytest.mark.parametrize(("chapter", "number"), ALL)
 def test_the_shipped_answer_is_not_written_yet(chapter, number, capsys):
-    exercise, text = exercises(chapter)[number], solution(chapter, number)
+    given = material(number)
     try:
-        check(chapter, number, stub(text, exercise))
+        judge.check(number, given.make(stub(given.source, exercises(chapter)[number])))
         said = capsys.readouterr().out
     except NotImplementedError as unwritten:  # raised while the cell ran, before any check
         said = f"not written yet: {unwritten}"
@@ -211,7 +147,7 @@ def test_exercises_are_built_from_the_solutions(chapter):
 
 @pytest.mark.parametrize(
     "path",
-    sorted((ROOT / MISTAKES).glob("*.toml")),
+    sorted((ROOT / MISTAKES).glob("*.diff")),
     ids=lambda p: p.stem,
 )
 def test_wrong_answers_belong_to_an_exercise(path):

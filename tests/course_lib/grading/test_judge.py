@@ -9,7 +9,7 @@ import torch
 from course_lib.grading import judge
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.judge import Fact
-from course_lib.grading.material import Mistake, material, patch
+from course_lib.grading.material import Mistake, material
 from course_lib.notebooks.places import course_root
 from course_lib.runtime.errors import RankError
 
@@ -225,11 +225,3 @@ def test_cases_and_mistakes_have_names_of_their_own(exercise):
     given = material(exercise.removeprefix("ex_").replace("_", "."))
     for names in ([case.name for case in given.cases(1)], [mistake.when for mistake in given.mistakes()]):
         assert len(set(names)) == len(names)
-
-
-def test_a_patch_may_stand_in_several_places():
-    source = "a = 1\nb = 2\n"
-    assert patch(source, {"old": ["a = 1", "b = 2"], "new": ["a = 3", "b = 1"]}) == "a = 3\nb = 1\n"
-    assert patch(source, {"old": "a = 1", "new": "a = 3"}) == "a = 3\nb = 2\n"
-    with pytest.raises(ValueError, match="exactly once"):
-        patch(source, {"old": ["a = 1", " = "], "new": ["", ""]})

@@ -17,7 +17,7 @@ def topics() -> list[dict[str, Any]]:
 
 
 def find(name: str) -> Any:
-    """What has this full name: ``simulator.plots.memory.plot_memory``.
+    """What has this full name: ``simulator.plots.memory_bars.plot_memory``.
 
     Raises:
         ValueError: there is no such module, or it has no such name.

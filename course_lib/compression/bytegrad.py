@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.compression.compressed_all_reduce import compressed_all_reduce
-from course_lib.compression.hook import Bucket, CommHook
+from course_lib.compression.hook import CommHook, GradBucket
 
 
 class MinMax8:
@@ -43,5 +43,5 @@ class ByteGrad(CommHook):
     """The average in 8 bits, without error feedback. Its error in an element is at most the sum of all half steps:
     one of each rank's row, and one of the row of sums."""
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         return compressed_all_reduce(bucket, MinMax8())

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.compression.error_feedback import ErrorFeedback
-from course_lib.compression.hook import Bucket
+from course_lib.compression.hook import GradBucket
 from course_lib.runtime import native
 
 
@@ -31,7 +31,7 @@ class Codec(Protocol):
 
 
 def compressed_all_reduce(
-    bucket: Bucket,
+    bucket: GradBucket,
     codec: Codec,
     sender: ErrorFeedback | None = None,
     reducer: ErrorFeedback | None = None,

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.compression.bytegrad import MinMax8
 from course_lib.compression.compressed_all_reduce import Codec
-from course_lib.compression.hook import Bucket, CommHook, assign, flatten
+from course_lib.compression.hook import CommHook, GradBucket, assign, flatten
 from simulator.inputs.mixing import Matrix, check_matrix
 
 
@@ -34,7 +34,7 @@ class Decentralised(CommHook):
         super().__init__(warmup_steps)
         self.mixing = mixing
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         me, p = dist.get_rank(bucket.group), dist.get_world_size(bucket.group)
         matrix = self.mixing(self.steps[bucket.name] - 1)
         check_matrix(matrix, p)
@@ -68,7 +68,7 @@ class LowPrecisionDecentralised(CommHook):
         self.matrix, self.codec = matrix, codec or MinMax8()
         self.replicas: dict[str, dict[int, Tensor]] = {}  # bucket name -> rank -> (n,)
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         me, p, matrix = dist.get_rank(bucket.group), dist.get_world_size(bucket.group), self.matrix
         check_matrix(matrix, p)
         weights = flatten(bucket.parameters)  # x_i, (n,)

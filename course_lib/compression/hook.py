@@ -20,7 +20,7 @@ from course_lib.runtime import trace
 from simulator.inputs.checks import at_least
 
 
-class Bucket(Protocol):
+class GradBucket(Protocol):
     """What a hook reads of a bucket. ``views[i]`` is the part of the buffer for ``parameters[i]``, in its shape."""
 
     name: str
@@ -69,12 +69,12 @@ class CommHook:
         self.warmup_steps = warmup_steps
         self.steps: Counter[str] = Counter()  # exchanges of each bucket so far
 
-    def __call__(self, bucket: Bucket) -> Exchange:
+    def __call__(self, bucket: GradBucket) -> Exchange:
         warm = self.steps[bucket.name] >= self.warmup_steps
         self.steps[bucket.name] += 1
         return Exchange(self.exchange(bucket) if warm else all_reduce(bucket), bucket.name)
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         """Replace the buffer by the average, or by what stands for it; yield the messages to wait for."""
         raise NotImplementedError
 
@@ -82,11 +82,11 @@ class CommHook:
 class AllReduce(CommHook):
     """Compression switched off: the same gradients as plain DDP, bit for bit."""
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         return all_reduce(bucket)
 
 
-def all_reduce(bucket: Bucket) -> Iterator[dist.Work]:
+def all_reduce(bucket: GradBucket) -> Iterator[dist.Work]:
     yield dist.all_reduce(bucket.buffer, group=bucket.group, async_op=True)
 
 

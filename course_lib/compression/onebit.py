@@ -17,7 +17,7 @@ from torch import Tensor
 
 from course_lib.compression.compressed_all_reduce import Codec, compressed_all_reduce
 from course_lib.compression.error_feedback import ErrorFeedback
-from course_lib.compression.hook import Bucket, CommHook, all_reduce, flatten
+from course_lib.compression.hook import CommHook, GradBucket, all_reduce, flatten
 from course_lib.one_device.adam import Adam
 from simulator.inputs.checks import at_least
 
@@ -60,7 +60,7 @@ class OneBit(CommHook):
         self.codec = codec or Signs()
         self.sender, self.reducer = ErrorFeedback(), ErrorFeedback()
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         return compressed_all_reduce(bucket, self.codec, self.sender, self.reducer)
 
 
@@ -119,7 +119,7 @@ class MomentumHook(OneBit):
         super().__init__(codec)
         self.optimizer = optimizer
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         state = self.optimizer.state[bucket.parameters[0]]
         if not state or state["step"] < self.optimizer.warmup_steps:
             return all_reduce(bucket)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.compression.error_feedback import ErrorFeedback
-from course_lib.compression.hook import Bucket, CommHook, assign, flatten, unflatten
+from course_lib.compression.hook import CommHook, GradBucket, assign, flatten, unflatten
 from simulator.inputs.checks import at_least, positive
 from simulator.inputs.compression import low_rank
 
@@ -51,7 +51,7 @@ class PowerSGD(CommHook):
         self.draws = torch.Generator().manual_seed(seed)
         self.q: dict[str, list[Tensor]] = {}  # bucket name -> the Q of each compressed matrix
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         group, buffer = bucket.group, bucket.buffer
         if self.feedback:
             buffer.copy_(self.feedback.add(bucket.name, buffer))

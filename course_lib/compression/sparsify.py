@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.compression.error_feedback import ErrorFeedback
-from course_lib.compression.hook import Bucket, CommHook
+from course_lib.compression.hook import CommHook, GradBucket
 from course_lib.runtime import native
 from simulator.inputs.checks import at_least, part
 from simulator.inputs.compression import kept
@@ -40,7 +40,7 @@ class TopK(CommHook):
         self.density = density
         self.feedback = ErrorFeedback() if error_feedback else None
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         p, buffer = dist.get_world_size(bucket.group), bucket.buffer
         wanted = self.feedback.add(bucket.name, buffer) if self.feedback else buffer.clone()
         places = wanted.abs().topk(kept(self.density, len(wanted))).indices  # (k,)
@@ -80,7 +80,7 @@ class RandomK(CommHook):
         self.feedback = ErrorFeedback() if error_feedback else None
         self.draws = torch.Generator().manual_seed(seed)
 
-    def exchange(self, bucket: Bucket) -> Iterator[dist.Work]:
+    def exchange(self, bucket: GradBucket) -> Iterator[dist.Work]:
         wanted = self.feedback.add(bucket.name, bucket.buffer) if self.feedback else bucket.buffer.clone()
         chosen = torch.randperm(len(wanted), generator=self.draws)[: kept(self.density, len(wanted))]
         places = chosen.to(wanted.device)  # (k,)

@@ -8,7 +8,7 @@ Model states are ``{name: tensor}``. Optimizer states are those of ``torch.distr
 ``torch.save`` both on one rank. A parameter with several names (tied weights) is under each of them in the model's
 state, and under the first in the optimizer's.
 
-The flat buffers here are those of ``ShardedFlat`` (FSDP) or ``Bucket`` (ZeRO).
+The flat buffers here are those of ``ShardedFlat`` (FSDP) or ``ShardedBucket`` (ZeRO).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from course_lib.data_parallel.moved_gradient import MovedGradient
 from course_lib.data_parallel.sharded_gradient import ShardedGradient
 
 
-class Bucket(FlatParameters):
+class ShardedBucket(FlatParameters):
     """Some of a model's parameters, which become views into the flat buffer: the model computes as before.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The optimizer around a sharded update: its groups, its clipping and its states. ``Bucket`` holds the parameters."""
+"""The optimizer around a sharded update: its groups, clipping and states. ``ShardedBucket`` holds the parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from course_lib.data_parallel import checkpoint
 from course_lib.data_parallel.broadcast import broadcast_together
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.data_parallel.flat import storage_bytes
-from course_lib.data_parallel.sharded_bucket import Bucket
+from course_lib.data_parallel.sharded_bucket import ShardedBucket
 from course_lib.data_parallel.sharded_gradient import check_elementwise
 from course_lib.runtime.gradient_norm import clip_grad_norm
 from simulator.ledgers.memory import MemoryBreakdown
@@ -52,10 +52,10 @@ class ShardedOptimizer(Optimizer):
             if p not in self.names:
                 raise ValueError(f"a parameter of shape {tuple(p.shape)} is not one of the model's")
         self.group_names = [[self.names[p] for p in group["params"]] for group in groups]
-        self.flats: list[Bucket] = []
+        self.flats: list[ShardedBucket] = []
         for options in groups:
             flats = [
-                Bucket(cut, [self.names[p] for p in cut], name, group)
+                ShardedBucket(cut, [self.names[p] for p in cut], name, group)
                 for name, cut in self.cut(options["params"])
             ]
             options["params"] = [flat.updated for flat in flats]

@@ -25,7 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from course_lib.data_parallel.flat import all_gather
-from course_lib.data_parallel.sharded_bucket import Bucket
+from course_lib.data_parallel.sharded_bucket import ShardedBucket
 from course_lib.data_parallel.sharded_optimizer import ShardedOptimizer
 from course_lib.runtime import trace
 
@@ -118,7 +118,7 @@ class Zero1(ShardedUpdate):
             for p in flat.parameters if flat.trainable else []:
                 p.register_post_accumulate_grad_hook(lambda p, flat=flat: self._gradient_ready(flat, p))
 
-    def _gradient_ready(self, flat: Bucket, parameter: nn.Parameter) -> None:
+    def _gradient_ready(self, flat: ShardedBucket, parameter: nn.Parameter) -> None:
         """Autograd calls it once ``parameter.grad`` is complete."""
         flat.take_gradient(parameter)
         if not self.synchronising:
@@ -147,7 +147,7 @@ class Zero1(ShardedUpdate):
         self.missing = {flat: set(flat.parameters) for flat in self.to_reduce}
         self.under_way: deque[Generator[None]] = deque()
 
-    def _reduce(self, flat: Bucket) -> None:
+    def _reduce(self, flat: ShardedBucket) -> None:
         """Start the reduce-scatter. The mean goes into the gradient's own buffer, which stays until the step."""
         self.under_way.append(flat.reduction(in_place=self.stage == 1))
         next(self.under_way[-1])
@@ -184,7 +184,7 @@ class Zero2(Zero1):
 
     stage = 2
 
-    def _reduce(self, flat: Bucket) -> None:
+    def _reduce(self, flat: ShardedBucket) -> None:
         if self.under_way:
             self._receive()  # so at most two buckets are in memory: one is reduced, one fills
         super()._reduce(flat)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.optim import Optimizer
 
-from course_lib.data_parallel.sharded_bucket import Bucket
+from course_lib.data_parallel.sharded_bucket import ShardedBucket
 from course_lib.data_parallel.zero import Zero2
 from course_lib.one_device.nested_tensors import tensors_in
 from course_lib.runtime import trace
@@ -63,7 +63,7 @@ class Zero3(Zero2):
             for cut in kinds.values():
                 yield name, cut
 
-    def _hook(self, module: nn.Module, flats: list[Bucket]) -> None:
+    def _hook(self, module: nn.Module, flats: list[ShardedBucket]) -> None:
         def before_forward(*_: Any) -> None:
             self._use(flats)
 
@@ -81,23 +81,23 @@ class Zero3(Zero2):
         module.register_forward_pre_hook(before_forward)
         module.register_forward_hook(after_forward, with_kwargs=True, always_call=True)
 
-    def _use(self, flats: list[Bucket]) -> None:
+    def _use(self, flats: list[ShardedBucket]) -> None:
         for flat in flats:
             self.users[flat] += 1
             with trace.waiting():
                 flat.unshard()
 
-    def _use_in_backward(self, flats: list[Bucket]) -> None:
+    def _use_in_backward(self, flats: list[ShardedBucket]) -> None:
         self._backward_begins()
         self._use(flats)
 
-    def _release(self, flats: list[Bucket]) -> None:
+    def _release(self, flats: list[ShardedBucket]) -> None:
         for flat in flats:
             self.users[flat] = max(0, self.users[flat] - 1)
             if not self.users[flat]:
                 flat.reshard()
 
-    def _gradient_ready(self, flat: Bucket, parameter: nn.Parameter) -> None:
+    def _gradient_ready(self, flat: ShardedBucket, parameter: nn.Parameter) -> None:
         super()._gradient_ready(flat, parameter)
         # For a module whose inputs are token numbers ``_release`` is not called: they have no gradient.
         if not self.missing[flat]:
@@ -108,7 +108,7 @@ class Zero3(Zero2):
         for flat in self.flats:
             self._free(flat)
 
-    def _free(self, flat: Bucket) -> None:
+    def _free(self, flat: ShardedBucket) -> None:
         self.users[flat] = 0
         flat.reshard()
 

@@ -7,7 +7,7 @@ printer and every kind of colour blindness. matplotlib is imported when somethin
 from simulator.plots.bytes_over_time import plot_bytes_over_time
 from simulator.plots.curves import plot_curves
 from simulator.plots.groups import plot_groups
-from simulator.plots.memory import plot_memory
+from simulator.plots.memory_bars import plot_memory
 from simulator.plots.picture import Picture
 from simulator.plots.plans import plot_plans
 from simulator.plots.timeline import plot_timeline

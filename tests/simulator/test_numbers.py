@@ -38,7 +38,7 @@ from simulator.planner.stage_split import price_stages
 from simulator.plots.bytes_over_time import plot_bytes_over_time
 from simulator.plots.curves import plot_curves
 from simulator.plots.groups import plot_groups
-from simulator.plots.memory import plot_memory
+from simulator.plots.memory_bars import plot_memory
 from simulator.plots.picture import smallest_text
 from simulator.plots.plans import plot_plans
 from simulator.plots.timeline import plot_timeline
@@ -535,7 +535,7 @@ ELSEWHERE = {
     "one_stage_seconds": "of plan_stages, which has checked its numbers",
     "cost, slowest, enough, trimmed, fits, check_fits, lacking": "of shares that were dealt out",
     "fastest, fastest_within, shortest_times, levels": "of a Part, for deal, which checks the room",
-    "Figure, explore_unequal": "each number has a slider's range; tests/simulator/figures tries wrong ones",
+    "Figure, explore_unequal, explore_block_life": "sliders with ranges; tests/simulator/figures tries wrong ones",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

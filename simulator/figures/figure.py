@@ -69,9 +69,9 @@ class Figure(View):
 
     @property
     def still_name(self) -> str:
-        """The file of its still picture: ``ring ranks=4.svg``."""
+        """The file of its still picture: ``ring_ranks=4.svg``."""
         values = (f"{name}={float(value):g}" for name, value in self.values.items())
-        return " ".join([self.script, *values]) + ".svg"
+        return "_".join([self.script, *values]) + ".svg"
 
     def still(self) -> dict[str, str]:
         """The picture that is kept for these values; a sentence, where there is none."""

@@ -5,12 +5,14 @@ from itertools import product
 
 import pytest
 
-from simulator.figures import explore_unequal
+from simulator.figures import explore_block_life, explore_unequal
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.shape import MODELS
 from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
+from simulator.predict.traffic import fsdp_traffic
+from simulator.predict.unsharded import unsharded_history
 
 BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
 
@@ -45,3 +47,32 @@ console.log(JSON.stringify(cases.map((values) => {
             assert sorted(spans) == [pytest.approx(pair) for pair in there]
         if found["pairThere"] is not None:  # at the break-even
             assert found["pairThere"] == pytest.approx(alone)
+
+
+def test_a_step_of_fsdp_holds_and_sends_what_is_predicted(run_in_node):
+    cases = [
+        {"prefetch": ahead, "reshard_after_forward": reshard, "ranks": p}
+        for ahead, reshard, p in product((False, True), (False, True), (2, 4, 7))
+    ]
+    given = explore_block_life().page()[1]
+    elements, units = given["bytes"] // 2, [given["bytes"]] * 4
+    program = """
+const [given, cases] = questions;
+console.log(JSON.stringify(cases.map((values) => moments(values, given))));
+"""
+    for values, found in zip(cases, run_in_node(program, [given, cases], "block_life"), strict=True):
+        p, reshard = values["ranks"], values["reshard_after_forward"]
+        history = unsharded_history(units, ranks=p, prefetch=int(values["prefetch"]), reshard=reshard)
+        computing = [one for one in found if one["what"] in ("forward", "backward")]
+        names = [f"{one['what']} block {one['block']}" for one in computing]
+        assert names == [name for name in history.actions if name]
+        held = [one["bytes"]["parameters"] + one["bytes"]["buffers"] for one in computing]
+        wanted = [held.total for held, name in zip(history.held, history.actions, strict=True) if name]
+        assert held == pytest.approx(wanted)
+        messages = found[-1]["gathers"] + found[-1]["scatters"]
+        sent = fsdp_traffic([elements] * 4, p, 2, reshard=reshard).sent
+        assert messages * given["bytes"] * (p - 1) / p == pytest.approx(sent, rel=1e-6)
+        assert found[0]["bytes"]["gradients"] == 0
+        assert found[-1]["bytes"] == pytest.approx(
+            {"parameters": sum(units) / p, "buffers": 0, "gradients": sum(units) / p}
+        )

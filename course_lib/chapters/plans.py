@@ -1,0 +1,146 @@
+"""Chapter 12's planning game: all plans for one model on one cluster, and where the reader's own stands among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.predict.memory import plan_memory
+from simulator.predict.step import step_cost
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan, the seconds of a step under it, and the bytes of its fullest device."""
+
+    plan: Plan
+    seconds: float
+    memory: float
+
+    @property
+    def text(self) -> str:
+        p = self.plan
+        return f"{self.short},zero={p.zero},micro_batch={p.micro_batch},recompute={p.recompute}"
+
+    @property
+    def short(self) -> str:
+        p = self.plan
+        return f"tp={p.tp},pp={p.pp},dp={p.dp}"
+
+
+def price(shape: ModelShape, plan: Plan, hardware: Hardware) -> Priced:
+    """Time and memory of a plan.
+
+    Raises:
+        ValueError: the plan does not fit the model's shape.
+    """
+    plan = plan.on(hardware)
+    plan.check(shape)
+    memory = max(rank.occupied for rank in plan_memory(shape, plan, hardware))
+    return Priced(plan, step_cost(shape, plan, hardware).seconds, memory)
+
+
+def every_plan(shape: ModelShape, hardware: Hardware, gpus: int, sequences: int) -> Iterator[Priced]:
+    """All plans with tp and pp of 1 to 16 and microbatches of 1 to 4, and every kind of ZeRO and recomputation."""
+    for tp, pp in product((1, 2, 4, 8, 16), repeat=2):
+        dp, rest = divmod(gpus, tp * pp)
+        if rest or sequences % dp:
+            continue
+        for b, recompute, zero in product((1, 2, 4), ("none", "full"), (0, 1, 3)):
+            m, rest = divmod(sequences // dp, b)
+            if rest:
+                continue
+            axes = {"tp": tp, "pp": pp, "dp": dp, "micro_batch": b, "microbatches": m}
+            try:
+                plan = Plan(**axes, recompute=recompute, zero=zero, sequence_parallel=tp > 1)
+                yield price(shape, plan, hardware)
+            except ValueError:
+                pass  # the model cannot be cut so
+
+
+def plot_every_plan(
+    plans: list[Priced], capacity: float, device: str, marked: Mapping[str, Priced] | None = None
+) -> Picture:
+    """A point for each plan: the memory of its fullest device and the time of its step; a line at the device's memory.
+
+    Args:
+        marked: name -> a plan that is drawn large, with its name.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for tp, colour in zip(
+        (1, 2, 4, 8, 16), ("#dcdcdc", "#a9cbe8", "#4a86ba", "#1b3a5c", "#cc6a24"), strict=True
+    ):
+        some = [p for p in plans if p.plan.tp == tp]
+        if some:
+            style = {
+                "s": 16,
+                "color": colour,
+                "edgecolor": "#555555",
+                "linewidth": 0.3,
+                "label": f"tp = {tp}",
+            }
+            axis.scatter([p.memory / 1e9 for p in some], [p.seconds for p in some], **style)
+    axis.axvline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
+    top = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top", "fontsize": TEXT}
+    axis.annotate(f"fits in one {device} ", (capacity / 1e9, 1), **top)
+    for (name, plan), marker in zip((marked or {}).items(), "*D", strict=False):
+        at = plan.memory / 1e9, plan.seconds
+        axis.plot(*at, marker, color="#c0104a", markersize=13 if marker == "*" else 8)
+        away = {"xytext": (0, 9 if marker == "*" else -9), "textcoords": "offset points", "ha": "center"}
+        va = "bottom" if marker == "*" else "top"
+        paper = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+        bold = {"fontsize": TEXT, "fontweight": "bold", "bbox": paper}
+        axis.annotate(name, at, **away, va=va, color="#c0104a", **bold)
+    axis.set_xscale("log")
+    axis.set_xticks([20, 40, 80, 160, 320, 640, 1280])
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.minorticks_off()
+    axis.set_xlabel("memory of the fullest GPU, GB", fontsize=TEXT, loc="right")
+    axis.set_ylabel("time of a step, s", fontsize=TEXT)
+    axis.set_ylim(0, 1.12 * max(p.seconds for p in plans))
+    plain_axes(axis)
+    axis.legend(fontsize=TEXT, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
+    fit = sum(p.memory <= capacity for p in plans)
+    said = "".join(
+        f" {n}: {p.short}, {p.seconds:.1f} s, {p.memory / 1e9:.0f} GB." for n, p in (marked or {}).items()
+    )
+    return render(figure, f"{len(plans)} plans, of which {fit} fit into one {device}.{said}")
+
+
+def plot_prices(
+    seconds: Mapping[str, tuple[float, float]], computing: float, links: tuple[str, str]
+) -> Picture:
+    """Two bars for each axis: what its messages of one step take on either kind of link; a line for the computation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.55 * len(seconds)), layout="constrained")
+    axis = figure.subplots()
+    rows = range(len(seconds))
+    for i, (link, colour) in enumerate(zip(links, ("#a9cbe8", "#cc6a24"), strict=True)):
+        values = [both[i] for both in seconds.values()]
+        at = [row + 0.36 * (i - 0.5) for row in rows]
+        axis.barh(at, values, height=0.34, color=colour, label=link)
+        for y, value in zip(at, values, strict=True):
+            axis.text(value, y, f" {value:.3f} s", va="center", fontsize=TEXT)
+    axis.axvline(computing, color="#222222", linestyle="--", linewidth=1)
+    foot = {"xycoords": ("data", "axes fraction"), "va": "bottom", "fontsize": TEXT}
+    axis.annotate(f" computing: {computing:.2f} s", (computing, 0.02), **foot)
+    axis.set_yticks(rows, list(seconds), fontsize=TEXT)
+    axis.invert_yaxis()
+    axis.set_xlabel("messages of one step, s", fontsize=TEXT, loc="right")
+    axis.margins(x=0.12)
+    plain_axes(axis)
+    axis.legend(fontsize=TEXT, frameon=False, loc="center right")
+    said = (
+        f"{name} {near:.3f} s {links[0]}, {far:.3f} s {links[1]}" for name, (near, far) in seconds.items()
+    )
+    return render(figure, "; ".join(said) + f"; computing takes {computing:.2f} s.")

@@ -1,0 +1,152 @@
+"""Chapter 12's five training runs: one is right, and in each of the others one line of ``three_dimensions`` is wrong.
+
+The runs differ only in a line of the source. Each rank reads the source, changes the line, and runs it: what the
+reader sees at the end is what was run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim import AdamW
+
+from course_lib.chapters import three_dimensions
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.observe.show.shown import Shown
+from course_lib.runtime import launch
+
+Change = tuple[str, str]  # a piece of a line, and what stands in its place
+
+SIZES = {"tp": 2, "dp": 2, "pp": 2}
+CONFIG = GPTConfig.tiny(hidden_size=64, max_length=32, num_layers=2)
+BATCH, LENGTH, MICRO, MAX_NORM = 16, 32, 2, 1.0
+NOTHING = ("", "")
+RUNS: dict[str, Change] = {
+    "A": ("clip_grads_with_norm_(weights, max_norm, norm)", "nn.utils.clip_grad_norm_(weights, max_norm)"),
+    "B": ("y = loss / of_all", 'y = loss / own / self.sizes["dp"]'),
+    "C": ('parts[self.at["tp"]]', "parts[0]"),
+    "D": NOTHING,
+    "E": ('dist.all_reduce(self.tied.grad, group=self.group["ends"])', "pass"),
+}
+
+
+def the_line(name: str) -> Shown:
+    """The line of a run that is wrong, below the one that is right."""
+    old, new = RUNS[name]
+    source = inspect.getsource(three_dimensions).splitlines()
+    right = next(line.strip() for line in source if old in line)
+    wrong = right.replace(old, new)
+    text = f"right   {right}\nrun {name}   {wrong}" if old else "no line differs"
+    return Shown(text, f"<pre>{escape(text)}</pre>")
+
+
+def text_batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Sums such as ``23 + 45 = 68`` byte by byte: tokens and the tokens that follow, 16 sequences of 32 a step.
+
+    In the second half of them the last 24 targets are padding (-100), as where texts are short.
+    """
+    draw = Random(0)
+    pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(60 * steps)]
+    text = torch.tensor(list("".join(f"{a} + {b} = {a + b}\n" for a, b in pairs).encode()))
+    for i in range(steps):
+        window = text[i * BATCH * LENGTH : (i + 1) * BATCH * LENGTH + 1]
+        tokens, targets = window[:-1].view(BATCH, LENGTH), window[1:].view(BATCH, LENGTH).clone()
+        targets[BATCH // 2 :, LENGTH // 4 :] = -100
+        yield tokens, targets
+
+
+def one_device(steps: int = 1) -> SimpleNamespace:
+    """The same model on the same batches: losses and norms of each step, and each parameter's norm at the first."""
+    torch.manual_seed(0)
+    model = GPT(CONFIG)
+    optimizer = AdamW(model.parameters(), lr=1e-3)
+    losses, norms, parts = [], [], {}
+    for tokens, targets in text_batches(steps):
+        loss = cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        parts = parts or {name: w.grad.norm().item() for name, w in model.named_parameters()}
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return SimpleNamespace(losses=losses, norms=norms, parts=parts)
+
+
+def changed(change: Change) -> dict[str, Any]:
+    """The names of ``three_dimensions``, with one line changed.
+
+    Raises:
+        ValueError: what is to be changed does not stand there once.
+    """
+    source = inspect.getsource(three_dimensions)
+    old, new = change
+    if old and source.count(old) != 1:
+        raise ValueError(f"{old!r} stands {source.count(old)} times in three_dimensions.py, not once")
+    names: dict[str, Any] = {"__name__": "three_dimensions"}
+    exec(compile(source.replace(old, new) if old else source, "three_dimensions.py", "exec"), names)
+    return names
+
+
+def run_on_rank(change: Change, steps: int, look: Callable[[Any], Any] | None) -> tuple[list, list, Any]:
+    """Train; losses, norms, and what ``look(rank)`` finds in the last step, between the gradients and clipping."""
+    torch.manual_seed(0)
+    rank = changed(change)["Rank"](GPT(CONFIG), SIZES)
+    optimizer = AdamW(rank.parameters().values(), lr=1e-3)
+    losses, norms, found = [], [], None
+    for step, batch in enumerate(text_batches(steps)):
+        own = [part.chunk(SIZES["dp"])[rank.at["dp"]] for part in batch]
+        with record_traffic() as rank.log:
+            losses.append(rank.step(*(part.chunk(MICRO) for part in own)).item())
+        norm = rank.gradient_norm()
+        norms.append(norm.item())
+        if look is not None and step == steps - 1:
+            found = look(rank)
+        rank.clip(norm, MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms, found
+
+
+def run_all_on_rank(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any] | None) -> dict:
+    return {name: run_on_rank(change, steps, look) for name, change in runs.items()}
+
+
+def train_runs(steps: int, runs: Mapping[str, Change] = RUNS) -> dict[str, tuple[list[float], list[float]]]:
+    """Losses and gradient norms of each run, on 8 ranks."""
+    return {name: found[:2] for name, found in _launched(runs, steps, None)[0].items()}
+
+
+def ask_runs(
+    look: Callable[[Any], Any], steps: int, runs: Mapping[str, Change] = RUNS
+) -> dict[str, list[Any]]:
+    """Train each run again on 8 ranks; for each what ``look(rank)`` found there, in rank order.
+
+    Args:
+        look: gets the ``Rank`` in the last step, when its gradients are complete and not clipped yet.
+    """
+    ranks = _launched(runs, steps, look)
+    return {name: [found[name][2] for found in ranks] for name in runs}
+
+
+def _launched(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any] | None) -> list[dict]:
+    return launch(run_all_on_rank, ranks=8, args=(dict(runs), steps, look), quiet=True)
+
+
+def sent_by(rank: Any) -> dict[str, int]:
+    """Bytes that this rank sent along each axis in the step that was recorded."""
+    axes = {tuple(dist.get_process_group_ranks(rank.group[axis])): axis for axis in ("tp", "dp", "pp")}
+    sent: Counter[str] = Counter()
+    for event, ranks in zip(rank.log.events, rank.log.groups, strict=True):
+        sent[axes.get(ranks, "all")] += event.sent
+    return dict(sent)

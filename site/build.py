@@ -30,6 +30,8 @@ def build(out: Path) -> None:
     (static / "mathjax").mkdir(parents=True)
     shutil.copy(npm_package("mathjax", MATHJAX) / "es5" / "tex-svg.js", static / "mathjax")
     shutil.copy(npm_package("mathjax", MATHJAX) / "LICENSE", static / "mathjax")
+    for name in ("game.js", "game.css"):
+        shutil.copy(HERE.parent / "course_lib" / "observe" / "show" / name, static)
     (static / "explorer").mkdir()
     for name, view in VIEWS.items():
         view.save(static / "explorer" / f"{name}.html")

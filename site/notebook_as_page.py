@@ -22,6 +22,8 @@ STILL = 'class="explorer-still"'
 # What the cell calls -> the site's page of it, and what makes the view. A network's tree folds as it stands.
 PAGES = {"explore": ("explorer", explore), "explore_memory": ("memory", explore_memory)}
 LIVE = '<p>Here is a still picture. The <a href="../{}.html#{}">live view{}</a> is a page of its own.</p>'
+# What ``predict``, ``bet`` and ``reveal`` leave for the page's script, ``game.js``.
+GAME = re.compile(r"data-(ask|answer)=")
 # Folded in JupyterLab -> the tag by which myst-nb folds.
 TAGS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}
 
@@ -46,6 +48,8 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
         folded = cell["metadata"].get("jupyter", {})
         tags = cell["metadata"].setdefault("tags", [])
         tags += [tag for name, tag in TAGS.items() if folded.get(name) and tag not in tags]
+        if GAME.search(str(cell["outputs"])):  # it opens by itself, after a guess: nothing else folds it
+            tags[:] = [tag for tag in tags if tag != TAGS["outputs_hidden"]]
         # The empty output in front of a folded one is for JupyterLab.
         cell["outputs"] = [output for output in cell["outputs"] if output.get("data") != {}]
         if STILL in str(cell["outputs"]):

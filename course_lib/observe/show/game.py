@@ -26,9 +26,13 @@ def ask(asked: Guess | Bet) -> None:
 
     if view is not None:
         view.observe(lambda change: asked.commit(change.new), "said")
-    html = "".join(f"<p>{escape(line)}</p>" for line in str(asked).splitlines())
-    html = f'<div class="course-ask" data-ask="{encoded(_given(asked))}">{html}</div>'
-    display({"text/plain": str(asked), "text/html": html, **as_mime(view)}, raw=True)
+    display({"text/plain": str(asked), "text/html": as_html(asked), **as_mime(view)}, raw=True)
+
+
+def as_html(asked: Guess | Bet) -> str:
+    """What is asked, for a page without a kernel: words, and what a script needs to ask it."""
+    lines = "".join(f"<p>{escape(line)}</p>" for line in str(asked).splitlines())
+    return f'<div data-ask="{encoded(_given(asked))}">{lines}</div>'
 
 
 def live(**state: Any) -> Any:

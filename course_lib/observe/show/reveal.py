@@ -79,15 +79,13 @@ class Answer:
     def said(self) -> str:
         """What is said to what the learner has said."""
         asked, value, mistakes = self.asked, self.facts["value"], self.facts["mistakes"]
-        if isinstance(asked, Bet):
-            return (
-                "Right."
-                if asked.value == value
-                else f"You said “{asked.value}”.{mistakes.get(asked.value, '')}"
-            )
-        far = how_far(asked, value)
-        suspected = "" if far == "right" else likely(asked.value, mistakes)
-        return f"You said {asked.text(asked.value)}: {far}.{suspected}"
+        if isinstance(asked, Guess):
+            far = how_far(asked, value)
+            suspected = "" if far == "right" else likely(asked.value, mistakes)
+            return f"You said {asked.text(asked.value)}: {far}. {suspected}".strip()
+        if asked.value == value:
+            return "Right."
+        return f"You said “{asked.value}”. {mistakes.get(asked.value, '')}".strip()
 
     def __repr__(self) -> str:
         if self.asked.value is None:
@@ -107,9 +105,9 @@ class Answer:
         html += f'<div class="said">{said}</div>' + "".join(face for _, face in self.shown)
         if asked.value is not None:
             return html
-        return f'<details data-answer="{encoded(self._for_script())}"><summary>{self.closed}</summary>{html}</details>'
+        return f'<details data-answer="{encoded(self.for_script())}"><summary>{self.closed}</summary>{html}</details>'
 
-    def _for_script(self) -> dict[str, Any]:
+    def for_script(self) -> dict[str, Any]:
         """What a page without a kernel needs to answer."""
         asked, facts = self.asked, {"name": self.asked.name, **self.facts}
         if isinstance(asked, Bet):
@@ -140,7 +138,7 @@ def _of_bet(asked: Bet, right: Any, mistakes: Mapping[str, str]) -> dict[str, An
     for choice in mistakes:
         if choice not in asked.choices or choice == right:
             raise ValueError(f"the mistake {choice!r} is not one of the wrong choices of {asked.name!r}")
-    said = {choice: f" {sentence.rstrip('.')}." for choice, sentence in mistakes.items()}
+    said = {choice: f"{sentence.rstrip('.')}." for choice, sentence in mistakes.items()}
     return {"value": right, "mistakes": said}
 
 

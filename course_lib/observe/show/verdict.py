@@ -56,4 +56,4 @@ def mistakes_of(guess: Guess, number: float, mistakes: Mapping[str, float]) -> l
 def likely(value: float, found: list[tuple[float, str]]) -> str:
     """The sentence of the mistake that a guess was probably made by; empty where there is none."""
     near = [(abs(value / wrong - 1), sentence) for wrong, sentence in found if wrong]
-    return next((f" {sentence}" for off, sentence in near if off <= NEAR), "")
+    return next((sentence for off, sentence in near if off <= NEAR), "")

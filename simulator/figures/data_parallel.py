@@ -6,6 +6,20 @@ from simulator.figures.figure import Figure, Slider
 from simulator.inputs.shape import MODELS
 
 BOTH = [False, True]
+TENSOR = 12e6  # bytes that the ring adds up
+
+
+def explore_ring(ranks: int = 4) -> Figure:
+    """The ring all-reduce of 12 MB, round by round: which chunk moves, whose addends it has, what each rank has sent.
+
+    Rank r ends the reduce-scatter with chunk r, as in ``course_lib.runtime.collectives``.
+
+    Args:
+        ranks: 2 to 8.
+    """
+    return Figure(
+        "ring", "Ring all-reduce", [Slider("ranks", ranks, range(2, 9), "ranks")], shown=2, bytes=TENSOR
+    )
 
 
 def explore_block_life(prefetch: bool = True, reshard_after_forward: bool = True, ranks: int = 4) -> Figure:

@@ -40,7 +40,7 @@ function svgOf(mark, colours) {
     const [x, y, w, h] = mark.box.map(round), edge = mark.edge && ` stroke="${colours[mark.edge]}" stroke-width="${mark.wide}"`;
     const dash = mark.dash && ` stroke-dasharray="${mark.dash}"`, fits = 7 * String(mark.text).length + 2 < w;
     const inside = mark.text !== "" && fits ? write(x + w / 2, y + h / 2, mark.text, inkOn(colours[mark.fill]), "middle") : "";
-    return `<rect x="${x}" y="${y}" width="${Math.max(0, w)}" height="${h}" fill="${colours[mark.fill]}"${edge}${dash}/>${inside}`;
+    return `<rect x="${x}" y="${y}" width="${Math.max(0, w)}" height="${h}" fill="${colours[mark.fill] ?? mark.fill}"${edge}${dash}/>${inside}`;
   }
   if (mark.label) return write(...mark.label, mark.text, colours[mark.colour], mark.anchor, mark.bold ? ' font-weight="600"' : "");
   const points = mark.path.map(round), [a, b, x, y] = points.slice(-4), turn = Math.atan2(y - b, x - a);

@@ -1,16 +1,21 @@
 """What the figures compute in the page is what the simulator computes."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 
-from simulator.figures import explore_block_life, explore_unequal
+from course_lib.observe.ledgers.messages import trace_collective
+from course_lib.runtime import collectives
+from simulator.figures import explore_block_life, explore_ring, explore_unequal
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.shape import MODELS
 from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
+from simulator.predict.collective_time import all_reduce_rounds
+from simulator.predict.collective_traffic import ring_all_reduce_sent
 from simulator.predict.traffic import fsdp_traffic
 from simulator.predict.unsharded import unsharded_history
 
@@ -76,3 +81,24 @@ console.log(JSON.stringify(cases.map((values) => moments(values, given))));
         assert found[-1]["bytes"] == pytest.approx(
             {"parameters": sum(units) / p, "buffers": 0, "gradients": sum(units) / p}
         )
+
+
+def test_the_ring_sends_what_the_course_sends(run_in_node):
+    program = "console.log(JSON.stringify(questions.map((p) => rounds(p))));"
+    sizes = [2, 3, 4, 8]
+    rounds = dict(zip(sizes, run_in_node(program, sizes, "ring"), strict=True))
+    for p, found in rounds.items():
+        assert len(found) - 1 == all_reduce_rounds("ring", p)
+        elements = 3 * p  # so that a chunk has 12 bytes
+        for rank in range(p):
+            sent = [send for one in found for send in one["sends"] if send["from"] == rank]
+            assert 12 * len(sent) == ring_all_reduce_sent(elements, 4, p, rank)
+        assert all(sorted(chunk) == list(range(p)) for own in found[-1]["held"] for chunk in own)
+    bits = sorted(
+        (k, send["from"], send["to"], sum(1 << (send["chunk"] * 4 + rank) for rank in send["addends"]))
+        for k, one in enumerate(rounds[4])
+        for send in one["sends"]
+    )
+    ran = trace_collective(partial(collectives.all_reduce, algorithm="ring"), ranks=4).messages
+    assert bits == sorted((m.round, m.sender, m.receiver, *m.values) for m in ran)
+    assert explore_ring().page()[1]["bytes"] == 12e6  # the tensor of chapter 04

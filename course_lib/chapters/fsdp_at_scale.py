@@ -1,0 +1,102 @@
+"""The drawings of what FSDP costs on many GPUs (chapter 07): tokens for each GPU, and the sharding factor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulator.inputs.checks import positive
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH, human, label_capacity, plain_axes, ticks_in
+
+POINTS = (("#cc6a26", "o"), ("#143f70", "s"), ("#23614a", "^"))  # told apart by shape as well
+WITHIN, BETWEEN = "#9cc9ee", "#cc6a26"
+
+
+def plot_speed_over_tokens(
+    measured: Mapping[str, Mapping[int, float]], rate: float, flops_per_byte: float = 8 / 6
+) -> Picture:
+    """Measured TFLOP/s of a GPU over its tokens in a step, under the most that its link allows.
+
+    Args:
+        measured: of each model, tokens -> TFLOP/s.
+        rate: of the link, bytes a second.
+        flops_per_byte: FLOPs for each token and parameter, over the bytes sent for each parameter in a step.
+
+    Raises:
+        ValueError: nothing was measured, or more models than can be told apart.
+    """
+    from matplotlib.figure import Figure
+
+    positive(rate=rate, flops_per_byte=flops_per_byte)
+    if not 1 <= len(measured) <= len(POINTS) or not all(measured.values()):
+        raise ValueError(f"give 1 to {len(POINTS)} models, each with at least one measurement")
+    tokens = sorted({t for points in measured.values() for t in points})
+    most = 1.1 * max(speed for points in measured.values() for speed in points.values())
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    limit = [flops_per_byte * t * rate / 1e12 for t in (0, tokens[-1])]
+    axis.plot((0, tokens[-1]), limit, color="#777777", linewidth=1.5)
+    axis.fill_between((0, tokens[-1]), limit, 2 * limit[1], color="#f0f0f0")
+    middle = 0.8 * most
+    axis.annotate(
+        f"faster than the link allows,\n{rate / 1e9:.1f} GB/s",
+        (0.02 * tokens[-1], middle),
+        fontsize=TEXT,
+    )
+    for (name, points), (colour, shape) in zip(measured.items(), POINTS, strict=False):
+        axis.plot(list(points), list(points.values()), shape, color=colour, markersize=7, label=name)
+    axis.set(xlim=(0, 1.05 * tokens[-1]), ylim=(0, most))
+    axis.set_xticks(tokens, [f"{t:,}" for t in tokens])
+    axis.set_xlabel("tokens of a GPU in a step", fontsize=TEXT, loc="right")
+    axis.set_ylabel("TFLOP/s of a GPU", fontsize=TEXT)
+    plain_axes(axis)
+    axis.legend(frameon=False, fontsize=TEXT, loc="lower right")
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{speed:g} TFLOP/s at {t:,} tokens" for t, speed in sorted(points.items()))
+        for name, points in measured.items()
+    )
+    return render(figure, f"Speed of a GPU over its tokens, below the limit of its link. {told}.")
+
+
+def plot_sharding_factors(
+    factors: Sequence[int], states: Sequence[float], leaving: Sequence[float], capacity: float, device: str
+) -> Picture:
+    """For each sharding factor: a GPU's states, with the memory that it has, and what its node sends to others.
+
+    Args:
+        states: bytes on each GPU.
+        leaving: bytes that leave a node in a step.
+        capacity: bytes of memory of the device that is called ``device``.
+    """
+    from matplotlib.figure import Figure
+
+    if not len(factors) == len(states) == len(leaving) > 0:
+        raise ValueError(
+            f"{len(factors)} factors need as many states and messages, not {len(states)} and {len(leaving)}"
+        )
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    panels = (("states of a GPU", states, WITHIN), ("leaves a node in a step", leaving, BETWEEN))
+    for axis, (title, values, colour) in zip(figure.subplots(1, 2), panels, strict=True):
+        axis.bar(range(len(values)), [v / 1e9 for v in values], color=colour, width=0.7)
+        for place, value in enumerate(values):
+            axis.annotate(
+                human(value),
+                (place, value / 1e9),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=TEXT,
+            )
+        axis.set_xticks(range(len(factors)), [f"F = {factor}" for factor in factors])
+        axis.yaxis.set_major_formatter(ticks_in("GB"))
+        axis.set_ylim(0, 1.15 * max(values) / 1e9)
+        axis.set_title(title, loc="left", fontsize=TITLE)
+        plain_axes(axis)
+        if title.startswith("states"):
+            axis.axhline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
+            label_capacity(axis, capacity, 1e9, device)
+    told = "; ".join(
+        f"F = {f}: {human(s)} of states, {human(n)} leave a node"
+        for f, s, n in zip(factors, states, leaving, strict=True)
+    )
+    return render(figure, f"Sharding factors. {told}; a GPU has {human(capacity)}.")

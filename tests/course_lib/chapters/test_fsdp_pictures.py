@@ -1,0 +1,89 @@
+"""The pictures of chapter 07, and the step that it records."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.by_hand import fsdp as by_hand
+from course_lib.chapters.fsdp_at_scale import plot_sharding_factors, plot_speed_over_tokens
+from course_lib.chapters.fsdp_step import record_step, slow_blocks
+from course_lib.chapters.whole_units import Moment, plot_whole_units
+from course_lib.runtime import launch
+from simulator.plots.picture import smallest_text
+from simulator.predict.unsharded import unsharded_history
+
+BLOCKS, BLOCK, ROOT, RANKS = 3, 8 * 8 + 8, (4 * 8 + 8) + (8 * 4 + 4), 2  # elements
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 8)  # the root has parameters at both ends, as a language model's has
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(BLOCKS))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def steps():
+    found = []
+    for prefetch in (False, True):
+        model = slow_blocks(Model(), forward=0.001)
+        units = by_hand.fsdp(model, model.blocks, prefetch)
+        with record_step(by_hand, model, units, gather=0.001) as recorded:
+            model(torch.ones(2, 4) * (1 + dist.get_rank())).sum().backward()
+        found.append(recorded())
+    return found
+
+
+def test_a_step_holds_and_sends_what_is_predicted():
+    for rank in launch(steps, RANKS):
+        for prefetch, step in enumerate(rank):
+            expected = unsharded_history(
+                [4 * BLOCK] * BLOCKS, ranks=RANKS, root_bytes=4 * ROOT, prefetch=prefetch
+            )
+            assert [m.bytes for m in step.moments] == [h.total for h in expected.held[1:-1]]
+            assert step.peak == expected.peak.bytes
+            assert step.sent == 4 * (3 * BLOCKS * BLOCK + 2 * ROOT) / 2
+            assert [m.name for m in step.moments] == ["F0", "F1", "F2", "B2", "B1", "B0"]
+            coming = [m.units.count("coming") for m in step.moments]
+            assert coming == [prefetch * n for n in (1, 1, 0, 1, 1, 0)]
+            assert {s.name for s in step.timeline.of(0)} >= {"F block 0", "B block 2", "all-gather"}
+
+
+def test_a_row_is_a_unit_and_a_column_a_computation():
+    moments = [
+        Moment("F0", ["whole", "whole", "coming"], 3e6),
+        Moment("B1", ["whole", "shard", "whole"], 2e6),
+    ]
+    picture = plot_whole_units(moments, titles=["two blocks"])
+    assert picture.alt.startswith("two blocks: at most 3 MB of parameters")
+    for word in ("root", "block 1", "F0", "2 MB", "being gathered", "computes backward"):
+        assert word in picture.svg
+    assert "whole model" in plot_whole_units([Moment("F0", ["whole"], 1e6)]).svg
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_whole_units()
+
+
+def test_speed_over_tokens():
+    picture = plot_speed_over_tokens({"a model": {2048: 44, 8192: 144}}, 19.5e9)
+    assert "44 TFLOP/s at 2,048 tokens, 144 TFLOP/s at 8,192 tokens" in picture.alt
+    assert "19.5 GB/s" in picture.svg
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="1 to 3 models"):
+        plot_speed_over_tokens({}, 1)
+
+
+def test_sharding_factors():
+    picture = plot_sharding_factors([1, 8], [112e9, 14e9], [28e9, 25e9], 80e9, "one A100")
+    assert "F = 8: 14 GB of states, 25 GB leave a node" in picture.alt
+    assert "one A100" in picture.svg
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="2 factors need as many"):
+        plot_sharding_factors([1, 8], [1], [1], 1, "")

@@ -1,18 +1,15 @@
-"""The map of the course: which chapter builds on which, how long each takes, and how far its reader is."""
+"""The map of the course: its chapters, which builds on which, and five lanes through them for those who want one thing.
+
+What a reader sees of it comes from here: the map of chapter 00 and of the site, the tables of the README, and the
+footer of every chapter. ``python -m course_lib.notebooks.opening`` writes the last two anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
-from course_lib.observe.networks.draw import picture_of
-from course_lib.observe.networks.render import Box, Frame, Graph
 from course_lib.observe.show.shown import Shown
-from course_lib.observe.show.tables import table
-from simulator.plots.picture import Picture
-
-BEGUN, COMPLETE = "#eedd88", "#44bb99"
 
 
 @dataclass(frozen=True)
@@ -23,82 +20,126 @@ class Chapter:
         name: its notebook's, without the number: ``"where_memory_goes"``.
         builds_on: numbers of the chapters that it needs.
         minutes: of reading, without the exercises; 0: it is not written yet.
+        short: its title, where that is not the name.
     """
 
     name: str
     builds_on: tuple[str, ...] = ()
     minutes: int = 0
+    short: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.short or self.name.replace("_", " ")
 
 
 CHAPTERS = {
     "00": Chapter("start_here", (), 15),
     "01": Chapter("seeing_networks", ("00",), 30),
-    "02": Chapter("anatomy_of_llms", ("01",), 40),
+    "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 35),
     "04": Chapter("collectives", ("00",), 35),
-    "05": Chapter("ddp", ("04",), 40),
-    "06": Chapter("zero", ("03", "05"), 40),
-    "07": Chapter("fsdp", ("06",), 30),
+    "05": Chapter("ddp", ("04",), 40, "data parallelism"),
+    "06": Chapter("zero", ("03", "05"), 40, "ZeRO"),
+    "07": Chapter("fsdp", ("06",), 30, "FSDP"),
     "08": Chapter("recomputation", ("03",), 40),
-    "09": Chapter("tensor_parallel", ("03", "04"), 40),
-    "10": Chapter("sequence_parallel", ("08", "09"), 40),
-    "11": Chapter("pipeline_parallel", ("03", "04"), 40),
+    "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),
+    "10": Chapter("sequence_parallel", ("08", "09"), 40, "sequence parallelism"),
+    "11": Chapter("pipeline_parallel", ("03", "04"), 40, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "10", "11"), 35),
-    "13": Chapter("galaxy", ("10", "11"), 30),
-    "14": Chapter("context_parallel", ("04", "15")),
-    "15": Chapter("flash_attention", ("02", "08"), 40),
+    "13": Chapter("galaxy", ("10", "11"), 30, "Galaxy"),
+    "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
+    "15": Chapter("flash_attention", ("02", "08"), 40, "FlashAttention"),
     "16": Chapter("paged_attention", ("02", "15"), 35),
-    "17": Chapter("lora_and_adapters", ("02", "03"), 40),
+    "17": Chapter("lora_and_adapters", ("02", "03"), 40, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 35),
     "19": Chapter("gradient_compression", ("05",), 35),
     "20": Chapter("elastic_training", ("06",), 30),
     "21": Chapter("planner", ("12",)),
-    "22": Chapter("expert_parallel", ("04", "05")),
+    "22": Chapter("expert_parallel", ("04", "05"), 0, "expert parallelism"),
     "23": Chapter("finding_the_bug", ("12",)),
     "24": Chapter("low_precision", ("03",)),
 }
+FIRST = "03"  # what a reader of chapter 00 reads next who names no lane
 
-PATHS = {  # each chapter stands behind those that it builds on
-    "one GPU with too little memory": ("03", "08"),
+LANES = {
+    "one GPU and not enough memory": ("03", "06", "08", "17"),
     "a cluster for the first time": ("03", "04", "05", "06", "07", "08"),
-    "one model over many devices": ("03", "04", "05", "08", "09", "10", "11", "12", "13", "21"),
-    "fine-tuning": ("01", "02", "03", "17", "18"),
-    "long sequences": ("01", "02", "03", "04", "08", "15", "14", "16"),
+    "one model over many devices": ("04", "09", "10", "11", "12", "13", "14", "21"),
+    "fine-tuning": ("02", "03", "17", "18"),
+    "attention": ("02", "15", "16"),
 }
+# Paul Tol's "light" scheme: told apart by colour-blind readers, and light enough to print black text on.
+COLOURS = dict(zip(LANES, ("#ee8866", "#77aadd", "#44bb99", "#eedd88", "#ffaabb"), strict=True))
+BESIDE, GREY = "beside the lanes", "#dddddd"
 
 
-def course_map(points: Mapping[str, tuple[int, int]] | None = None) -> Picture | Shown:
-    """The chapters that are written, an arrow from each to those that build on it.
+def written(numbers: Sequence[str]) -> list[str]:
+    """Those of these chapters that can be read."""
+    return [number for number in numbers if CHAPTERS[number].minutes]
+
+
+def leans_on(lane: str) -> list[str]:
+    """Chapters outside a lane on which its chapters build; a reader looks there when something is missing."""
+    needed = {before for number in written(LANES[lane]) for before in CHAPTERS[number].builds_on}
+    return sorted(needed - {"00", *LANES[lane]})
+
+
+def beside_the_lanes() -> list[str]:
+    """Written chapters that are in no lane, without this course's first page."""
+    return written([n for n in CHAPTERS if n != "00" and not any(n in lane for lane in LANES.values())])
+
+
+def duration(numbers: Sequence[str]) -> str:
+    """How long these chapters take to read: ``"2 h 35 min"``."""
+    hours, minutes = divmod(sum(CHAPTERS[number].minutes for number in numbers), 60)
+    return f"{hours} h {minutes} min"
+
+
+def notebook_of(number: str) -> str:
+    """``"05"`` -> ``"05_ddp.ipynb"``."""
+    return f"{number}_{CHAPTERS[number].name}.ipynb"
+
+
+def exercises_of(number: str) -> str:
+    """``"05"`` -> ``"05_exercises_ddp.ipynb"``."""
+    return f"{number}_exercises_{CHAPTERS[number].name}.ipynb"
+
+
+def course_map(
+    points: Mapping[str, tuple[int, int]] | None = None, link: Callable[[str], str] = notebook_of
+) -> Shown:
+    """The lanes, each with its chapters in reading order, as links.
 
     Args:
-        points: number of a chapter -> (earned, possible); a chapter with all of them is green, a begun one yellow.
+        points: number of a chapter -> (earned, possible). A begun chapter shows them, a complete one is filled.
+        link: where a chapter is, from the page that shows the map.
     """
-    written = {number: chapter for number, chapter in CHAPTERS.items() if chapter.minutes}
-    boxes = []
-    for number, chapter in written.items():
-        earned, possible = (points or {}).get(number, (0, 0))
-        lines = [f"{chapter.minutes} min"]
-        colours = {}
-        if possible:
-            lines.append(f"{earned}/{possible} points")
-            if earned:
-                colours = {"colours": (COMPLETE if earned == possible else BEGUN,)}
-        # Narrow boxes, because many stand in a row; but "recomputation" stays one word.
-        title, *more = wrap(f"{number} {chapter.name.replace('_', ' ')}", len("recomputation"))
-        boxes.append(Box(number, title, (*more, *lines), **colours))
-    edges = [(before, number) for number, chapter in written.items() for before in chapter.builds_on]
-    graph = Graph(Frame(inside=boxes), [(tail, head) for tail, head in edges if tail in written])
-    needs = [f"{n} builds on {', '.join(c.builds_on)}" for n, c in written.items() if c.builds_on]
-    return picture_of(graph, f"The written chapters: {'; '.join(needs)}.")
+    rows, lines = [], []
+    for lane in (*LANES, BESIDE):
+        numbers = written(LANES.get(lane, ())) or beside_the_lanes()
+        more = leans_on(lane) if lane in LANES else []
+        colour = COLOURS.get(lane, GREY)
+        boxes = " ".join(_box(n, colour, link(n), *(points or {}).get(n, (0, 0))) for n in numbers)
+        if more:
+            links = ", ".join(f'<a href="{link(n)}">{n}</a>' for n in more)
+            boxes += f' <span style="white-space: nowrap">(leans on {links})</span>'
+        name = f'<b>{lane}</b><br><span style="font-size: 12px">{duration(numbers)}</span>'
+        style = f"background: {colour}; color: #222222; text-align: left; width: 130px"
+        cells = f'<td style="{style}">{name}</td><td style="text-align: left">{boxes}</td>'
+        rows.append(f"<tr>{cells}</tr>")
+        words = ", ".join(f"{n} {CHAPTERS[n].title}" for n in numbers)
+        lines.append(f"{lane} ({duration(numbers)}): {words}")
+    table = f'<table style="width: 100%; font-size: 13px">{"".join(rows)}</table>'
+    return Shown("\n".join(lines), table)
 
 
-def course_paths() -> Shown:
-    """Which chapters to read for what, and the hours of reading in those that are written."""
-    rows = []
-    for purpose, numbers in PATHS.items():
-        minutes = sum(CHAPTERS[number].minutes for number in numbers)
-        names = [number if CHAPTERS[number].minutes else f"({number})" for number in numbers]
-        rows.append([purpose, ", ".join(names), f"{minutes / 60:.1f}" if minutes else "not written yet"])
-    return table(
-        ["purpose", "chapters", "hours of reading"], rows, "Chapters in brackets are not written yet."
+def _box(number: str, colour: str, target: str, earned: int, possible: int) -> str:
+    """One chapter: a link, with the points if there are any."""
+    complete = possible > 0 and earned == possible
+    told = f" · {'✓' if complete else f'{earned}/{possible}'}" if earned else ""
+    style = (
+        f"display: inline-block; margin: 2px; padding: 2px 6px; border: 2px solid {colour}; border-radius: 6px; "
+        f"background: {colour if complete else '#ffffff'}; color: #222222; text-decoration: none"
     )
+    return f'<a href="{target}" style="{style}"><b>{number}</b> {CHAPTERS[number].title}{told}</a>'

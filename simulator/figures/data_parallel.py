@@ -22,6 +22,37 @@ def explore_ring(ranks: int = 4) -> Figure:
     )
 
 
+def explore_buckets(bucket_bytes: float = 25e6, bandwidth: float = 1e10) -> Figure:
+    """DDP's buckets: backward and the messages beside it on two lanes, and the exposed time over the size of a bucket.
+
+    The layers of GPT-2 in fp32, each in two pieces (attention, MLP), on 8 ranks with 16,384 tokens each, that compute
+    100 TFLOP/s; a message takes 50 microseconds and its bytes. The numbers are those of ``ddp_timeline``.
+
+    Args:
+        bucket_bytes: a bucket is sent once it holds that many bytes or more; 1e6 to 4e8.
+        bandwidth: bytes a second that a rank sends, 1e9 to 1e11.
+    """
+    gpt2 = MODELS["gpt2"]
+    mlp = gpt2.layer_parameters() - gpt2.attention_parameters()
+    pieces = [gpt2.attention_parameters(), mlp] * gpt2.layers
+    forward = [2 * 16384 * parameters / 100e12 for parameters in pieces]
+    sizes = [1e6 * size for size in (1, 10, 25, 50, 75, 100, 150, 200, 400)]
+    rates = [1e9, 2e9, 5e9, 7e9, 1e10, 1.5e10, 2e10, 5e10, 1e11]
+    return Figure(
+        "buckets",
+        "DDP's buckets",
+        [
+            Slider("bucket_bytes", bucket_bytes, sizes, "size of a bucket", "B"),
+            Slider("bandwidth", bandwidth, rates, "bandwidth of a rank", "B/s"),
+        ],
+        forward=forward,
+        backward=[2 * seconds for seconds in forward],
+        bytes=[4 * parameters for parameters in pieces],
+        ranks=8,
+        latency=50e-6,
+    )
+
+
 def explore_block_life(prefetch: bool = True, reshard_after_forward: bool = True, ranks: int = 4) -> Figure:
     """One step of FSDP, moment by moment: four blocks of Llama 2 70B in bf16, on one of the ranks that shard them.
 

@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.observe.ledgers.messages import trace_collective
 from course_lib.runtime import collectives
-from simulator.figures import explore_block_life, explore_ring, explore_unequal
+from simulator.figures import explore_block_life, explore_buckets, explore_ring, explore_unequal
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.shape import MODELS
@@ -16,6 +16,7 @@ from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.predict.collective_time import all_reduce_rounds
 from simulator.predict.collective_traffic import ring_all_reduce_sent
+from simulator.predict.overlap import ddp_timeline
 from simulator.predict.traffic import fsdp_traffic
 from simulator.predict.unsharded import unsharded_history
 
@@ -102,3 +103,23 @@ def test_the_ring_sends_what_the_course_sends(run_in_node):
     ran = trace_collective(partial(collectives.all_reduce, algorithm="ring"), ranks=4).messages
     assert bits == sorted((m.round, m.sender, m.receiver, *m.values) for m in ran)
     assert explore_ring().page()[1]["bytes"] == 12e6  # the tensor of chapter 04
+
+
+def test_buckets_are_sent_when_ddp_timeline_says(run_in_node):
+    given = explore_buckets().page()[1]
+    sizes, rates = (slider["choices"] for slider in given["sliders"])
+    cases = [{"bucket_bytes": size, "bandwidth": rate} for size, rate in product(sizes, rates)]
+    program = """
+const [given, cases] = questions;
+console.log(JSON.stringify(cases.map((values) => step(values, given))));
+"""
+    for values, found in zip(cases, run_in_node(program, [given, cases], "buckets"), strict=True):
+        parts = given["forward"], given["backward"], given["bytes"]
+        timeline = ddp_timeline(*parts, ranks=given["ranks"], latency=given["latency"], **values)
+        spans = [span for span in timeline.spans if span.rank == 0]
+        for name, shown in (("backward", found["backward"]), ("bucket", found["buckets"])):
+            wanted = [(span.start, span.end) for span in spans if span.name.startswith(name)]
+            pairs = [one if isinstance(one, list) else (one["start"], one["end"]) for one in shown]
+            assert pairs == [pytest.approx(pair) for pair in wanted]
+        ended = max(span.end for span in spans if span.lane == "compute")
+        assert found["exposed"] == pytest.approx(timeline.makespan - ended)

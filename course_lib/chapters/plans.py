@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from simulator.cli.plan_text import read_plan_text
+from simulator.cli.question import read_plan
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -44,6 +46,20 @@ def price(shape: ModelShape, plan: Plan, hardware: Hardware) -> Priced:
     plan.check(shape)
     memory = max(rank.occupied for rank in plan_memory(shape, plan, hardware))
     return Priced(plan, step_cost(shape, plan, hardware).seconds, memory)
+
+
+def read_priced(text: str, shape: ModelShape, hardware: Hardware, gpus: int, sequences: int) -> Priced:
+    """The price of a plan that is written in one line; tensor parallelism brings sequence parallelism with it.
+
+    Raises:
+        ValueError: the text is no plan, it takes another number of GPUs, or it does not fit the model's shape.
+    """
+    values = read_plan_text(text)
+    values |= {"global_batch": sequences, "sequence_parallel": values.get("tp", 1) > 1}
+    plan = read_plan(values, hardware)
+    if plan.ranks != gpus:
+        raise ValueError(f"tp × pp × dp is {plan.ranks} in this plan; the cluster has {gpus} GPUs")
+    return price(shape, plan, hardware)
 
 
 def every_plan(shape: ModelShape, hardware: Hardware, gpus: int, sequences: int) -> Iterator[Priced]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from html import escape
 from random import Random
 from types import SimpleNamespace
@@ -106,11 +107,12 @@ def run_on_rank(change: Change, steps: int, look: Callable[[Any], Any] | None) -
     losses, norms, found = [], [], None
     for step, batch in enumerate(text_batches(steps)):
         own = [part.chunk(SIZES["dp"])[rank.at["dp"]] for part in batch]
-        with record_traffic() as rank.log:
+        last = step == steps - 1
+        with record_traffic() if last else nullcontext() as rank.log:
             losses.append(rank.step(*(part.chunk(MICRO) for part in own)).item())
         norm = rank.gradient_norm()
         norms.append(norm.item())
-        if look is not None and step == steps - 1:
+        if look is not None and last:
             found = look(rank)
         rank.clip(norm, MAX_NORM)
         optimizer.step()

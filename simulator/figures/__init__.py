@@ -7,14 +7,23 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_buckets``        05       ``(bucket_bytes=25e6, bandwidth=1e10)``: DDP's buckets beside backward
 ``explore_block_life``     07       ``(prefetch=True, reshard_after_forward=True, ranks=4)``: a step of FSDP on one rank
 ``explore_unequal``        13       ``(slowness=3, bandwidth=1.25e8, heads=None)``: a layer of BERT on two devices
+``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
 =========================  =======  ==================================================================================
 
 After you have written a call with other values into a notebook, ``python -m simulator.figures.stills`` draws the still
 picture that stands there for readers without a kernel.
 """
 
+from simulator.figures.attention import explore_tiles
 from simulator.figures.data_parallel import explore_block_life, explore_buckets, explore_ring
 from simulator.figures.figure import Figure
 from simulator.figures.galaxy import explore_unequal
 
-__all__ = ["Figure", "explore_block_life", "explore_buckets", "explore_ring", "explore_unequal"]
+__all__ = [
+    "Figure",
+    "explore_block_life",
+    "explore_buckets",
+    "explore_ring",
+    "explore_tiles",
+    "explore_unequal",
+]

@@ -38,7 +38,7 @@ function svgOf(mark, colours) {
     `<text x="${round(x)}" y="${round(y + 4)}" fill="${fill}" text-anchor="${anchor}"${more}>${safe(text)}</text>`;
   if (mark.box) {
     const [x, y, w, h] = mark.box.map(round), edge = mark.edge && ` stroke="${colours[mark.edge]}" stroke-width="${mark.wide}"`;
-    const dash = mark.dash && ` stroke-dasharray="${mark.dash}"`, fits = 7 * String(mark.text).length + 2 < w;
+    const dash = mark.dash && ` stroke-dasharray="${mark.dash}"`, fits = 7 * String(mark.text).length + 5 < w;
     const inside = mark.text !== "" && fits ? write(x + w / 2, y + h / 2, mark.text, inkOn(colours[mark.fill]), "middle") : "";
     return `<rect x="${x}" y="${y}" width="${Math.max(0, w)}" height="${h}" fill="${colours[mark.fill] ?? mark.fill}"${edge}${dash}/>${inside}`;
   }

@@ -4,16 +4,24 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+import numpy as np
 import pytest
 
 from course_lib.observe.ledgers.messages import trace_collective
 from course_lib.runtime import collectives
-from simulator.figures import explore_block_life, explore_buckets, explore_ring, explore_unequal
+from simulator.figures import (
+    explore_block_life,
+    explore_buckets,
+    explore_ring,
+    explore_tiles,
+    explore_unequal,
+)
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.shape import MODELS
 from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
+from simulator.predict.attention_io import flash_forward
 from simulator.predict.collective_time import all_reduce_rounds
 from simulator.predict.collective_traffic import ring_all_reduce_sent
 from simulator.predict.overlap import ddp_timeline
@@ -118,8 +126,25 @@ console.log(JSON.stringify(cases.map((values) => step(values, given))));
         timeline = ddp_timeline(*parts, ranks=given["ranks"], latency=given["latency"], **values)
         spans = [span for span in timeline.spans if span.rank == 0]
         for name, shown in (("backward", found["backward"]), ("bucket", found["buckets"])):
-            wanted = [(span.start, span.end) for span in spans if span.name.startswith(name)]
+            wanted = sorted((span.start, span.end) for span in spans if span.name.startswith(name))
             pairs = [one if isinstance(one, list) else (one["start"], one["end"]) for one in shown]
             assert pairs == [pytest.approx(pair) for pair in wanted]
         ended = max(span.end for span in spans if span.lane == "compute")
         assert found["exposed"] == pytest.approx(timeline.makespan - ended)
+
+
+def test_tiles_end_with_the_softmaxs_sums_and_move_what_is_counted(run_in_node):
+    given = explore_tiles().page()[1]
+    sides = given["sliders"][0]["choices"]
+    cases = [{"block_q": q, "block_k": k} for q, k in product(sides, sides)]
+    program = """
+const [given, cases] = questions;
+console.log(JSON.stringify(cases.map((values) => tiles(values, given))));
+"""
+    scores = np.array(given["scores"], float)
+    for values, found in zip(cases, run_in_node(program, [given, cases], "tiles"), strict=True):
+        end = found[-1]
+        assert end["m"] == scores.max(1).tolist()
+        assert end["l"] == pytest.approx(np.exp(scores - scores.max(1, keepdims=True)).sum(1))
+        moved = flash_forward(len(scores), given["size"], **values, itemsize=given["itemsize"])
+        assert end["moved"] == {name: bytes.read + bytes.written for name, bytes in moved.items()}

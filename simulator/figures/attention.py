@@ -1,0 +1,35 @@
+"""Attention and its memories (chapters 15 and 16)."""
+
+from __future__ import annotations
+
+from simulator.figures.figure import Figure, Slider
+from simulator.predict.attention_io import ROW, flash_fast_bytes, standard_forward, total_bytes
+
+TOKENS, SIZE, ITEMSIZE = 8, 2, 2  # a sequence, the size of its head, bytes of a number
+SIDES = (1, 2, 4, 8)
+
+
+def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
+    """FlashAttention's forward, tile by tile: scores, each query's running maximum and sum, and the bytes moved.
+
+    One head of size 2, 8 tokens in 16 bits, with scores that are made up: small enough to be seen whole. Bytes are
+    those of ``flash_forward`` (version 2), ``standard_forward`` and ``flash_fast_bytes``.
+
+    Args:
+        block_q, block_k: queries and keys of a tile; 1, 2, 4 or 8.
+    """
+    return Figure(
+        "tiles",
+        "Tiles of attention",
+        [
+            Slider("block_q", block_q, SIDES, "queries in a tile"),
+            Slider("block_k", block_k, SIDES, "keys in a tile"),
+        ],
+        shown=6,
+        scores=[[(3 * i + 5 * j + i * j) % 7 - 2 for j in range(TOKENS)] for i in range(TOKENS)],
+        size=SIZE,
+        itemsize=ITEMSIZE,
+        row=ROW,
+        standard=total_bytes(standard_forward(TOKENS, SIZE, itemsize=ITEMSIZE)),
+        fast={f"{q} {k}": flash_fast_bytes(q, k, SIZE, itemsize=ITEMSIZE) for q in SIDES for k in SIDES},
+    )

@@ -44,7 +44,7 @@ def axis(
     marks = [("you: ", *(said or place(guess.value)), 0, 1.3, 1.1, 2, "solid")]
     marks.append(("predicted: ", *place(number), 3, 2, 1.1, 3, "solid"))
     if measured is not None:
-        marks.append(("measured: ", *place(measured), 4.2, 2, 2.3, 2, "dotted"))
+        marks.append(("measured: ", *place(measured), 4.2, 2, 1.1, 2, "dotted"))
     drawn = "".join(
         MARK.format(
             x=x, text=escape(name + text), top=top, line=line, height=height, width=width, style=style

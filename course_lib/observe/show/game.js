@@ -17,30 +17,36 @@ const round = (value) => Number(value.toPrecision(6));
 /** Ask for a number or a choice; say(value) is called with each commitment. Returns a function that shows what was said. */
 function ask(root, { name, unit, choices, low, high }, say) {
   const status = h("span", { role: "status" });
-  // JupyterLab leaves the keys alone that are pressed in here.
-  const box = (tag, attributes, ...children) => h(tag, { class: "course-game", "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
+  // JupyterLab, which has meanings of its own for most keys, leaves those alone that are pressed in such an element.
+  const own = (tag, attributes, ...children) => h(tag, { "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
   if (choices) {
-    const buttons = choices.map((choice) => h("button", { type: "button", "aria-pressed": "false", onclick: () => say(choice) }, choice));
-    root.append(box("fieldset", {}, h("legend", {}, name), ...buttons, status));
+    const buttons = choices.map((choice) => own("button", { type: "button", "aria-pressed": "false", onclick: () => say(choice) }, choice));
+    root.append(h("fieldset", { class: "course-game" }, h("legend", {}, name), ...buttons, status));
     return (said) => {
       buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(choices[k] === said)));
       status.textContent = said === null ? "" : "Your bet stands.";
     };
   }
-  const field = h("input", { type: "number", step: "any", required: "", "aria-label": `${name}${unit && ", in "}${unit}`, autocomplete: "off" });
-  const parts = [h("span", {}, name), h("span", {}, field, ` ${unit}`), h("button", {}, "Guess"), status];
+  const field = own("input", { type: "number", step: "any", required: "", "aria-label": `${name}${unit && ", in "}${unit}`, autocomplete: "off" });
+  const parts = [h("span", {}, name), h("span", {}, field, ` ${unit}`), own("button", {}, "Guess"), status];
   let slider = null;
   if (low !== null) {
     const step = 10 ** Math.floor(Math.log10((high - low) / 50)), whole = Number.isInteger(low + high) && high - low > 5;
-    slider = h("input", { type: "range", min: low, max: high, step: whole ? Math.max(1, step) : step, "aria-label": `${name}, slider` });
+    slider = own("input", { type: "range", min: low, max: high, step: whole ? Math.max(1, step) : step, "aria-label": `${name}, slider` });
     slider.oninput = () => { field.value = round(slider.valueAsNumber); };
     field.oninput = () => { slider.value = field.value; };
     parts.splice(1, 0, slider);
   }
-  const form = box("form", {}, ...parts);
+  const form = h("form", { class: "course-game" }, ...parts);
   form.onsubmit = (event) => {
     event.preventDefault();
     say(field.valueAsNumber);
+  };
+  // JupyterLab keeps a field's Enter from the form.
+  field.onkeydown = (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    form.requestSubmit();
   };
   root.append(form);
   return (said) => {
@@ -52,7 +58,7 @@ function ask(root, { name, unit, choices, low, high }, say) {
 }
 
 /** A place of a notebook: `given` is what is asked; without it the place shows an answer, which the kernel writes. */
-export function render({ model, el }) {
+function render({ model, el }) {
   const given = model.get("given");
   if (given.name === undefined) {
     const answer = h("div", { class: "jp-RenderedHTMLCommon", "aria-live": "polite" });

@@ -8,13 +8,14 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_block_life``     07       ``(prefetch=True, reshard_after_forward=True, ranks=4)``: a step of FSDP on one rank
 ``explore_unequal``        13       ``(slowness=3, bandwidth=1.25e8, heads=None)``: a layer of BERT on two devices
 ``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
+``explore_kv_blocks``      16       ``(block_size=4, share=False)``: blocks of a KV cache, handed out and given back
 =========================  =======  ==================================================================================
 
 After you have written a call with other values into a notebook, ``python -m simulator.figures.stills`` draws the still
 picture that stands there for readers without a kernel.
 """
 
-from simulator.figures.attention import explore_tiles
+from simulator.figures.attention import explore_kv_blocks, explore_tiles
 from simulator.figures.data_parallel import explore_block_life, explore_buckets, explore_ring
 from simulator.figures.figure import Figure
 from simulator.figures.galaxy import explore_unequal
@@ -23,6 +24,7 @@ __all__ = [
     "Figure",
     "explore_block_life",
     "explore_buckets",
+    "explore_kv_blocks",
     "explore_ring",
     "explore_tiles",
     "explore_unequal",

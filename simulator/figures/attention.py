@@ -7,6 +7,7 @@ from simulator.predict.attention_io import ROW, flash_fast_bytes, standard_forwa
 
 TOKENS, SIZE, ITEMSIZE = 8, 2, 2  # a sequence, the size of its head, bytes of a number
 SIDES = (1, 2, 4, 8)
+REQUESTS = [(10, 9, 0), (9, 14, 0), (11, 8, 2), (10, 12, 3), (3, 10, 5)]  # prompt, answer, and when it comes
 
 
 def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
@@ -32,4 +33,28 @@ def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
         row=ROW,
         standard=total_bytes(standard_forward(TOKENS, SIZE, itemsize=ITEMSIZE)),
         fast={f"{q} {k}": flash_fast_bytes(q, k, SIZE, itemsize=ITEMSIZE) for q in SIDES for k in SIDES},
+    )
+
+
+def explore_kv_blocks(block_size: int = 4, share: bool = False) -> Figure:
+    """Blocks of a KV cache of 48 slots, step by step: five requests come, grow, take blocks and give them back.
+
+    Who gets which block is as in ``serve_in_blocks``. The first four requests begin with the same 8 tokens.
+
+    Args:
+        block_size: slots in a block; 2, 4, 8 or 16.
+        share: a request that comes in takes the full blocks of the common beginning from one that has them.
+    """
+    return Figure(
+        "kv_blocks",
+        "Blocks of a KV cache",
+        [
+            Slider("block_size", block_size, (2, 4, 8, 16), "slots in a block"),
+            Slider("share", share, (False, True), "share the common beginning of A to D"),
+        ],
+        shown=5,
+        requests=REQUESTS,
+        slots=48,
+        family=4,
+        common=8,
     )

@@ -12,6 +12,7 @@ from course_lib.runtime import collectives
 from simulator.figures import (
     explore_block_life,
     explore_buckets,
+    explore_kv_blocks,
     explore_ring,
     explore_tiles,
     explore_unequal,
@@ -25,6 +26,7 @@ from simulator.predict.attention_io import flash_forward
 from simulator.predict.collective_time import all_reduce_rounds
 from simulator.predict.collective_traffic import ring_all_reduce_sent
 from simulator.predict.overlap import ddp_timeline
+from simulator.predict.serving import Arrival, serve_in_blocks
 from simulator.predict.traffic import fsdp_traffic
 from simulator.predict.unsharded import unsharded_history
 
@@ -148,3 +150,33 @@ console.log(JSON.stringify(cases.map((values) => tiles(values, given))));
         assert end["l"] == pytest.approx(np.exp(scores - scores.max(1, keepdims=True)).sum(1))
         moved = flash_forward(len(scores), given["size"], **values, itemsize=given["itemsize"])
         assert end["moved"] == {name: bytes.read + bytes.written for name, bytes in moved.items()}
+
+
+def test_blocks_are_handed_out_as_the_simulator_does(run_in_node):
+    given = explore_kv_blocks().page()[1]
+    arrivals = [Arrival(*request) for request in given["requests"]]
+    cases = [{"block_size": size, "share": share} for size in (2, 4, 8, 16) for share in (False, True)]
+    program = """
+const [given, cases] = questions;
+console.log(JSON.stringify(cases.map((values) => serve(values, given))));
+"""
+    alone = {}
+    for values, found in zip(cases, run_in_node(program, [given, cases], "kv_blocks"), strict=True):
+        size = values["block_size"]
+        if not values["share"]:
+            history = serve_in_blocks(arrivals, given["slots"] // size, size)
+            steps = [
+                tuple((p["block"] * size, size, p["tokens"], tuple(p["holders"])) for p in one["pieces"])
+                for one in found
+            ]
+            assert steps == [tuple(map(tuple, pieces)) for pieces in history.steps]
+            assert tuple(len(one["waiting"]) for one in found) == history.waiting
+            alone[size] = found
+            continue
+        assert len(found) <= len(alone[size])
+        for one in found:  # each token has its slot, and a shared block is full
+            for number, tokens in one["tokens"].items():
+                held = [p for p in one["pieces"] if int(number) in p["holders"]]
+                assert sum(p["tokens"] for p in held) == tokens
+            assert all(p["tokens"] == size for p in one["pieces"] if len(p["holders"]) > 1)
+        assert any(len(p["holders"]) > 1 for one in found for p in one["pieces"]) == (size <= 8)

@@ -23,6 +23,7 @@ import random
 import re
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -106,6 +107,16 @@ class Fact:
             settled = settle(got, want)
             lines = [""] if same(settled, want) else list(inequality(settled, want))
         return [f"{name} {in_number(name, lines[0])}", *lines[1:]] if lines[0] else []
+
+
+def record(fields: str, name: Callable[[Any], str] | None = None, **defaults: Any) -> Any:
+    """A named tuple, for cases: ``Case = record("ranks rows", lambda c: f"{c.ranks} ranks", dtype=torch.float32)``.
+
+    Args:
+        fields: those without a default; one is ``name``, unless a function of the case tells it.
+    """
+    case = namedtuple("Case", [*fields.split(), *defaults], defaults=list(defaults.values()))
+    return type("Case", (case,), {"name": property(name)}) if name else case
 
 
 @dataclass

@@ -7,9 +7,10 @@ import functools
 import importlib
 import json
 import linecache
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from course_lib.notebooks.places import course_root
 
 PACKAGE = "course_checks"  # what the files in exercises/checks/ are imported as
 MISTAKES = "solutions/mistakes"
+_SENTENCE_ENDS = re.compile(r"[.!?:](?=\s|$)")
 _KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
@@ -53,15 +55,18 @@ class Material:
         self.exercise = exercise
         root = course_root()
         module = check_file(exercise)
-        self.facts, self.cases, self.observe = module.FACTS, module.cases, module.observe
+        self.observe, self.cases = module.observe, getattr(module, "cases", None) or _drawn(module.CASES)
         chapter = next((root / "solutions").glob(f"{exercise[:2]}_*.ipynb"))
         self._listed = root / MISTAKES / f"{chapter.stem}.diff"
-        cells = _code_cells(chapter)
+        cells, task = _code_cells(chapter), _task(chapter, exercise)
+        self.facts = {key: replace(fact, task=in_full(fact.task, task)) for key, fact in module.FACTS.items()}
         place = next(i for i, cell in enumerate(cells) if answer_id(cell) == exercise)
         self.source = cells[place].source
         call = next(cell.source for cell in cells if check_id(cell) == exercise)
         self._names = [ast.unparse(name) for name in ast.parse(call).body[-1].value.args[1:]]
-        self._before = names_of(tuple(c.source for c in cells[:place] if not answer_id(c) and not check_id(c)))
+        self._before = names_of(
+            tuple(c.source for c in cells[:place] if not answer_id(c) and not check_id(c))
+        )
         self.solution = self.make(self.source)
         self.seed: int | None = None  # of the cases in which was observed what is ``known``
         self.known: dict[tuple[Any, str], Any] = {}
@@ -118,14 +123,35 @@ def check_file(exercise: str) -> ModuleType:
     return importlib.import_module(f"{PACKAGE}.ex_{exercise.replace('.', '_')}")
 
 
-def _code_cells(notebook: Path) -> list[Any]:
+@functools.cache
+def _cells(notebook: Path) -> list[Any]:
     """Without nbformat, which takes longer to import than the rest."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return [
-        SimpleNamespace(cell_type="code", source="".join(cell["source"]))
-        for cell in cells
-        if cell["cell_type"] == "code"
-    ]
+    return [SimpleNamespace(cell_type=cell["cell_type"], source="".join(cell["source"])) for cell in cells]
+
+
+def _code_cells(notebook: Path) -> list[Any]:
+    return [cell for cell in _cells(notebook) if cell.cell_type == "code"]
+
+
+def _task(notebook: Path, exercise: str) -> str:
+    """The words of an exercise's task, with one space between two of them."""
+    tasks = (cell.source for cell in _cells(notebook) if cell.cell_type == "markdown")
+    return next((" ".join(s.split()) for s in tasks if f"### Exercise {exercise} ·" in s), "")
+
+
+def in_full(quote: str | None, task: str) -> str | None:
+    """What a check quotes of the task: a quote that ends in "…" goes on to the end of its sentence there."""
+    if quote is None or not quote.endswith("…"):
+        return quote
+    _, begins, after = task.partition(quote[:-1])
+    end = _SENTENCE_ENDS.search(after)
+    return begins + after[: end.end()] if begins and end else quote
+
+
+def _drawn(cases: list[Any]) -> Callable[[int], list[Any]]:
+    """``cases(seed)`` of cases that differ from run to run by their field ``seed`` only."""
+    return lambda seed: [case._replace(seed=seed + i) for i, case in enumerate(cases)]
 
 
 @functools.cache

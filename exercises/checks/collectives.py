@@ -1,7 +1,7 @@
 """Chapter 04: an answer on real ranks, every message recorded; it may use messages only, and leaves its input alone."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import torch
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     """What an answer did: ``said`` is what is wrong already, ``logs`` are each rank's sends and receives."""
 
     said: dict[str, str]
-    results: list[Any]
+    results: list
     logs: list[list[Event]]
 
     @property
@@ -57,7 +57,7 @@ def whole_numbers(seed: int, *shapes: Sequence[int], views: bool = False) -> lis
     return [torch.randint(1, 2**50, (rows, 2 * n), generator=draw)[:, ::2] for rows, n in shapes]
 
 
-def run(answer: Callable[..., Any], inputs: Sequence[Tensor], *more: Any) -> Run:
+def run(answer: Callable, inputs: Sequence[Tensor], *more) -> Run:
     ranks = launch(on_rank, len(inputs), args=(answer, list(inputs), more), timeout=60.0, backend="gloo")
     results, kept, logs, others = map(list, zip(*ranks, strict=True))
     said = dict.fromkeys(BASE, "")
@@ -73,7 +73,7 @@ def run(answer: Callable[..., Any], inputs: Sequence[Tensor], *more: Any) -> Run
     return Run(said, results, logs)
 
 
-def on_rank(answer: Callable[..., Any], inputs: Sequence[Tensor], more: tuple) -> tuple[Any, ...]:
+def on_rank(answer: Callable, inputs: Sequence[Tensor], more: tuple) -> tuple:
     mine, called = inputs[dist.get_rank()], set()
     before, noting = mine.clone(), {name: noted(name, called) for name in FINISHED}
     with mock.patch.multiple(collectives, **noting), record_traffic() as log, record_messages() as events:
@@ -84,11 +84,11 @@ def on_rank(answer: Callable[..., Any], inputs: Sequence[Tensor], more: tuple) -
     return result, torch.equal(mine, before), events, sorted(torchs | called)
 
 
-def noted(name: str, called: set[str]) -> Callable[..., Any]:
+def noted(name: str, called: set[str]) -> Callable:
     """The course's own collective, which notes that it was called."""
     original = getattr(collectives, name)
 
-    def noting(*args: Any, **named: Any) -> Any:
+    def noting(*args, **named):
         called.add(f"the course's own {name}")
         return original(*args, **named)
 

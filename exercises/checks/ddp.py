@@ -1,7 +1,6 @@
 """Chapter 05: a model whose halves may be computed in either order, and a backward pass that is watched."""
 
 from collections.abc import Sequence
-from typing import Any
 from unittest import mock
 
 import torch
@@ -39,7 +38,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
     blocking: list[bool] = []
     all_reduce = dist.all_reduce
 
-    def watched(*given: Any, **named: Any) -> Any:
+    def watched(*given, **named):
         issued.append(len(ready))
         waits = not (given[3] if len(given) > 3 else named.get("async_op", False))
         blocking.append(waits and len(ready) < len(parameters))

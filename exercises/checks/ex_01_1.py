@@ -1,34 +1,22 @@
 """01.1: names and shapes of the calls of leaf modules, and the hooks afterwards."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from course_checks.seeing_networks import Counted, changed_hooks, hooks_of
-from torch import Tensor, nn
+from torch import nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import BasicBlock, ResNet18
 
 FACTS = {
-    "error": Fact(
-        "the error", "If the forward pass raises, the same holds, and its error reaches the caller."
-    ),
-    "calls": Fact(
-        "the calls", "one entry for every call of a module without children, in the order of the calls."
-    ),
+    "error": Fact("the error", "If the forward pass raises, the same holds, and its error reaches the…"),
+    "calls": Fact("the calls", "one entry for every call of a module without children, in the order of the…"),
     "hooks": Fact("hooks", "Afterwards the model has the hooks that it had before, and no others."),
     "passes": Fact("forward passes", "one forward pass.", most=1),
 }
 
 
-class Case(NamedTuple):
-    name: str
-    model: Callable[[], nn.Module]
-    inputs: tuple[Tensor, ...]
-    raises: bool = False
-
+class Case(record("name model inputs", raises=False)):
     @property
     def task(self) -> str | None:
         return FACTS["error"].task if self.raises else None

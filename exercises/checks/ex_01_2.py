@@ -1,30 +1,20 @@
 """01.2: bytes of parameters by prefix, and what is copied for it."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from course_checks.seeing_networks import ParameterCopies
 from torch import nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
 
 FACTS = {
-    "bytes": Fact(
-        "the number of bytes of {}",
-        "a dict from a prefix of module names to the bytes of the parameters below it",
-    ),
+    "bytes": Fact("the number of bytes of {}", "a dict from a prefix of module names to the bytes of the…"),
     "copied": Fact("bytes of parameters copied", "no parameter is copied.", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    model: Callable[[], nn.Module]
-    depth: int = 1
+Case = record("name model", depth=1)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,39 +1,21 @@
 """01.3: BERT cut into stages; its parts have unlike bytes."""
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.observe.networks.placement import size_of
 
 FACTS = {
-    "placed": Fact(
-        "the plan",
-        "The parts are `embeddings`, every `encoder.layer.i`, and `pooler` where `model.pooler is not None`; "
-        "all of them are in the dict.",
-    ),
+    "placed": Fact("the plan", "The parts are `embeddings`, every `encoder.layer.i`, and `pooler` where…"),
     "neighbours": Fact("the ranks", "A rank holds neighbours in the order of computation"),
     "used": Fact("the ranks", "Further, every rank holds at least one part."),
-    "heaviest": Fact(
-        "bytes on the heaviest rank beyond the fewest",
-        "the rank with the most bytes has as few bytes as any such plan allows.",
-        most=0,
-        beyond=True,
-    ),
+    "heaviest": Fact("bytes on the heaviest rank beyond the fewest", "the rank with…", most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    of: str
-    model: Bert
-    ranks: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.of}, {self.ranks} rank{'s' * (self.ranks > 1)}"
+Case = record("of model ranks", lambda c: f"{c.of}, {c.ranks} rank{'s' * (c.ranks > 1)}")
 
 
 def cases(seed: int) -> list[Case]:

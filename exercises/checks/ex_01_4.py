@@ -1,14 +1,11 @@
 """01.4: models that a run leaves traces in, and what is left afterwards."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from course_checks import seeing_networks as models
 from course_checks.seeing_networks import ParameterCopies, changed_hooks, hooks_of
-from torch import Tensor, nn
+from torch import nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertConfig
 
 BUFFER = "A buffer that the forward pass changes gets its values back, in the same tensor."
@@ -29,15 +26,7 @@ FACTS = {
     "copied": Fact("bytes of parameters copied", "no parameter is copied.", most=0),
 }  # fmt: skip
 
-
-class Case(NamedTuple):
-    name: str
-    model: Callable[[], nn.Module]
-    inputs: tuple[Tensor, ...]
-    recorded: bool = True
-    raises: bool = False
-    task: str | None = None
-    seed: int = 0
+Case = record("name model inputs", recorded=True, raises=False, task=None, seed=0)
 
 
 def cases(seed: int) -> list[Case]:

@@ -3,24 +3,16 @@
 import random
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "form": Fact("the result", "Return `(pair, words)`"),
-    "pair": Fact(
-        "the pair that stands most often",
-        "Choose the pair that stands most often; where several stand equally often, the smallest pair",
-    ),
+    "pair": Fact("the pair that stands most often", "Choose the pair that stands most often; where several…"),
     "words": Fact("the words after the merge", "replaced by the id `new`, from left to right"),
     "ids": Fact("the encoded ids", "it merges the pair that was learned first"),
     "same": Fact("what is given"),
-    "looks": Fact(
-        "look-ups in `merges` beyond 2 n²",
-        "`encode` looks into `merges` at most 2 n² times for n ids, however many merges there are.",
-        most=0,
-    ),
+    "looks": Fact("look-ups in `merges` beyond 2 n²", "`encode` looks into `merges` at most 2 n²…", most=0),
 }
 FINE = {key: "" if fact.most is None else 0 for key, fact in FACTS.items()}
 NEW = 50
@@ -32,8 +24,8 @@ class Merges(dict):
     looked = 0
 
 
-def _counted(name: str) -> Callable[..., Any]:
-    def method(merges: Merges, *given: Any) -> Any:
+def _counted(name: str) -> Callable:
+    def method(merges: Merges, *given):
         merges.looked += 1 if given else len(merges)
         return getattr(dict, name)(merges, *given)
 
@@ -43,12 +35,8 @@ def _counted(name: str) -> Callable[..., Any]:
 for _name in ("__getitem__", "__contains__", "get", "__iter__", "keys", "values", "items", "copy"):
     setattr(Merges, _name, _counted(_name))
 
-
-class Case(NamedTuple):
-    name: str
-    words: dict | None = None  # for merge_once: how often each word stands in the text
-    ids: list | None = None  # for encode
-    merges: dict | None = None
+# words: for merge_once: how often each word stands in the text; ids: for encode
+Case = record("name", words=None, ids=None, merges=None)
 
 
 def cases(seed: int) -> list[Case]:

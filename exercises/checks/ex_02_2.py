@@ -1,12 +1,10 @@
 """02.2: rotary positions on neighbouring pairs, keys that are moved, and the angles computed for it."""
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 TURNED, MOVED = "is turned by the angle $m\\,b^{-2i/t}$", "as if each token stood `by` places earlier"
 ANGLES = "at most t/2 for each position in `rotate`, and t/2 in all in `shift`."
@@ -24,28 +22,16 @@ FACTS = {
 }  # fmt: skip
 BY = 3
 
-
-class Case(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    positions: list[int]
-    turned: int
-    base: float = 10_000.0
-    dtype: torch.dtype = torch.float32
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("half of a head of 8", (2, 3, 5, 8), list(range(5)), 4),
-        Case("a whole head of 6", (1, 2, 4, 6), list(range(4)), 6, 100.0),
-        Case("one pair", (3, 1, 3, 5), list(range(3)), 2),
-        Case("one token at position 40", (2, 2, 1, 8), [40], 4, 500.0),
-        Case("positions in any order", (1, 2, 4, 8), [7, 0, 90, 7], 8),
-        Case("16 bits, positions from 3,000", (1, 2, 6, 8), list(range(3000, 3006)), 4, 100.0, torch.bfloat16),
-        Case("4 sequences of 3 heads and 50 tokens", (4, 3, 50, 16), list(range(50)), 8),
-    ]  # fmt: skip
-    return [case._replace(seed=seed) for case in listed]
+Case = record("name shape positions turned", base=10_000.0, dtype=torch.float32, seed=0)
+CASES = [
+    Case("half of a head of 8", (2, 3, 5, 8), list(range(5)), 4),
+    Case("a whole head of 6", (1, 2, 4, 6), list(range(4)), 6, 100.0),
+    Case("one pair", (3, 1, 3, 5), list(range(3)), 2),
+    Case("one token at position 40", (2, 2, 1, 8), [40], 4, 500.0),
+    Case("positions in any order", (1, 2, 4, 8), [7, 0, 90, 7], 8),
+    Case("16 bits, positions from 3,000", (1, 2, 6, 8), list(range(3000, 3006)), 4, 100.0, torch.bfloat16),
+    Case("4 sequences of 3 heads and 50 tokens", (4, 3, 50, 16), list(range(50)), 8),
+]
 
 
 class Angles(TorchDispatchMode):
@@ -55,7 +41,7 @@ class Angles(TorchDispatchMode):
         super().__init__()
         self.cosines = self.sines = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         name = function._schema.name.partition("::")[2].rstrip("_")
         both = name == "polar" or (name == "exp" and isinstance(result, Tensor) and result.is_complex())

@@ -1,13 +1,11 @@
 """02.3: fewer heads of keys and values from trained ones, and attention with them that copies neither."""
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "weight": Fact("the pooled weight", "the mean of `heads / kv_heads` neighbouring heads", tolerance=1e-5),
@@ -20,24 +18,12 @@ FACTS = {
     ),
     "same": Fact("what is given"),
     "largest": Fact(
-        "numbers of the largest new tensor beyond the scores or the result",
-        "In `attend` no tensor is made that has more numbers than the scores or the result have.",
-        most=0,
+        "numbers of the largest new tensor beyond the scores or the result", "In `attend` no tensor…", most=0
     ),
 }
 
-
-class Case(NamedTuple):
-    """A weight is pooled where ``tokens`` is empty; else there are queries of so many of so many tokens."""
-
-    name: str
-    heads: int
-    kv_heads: int
-    size: int
-    tokens: tuple[int, ...] = ()
-    batch: int = 2
-    counted: bool = False
-    seed: int = 0
+# A weight is pooled where ``tokens`` is empty; else there are queries of so many of so many tokens
+Case = record("name heads kv_heads size", tokens=(), batch=2, counted=False, seed=0)
 
 
 def cases(seed: int) -> list[Case]:
@@ -59,7 +45,7 @@ class LargestTensor(TorchDispatchMode):
 
     numbers = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

@@ -1,13 +1,11 @@
 """02.4: a mask from prefixes and padding, and PyTorch's operations for 40 sequences and for one."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.masks import prefix_mask, see_itself
 
 FACTS = {
@@ -18,23 +16,14 @@ FACTS = {
         "prefix. No token sees padding. A place of padding sees itself and nothing else",
     ),
     "same": Fact("what is given"),
-    "operations": Fact(
-        "operations for 40 sequences beyond those for one",
-        "The number of PyTorch operations does not depend on the number of sequences.",
-        most=0,
-    ),
+    "operations": Fact("operations for 40 sequences beyond those for one", "The number of PyTorch…", most=0),
 }
 SHOWN = {
     "8 tokens, prefix of 3": prefix_mask(3, 8)[0, 0].tolist(),
     "5 tokens, prefix of 2": see_itself(F.pad(prefix_mask(2, 5)[0, 0], (3, 0, 3, 0))).tolist(),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    prefixes: list[int]
-    lengths: list[int]
-    seq: int
+Case = record("name prefixes lengths seq")
 
 
 def cases(seed: int) -> list[Case]:
@@ -56,7 +45,7 @@ class Operations(TorchDispatchMode):
 
     count = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.count += 1
         return function(*args, **(kwargs or {}))
 

@@ -1,21 +1,15 @@
 """02.5: the sizes that follow from a configuration, by formulas that need no PyTorch."""
 
 import random
-from typing import Any, NamedTuple
 
 from torch.overrides import TorchFunctionMode
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.material import material
 
 FACTS = {
-    "parameters": Fact(
-        "the parameters of the model", "the number of parameters of the whole model, each counted once."
-    ),
-    "cache": Fact(
-        "the bytes that one token adds to the cache, {}",
-        "the bytes that the keys and values of one token take in all layers",
-    ),
+    "parameters": Fact("the parameters of the model", "the number of parameters of the whole model, each…"),
+    "cache": Fact("the bytes that one token adds to the cache, {}", "the bytes that the keys and values of…"),
     "tokens": Fact(
         "the tokens that fit where beside the weights there is room for {}",
         "how many tokens' keys and values fit into `memory` bytes beside the weights, which also have `itemsize` "
@@ -25,10 +19,7 @@ FACTS = {
     "calls": Fact("calls of PyTorch", "No function of PyTorch is called.", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    config: dict[str, Any]
+Case = record("name config")
 
 
 def cases(seed: int) -> list[Case]:
@@ -47,7 +38,7 @@ def cases(seed: int) -> list[Case]:
     return [Case(name, drawn(draw) | kind) for name, kind in kinds.items()]
 
 
-def drawn(draw: random.Random) -> dict[str, Any]:
+def drawn(draw: random.Random) -> dict:
     kv_heads = draw.randint(1, 3)
     heads, part = kv_heads * draw.randint(2, 4), 2 * draw.randint(2, 5)
     return {
@@ -71,7 +62,7 @@ class Calls(TorchFunctionMode):
 
     count = 0
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         self.count += 1
         return function(*args, **(kwargs or {}))
 

@@ -1,13 +1,11 @@
 """02.6: attention that reads a text in several calls, with three faults, and the bytes of its cache."""
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.llama import LlamaAttention, LlamaConfig
 
 IN_CACHE = "Everything that is remembered between calls is in `cache`."
@@ -16,11 +14,9 @@ FACTS = {
     "turns": Fact("each text's result, when two are read in turns", IN_CACHE, tolerance=1e-4),
     "same": Fact("what is given"),
     "bytes": Fact(
-        "bytes in the cache beyond a key and a value of each KV head for each token",
-        "The cache holds one key and one value of each KV head for each token, and nothing else.",
-        most=0,
+        "bytes in the cache beyond a key and a value of each KV head for each token", "The cache…", most=0
     ),
-}  # fmt: skip
+}
 
 
 def faulty_step(attention: LlamaAttention, x: Tensor, cache: dict) -> Tensor:
@@ -38,25 +34,15 @@ def faulty_step(attention: LlamaAttention, x: Tensor, cache: dict) -> Tensor:
     return attention.o_proj(attended.transpose(1, 2).flatten(2))
 
 
-class Case(NamedTuple):
-    name: str
-    parts: tuple[int, ...]  # tokens of each call
-    batch: int = 1
-    heads: int = 4
-    kv_heads: int = 2
-    size: int = 4
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("all tokens in one call", (6,), batch=2),
-        Case("a prompt, then one token at a time", (4, 1, 1, 1)),
-        Case("several tokens in each call", (3, 4, 2), 2, 6, 3, 2),
-        Case("one token at a time from the first on", (1,) * 5, 2, 4, 1),
-        Case("as many KV heads as heads", (2, 1, 3), 1, 3, 3),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+# parts: tokens of each call
+Case = record("name parts", batch=1, heads=4, kv_heads=2, size=4, seed=0)
+CASES = [
+    Case("all tokens in one call", (6,), batch=2),
+    Case("a prompt, then one token at a time", (4, 1, 1, 1)),
+    Case("several tokens in each call", (3, 4, 2), 2, 6, 3, 2),
+    Case("one token at a time from the first on", (1,) * 5, 2, 4, 1),
+    Case("as many KV heads as heads", (2, 1, 3), 1, 3, 3),
+]
 
 
 def inputs(case: Case) -> tuple[LlamaAttention, Tensor]:

@@ -1,28 +1,19 @@
 """03.1: bytes of parameters, gradients and optimizer states in mixed precision with Adam."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from course_checks.where_memory_goes import Watch
 from torch import nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.gpt import GPT, GPTConfig
 
 FACTS = {
-    "bytes": Fact(
-        "the bytes of {}",
-        "How many bytes do its parameters, its gradients and its optimizer states take?",
-    ),
+    "bytes": Fact("the bytes of {}", "How many bytes do its parameters, its gradients and its optimizer…"),
     "made": Fact("bytes of tensors made while counting", "no tensor is made while counting.", most=0),
 }
 KINDS = ("parameters", "gradients", "optimizer states")
 
-
-class Case(NamedTuple):
-    name: str
-    model: Callable[[], nn.Module]
+Case = record("name model")
 
 
 def cases(seed: int) -> list[Case]:

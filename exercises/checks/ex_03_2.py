@@ -1,43 +1,27 @@
 """03.2: steps with a loss scaler, some of which overflow, and the numbers that the CPU asks for."""
 
 import math
-from typing import Any, NamedTuple
 
 import torch
 from course_checks.where_memory_goes import Watch
 from torch import nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "finite": Fact("the parameters", "the parameters and the optimizer's state stay as they are"),
-    "scales": Fact(
-        "the scale after each step",
-        'When `state["interval"]` updates in a row were made, the scale doubles and the count starts again at 0',
-    ),
-    "counts": Fact(
-        "`good_steps` after each step",
-        "the scale doubles and the count starts again at 0, all in the same call.",
-    ),
+    "scales": Fact("the scale after each step", 'When `state["interval"]` updates in a row were made, the…'),
+    "counts": Fact("`good_steps` after each step", "the scale doubles and the count starts again at 0, all…"),
     "path": Fact("the parameters after each step", tolerance=1e-5),
     "returned": Fact("what it returns", "Return whether an update was made, as True or False."),
-    "read": Fact(
-        "numbers that the CPU asked for in a step",
-        "the CPU asks for at most one number of a tensor in each step.",
-        most=1,
-    ),
+    "read": Fact("numbers that the CPU asked for in a step", "the CPU asks for at most one number…", most=1),
 }
 SCRIPT = "..x...xx....."  # a good step, or one that overflows
 OVERFLOWS = {2: -math.inf, 6: math.nan, 7: math.inf}  # what stands in the gradient then
 
 
-class Case(NamedTuple):
-    interval: int
-    shapes: tuple[tuple[int, ...], ...]
-    max_norm: float = 0.5
-    without: bool = False  # one more parameter, which has no gradient
-    seed: int = 0
-
+# without: one more parameter, which has no gradient
+class Case(record("interval shapes", max_norm=0.5, without=False, seed=0)):
     @property
     def name(self) -> str:
         tensors = f"{len(self.shapes)} tensor{'s' * (len(self.shapes) > 1)}"
@@ -47,15 +31,13 @@ class Case(NamedTuple):
         )
 
 
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case(3, ((3, 2), (5,))),
-        Case(2, ((4,), (2, 3), (1,))),
-        Case(5, ((6,),), 1e8),
-        Case(1, ((1,),)),
-        Case(3, ((2, 2), (3,)), without=True),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+CASES = [
+    Case(3, ((3, 2), (5,))),
+    Case(2, ((4,), (2, 3), (1,))),
+    Case(5, ((6,),), 1e8),
+    Case(1, ((1,),)),
+    Case(3, ((2, 2), (3,)), without=True),
+]
 
 
 def observe(step, case: Case) -> dict:
@@ -64,8 +46,8 @@ def observe(step, case: Case) -> dict:
     parameters = [nn.Parameter(torch.randn(shape, generator=draw)) for shape in case.shapes]
     everything = [nn.Parameter(torch.ones(2))] * case.without + parameters
     optimizer = torch.optim.SGD(everything, lr=0.1, momentum=0.9, weight_decay=0.1)
-    state: dict[str, Any] = {"scale": 1024.0, "good_steps": 0, "interval": case.interval}
-    found: dict[str, Any] = {"finite": "", "scales": [], "counts": [], "path": [], "returned": [], "read": 0}
+    state: dict = {"scale": 1024.0, "good_steps": 0, "interval": case.interval}
+    found: dict = {"finite": "", "scales": [], "counts": [], "path": [], "returned": [], "read": 0}
     size = 1e4 if case.max_norm > 1 else 1.0  # large gradients are no reason to skip
     for number, kind in enumerate(SCRIPT):
         everything[0].grad = None

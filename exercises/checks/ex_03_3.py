@@ -1,15 +1,13 @@
 """03.3: bytes that autograd keeps for backward, of models that keep views, buffers and their own weights."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from course_checks.kept_views import Columns, Detached, Halves, Reuse, Rows, Split, Twice
 from course_checks.where_memory_goes import Held, Watch
 from torch import nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.gpt import Block, GPTConfig
 
 ONE_PASS = "one forward pass, and no tensor is made besides those that the forward pass makes itself."
@@ -20,12 +18,7 @@ FACTS = {
     "made": Fact("bytes of tensors made besides", ONE_PASS, most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    model: Callable[[], nn.Module]
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: torch.dtype = torch.float32
+Case = record("name model shapes", dtype=torch.float32)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,28 +1,20 @@
 """03.5: the largest batch that fits, from two calls of what may be a measurement."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import MODELS
 from simulator.predict.memory import plan_memory
 
 FACTS = {
-    "batch": Fact(
-        "the largest batch that fits",
-        "Return the largest batch whose step fits into `capacity` bytes, as a whole number.",
-    ),
+    "batch": Fact("the largest batch that fits", "Return the largest batch whose step fits into `capacity`…"),
     "calls": Fact("calls of `bytes_of`", "at most 2 calls of `bytes_of`.", most=2),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    total: Callable[[int], int]  # bytes at the peak of a step, by the batch
-    capacity: int
+# total: bytes at the peak of a step, by the batch
+Case = record("name total capacity")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,41 +1,22 @@
 """04.1: a reduce-scatter by messages to the left."""
 
-from typing import NamedTuple
-
 from course_checks.collectives import BASE, VIEWS, Run, count, run, whole_numbers
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.inputs.chunks import chunk_sizes
 
 FACTS = BASE | {
-    "chunk": Fact(
-        "the chunk of the sum", "Rank r returns the r-th chunk of the sum of all ranks' `t`", each="rank"
-    ),
-    "left": Fact(
-        "the messages",
-        "Every message goes to the left neighbour, that is from rank r to rank r − 1, and from rank 0 to the last "
-        "rank.",
-    ),
-    "bytes": Fact(
-        "bytes sent by a rank beyond the chunks of all other ranks",
-        "No rank sends more bytes than the chunks of all other ranks have together",
-        most=0,
-    ),
-    "messages": Fact(
-        "messages sent by a rank beyond p − 1", "no rank sends more than p − 1 messages.", most=0
-    ),
+    "chunk": Fact("the chunk of the sum", "Rank r returns the r-th chunk of the sum of all…", each="rank"),
+    "left": Fact("the messages", "Every message goes to the left neighbour, that is from rank r to rank r…"),
+    "bytes": Fact("bytes sent by a rank beyond the chunks of all other ranks", "No rank sends more…", most=0),
+    "messages": Fact("messages sent by a rank beyond p − 1", "no rank sends more than p − 1…", most=0),
 }
 
-
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    shape: tuple[int, ...]
-    views: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{count(self.ranks)}, {VIEWS if self.views else f'{self.shape[0]} rows'}"
+Case = record(
+    "seed ranks shape",
+    lambda c: f"{count(c.ranks)}, {VIEWS if c.views else f'{c.shape[0]} rows'}",
+    views=False,
+)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,30 +1,19 @@
 """04.2: an all-gather of as many rows as each rank happens to have, by messages to the right."""
 
-from typing import NamedTuple
-
 from course_checks.collectives import BASE, VIEWS, count, run, whole_numbers
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
-TARGET = (
-    "Every rank sends to its right neighbour only, at most p − 1 messages, and at most as many bytes as the rows of "
-    "all ranks but its right neighbour have."
-)
+TARGET = "Every rank sends to its right neighbour only, at most p − 1 messages, and at most as many bytes as…"
 FACTS = BASE | {
-    "rows": Fact(
-        "the rows", "Every rank returns the rows of all ranks, in the order of the ranks", each="rank"
-    ),
+    "rows": Fact("the rows", "Every rank returns the rows of all ranks, in the order of the…", each="rank"),
     "past": Fact("messages to others than the right neighbour", TARGET, most=0),
     "bytes": Fact("bytes sent by a rank beyond the rows of all but its right neighbour", TARGET, most=0),
     "messages": Fact("messages sent by a rank beyond p − 1", TARGET, most=0),
 }
 
 
-class Case(NamedTuple):
-    seed: int
-    rows: tuple[int, ...]
-    views: bool = False
-
+class Case(record("seed rows", views=False)):
     @property
     def name(self) -> str:
         words = f", {VIEWS}" if self.views else ""

@@ -1,10 +1,8 @@
 """04.3: a broadcast in as few rounds as can be, from any rank."""
 
-from typing import NamedTuple
-
 from course_checks.collectives import BASE, VIEWS, count, run, whole_numbers
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.predict.message_rounds import in_rounds
 
 TARGET = "p − 1 messages in all, in ceil(log2 p) rounds."
@@ -14,17 +12,9 @@ FACTS = BASE | {
     "rounds": Fact("rounds beyond ceil(log2 p)", TARGET, most=0),
 }
 
-
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    src: int
-    shape: tuple[int, ...]
-    views: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{count(self.ranks)}, src {self.src}" + f", {VIEWS}" * self.views
+Case = record(
+    "seed ranks src shape", lambda c: f"{count(c.ranks)}, src {c.src}" + f", {VIEWS}" * c.views, views=False
+)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,16 +1,13 @@
 """04.4: where ring and tree take equally long, from times alone."""
 
 import random
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.inputs.hardware import Link
 from simulator.predict.collective_time import all_reduce_seconds
 
 FACTS = {
-    "number": Fact(
-        "the result", "Return the size in bytes at which both take equally long, as any kind of number"
-    ),
+    "number": Fact("the result", "Return the size in bytes at which both take equally long, as any kind of…"),
     "size": Fact(
         "the size at which both take equally long",
         "Return the size in bytes at which both take equally long",
@@ -19,11 +16,7 @@ FACTS = {
     "calls": Fact("measurements", "at most 4 measurements, that is calls of `time_of`.", most=4),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    ranks: int
-    link: Link
+Case = record("name ranks link")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,24 +1,17 @@
 """04.5: blocking programs, played out."""
 
-from typing import NamedTuple
-
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.predict.message_rounds import rendezvous
 
 FACTS = {
     "steps": Fact("the steps", "both once, in the order that you choose"),
     "waiting": Fact("the ranks", "so that no rank waits for ever."),
     "rounds": Fact(
-        "rounds beyond 2 for an even number of ranks, and 3 for an odd one",
-        "2 rounds for an even number of ranks, and 3 for an odd one, however many there are.",
-        most=0,
+        "rounds beyond 2 for an even number of ranks, and 3 for an odd one", "2 rounds for an even…", most=0
     ),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    ranks: int
+Case = record("name ranks")
 
 
 def cases(seed: int) -> list[Case]:

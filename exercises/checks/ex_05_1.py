@@ -2,37 +2,24 @@
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "lists": Fact("the answer", "Return a list of buckets, each a list of one tensor or more"),
     "tensors": Fact("the tensors", "the tensors themselves, no copies"),
     "once": Fact("the tensors", "Every tensor that requires a gradient is in exactly one bucket."),
     "dtypes": Fact("the dtypes", "All tensors of a bucket have the same dtype."),
-    "order": Fact(
-        "the order",
-        "The tensors of one dtype are dealt out in the order in which backward completes their gradients",
-    ),
+    "order": Fact("the order", "The tensors of one dtype are dealt out in the order in which backward…"),
     "limit": Fact("the bytes", "A bucket of two or more tensors holds at most `limit` bytes"),
     "kept": Fact("the list `parameters`", "The list `parameters` stays as it is."),
-    "buckets": Fact(
-        "buckets beyond those of this rule",
-        "A bucket is closed only when the next tensor of its dtype does not fit.",
-        most=0,
-        beyond=True,
-    ),
+    "buckets": Fact("buckets beyond those of this rule", "A bucket is closed only…", most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    parameters: list[Tensor]
-    limit: int
+Case = record("name parameters limit")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,24 +1,17 @@
 """05.2: gradients that are averaged while backward runs; the check's own hooks count the gradients that are there."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from course_checks.ddp import Chain, observe_step
 
 from course_lib.data_parallel.ddp import assign_buckets
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 
 STAY = "Hooks that the parameters have already stay and are called as usual."
-TARGET = (
-    "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before it are "
-    "complete."
-)
+TARGET = "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before…"
 FACTS = {
-    "averages": Fact(
-        "the gradient of {}", "every `.grad` holds its mean over the ranks", tolerance=1e-5, each="rank"
-    ),
+    "averages": Fact("the gradient of {}", "every `.grad` holds its mean…", tolerance=1e-5, each="rank"),
     "called": Fact("hooks", STAY),
     "kept": Fact("hooks", STAY),
     "left": Fact("hooks", "When the function returns, the hooks that you add are removed."),
@@ -34,16 +27,10 @@ CASES = {  # how the buckets become complete -> words for it
     "swapped": ", the second bucket complete before the first",
 }
 
-
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    limit: int
-    how: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)}{CASES[self.how]}, limit {self.limit} bytes"
+Case = record(
+    "seed ranks limit how",
+    lambda c: f"{c.ranks} rank{'s' * (c.ranks > 1)}{CASES[c.how]}, limit {c.limit} bytes",
+)
 
 
 def cases(seed: int) -> list[Case]:

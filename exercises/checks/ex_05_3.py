@@ -1,26 +1,18 @@
 """05.3: the gradient of a batch in unequal parts, of a model with a tied and with a frozen tensor, on real ranks."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
 FACTS = {
-    "gradients": Fact(
-        "the gradient of {}",
-        "Afterwards, on every rank, every `.grad` is the gradient of the mean loss over all samples of all ranks, "
-        "where the loss of a sample is `F.cross_entropy`.",
-        tolerance=1e-5,
-        each="rank",
-    ),
+    "gradients": Fact("the gradient of {}", "Afterwards, on every rank…", tolerance=1e-5, each="rank"),
     "others": Fact("the samples", "Each rank's model runs on its own samples only.", each="rank"),
     "messages": Fact("messages", most=1),
     "more": Fact("bytes sent beyond the gradients and 8", most=0),
@@ -42,30 +34,26 @@ class Tied(nn.Module):
         return self.output(torch.tanh(self.middle(self.embedding(tokens))))  # (samples, 9)
 
 
-class Case(NamedTuple):
-    seed: int
-    sizes: tuple[int, ...]  # samples of each rank
-    frozen: bool
-
+# sizes: samples of each rank
+class Case(record("sizes", frozen=False, seed=0)):
     @property
     def name(self) -> str:
         ranks = f"{len(self.sizes)} rank{'s' * (len(self.sizes) > 1)}"
         return f"{ranks} with {', '.join(map(str, self.sizes))} samples" + ", a frozen layer" * self.frozen
 
 
-def cases(seed: int) -> list[Case]:
-    plain = [
-        ((4, 4), False),
-        ((5, 2), False),
-        ((1, 6, 3), False),
-        ((2, 3), True),
-        ((0, 3, 1), False),
-        ((5,), False),
-    ]
-    return [Case(seed, *case) for case in plain]
+CASES = [
+    Case((4, 4)),
+    Case((5, 2)),
+    Case((1, 6, 3)),
+    Case((2, 3), frozen=True),
+    Case((0, 3, 1)),
+    Case((5,)),
+]
 
 
-def on_rank(answer, seed: int, sizes: tuple[int, ...], frozen: bool) -> dict:
+def on_rank(answer, case: Case) -> dict:
+    sizes, frozen, seed = case
     draw = torch.Generator().manual_seed(seed)
     data = [torch.randint(9, (2, n), generator=draw) for n in sizes]
     model = Tied(seed, frozen)
@@ -84,8 +72,4 @@ def on_rank(answer, seed: int, sizes: tuple[int, ...], frozen: bool) -> dict:
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, len(case.sizes), args=(answer, *case), backend="gloo", timeout=60.0)
-    return {
-        **{key: [one[key] for one in ranks] for key in ("gradients", "others")},
-        **{key: max(one[key] for one in ranks) for key in ("messages", "more")},
-    }
+    return on_ranks(on_rank, len(case.sizes), FACTS, answer, case)

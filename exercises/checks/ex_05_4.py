@@ -1,46 +1,29 @@
 """05.4: several microbatches and one synchronisation, by PyTorch's DDP; then one more backward pass."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from course_checks.on_ranks import on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
 FACTS = {
-    "gradients": Fact(
-        "the gradient of {}",
-        "Afterwards every `.grad` is the gradient of the mean loss over all sequences of all ranks.",
-        tolerance=1e-4,
-        each="rank",
-    ),
+    "gradients": Fact("the gradient of {}", "Afterwards every `.grad` is…", tolerance=1e-4, each="rank"),
     "others": Fact("the sequences", "Each rank's model runs on its own samples only.", each="rank"),
     "next": Fact(
-        "in the next backward pass, the gradient of {}",
-        "Afterwards `model` averages gradients as before.",
-        tolerance=1e-4,
-        each="rank",
+        "in the next backward pass, the gradient of {}", "Afterwards `model`…", tolerance=1e-4, each="rank"
     ),
-    "sent": Fact(
-        "bytes in all-reduces beyond one synchronisation",
-        "A rank sends as many bytes in all-reduces as one synchronisation of the gradients, and no more.",
-        most=0,
-        beyond=True,
-    ),
+    "sent": Fact("bytes in all-reduces beyond one synchronisation", "A rank sends as…", most=0, beyond=True),
 }
 
 
-class Case(NamedTuple):
-    seed: int
-    sizes: tuple[tuple[int, ...], ...]  # the sequences of each microbatch, by rank
-
+# sizes: the sequences of each microbatch, by rank
+class Case(record("sizes", seed=0)):
     @property
     def name(self) -> str:
         ranks, many = len(self.sizes), len(self.sizes[0])
@@ -48,17 +31,16 @@ class Case(NamedTuple):
         return f"{ranks} rank{'s' * (ranks > 1)}, {many} {noun}"
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, ((1, 2), (2, 1))),
-        Case(seed, ((2, 1, 1), (1, 2, 1), (1, 1, 2))),
-        Case(seed, ((2,), (2,))),
-        Case(seed, ((1, 2),)),
-    ]
+CASES = [
+    Case(((1, 2), (2, 1))),
+    Case(((2, 1, 1), (1, 2, 1), (1, 1, 2))),
+    Case(((2,), (2,))),
+    Case(((1, 2),)),
+]
 
 
-def on_rank(answer, seed: int, sizes: tuple[tuple[int, ...], ...]) -> dict:
-    own = sizes[dist.get_rank()]
+def on_rank(answer, case: Case) -> dict:
+    own, seed = case.sizes[dist.get_rank()], case.seed
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     module = GPT(GPTConfig.tiny(num_layers=2, hidden_size=32, max_length=16, dropout=0.0))
@@ -79,6 +61,4 @@ def gradients(module: nn.Module) -> dict[str, Tensor | None]:
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, len(case.sizes), args=(answer, *case), backend="gloo", timeout=60.0)
-    lists = {key: [one[key] for one in ranks] for key in ("gradients", "others", "next")}
-    return lists | {"sent": max(one["sent"] for one in ranks)}
+    return on_ranks(on_rank, len(case.sizes), FACTS, answer, case)

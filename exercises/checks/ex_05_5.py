@@ -1,13 +1,11 @@
 """05.5: mean and variance of a batch that no rank has whole."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 
 OVER = "Return the mean and the variance of each channel over the images of all ranks"
@@ -24,19 +22,12 @@ FACTS = {
     "variance": Fact("the variance of each channel", OVER, tolerance=1e-3, each="rank"),
     "kept": Fact("`x`", "`x` stays as it is."),
     "messages": Fact("messages", "at most 2 messages from each rank", most=2),
-    "more": Fact(
-        "bytes sent beyond 8 (p − 1)(2 c + 1)", "at most 8 (p − 1)(2 c + 1) bytes for c channels", most=0
-    ),
+    "more": Fact("bytes sent beyond 8 (p − 1)(2 c + 1)", "at most 8 (p − 1)(2 c + 1) bytes for c…", most=0),
 }
 
 
-class Case(NamedTuple):
-    seed: int
-    sizes: tuple[int, ...]  # images of each rank
-    channels: int
-    side: int
-    offset: float = 0.0
-
+# sizes: images of each rank
+class Case(record("sizes channels side", offset=0.0, seed=0)):
     @property
     def name(self) -> str:
         words = f", values around {self.offset:,.0f}" if self.offset else ""
@@ -49,18 +40,18 @@ class Case(NamedTuple):
         return EXACT if self.offset else None
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, (4, 4), 6, 4),
-        Case(seed, (5, 2, 1), 6, 4),
-        Case(seed, (0, 3, 2), 2, 3),
-        Case(seed, (1, 0), 3, 1),
-        Case(seed, (3, 6), 6, 4, 1000.0),
-        Case(seed, (3,), 1, 2),
-    ]
+CASES = [
+    Case((4, 4), 6, 4),
+    Case((5, 2, 1), 6, 4),
+    Case((0, 3, 2), 2, 3),
+    Case((1, 0), 3, 1),
+    Case((3, 6), 6, 4, 1000.0),
+    Case((3,), 1, 2),
+]
 
 
-def on_rank(answer, seed: int, sizes: tuple[int, ...], channels: int, side: int, offset: float) -> dict:
+def on_rank(answer, case: Case) -> dict:
+    sizes, channels, side, offset, seed = case
     rank, draw = dist.get_rank(), torch.Generator().manual_seed(seed)
     parts = [offset + r + torch.randn(n, channels, side, side, generator=draw) for r, n in enumerate(sizes)]
     x = parts[rank].clone()
@@ -82,8 +73,4 @@ def on_rank(answer, seed: int, sizes: tuple[int, ...], channels: int, side: int,
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, len(case.sizes), args=(answer, *case), backend="gloo", timeout=60.0)
-    if wrong := max(one["pair"] for one in ranks):
-        return {"pair": wrong}
-    lists = {key: [one[key] for one in ranks] for key in ("mean", "variance")}
-    return lists | {key: max(one[key] for one in ranks) for key in FACTS if key not in lists}
+    return on_ranks(on_rank, len(case.sizes), FACTS, answer, case)

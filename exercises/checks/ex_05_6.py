@@ -1,28 +1,18 @@
 """05.6: two data-parallel steps with clipping, after a step of all parameters that left gradients and momentum."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor, nn
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.observe.ledgers.traffic import record_traffic
 
-SAME = (
-    "After the step, every rank has the same parameters as one device that takes the step on the whole batch, where "
-    "the gradient of the whole batch is clipped to norm 1."
-)
+SAME = "After the step, every rank has the same parameters as one device that takes the step on the whole…"
 FACTS = {
     "parameters": Fact("the parameter {}", SAME, tolerance=1e-5, each="rank"),
-    "loss": Fact(
-        "the loss of step {}",
-        "All ranks return the mean loss over the whole batch, as a number.",
-        tolerance=1e-5,
-        each="rank",
-    ),
+    "loss": Fact("the loss of step {}", "All ranks return the mean loss over…", tolerance=1e-5, each="rank"),
     "others": Fact("the samples", "Each rank's model runs on its own samples only.", each="rank"),
     "messages": Fact("messages of a step", "at most 2 messages from each rank in a step.", most=2),
 }
@@ -30,30 +20,26 @@ SAMPLES = 4  # of a rank
 WORDS = {30.0: "large", 1.0: "middling", 0.01: "small"}
 
 
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    scale: float  # of the inputs: larger inputs, larger gradients
-    frozen: bool
-
+# scale: of the inputs: larger inputs, larger gradients
+class Case(record("ranks scale frozen", seed=0)):
     @property
     def name(self) -> str:
         ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
         return f"{ranks}, {WORDS[self.scale]} gradients" + ", a frozen layer" * self.frozen
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, 2, 30.0, False),
-        Case(seed, 3, 30.0, True),
-        Case(seed, 3, 0.01, False),
-        Case(seed, 2, 1.0, True),
-        Case(seed, 1, 30.0, False),
-    ]
+CASES = [
+    Case(2, 30.0, False),
+    Case(3, 30.0, True),
+    Case(3, 0.01, False),
+    Case(2, 1.0, True),
+    Case(1, 30.0, False),
+]
 
 
-def on_rank(answer, seed: int, scale: float, frozen: bool) -> dict:
-    rank, ranks, draw = dist.get_rank(), dist.get_world_size(), torch.Generator().manual_seed(seed)
+def on_rank(answer, case: Case) -> dict:
+    ranks, scale, frozen, seed = case
+    rank, draw = dist.get_rank(), torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -80,6 +66,4 @@ def on_rank(answer, seed: int, scale: float, frozen: bool) -> dict:
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(answer, case.seed, *case[2:]), backend="gloo", timeout=60.0)
-    lists = {key: [one[key] for one in ranks] for key in ("parameters", "loss", "others")}
-    return lists | {"messages": max(one["messages"] for one in ranks)}
+    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

@@ -1,9 +1,8 @@
 """06.1: a flat buffer of several tensors cut into shards."""
 
 import random
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 RETURN = "Return a list with one entry for each rank: the list of the pieces that this rank owns"
 FACTS = {
@@ -13,11 +12,7 @@ FACTS = {
     "most": Fact("pieces of one tensor on a rank", most=1),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    sizes: list[int]
-    ranks: int
+Case = record("name sizes ranks")
 
 
 def cases(seed: int) -> list[Case]:

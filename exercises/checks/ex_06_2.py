@@ -1,15 +1,13 @@
 """06.2: gradients that go as soon as they are reduced, in three backwards of a model with a tied parameter."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from course_lib.data_parallel.flat import storage_bytes
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
@@ -40,12 +38,7 @@ class Tied(nn.Module):
         return ((hidden + self.late if step else hidden) @ self.shared.weight).square().sum()
 
 
-class Case(NamedTuple):
-    name: str
-    ranks: int
-    size: int
-    frozen: bool
-    seed: int
+Case = record("name ranks size frozen seed")
 
 
 def cases(seed: int) -> list[Case]:
@@ -53,7 +46,7 @@ def cases(seed: int) -> list[Case]:
     return [Case(*case, seed) for case in listed]
 
 
-def on_rank(answer: Any, case: Case) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
     model, peak, seen, latest = Tied(case.seed, case.size, case.frozen), 0, 0, None
     names, alive = {p: name for name, p in model.named_parameters()}, WeakIdKeyDictionary()
 
@@ -95,6 +88,4 @@ def on_rank(answer: Any, case: Case) -> dict[str, Any]:
 
 
 def observe(scatter_gradients, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(scatter_gradients, case), backend="gloo", timeout=60.0)
-    each = {key: [one[key] for one in ranks] for key in FACTS}
-    return each | {key: max(each[key]) for key in ("peak", "sent", "kept")} | {"trace": ranks[0]["trace"]}
+    return on_ranks(on_rank, case.ranks, FACTS, scatter_gradients, case)

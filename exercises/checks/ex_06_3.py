@@ -1,13 +1,11 @@
 """06.3: a step of stage 1 with three faults, and the mended one in trainings of three steps."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data_parallel.flat import storage_bytes
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
@@ -22,34 +20,25 @@ FACTS = {
     "calls": Fact("collectives beyond three a step", SENDS, most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    ranks: int
-    length: int  # of a shard
-    max_norms: tuple[float, ...]  # of each training: 1e6 clips nothing, 0.7 every gradient
-    size: float = 1.0  # of the gradients
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("2 ranks, no clipping", 2, 4, (1e6,)),
-        Case("3 ranks, every gradient is clipped", 3, 5, (0.7,)),
-        Case("4 ranks, one weight in each shard", 4, 1, (0.7,)),
-        Case("2 ranks, two trainings in turns", 2, 3, (1e6, 0.7)),
-        Case("3 ranks, gradients of zero", 3, 2, (0.7,), size=0.0),
-        Case("1 rank", 1, 6, (0.7,)),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+# length: of a shard; max_norms: of each training: 1e6 clips nothing, 0.7 every gradient; size: of the
+# gradients
+Case = record("name ranks length max_norms", size=1.0, seed=0)
+CASES = [
+    Case("2 ranks, no clipping", 2, 4, (1e6,)),
+    Case("3 ranks, every gradient is clipped", 3, 5, (0.7,)),
+    Case("4 ranks, one weight in each shard", 4, 1, (0.7,)),
+    Case("2 ranks, two trainings in turns", 2, 3, (1e6, 0.7)),
+    Case("3 ranks, gradients of zero", 3, 2, (0.7,), size=0.0),
+    Case("1 rank", 1, 6, (0.7,)),
+]
 
 
-def on_rank(answer: Any, case: Case) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
     draw, elements = torch.Generator().manual_seed(case.seed), case.ranks * case.length
     trainings = len(case.max_norms)
     weights = list(torch.randn(trainings, elements, generator=draw))
     gradients = case.size * (1 + torch.randn(STEPS, trainings, case.ranks, elements, generator=draw))
-    states: list[dict[str, Any]] = [{} for _ in weights]
+    states: list[dict] = [{} for _ in weights]
     after = {}
     with record_traffic() as log:
         for step in range(STEPS):
@@ -67,7 +56,7 @@ def on_rank(answer: Any, case: Case) -> dict[str, Any]:
     }
 
 
-def numbers(state: dict[str, Any]) -> int:
+def numbers(state: dict) -> int:
     """Numbers in the memory behind ``state``: a view keeps the whole tensor."""
     tensors = [value for value in state.values() if isinstance(value, Tensor)]
     return sum(storage_bytes([t]) // t.element_size() for t in tensors) + len(state) - len(tensors)
@@ -79,7 +68,7 @@ def observe(mended_step, case: Case) -> dict:
     return found | {"weights": [one["weights"] for one in ranks]}
 
 
-def changes(step: Any, gradient: float) -> list[Tensor]:
+def changes(step, gradient: float) -> list[Tensor]:
     """The change of 8 weights in each of three steps, where every gradient is the same everywhere."""
     weights, state, found = torch.zeros(8), {}, []
     for _ in range(STEPS):

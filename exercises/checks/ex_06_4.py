@@ -1,30 +1,20 @@
 """06.4: the largest model that fits at each stage, and the stage to choose."""
 
-from typing import NamedTuple
-
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.inputs.plan import Plan
 from simulator.predict.memory import model_states
 
 RETURNS = "returns a stage at which a model fits, or None where it fits at no stage."
 EXACTLY = "A model that fills the memory exactly fits."
 FACTS = {
-    "fits": Fact(
-        "the numbers of parameters that fit at stages 0 to 3",
-        "returns how many parameters fit into `memory` bytes on each of `ranks` ranks",
-        tolerance=1e-6,
-    ),
+    "fits": Fact("the numbers of parameters that fit at stages 0 to 3", "returns how many…", tolerance=1e-6),
     "stage": Fact("the stage", RETURNS),
     "above": Fact("stages above the lowest that fits", most=0),
 }
 
 
-class Case(NamedTuple):
-    ranks: int
-    memory: float
-    parameters: float | None = None  # for `choose_stage`
-    task: str | None = None
-
+# parameters: for `choose_stage`
+class Case(record("ranks memory", parameters=None, task=None)):
     @property
     def name(self) -> str:
         room = f"{self.memory / 1e9:g} GB" if self.memory >= 1e9 else f"{self.memory} bytes"

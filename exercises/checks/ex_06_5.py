@@ -1,49 +1,36 @@
 """06.5: the norm of a gradient that is spread over ranks, and its clipping."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
 FACTS = {
     "norm": Fact("the norm", "Return the norm as it was before", tolerance=1e-4, each="rank"),
-    "after": Fact(
-        "{} after clipping", "multiply all of it by `max_norm` / norm", tolerance=1e-4, each="rank"
-    ),
+    "after": Fact("{} after clipping", "multiply all of it by `max_norm` /…", tolerance=1e-4, each="rank"),
     "calls": Fact("collectives", most=1),
     "sent": Fact("bytes sent beyond an all-reduce of 8", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    counts: list[list[int]]  # for each rank, how many elements of each of its shards are real
-    wholes: int  # tensors that every rank has; the first stands in the list twice
-    max_norm: float
-    zero: bool = False
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("2 ranks, norm above 1", [[4, 6], [6, 1]], 2, 1.0),
-        Case("3 ranks, one of them without a shard", [[5, 2], [], [3, 0]], 2, 0.5),
-        Case("3 ranks, nothing is whole", [[5], [5], [4]], 0, 0.5),
-        Case("3 ranks, nothing is sharded", [[], [], []], 3, 0.5),
-        Case("2 ranks, norm below 100", [[4], [2]], 2, 100.0),
-        Case("2 ranks, a gradient of zero", [[4], [2]], 0, 0.5, zero=True),
-        Case("1 rank", [[3]], 1, 0.5),
-    ]
-    return [case._replace(seed=seed + 100 * i) for i, case in enumerate(listed)]
+# counts: for each rank, how many elements of each of its shards are real; wholes: tensors that every rank
+# has; the first stands in the list twice
+Case = record("name counts wholes max_norm", zero=False, seed=0)
+CASES = [
+    Case("2 ranks, norm above 1", [[4, 6], [6, 1]], 2, 1.0),
+    Case("3 ranks, one of them without a shard", [[5, 2], [], [3, 0]], 2, 0.5),
+    Case("3 ranks, nothing is whole", [[5], [5], [4]], 0, 0.5),
+    Case("3 ranks, nothing is sharded", [[], [], []], 3, 0.5),
+    Case("2 ranks, norm below 100", [[4], [2]], 2, 100.0),
+    Case("2 ranks, a gradient of zero", [[4], [2]], 0, 0.5, zero=True),
+    Case("1 rank", [[3]], 1, 0.5),
+]
 
 
-def on_rank(answer: Any, case: Case) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
     ranks, me = len(case.counts), dist.get_rank()
     draw = torch.Generator().manual_seed(case.seed)
     two, four = torch.randn(3, 2, generator=draw), torch.randn(4, generator=draw)
@@ -67,6 +54,4 @@ def on_rank(answer: Any, case: Case) -> dict[str, Any]:
 
 
 def observe(clip_shards, case: Case) -> dict:
-    ranks = launch(on_rank, len(case.counts), args=(clip_shards, case), backend="gloo", timeout=60.0)
-    found = {key: [one[key] for one in ranks] for key in FACTS}
-    return found | {key: max(found[key]) for key in ("calls", "sent")}
+    return on_ranks(on_rank, len(case.counts), FACTS, clip_shards, case)

@@ -1,14 +1,12 @@
 """07.1: a unit that is unsharded and resharded: three unshards and a backward, with an optimizer's change between."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor, nn
 
 from course_lib.data_parallel.flat import storage_bytes
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.nested_tensors import tensors_in
 
@@ -30,13 +28,7 @@ FACTS = {
     "collectives": Fact("collectives of an unshard", most=1),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    ranks: int
-    sizes: tuple[int, int, int]
-    seed: int
-    dtype: torch.dtype = torch.float32
+Case = record("name ranks sizes seed", dtype=torch.float32)
 
 
 def cases(seed: int) -> list[Case]:
@@ -55,7 +47,8 @@ def named(tensors: list[Tensor | None], what: str = "") -> dict[str, Tensor | No
     return {f"{what}parameter {i}": x if x is None else x.clone() for i, x in enumerate(tensors)}
 
 
-def on_rank(answer: Any, ranks: int, sizes: tuple[int, ...], seed: int, dtype: torch.dtype) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
+    _, ranks, sizes, seed, dtype = case
     draw, called, (r, c, o) = torch.Generator().manual_seed(seed), [], sizes
     shapes = [(r, c), (r,), (), (o, r)]
     parameters = [nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
@@ -93,6 +86,4 @@ def on_rank(answer: Any, ranks: int, sizes: tuple[int, ...], seed: int, dtype: t
 
 
 def observe(flat_unit, case: Case) -> dict:
-    seen = launch(on_rank, case.ranks, args=(flat_unit, *case[1:]), backend="gloo", timeout=60.0, quiet=True)
-    found = {key: [one[key] for one in seen] for key in seen[0]}
-    return found | {"collectives": max(one.get("collectives", 0) for one in seen)}
+    return on_ranks(on_rank, case.ranks, FACTS, flat_unit, case, quiet=True)

@@ -1,8 +1,6 @@
 """07.2: in which order units are gathered and freed in a step. It needs no ranks."""
 
-from typing import NamedTuple
-
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 TARGET = "never more than `ahead + 1` units at once, and as few gathers as that allows."
 FACTS = {
@@ -17,14 +15,7 @@ FACTS = {
 }
 FINE = dict.fromkeys(FACTS, "") | {"most": 0, "gathers": 0}
 
-
-class Case(NamedTuple):
-    units: int
-    ahead: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.units} unit{'s' * (self.units > 1)}, {self.ahead} ahead"
+Case = record("units ahead", lambda c: f"{c.units} unit{'s' * (c.units > 1)}, {c.ahead} ahead")
 
 
 def cases(seed: int) -> list[Case]:

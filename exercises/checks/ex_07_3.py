@@ -1,13 +1,11 @@
 """07.3: the average of a gradient in hybrid sharding, and the bytes that it sends."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -15,30 +13,16 @@ TARGET = "no more bytes than these in either group. The links between the copies
 FACTS = {
     "mean": Fact(
         "the part of the mean",
-        "Return this rank's part of the mean over all W ranks: its n/F elements, "
-        "that is, part r of F for the r-th rank of its `shards` group.",
+        "Return this rank's part of the mean over all W ranks: its n/F elements, that is, part r of F…",
         tolerance=1e-5,
         each="rank",
     ),
-    "predicted": Fact(
-        "the prediction (inside, between)",
-        "Return the bytes that a rank sends in its `shards` group and in its `copies` group, as two numbers.",
-        tolerance=1e-5,
-    ),
+    "predicted": Fact("the prediction (inside, between)", "Return the bytes that a rank…", tolerance=1e-5),
     "between": Fact("bytes sent between copies beyond the all-reduce of a shard", TARGET, most=0),
     "inside": Fact("bytes sent inside beyond the reduce-scatter", TARGET, most=0),
 }
 
-
-class Case(NamedTuple):
-    copies: int
-    factor: int
-    elements: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.copies * self.factor} ranks, F = {self.factor}"
+Case = record("copies factor elements seed", lambda c: f"{c.copies * c.factor} ranks, F = {c.factor}")
 
 
 def cases(seed: int) -> list[Case]:

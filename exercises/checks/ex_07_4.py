@@ -1,26 +1,18 @@
 """07.4: a step of SGD that gathers and computes in bfloat16, and sums and updates in fp32."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
 LR = 1e-3
-TARGET = (
-    "2 bytes for each parameter that is gathered, "
-    "and of the gradients a rank sends no more than a reduce-scatter in fp32 sends."
-)
+TARGET = "2 bytes for each parameter that is gathered, and of the gradients a rank sends no more than a…"
 FACTS = {
-    "given": Fact(
-        "what the loss is computed from",
-        "Call it once, with the parameters of the whole unit in bfloat16 (the shards of all ranks end to end).",
-    ),
+    "given": Fact("what the loss is computed from", "Call it once, with the parameters of the whole unit…"),
     "update": Fact(
         "the update, divided by `lr` and by the largest element of the mean gradient,",
         "The mean gradient may be wrong by at most a thousandth of its largest element.",
@@ -30,15 +22,8 @@ FACTS = {
     "sent": Fact("bytes sent of the gradients beyond a reduce-scatter in fp32", TARGET, most=0),
 }
 
-
-class Case(NamedTuple):
-    weights: tuple[int, ...]  # of what cancels between the ranks, by rank
-    elements: int  # of a shard
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{len(self.weights)} ranks, shards of {self.elements}"
+# weights: of what cancels between the ranks, by rank; elements: of a shard
+Case = record("weights elements seed", lambda c: f"{len(c.weights)} ranks, shards of {c.elements}")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,7 +1,6 @@
 """07.5: PyTorch's own ``fully_shard`` on a GPT, under a budget for what is unsharded."""
 
 import warnings
-from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -29,14 +28,9 @@ FACTS = {
 }
 
 
-class Case(NamedTuple):
-    ranks: int
-    blocks: int
-    room: int  # blocks that the budget has room for
-    spare: int  # bytes of the budget beside them
-    frozen: int  # blocks at the end
-    seed: int
-
+# room: blocks that the budget has room for; spare: bytes of the budget beside them; frozen: blocks at the
+# end
+class Case(record("ranks blocks room spare frozen seed")):
     @property
     def name(self) -> str:
         frozen = f", {self.frozen} of them frozen" * bool(self.frozen)
@@ -51,7 +45,7 @@ def whole(model: GPT) -> dict[str, Tensor]:
     return {name: p for name, p in model.named_parameters() if not isinstance(p, DTensor)}
 
 
-def on_rank(mesh: DeviceMesh, answer: Any, case: Case) -> dict[str, Any]:
+def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
     warnings.simplefilter("ignore", FutureWarning)
     torch.manual_seed(case.seed)
     model = GPT(GPTConfig.tiny(vocab_size=64, max_length=16, num_layers=case.blocks, hidden_size=32))
@@ -67,7 +61,7 @@ def on_rank(mesh: DeviceMesh, answer: Any, case: Case) -> dict[str, Any]:
     if seen["whole"]:
         return seen
 
-    def look(*_: Any) -> None:  # when a block begins
+    def look(*_) -> None:  # when a block begins
         held.append(sum(p.nbytes for p in whole(model).values()))
         for name, p in whole(model).items():
             seen["dtypes"]["blocks" if "blocks" in name else "the root"] = str(p.dtype).removeprefix("torch.")

@@ -1,27 +1,20 @@
 """08.1: backward through a chain, segment by segment, with runs and bytes counted."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 ALIVE = "Alive at once are the kept inputs, what autograd saves of one segment, and a handful of tensors."
 FACTS = {
     "x": Fact("the gradient of x", "Return the gradient of the loss by `x`.", tolerance=1e-6),
-    "weights": Fact(
-        "the gradient of {}",
-        "The gradient of a layer's weight is added to its `.grad`, as `backward()` does it.",
-        tolerance=1e-5,
-    ),
+    "weights": Fact("the gradient of {}", "The gradient of a layer's weight is added to…", tolerance=1e-5),
     "kept": Fact("inputs", "`x` and `gradient` stay as they are, and `x` gets no `.grad`."),
     "first": Fact(
-        "bytes kept for backward beyond the input of each segment and 4 tensors",
-        "Run forward without autograd and keep only the input of each segment.",
-        most=0,
+        "bytes kept for backward beyond the input of each segment and 4 tensors", "Run forward…", most=0
     ),
     "runs": Fact("runs beyond 2 of each layer", "No layer runs forward more than twice.", most=0),
     "bytes": Fact("bytes alive at once beyond those needed", ALIVE, most=0),
@@ -46,14 +39,7 @@ class Counted(nn.Module):
         return y if self.weight is None else self.weight * y
 
 
-class Case(NamedTuple):
-    seed: int
-    layers: int
-    every: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.layers} layer{'s' * (self.layers > 1)}, every={self.every}"
+Case = record("seed layers every", lambda c: f"{c.layers} layer{'s' * (c.layers > 1)}, every={c.every}")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,12 +1,10 @@
 """08.2: a loss whose logits exist for one chunk of rows at a time, in forward and in backward."""
 
-from typing import NamedTuple
-
 import torch
 from course_checks.recomputation import VOCABULARY, LossOfRows, unseen
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 RANDOM_STATE = 6000  # bytes of the CPU's random state, and a little
 PLAIN = "Result, gradients and random numbers are those of this sum under plain autograd."
@@ -30,28 +28,17 @@ FACTS = {
 }
 FINE = {key: 0 if fact.most is not None else "" for key, fact in FACTS.items()}
 
-
-class Case(NamedTuple):
-    name: str
-    rows: int
-    size: int
-    dropout: bool = True
-    times: int = 1  # calls before one backward
-    changed: str = ""  # in place after forward
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("64 rows, 8 a chunk", 64, 8, False),
-        Case("50 rows with dropout, 16 a chunk", 50, 16),
-        Case("7 rows with dropout, 1 a chunk", 7, 1),
-        Case("5 rows with dropout, 20 a chunk", 5, 20),
-        Case("dropout, two calls before one backward", 40, 10, times=2),
-        Case("x is changed in place after forward", 4, 2, False, changed="x"),
-        Case("targets is changed in place after forward", 4, 2, False, changed="targets"),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+# times: calls before one backward; changed: in place after forward
+Case = record("name rows size", dropout=True, times=1, changed="", seed=0)
+CASES = [
+    Case("64 rows, 8 a chunk", 64, 8, False),
+    Case("50 rows with dropout, 16 a chunk", 50, 16),
+    Case("7 rows with dropout, 1 a chunk", 7, 1),
+    Case("5 rows with dropout, 20 a chunk", 5, 20),
+    Case("dropout, two calls before one backward", 40, 10, times=2),
+    Case("x is changed in place after forward", 4, 2, False, changed="x"),
+    Case("targets is changed in place after forward", 4, 2, False, changed="targets"),
+]
 
 
 def observe(loss, case: Case) -> dict:

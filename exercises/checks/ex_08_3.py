@@ -3,37 +3,24 @@
 import math
 import random
 import time
-from typing import Any, NamedTuple
 
 from course_checks.recomputation import TOO_SLOW, in_time
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.predict.recomputation import Segment, peak_bytes
 
 PATIENCE = 10  # seconds for one chain; a good answer takes milliseconds
 FACTS = {
-    "starts": Fact(
-        "the layers",
-        "Return the numbers of the layers at which segments begin, rising, the first of them 0.",
-    ),
+    "starts": Fact("the layers", "Return the numbers of the layers at which segments begin, rising, the…"),
     "late": Fact(
         "seconds until the cuts are found",
         "For 40 layers there are too many cuts to try each one.",
         most=PATIENCE,
     ),
-    "peak": Fact(
-        "bytes at the peak beyond the least",
-        "The peak is the least of all possible cuts.",
-        most=0,
-        beyond=True,
-    ),
+    "peak": Fact("bytes at the peak beyond the least", "The peak is the least of all…", most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    kept: list[int]
-    saved: list[int]
+Case = record("name kept saved")
 
 
 def cases(seed: int) -> list[Case]:
@@ -71,7 +58,7 @@ def observe(cut, case: Case) -> dict:
     return {"starts": "", "late": 0, "peak": int(peak)}
 
 
-def not_cuts(starts: Any, n: int) -> str:
+def not_cuts(starts, n: int) -> str:
     if not isinstance(starts, list | tuple) or not all(isinstance(i, int) for i in starts):
         return f"the result is {starts!r:.80}, not a list of whole numbers"
     starts = list(starts)

@@ -1,14 +1,11 @@
 """08.4: PyTorch's selective checkpoint on real blocks, with kept bytes and repeated FLOPs counted."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from course_checks.selective_checkpoint import MODELS, asked_again, listed, made
 from torch import Tensor
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.products import RecordProducts
 
 FACTS = {
@@ -17,22 +14,12 @@ FACTS = {
     "gradients": Fact("the gradient of {}", tolerance=1e-4),
     "kept": Fact("bytes", "After forward, a block keeps at most `budget` bytes besides `x` and the result."),
     "answers": Fact("the policy", "it must give the same answers then."),
-    "flops": Fact(
-        "FLOPs of matrix products repeated beyond the fewest",
-        "The FLOPs of the products that run again are the fewest of all choices within the budget.",
-        most=0,
-        beyond=True,
-    ),
+    "flops": Fact("FLOPs of matrix products repeated beyond the fewest", "The FLOPs…", most=0, beyond=True),
 }
 FINE = {"tensor": "", "result": "", "gradients": "", "kept": "", "answers": "", "flops": 0}
 
-
-class Case(NamedTuple):
-    name: str
-    model: str
-    budget: Callable[[list[int]], int]  # from the bytes of each product
-    seed: int
-    again: bool = False  # the policy is called in backward, too
+# budget: from the bytes of each product; again: the policy is called in backward, too
+Case = record("name model budget seed", again=False)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,14 +1,13 @@
 """09.1: a region that three tensors enter, one of them frozen, and whose sum leaves it."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.distributed as dist
-from course_checks.tensor_parallel import count, grad, kind, on_ranks
+from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import count, grad, kind
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 
 SUM = "In forward it returns the sum of the ranks' tensors."
@@ -29,13 +28,7 @@ FACTS = {
 }  # fmt: skip
 
 
-class Case(NamedTuple):
-    ranks: int
-    tokens: int
-    hidden: int
-    frozen: str
-    seed: int
-
+class Case(record("ranks tokens hidden frozen seed")):
     @property
     def name(self) -> str:
         tokens = f"{count(self.tokens, 'token')} of {self.hidden}"
@@ -47,7 +40,7 @@ def cases(seed: int) -> list[Case]:
     return [Case(*case, seed) for case in plain]
 
 
-def on_rank(answers, case: Case) -> dict[str, Any]:
+def on_rank(answers, case: Case) -> dict:
     (enter, leave), hidden, watched = answers, case.hidden, []
     draw, mine = (torch.Generator().manual_seed(case.seed + i) for i in (0, 1 + dist.get_rank()))
     shapes = {"input": (case.tokens, hidden), "scale": (hidden,), "shift": (hidden,)}
@@ -87,7 +80,7 @@ def on_rank(answers, case: Case) -> dict[str, Any]:
     }
 
 
-def problem(entered: Any, given: list[Tensor]) -> str:
+def problem(entered, given: list[Tensor]) -> str:
     if not isinstance(entered, tuple | list):
         return f"`enter` returns one {type(entered).__name__}"
     if len(entered) != len(given):
@@ -96,5 +89,5 @@ def problem(entered: Any, given: list[Tensor]) -> str:
     return "" if all(alike) else f"tensor {alike.index(False)} of {len(given)} comes back as another one"
 
 
-def observe(answers, case: Case) -> dict[str, Any]:
+def observe(answers, case: Case) -> dict:
     return on_ranks(on_rank, case.ranks, FACTS, answers, case)

@@ -1,13 +1,11 @@
 """09.2: the loss of logits whose columns are on several ranks, and its gradient."""
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.distributed as dist
-from course_checks.tensor_parallel import on_ranks
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.inputs.chunks import chunk_sizes
 
@@ -22,28 +20,17 @@ FACTS = {
     "bytes": Fact("bytes sent beyond three numbers for each token", TARGET, most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    ranks: int
-    words: int
-    tokens: int
-    ignored: int
-    size: float = 1.0  # of the logits
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("2 ranks, 10 words", 2, 10, 6, 0),
-        Case("3 ranks, 7 words, ignored tokens", 3, 7, 9, 4),
-        Case("3 ranks, a word each", 3, 3, 5, 1),
-        Case("4 ranks, logits in the thousands", 4, 21, 6, 2, 3000.0),
-        Case("2 ranks, one token", 2, 5, 1, 0),
-        Case("2 ranks, all tokens ignored", 2, 5, 3, 3),
-        Case("1 rank", 1, 6, 4, 1),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+# size: of the logits
+Case = record("name ranks words tokens ignored", size=1.0, seed=0)
+CASES = [
+    Case("2 ranks, 10 words", 2, 10, 6, 0),
+    Case("3 ranks, 7 words, ignored tokens", 3, 7, 9, 4),
+    Case("3 ranks, a word each", 3, 3, 5, 1),
+    Case("4 ranks, logits in the thousands", 4, 21, 6, 2, 3000.0),
+    Case("2 ranks, one token", 2, 5, 1, 0),
+    Case("2 ranks, all tokens ignored", 2, 5, 3, 3),
+    Case("1 rank", 1, 6, 4, 1),
+]
 
 
 def drawn(case: Case) -> tuple[Tensor, Tensor]:
@@ -55,7 +42,7 @@ def drawn(case: Case) -> tuple[Tensor, Tensor]:
     return logits, targets
 
 
-def on_rank(answer, case: Case) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
     rank, sizes, (logits, targets) = dist.get_rank(), chunk_sizes(case.words, case.ranks), drawn(case)
     own = logits.split(list(sizes), 1)[rank].clone()
     before = own.clone()
@@ -74,5 +61,5 @@ def on_rank(answer, case: Case) -> dict[str, Any]:
     }
 
 
-def observe(answer, case: Case) -> dict[str, Any]:
+def observe(answer, case: Case) -> dict:
     return on_ranks(on_rank, case.ranks, FACTS, answer, case)

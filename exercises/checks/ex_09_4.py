@@ -1,13 +1,11 @@
 """09.4: a rank's heads of a fused matrix; attention from its rows is that of these heads."""
 
-from typing import Any, NamedTuple
-
 import torch
 from course_checks.tensor_parallel import count, kind
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 RANK = "Rank r has the r-th of `ranks` equal shares of the query heads"
 FACTS = {
@@ -19,17 +17,11 @@ FACTS = {
 }  # fmt: skip
 HIDDEN = 5
 
-
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    heads: int
-    kv_heads: int
-    size: int  # of a head
-
-    @property
-    def name(self) -> str:
-        return f"{count(self.ranks, 'rank')}, {self.heads} query heads, {count(self.kv_heads, 'KV head')}"
+# size: of a head
+Case = record(
+    "seed ranks heads kv_heads size",
+    lambda c: f"{count(c.ranks, 'rank')}, {c.heads} query heads, {count(c.kv_heads, 'KV head')}",
+)
 
 
 def cases(seed: int) -> list[Case]:
@@ -55,7 +47,7 @@ def attention_of(weight: Tensor, x: Tensor, heads: int, size: int) -> Tensor:
     return scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True)[0]
 
 
-def problem(part: Any, heads: int, size: int) -> str:
+def problem(part, heads: int, size: int) -> str:
     """Why attention cannot be computed from these rows."""
     if not isinstance(part, Tensor) or part.dim() != 2 or part.shape[1] != HIDDEN:
         return f"the result is {kind(part)}, and a row of the weight has {HIDDEN} numbers"
@@ -68,13 +60,13 @@ def problem(part: Any, heads: int, size: int) -> str:
     return ""
 
 
-def observe(split_qkv, case: Case) -> dict[str, Any]:
+def observe(split_qkv, case: Case) -> dict:
     draw, own = torch.Generator().manual_seed(case.seed), case.heads // case.ranks
     weight = torch.randn((case.heads + 2 * case.kv_heads) * case.size, HIDDEN, generator=draw)
     x = torch.randn(6, HIDDEN, generator=draw)
     bias = weight[:, 0].clone()
 
-    def parts(given: Tensor) -> list[Any]:
+    def parts(given: Tensor) -> list:
         return [split_qkv(given, rank, case.ranks, case.heads, case.kv_heads) for rank in range(case.ranks)]
 
     before, found = weight.clone(), parts(weight)

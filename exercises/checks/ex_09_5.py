@@ -2,10 +2,10 @@
 
 import warnings
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
 
 import torch
-from course_checks.tensor_parallel import count, on_ranks
+from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import count
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.nn.functional import cross_entropy
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -31,18 +31,9 @@ FACTS = {
     "bytes": Fact("bytes sent beyond those of the all-reduces that are needed", TARGET, most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    ranks: int
-    layers: int
-    heads: int
-    kv_heads: int
-    words: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.ranks} ranks, {count(self.layers, 'layer')}"
+Case = record(
+    "ranks layers heads kv_heads words seed", lambda c: f"{c.ranks} ranks, {count(c.layers, 'layer')}"
+)
 
 
 def cases(seed: int) -> list[Case]:
@@ -58,7 +49,7 @@ def drawn(case: Case) -> tuple[Llama, Tensor, Tensor]:
     return model, *torch.randint(case.words, (2, *BATCH))
 
 
-def on_rank(plan_of, case: Case) -> dict[str, Any]:
+def on_rank(plan_of, case: Case) -> dict:
     warnings.simplefilter("ignore")
     mesh = init_device_mesh("cpu", (case.ranks,), mesh_dim_names=("tp",))  # also where there is a GPU
     model, tokens, targets = drawn(case)
@@ -96,5 +87,5 @@ def whole(t: Tensor | None) -> Tensor | None:
     return None if t is None else (t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
 
 
-def observe(answer, case: Case) -> dict[str, Any]:
+def observe(answer, case: Case) -> dict:
     return on_ranks(on_rank, case.ranks, FACTS, answer, case, quiet=True)

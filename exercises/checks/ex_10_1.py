@@ -1,32 +1,20 @@
 """10.1: g and g-bar, each there and back, with everything that is sent and kept."""
 
-from typing import Any, NamedTuple
-
 import torch
-from course_checks.tensor_parallel import on_ranks, own_group
+from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import own_group
 from course_checks.what_is_sent_and_kept import Dense, on_contexts
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 
 BACK = "In backward each does what the other does in forward, with the gradient"
 SENT = "Each direction sends no more than one ring all-gather or one ring reduce-scatter of the tensor"
 FACTS = {
-    "gathered": Fact(
-        "what gather_tokens returns",
-        "Each rank gives its own tokens, (batch, seq/p, hidden), and gets the tokens of all ranks of the group, in the "
-        "order of the ranks.",
-        tolerance=1e-5,
-        each="rank",
-    ),
-    "scattered": Fact(
-        "what scatter_tokens returns",
-        "the result is the sum over the group, of which each rank gets its own tokens",
-        tolerance=1e-5,
-        each="rank",
-    ),
+    "gathered": Fact("what gather_tokens returns", "Each rank gives its own…", tolerance=1e-5, each="rank"),
+    "scattered": Fact("what scatter_tokens returns", "the result is the sum…", tolerance=1e-5, each="rank"),
     "changed": Fact("x", "`x` is left as it is", each="rank"),
     "gathered back": Fact("gather_tokens' gradient of x", BACK, tolerance=1e-5, each="rank"),
     "scattered back": Fact("scatter_tokens' gradient of x", BACK, tolerance=1e-5, each="rank"),
@@ -34,30 +22,20 @@ FACTS = {
     "kept": Fact("bytes kept for backward", "nothing is kept for backward.", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    world: int
-    ranks: int  # of a group
-    shape: tuple[int, int, int]  # a rank's own tokens
-    strided: bool = False  # inputs and gradients do not lie one element behind the other
-    dtype: torch.dtype = torch.float64
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("4 ranks in groups of 2", 4, 2, (3, 2, 5)),
-        Case("4 ranks in groups of 2, one token each", 4, 2, (2, 1, 4)),
-        Case("4 ranks in groups of 2, strided tensors", 4, 2, (3, 2, 5), strided=True),
-        Case("4 ranks in groups of 2, bf16", 4, 2, (2, 3, 4), dtype=torch.bfloat16),
-        Case("2 ranks, each a group of its own", 2, 1, (3, 2, 5)),
-        Case("3 ranks", 3, 3, (3, 2, 5)),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+# ranks: of a group; shape: a rank's own tokens; strided: inputs and gradients do not lie one element behind
+# the other
+Case = record("name world ranks shape", strided=False, dtype=torch.float64, seed=0)
+CASES = [
+    Case("4 ranks in groups of 2", 4, 2, (3, 2, 5)),
+    Case("4 ranks in groups of 2, one token each", 4, 2, (2, 1, 4)),
+    Case("4 ranks in groups of 2, strided tensors", 4, 2, (3, 2, 5), strided=True),
+    Case("4 ranks in groups of 2, bf16", 4, 2, (2, 3, 4), dtype=torch.bfloat16),
+    Case("2 ranks, each a group of its own", 2, 1, (3, 2, 5)),
+    Case("3 ranks", 3, 3, (3, 2, 5)),
+]
 
 
-def on_rank(answers, case: Case) -> dict[str, Any]:
+def on_rank(answers, case: Case) -> dict:
     group, (batch, own, hidden) = own_group(case.ranks), case.shape
     draw, whole = torch.Generator().manual_seed(case.seed), (batch, own * case.ranks, hidden)
     found = {"changed": "", "bytes": 0, "kept": 0}
@@ -93,5 +71,5 @@ def on_rank(answers, case: Case) -> dict[str, Any]:
     return found
 
 
-def observe(answers, case: Case) -> dict[str, Any]:
+def observe(answers, case: Case) -> dict:
     return on_ranks(on_rank, case.world, FACTS, answers, case)

@@ -2,23 +2,20 @@
 
 import gc
 import time
-from typing import Any, NamedTuple
 
 import torch
-from course_checks.tensor_parallel import kind, on_ranks, own_group
+from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import kind, own_group
 from torch import Tensor, nn
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 
 RESULT = "Return this rank's tokens of the result, (batch, seq/p, hidden)."
 SAME = "The gradients of `x` and of every weight and bias are those of one device"
 KEPT = "Besides `x` and the result a rank keeps only what GELU and `down` get"
-SENT = (
-    "It sends at most three all-gathers and two reduce-scatters of the whole input in forward and backward together, "
-    "and, where the weight of `up` is frozen, two all-gathers and two reduce-scatters."
-)
+SENT = "It sends at most three all-gathers and two reduce-scatters of the whole input in forward and…"
 NAMES = ("x", "up.weight", "up.bias", "down.weight")
 FACTS = {
     "shape": Fact("the result", RESULT, each="rank"),
@@ -29,26 +26,15 @@ FACTS = {
 }
 PATIENCE = 1.0  # seconds in which gloo's threads let go of what they sent
 
-
-class Case(NamedTuple):
-    name: str
-    world: int
-    ranks: int  # of a group
-    batch: int = 2
-    own: int = 3  # tokens of a rank
-    frozen: bool = False
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("2 ranks", 2, 2),
-        Case("2 ranks, one token each", 2, 2, 1, 1),
-        Case("2 ranks, the weight of `up` is frozen", 2, 2, frozen=True),
-        Case("2 ranks, each a group of its own", 2, 1),
-        Case("3 ranks", 3, 3),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+# ranks: of a group; own: tokens of a rank
+Case = record("name world ranks", batch=2, own=3, frozen=False, seed=0)
+CASES = [
+    Case("2 ranks", 2, 2),
+    Case("2 ranks, one token each", 2, 2, 1, 1),
+    Case("2 ranks, the weight of `up` is frozen", 2, 2, frozen=True),
+    Case("2 ranks, each a group of its own", 2, 1),
+    Case("3 ranks", 3, 3),
+]
 
 
 def drawn(case: Case) -> list[Tensor]:
@@ -59,7 +45,7 @@ def drawn(case: Case) -> list[Tensor]:
     return [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
 
 
-def on_rank(answer, case: Case) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
     group, p = own_group(case.ranks), case.ranks
     x, upstream, weight, bias, second = (
         t.chunk(p, dim)[group.rank()].clone() for t, dim in zip(drawn(case), (1, 1, 0, 0, 1), strict=True)
@@ -92,5 +78,5 @@ def on_rank(answer, case: Case) -> dict[str, Any]:
     }
 
 
-def observe(answer, case: Case) -> dict[str, Any]:
+def observe(answer, case: Case) -> dict:
     return on_ranks(on_rank, case.world, FACTS, answer, case)

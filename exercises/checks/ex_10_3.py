@@ -1,14 +1,13 @@
 """10.3: a layer with sequence parallelism; with dropout it is compared with one device that drops the same elements."""
 
-from typing import Any, NamedTuple
-
 import torch
-from course_checks import sequence_layer
+from course_checks import sequence_layer  # noqa: F401 - the notebook measures with it
+from course_checks.dropped_alike import with_dropout
 from course_checks.sequence_layer import PARTS, gradients, make_layer
 from course_checks.tensor_parallel import kind, own_group
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -29,37 +28,26 @@ FACTS = {
     "bytes": Fact("bytes sent beyond those needed", SENT, most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    world: int
-    ranks: int  # of a group
-    calls: int = 1
-    drop: float = 0.0
-    frozen: bool = False
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("2 ranks", 2, 2),
-        Case("3 ranks, two calls", 3, 3, 2),
-        Case("2 ranks, norm and bias are frozen", 2, 2, frozen=True),
-        Case("2 ranks, two calls with dropout", 2, 2, 2, 0.4),
-        Case("3 ranks, two calls with dropout", 3, 3, 2, 0.4),
-        Case("2 ranks, each a group of its own, with dropout", 2, 1, 1, 0.4),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+# ranks: of a group
+Case = record("name world ranks", calls=1, drop=0.0, frozen=False, seed=0)
+CASES = [
+    Case("2 ranks", 2, 2),
+    Case("3 ranks, two calls", 3, 3, 2),
+    Case("2 ranks, norm and bias are frozen", 2, 2, frozen=True),
+    Case("2 ranks, two calls with dropout", 2, 2, 2, 0.4),
+    Case("3 ranks, two calls with dropout", 3, 3, 2, 0.4),
+    Case("2 ranks, each a group of its own, with dropout", 2, 1, 1, 0.4),
+]
 
 
-def drawn(case: Case) -> tuple[Any, list[Tensor], list[Tensor]]:
+def drawn(case: Case) -> tuple[object, list[Tensor], list[Tensor]]:
     """The whole layer, and for each call the whole input and the gradient of the result."""
     draw, shape = torch.Generator().manual_seed(case.seed), (2, case.calls, 4, 8 * case.ranks, 16)
     xs, upstream = torch.randn(shape, generator=draw, dtype=torch.float64)
     return make_layer(16, 12 * case.ranks, case.seed), list(xs), list(upstream)
 
 
-def on_rank(answer, case: Case) -> dict[str, Any]:
+def on_rank(answer, case: Case) -> dict:
     group, (layer, xs, upstream) = own_group(case.ranks), drawn(case)
     p, me = group.size(), group.rank()
     own, inputs = layer.part_of(me, p, case.frozen), [x.chunk(p, 1)[me].clone().requires_grad_() for x in xs]
@@ -84,12 +72,12 @@ def on_rank(answer, case: Case) -> dict[str, Any]:
     }
 
 
-def observe(answer, case: Case) -> dict[str, Any]:
+def observe(answer, case: Case) -> dict:
     seen = launch(on_rank, case.world, args=(answer, case), backend="gloo", timeout=60.0)[: case.ranks]
     if any("result" not in one for one in seen):
         return {"shape": [one["shape"] for one in seen]}
     found = {key: [one[key] for one in seen] for key in ("shape", "result", *PARTS)}
-    found |= sequence_layer.with_dropout(*drawn(case), case.drop, seen)
+    found |= with_dropout(*drawn(case), case.drop, seen)
     again, agree = all(o["again"] for o in seen), all(o["state"].equal(seen[0]["state"]) for o in seen)
     return found | {
         "again": "" if again else "with the same random state other places are dropped",

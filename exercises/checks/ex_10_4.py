@@ -2,17 +2,17 @@
 
 import warnings
 from contextlib import nullcontext
-from typing import Any, NamedTuple
 
 import torch
-from course_checks.tensor_parallel import count, on_ranks
+from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import count
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.llama import Llama, LlamaConfig, RMSNorm
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -30,17 +30,7 @@ FACTS = {
 }
 SHAPE, HIDDEN = (2, 12, 60), 24  # batch, seq, words
 
-
-class Case(NamedTuple):
-    ranks: int
-    layers: int
-    heads: int
-    kv_heads: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.ranks} ranks, {count(self.layers, 'layer')}"
+Case = record("ranks layers heads kv_heads seed", lambda c: f"{c.ranks} ranks, {count(c.layers, 'layer')}")
 
 
 def cases(seed: int) -> list[Case]:
@@ -58,7 +48,7 @@ def drawn(case: Case) -> tuple[Llama, Tensor, Tensor]:
     return model.double(), *torch.randint(SHAPE[2], (2, *SHAPE[:2]))
 
 
-def on_rank(mesh: DeviceMesh, parallelise, case: Case) -> dict[str, Any]:
+def on_rank(mesh: DeviceMesh, parallelise, case: Case) -> dict:
     warnings.simplefilter("ignore")
     model, tokens, targets = drawn(case)
     names, worked = [name for name, _ in model.named_parameters()], []  # what norms got and returned
@@ -96,5 +86,5 @@ def whole(t: Tensor | None) -> Tensor | None:
     return None if t is None else (t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
 
 
-def observe(answer, case: Case) -> dict[str, Any]:
+def observe(answer, case: Case) -> dict:
     return on_ranks(on_rank, None, FACTS, answer, case, mesh={"tp": case.ranks}, quiet=True)

@@ -5,18 +5,16 @@ from itertools import combinations, pairwise
 from operator import index
 from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
-    "counts": Fact(
-        "the answer", "It returns how many layers each stage gets: a list of `ranks` whole numbers, each at least 1, "
-        "that add up to the number of layers."),
+    "counts": Fact("the answer", "It returns how many layers each stage gets: a list of `ranks` whole…"),
     "none": Fact("the answer", "Return `None` where no cut fits."),
     "fits": Fact("memory", "A cut fits if no rank needs more than `capacity` bytes."),
     "slowest": Fact(
-        "milliseconds of the slowest stage beyond the best cut's",
-        "its slowest stage is as fast as that of any cut that fits.", most=0, beyond=True),
-}  # fmt: skip
+        "milliseconds of the slowest stage beyond the best cut's", "its slowest stage…", most=0, beyond=True
+    ),
+}
 
 
 class Layer(NamedTuple):
@@ -25,14 +23,8 @@ class Layer(NamedTuple):
     saved: int
 
 
-class Case(NamedTuple):
-    layers: list[Layer]
-    ranks: int
-    microbatches: int
-    capacity: int = 0
-    fit: str = ""  # how many cuts do
-    example: list[int] | None = None  # of a cut that fits
-
+# fit: how many cuts do; example: of a cut that fits
+class Case(record("layers ranks microbatches", capacity=0, fit="", example=None)):
     @property
     def name(self) -> str:
         said = f"{len(self.layers)} layers, {self.ranks} rank{'s' * (self.ranks > 1)}, {self.microbatches} "

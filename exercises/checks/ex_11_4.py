@@ -1,14 +1,13 @@
 """11.4: PyTorch's own pipeline on microbatches with unequal numbers of targets, on real ranks."""
 
 import random
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from course_checks.pipeline_stages import WORDS, counting, stage
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.runtime.fork_server import preload
 
@@ -17,26 +16,15 @@ SEQ = 5
 MEAN = "is the gradient of the **mean loss over all targets that count**."
 FACTS = {
     "gradients": Fact("the gradient of {}", MEAN, tolerance=1e-5, each="rank"),
-    "loss": Fact(
-        "the loss on the last rank", "On the last rank the mean loss is returned, as a number or a tensor",
-        tolerance=1e-5),
+    "loss": Fact("the loss on the last rank", "On the last rank the mean loss is returned…", tolerance=1e-5),
     "kept": Fact("inputs", "`tokens` and `targets` keep their values.", each="rank"),
-    "idle": Fact(
-        "microbatches at once", "The ranks work side by side: on rank r the first `ranks - r` microbatches, or all, "
-        "begin before one of them goes back.", each="rank"),
-    "more": Fact(
-        "microbatches at once beyond what a rank may have",
-        "on rank r, at most `ranks - r` microbatches have begun and not ended, at every moment.", most=0),
-}  # fmt: skip
+    "idle": Fact("microbatches at once", "The ranks work side by side: on rank r the first…", each="rank"),
+    "more": Fact("microbatches at once beyond what a rank may have", "on rank r, at most `ranks -…", most=0),
+}
 
 
-class Case(NamedTuple):
-    ranks: int
-    rows: int
-    microbatches: int
-    silent: int  # rows of which no target counts, the last ones
-    seed: int
-
+# silent: rows of which no target counts, the last ones
+class Case(record("ranks rows microbatches silent seed")):
     @property
     def name(self) -> str:
         said = (

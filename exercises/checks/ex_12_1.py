@@ -1,39 +1,23 @@
 """12.1: the groups of any order, and the order in which the fewest bytes leave their node."""
 
 import random
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import torch
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 MEGATRON = "tp-cp-dp-pp"
 FACTS = {
-    "groups": Fact(
-        "the list of groups, sorted,", "Return all groups along `along`: a group holds the ranks that agree in all "
-        "other axes."),
-    "sorted": Fact(
-        "the list of groups",
-        "Each group is in ascending order, and the groups are in the order of their first ranks."),
-    "named": Fact(
-        "the order", 'Return the order in which the fewest bytes leave their node, as a string such as `"dp-tp-pp"` '
-        "that names every axis of `sizes` once."),
+    "groups": Fact("the list of groups, sorted,", "Return all groups along `along`: a group holds the…"),
+    "sorted": Fact("the list of groups", "Each group is in ascending order, and the groups are in the…"),
+    "named": Fact("the order", "Return the order in which the fewest bytes leave their node, as a string…"),
     "bytes": Fact(
-        "bytes that leave their node beyond those of the best order",
-        "no order sends fewer bytes off the nodes than that of `best_order`.", most=0, beyond=True),
-}  # fmt: skip
+        "bytes that leave their node beyond those of the best order", "no order sends…", most=0, beyond=True
+    ),
+}
 
-
-class Case(NamedTuple):
-    """Of ``groups`` where there is an ``order``, else of ``best_order``."""
-
-    name: str
-    sizes: Mapping[str, int]
-    order: str = ""
-    along: str = ""
-    sent: Mapping[str, int] = {}
-    node: int = 0
+# Of ``groups`` where there is an ``order``, else of ``best_order``
+Case = record("name sizes", order="", along="", sent={}, node=0)
 
 
 def cases(seed: int) -> list[Case]:
@@ -67,7 +51,7 @@ def best(name: str, sizes: tuple[int, ...], sent: tuple[int, ...], node: int) ->
 def observe(answers, case: Case) -> dict:
     groups, best_order = answers
     if case.order:
-        got: Any = groups(dict(case.sizes), case.order, case.along)
+        got = groups(dict(case.sizes), case.order, case.along)
         try:
             together = sorted(sorted(group) for group in got)
         except TypeError:  # no lists of ranks

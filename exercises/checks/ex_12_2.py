@@ -1,10 +1,9 @@
 """12.2: a plan that uses all GPUs, fits into their memory and is fast."""
 
 from dataclasses import fields
-from typing import NamedTuple
 
 from course_lib.grading.complaints import NOT_WRITTEN
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
@@ -23,20 +22,13 @@ FACTS = {
     "cut": Fact("the cut", "The model can be cut as the plan says"),
     "fits": Fact("memory", "It fits into the memory of every GPU"),
     "seconds": Fact(
-        "time of a step, in percent of the fastest plan's",
-        "the step takes at most 5 percent longer than that of the fastest such plan",
-        most=105,
-        percent=True,
+        "time of a step, in percent of the fastest plan's", "the step takes at most…", most=105, percent=True
     ),
 }
 
 
-class Case(NamedTuple):
-    model: str
-    device: str
-    gpus: int
-    sequences: int  # in a step
-
+# sequences: in a step
+class Case(record("model device gpus sequences")):
     @property
     def name(self) -> str:
         return f"{self.model} on {self.gpus} {self.device}, {self.sequences} sequences"

@@ -1,12 +1,10 @@
 """12.3: one norm over three dimensions, on real ranks."""
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -15,33 +13,21 @@ ROWS, WIDTH = 12, 6  # of the matrices: 12 rows can be cut by 2 and by 3
 TARGET = "one all-reduce of one number of at most 8 bytes."
 FACTS = {
     "kept": Fact("the gradients", "The gradients are not changed by the function.", each="rank"),
-    "norm": Fact(
-        "the norm", "Return the norm of the whole gradient, the root of the sum of the squares of all elements of the "
-        "model's gradient, as a number or as a tensor of one element.", tolerance=1e-3, each="rank"),
+    "norm": Fact("the norm", "Return the norm of the whole gradient, the…", tolerance=1e-3, each="rank"),
     "sent": Fact("what is sent", "Gradients are large: no rank sends its gradients.", each="rank"),
     "calls": Fact("collectives of a rank", TARGET, most=1),
     "bytes": Fact("bytes in them", TARGET, most=8),
-}  # fmt: skip
+}
 
-
-class Case(NamedTuple):
-    name: str
-    axes: tuple[int, int, int]  # pp, dp, tp
-    dtype: torch.dtype = torch.float32
-    size: float = 1.0  # about that of an element
-    empty: int | None = None  # a stage without gradients
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("tp 2", (1, 1, 2)),
-        Case("tp 3", (1, 1, 3)),
-        Case("3 stages, the one in the middle has no gradients", (3, 1, 1), empty=1),
-        Case("tp 2, dp 2, pp 2", (2, 2, 2)),
-        Case("tp 2, dp 2, large gradients in float16", (1, 2, 2), torch.float16, 100.0),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+# axes: pp, dp, tp; size: about that of an element; empty: a stage without gradients
+Case = record("name axes", dtype=torch.float32, size=1.0, empty=None, seed=0)
+CASES = [
+    Case("tp 2", (1, 1, 2)),
+    Case("tp 3", (1, 1, 3)),
+    Case("3 stages, the one in the middle has no gradients", (3, 1, 1), empty=1),
+    Case("tp 2, dp 2, pp 2", (2, 2, 2)),
+    Case("tp 2, dp 2, large gradients in float16", (1, 2, 2), torch.float16, 100.0),
+]
 
 
 def whole_gradients(case: Case) -> list[dict[str, Tensor]]:
@@ -65,7 +51,7 @@ def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
     before = {name: g.chunk(case.axes[2])[part] if name in CUT else g for name, g in whole.items()}
     own = {name: gradient.clone() for name, gradient in before.items()}
     with record_traffic() as log:
-        norm: Any = answer(own, set(CUT), set(TIED), mesh)
+        norm = answer(own, set(CUT), set(TIED), mesh)
     changed = [name for name, g in before.items() if name not in own or not torch.equal(own[name], g)]
     held, sent = sum(g.nbytes for g in before.values()), sum(row.payload for row in log.traffic.rows)
     return {

@@ -1,14 +1,12 @@
 """12.4: the end of a composed step with three faults, mended, on real ranks with what backward would leave there."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.material import material
 from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -21,27 +19,19 @@ FACTS = {
         "gradient of the **mean loss over all targets of all data-parallel ranks**.", tolerance=1e-5, each="rank"),
     "calls": Fact(
         "collectives of a rank",
-        "at most three collectives of a rank: one along tp, one between the ends, one along dp.", most=3),
+        "at most three collectives of a rank: one along tp, one…", most=3),
 }  # fmt: skip
 
-
-class Case(NamedTuple):
-    name: str
-    axes: tuple[int, int, int]  # pp, dp, tp
-    padded: tuple[int, ...]  # of each data-parallel rank's 12 targets
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("tp 2", (1, 1, 2), (0,)),
-        Case("dp 3, other numbers of targets", (1, 3, 1), (0, 5, 2)),
-        Case("dp 2, one without a target", (1, 2, 1), (0, 12)),
-        Case("3 stages", (3, 1, 1), (1,)),
-        Case("tp 3", (1, 1, 3), (1,)),
-        Case("tp 2, dp 2, pp 2", (2, 2, 2), (1, 7)),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+# axes: pp, dp, tp; padded: of each data-parallel rank's 12 targets
+Case = record("name axes padded", seed=0)
+CASES = [
+    Case("tp 2", (1, 1, 2), (0,)),
+    Case("dp 3, other numbers of targets", (1, 3, 1), (0, 5, 2)),
+    Case("dp 2, one without a target", (1, 2, 1), (0, 12)),
+    Case("3 stages", (3, 1, 1), (1,)),
+    Case("tp 3", (1, 1, 3), (1,)),
+    Case("tp 2, dp 2, pp 2", (2, 2, 2), (1, 7)),
+]
 
 
 def own_gradients(case: Case, stage: int, data: int, part: int) -> dict[str, Tensor]:

@@ -1,65 +1,43 @@
 """13.1: all-gather and reduce-scatter of unequal parts, forward and backward, on real ranks."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from course_checks.galaxy import group_of
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 
 BACK = "In backward each of them does with the gradient what the other does in forward."
 FACTS = {
-    "gathered": Fact(
-        "what `gather_parts` returns",
-        "gets the tokens of all ranks, in the order of the ranks.",
-        tolerance=1e-6,
-        each="rank",
-    ),
-    "added": Fact(
-        "what `sum_to_parts` returns",
-        "each rank gets its own tokens of the sum, (batch, `lengths[r]`, hidden).",
-        tolerance=1e-6,
-        each="rank",
-    ),
+    "gathered": Fact("what `gather_parts` returns", "gets the tokens of all…", tolerance=1e-6, each="rank"),
+    "added": Fact("what `sum_to_parts` returns", "each rank gets its own…", tolerance=1e-6, each="rank"),
     "kept": Fact("`x`", "`x` is left as it is", each="rank"),
     "gradient of gathered": Fact("the gradient of `x` by `gather_parts`", BACK, tolerance=1e-6, each="rank"),
     "gradient of added": Fact("the gradient of `x` by `sum_to_parts`", BACK, tolerance=1e-6, each="rank"),
-    "bytes": Fact(
-        "bytes that a rank sends beyond those of two rings",
-        "Forward and backward are counted together, and no rank sends more than in two rings.",
-        most=0,
-    ),
+    "bytes": Fact("bytes that a rank sends beyond those of two rings", "Forward and backward are…", most=0),
 }
 BATCH, HIDDEN = 2, 5
 
 
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    lengths: tuple[int, ...]  # the tokens of each rank of a group
-    dtype: torch.dtype = torch.float64
-    strided: bool = False
-
+# lengths: the tokens of each rank of a group
+class Case(record("ranks lengths", dtype=torch.float64, strided=False, seed=0)):
     @property
     def name(self) -> str:
         groups = f" in groups of {len(self.lengths)}" * (self.ranks > len(self.lengths))
         return f"{self.ranks} ranks{groups}, {' + '.join(map(str, self.lengths))} tokens"
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, 2, (5, 3)),
-        Case(seed, 2, (0, 4)),
-        Case(seed, 2, (3, 3), torch.bfloat16),
-        Case(seed, 3, (2, 3, 7), strided=True),
-        Case(seed, 3, (1, 0, 4)),
-        Case(seed, 4, (5, 1)),
-        Case(seed, 2, (6,)),
-    ]
+CASES = [
+    Case(2, (5, 3)),
+    Case(2, (0, 4)),
+    Case(2, (3, 3), torch.bfloat16),
+    Case(3, (2, 3, 7), strided=True),
+    Case(3, (1, 0, 4)),
+    Case(4, (5, 1)),
+    Case(2, (6,)),
+]
 
 
 def on_rank(gather_parts, sum_to_parts, case: Case) -> dict:
@@ -94,6 +72,4 @@ def on_rank(gather_parts, sum_to_parts, case: Case) -> dict:
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(*answer, case), backend="gloo", timeout=60.0)
-    found = {key: [one[key] for one in ranks] for key in FACTS}
-    return found | {"bytes": max(found["bytes"])}
+    return on_ranks(on_rank, case.ranks, FACTS, *answer, case)

@@ -3,34 +3,21 @@
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations_with_replacement, permutations
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.predict.layout_steps import LAYOUTS, sent_by_step
 
 FACTS = {
     "list": Fact("the result", "Both functions return a list of steps, in the order in which they are made."),
-    "pair": Fact(
-        "the steps",
-        "A step is a pair `(before, after)` of layouts for which `sent_by_step(before, after, p)` is not `None`.",
-    ),
+    "pair": Fact("the steps", "A step is a pair `(before, after)` of layouts for which…"),
     "begins": Fact("the steps", "A step begins with a layout that is there"),
     "readers": Fact("the end", "every layout of `readers` is `result` or the end of a step."),
     "wanted": Fact("the end", "After all steps no layout but `wanted` is left."),
-    "bytes": Fact(
-        "bytes sent beyond the fewest, in 36ths of a tensor",
-        "The steps send as few bytes as possible.",
-        most=0,
-        beyond=True,
-    ),
+    "bytes": Fact("bytes sent beyond the fewest, in 36ths of a tensor", "The steps…", most=0, beyond=True),
 }
 
 
-class Case(NamedTuple):
-    ranks: int
-    readers: int
-    backward: bool
-
+class Case(record("ranks readers backward")):
     @property
     def name(self) -> str:
         where = "backward" if self.backward else "forward"

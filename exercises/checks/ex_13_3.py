@@ -1,38 +1,21 @@
 """13.3: heads dealt to devices of unequal speed and memory."""
 
 import random
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
-    "heads": Fact(
-        "the result", "returns a list of whole numbers, one number for each rank; they add up to `heads`."
-    ),
+    "heads": Fact("the result", "returns a list of whole numbers, one number for each rank; they add up to…"),
     "memory": Fact("the memory", "No rank gets more heads than fit into its memory."),
-    "refused": Fact(
-        "the result",
-        "If the heads do not fit into the memory of all ranks together, raise a `ValueError`.",
-    ),
-    "slowest": Fact(
-        "the seconds of the slowest rank",
-        "Among all such lists return one with which the slowest rank ends as soon as possible.",
-        tolerance=1e-9,
-    ),
-    "calls": Fact(
-        "calls of `seconds` beyond `heads` + ranks",
-        "`seconds` is called at most `heads` + ranks times.",
-        most=0,
-    ),
+    "refused": Fact("the result", "If the heads do not fit into the memory of all ranks together, raise a…"),
+    "slowest": Fact("the seconds of the slowest rank", "Among all such lists return one…", tolerance=1e-9),
+    "calls": Fact("calls of `seconds` beyond `heads` + ranks", "`seconds` is called at most…", most=0),
 }
 HEAD_BYTES = 100
 
-
-class Case(NamedTuple):
-    name: str
-    tables: list[list[float]]  # seconds of each rank for no head, one, two, …
-    room: list[int]
-    spare: int = 99  # bytes of a rank's memory beyond that of its heads
+# tables: seconds of each rank for no head, one, two, …; spare: bytes of a rank's memory beyond that of its
+# heads
+Case = record("name tables room", spare=99)
 
 
 def cases(seed: int) -> list[Case]:

@@ -3,43 +3,20 @@
 import random
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
-    "inference": Fact(
-        "the bytes of {} in inference",
-        "returns the bytes that each of `p` ranks (at least two) sends for one layer that stands between two others.",
-        tolerance=1e-9,
-    ),
-    "training": Fact(
-        "the bytes of {} in training",
-        "With `training` the layer runs forward and backward, and every message counts, also those for gradients.",
-        tolerance=1e-9,
-    ),
-    "fewest": Fact(
-        "the tokens from which on {} sends fewer bytes than tp",
-        "returns the smallest whole number of tokens from which on `way` sends fewer bytes in training than "
-        '`"tp"`; `None` if it never does.',
-    ),
+    "inference": Fact("the bytes of {} in inference", "returns the bytes that each of `p`…", tolerance=1e-9),
+    "training": Fact("the bytes of {} in training", "With `training` the layer runs…", tolerance=1e-9),
+    "fewest": Fact("the tokens from which on {} sends fewer bytes than tp", "returns the smallest whole…"),
     "lines": Fact(
-        "lines of Python run by `fewest_tokens`, for a hidden size of 30,000",
-        "it runs at most 2,000 lines of Python, however large `hidden` is.",
-        most=2000,
+        "lines of Python run by `fewest_tokens`, for a hidden size of 30,000", "it runs at most…", most=2000
     ),
 }
 
-
-class Case(NamedTuple):
-    ranks: int
-    tokens: int
-    hidden: int
-    columns: dict[str, int]  # of each way
-
-    @property
-    def name(self) -> str:
-        return f"{self.ranks} ranks"
+# columns: of each way
+Case = record("ranks tokens hidden columns", lambda c: f"{c.ranks} ranks")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,52 +1,28 @@
 """13.5: a loss of which each rank computes its own tokens, and its one fault."""
 
-from typing import NamedTuple
-
 import torch
 from course_checks.galaxy import group_of
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
 FACTS = {
-    "loss": Fact(
-        "the loss",
-        "The result is the mean of the cross entropy over all words that are to be predicted",
-        tolerance=1e-6,
-        each="rank",
-    ),
-    "x": Fact(
-        "the gradient of `x`",
-        "After backward the gradient of `x` is that of one device, for the rank's own tokens",
-        tolerance=1e-6,
-        each="rank",
-    ),
-    "weight": Fact(
-        "the gradient of `weight`",
-        "the gradient of `weight` is that of one device, on every rank.",
-        tolerance=1e-6,
-        each="rank",
-    ),
+    "loss": Fact("the loss", "The result is the mean of the cross entropy…", tolerance=1e-6, each="rank"),
+    "x": Fact("the gradient of `x`", "After backward the gradient of `x` is…", tolerance=1e-6, each="rank"),
+    "weight": Fact("the gradient of `weight`", "the gradient of `weight` is…", tolerance=1e-6, each="rank"),
     "sent": Fact(
-        "bytes sent by a rank beyond one all-reduce of the gradient of `weight`",
-        "In forward and backward together a rank sends at most 100 bytes more than in one all-reduce of the gradient "
-        "of `weight`.",
-        most=100,
+        "bytes sent by a rank beyond one all-reduce of the gradient of `weight`", "In forward and…", most=100
     ),
 }
 WORDS, HIDDEN, BATCH = 11, 6, 2
 
 
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    tokens: tuple[int, ...]  # of each sequence, on each rank of a group
-    words: tuple[int, ...]  # that are to be predicted, on each rank
-    times: float = 1.0  # the loss is multiplied by this before backward
-
+# tokens: of each sequence, on each rank of a group; words: that are to be predicted, on each rank; times:
+# the loss is multiplied by this before backward
+class Case(record("ranks tokens words", times=1.0, seed=0)):
     @property
     def name(self) -> str:
         if len(self.tokens) == 1:
@@ -55,15 +31,14 @@ class Case(NamedTuple):
         return f"{self.ranks} ranks, {tokens} tokens, {words} words"
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, 2, (5, 3), (10, 6)),
-        Case(seed, 2, (4, 4), (2, 5)),
-        Case(seed, 2, (6, 0), (7, 0)),
-        Case(seed, 2, (5,), (4,)),
-        Case(seed, 3, (2, 3, 7), (1, 4, 2), times=3.0),
-        Case(seed, 3, (4, 4, 1), (3, 0, 2), times=3.0),
-    ]
+CASES = [
+    Case(2, (5, 3), (10, 6)),
+    Case(2, (4, 4), (2, 5)),
+    Case(2, (6, 0), (7, 0)),
+    Case(2, (5,), (4,)),
+    Case(3, (2, 3, 7), (1, 4, 2), times=3.0),
+    Case(3, (4, 4, 1), (3, 0, 2), times=3.0),
+]
 
 
 def inputs(seed: int, tokens, words) -> tuple[list[Tensor], list[Tensor], Tensor]:
@@ -95,6 +70,4 @@ def on_rank(answer, case: Case) -> dict:
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(answer, case), backend="gloo", timeout=60.0)
-    found = {key: [one[key] for one in ranks] for key in ("loss", "x", "weight")}
-    return found | {"sent": max(one["sent"] for one in ranks)}
+    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

@@ -1,13 +1,12 @@
 """15.1: parts of a softmax, merged one after the other; the bytes that are alive are counted."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 PAIR = "Return the output and the logsumexp over the keys of all parts together, in the same two shapes."
 UNSEEN = "If a row sees no key of any part, your result for it is minus infinity and zero as well."
@@ -18,23 +17,13 @@ FACTS = {
     "pair": Fact("the result", PAIR),
     "output": Fact("the output", PAIR, tolerance=1e-4),
     "logsumexp": Fact("the logsumexp", PAIR, tolerance=1e-4),
-    "bytes": Fact(
-        "bytes alive at once beyond eight outputs",
-        "At most eight tensors of the size of one output are alive at once, however many parts there are.",
-        most=0,
-    ),
+    "bytes": Fact("bytes alive at once beyond eight outputs", "At most eight tensors of the size…", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    keys: list[int]  # of each part
-    task: str | None = None
-    shift: float = 0.0  # of the scores, in one direction
-    both: bool = False  # rows are shifted up and down, by random amounts
-    unseen: str = ""  # which rows see no key: "some" others in each part, or "one" in all
-    halved: bool = False  # outputs in bf16
-    seed: int = 0
+# keys: of each part; shift: of the scores, in one direction; both: rows are shifted up and down, by random
+# amounts; unseen: which rows see no key: "some" others in each part, or "one" in all; halved: outputs in
+# bf16
+Case = record("name keys", task=None, shift=0.0, both=False, unseen="", halved=False, seed=0)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,16 +1,13 @@
 """15.2: attention tile by tile; the bytes that are alive are counted."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 TWO = (
-    "Return two tensors, which are the output, softmax($qk^T/\\sqrt{d}$)$\\,v$, of the shape of `q`, and the "
-    "logsumexp of each row of scores, of shape (heads, rows)."
+    "Return two tensors, which are the output, softmax($qk^T/\\sqrt{d}$)$\\,v$, of the shape of `q`, and the…"
 )
 DTYPES = "The output has the dtype of `q`, and the logsumexp is in float32."
 FACTS = {
@@ -21,29 +18,21 @@ FACTS = {
     "logsumexp": Fact("the logsumexp", TWO, tolerance=1e-4),  # in float32, whatever q is in
     "kept": Fact("inputs", "`q`, `k` and `v` stay as they are."),
     "bytes": Fact(
-        "bytes alive at once beyond the result twice and six times three tiles",
-        "Alive at once are, besides the result, which may be there twice, at most six times the bytes of one tile of "
-        "scores, one of queries and one of keys together.",
-        most=0,
+        "bytes alive at once beyond the result twice and six times three tiles", "Alive at once are…", most=0
     ),
 }
 
-
-class Case(NamedTuple):
-    rows: int
-    keys: int
-    tile_rows: int
-    tile_keys: int
-    title: str = ""
-    task: str | None = None
-    heads: int = 2
-    halved: bool = False  # q, k and v in bf16
-    scores: str = ""  # "large", "low" (all of a row) or "growing" (sums of values of one sign)
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.title or f"{self.rows} × {self.keys}, tiles of {self.tile_rows} × {self.tile_keys}"
+# halved: q, k and v in bf16; scores: "large", "low" (all of a row) or "growing" (sums of values of one sign)
+Case = record(
+    "rows keys tile_rows tile_keys",
+    lambda c: c.title or f"{c.rows} × {c.keys}, tiles of {c.tile_rows} × {c.tile_keys}",
+    title="",
+    task=None,
+    heads=2,
+    halved=False,
+    scores="",
+    seed=0,
+)
 
 
 def cases(seed: int) -> list[Case]:

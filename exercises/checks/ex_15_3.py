@@ -1,14 +1,13 @@
 """15.3: attention's backward from the logsumexp; bytes and FLOPs are counted."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 THREE = "Return the three gradients of the loss, by `q`, by `k` and by `v`, in this order."
 FACTS = {
@@ -16,46 +15,34 @@ FACTS = {
     "gradients": Fact("the gradient of {}", THREE, tolerance=1e-4),
     "kept": Fact("inputs", "The six tensors stay as they are."),
     "bytes": Fact(
-        "bytes alive at once beyond the gradients twice and six times three tiles",
-        "Alive at once are, besides the three gradients, which may be there twice, at most six times the bytes of one "
-        "tile of scores, (rows, `tile`) for each head, the queries, and one tile of keys together.",
-        most=0,
+        "bytes alive at once beyond the gradients twice and six times three tiles", "Alive at once…", most=0
     ),
     "flops": Fact(
-        "FLOPs of matrix products beyond five for each tile and the sums over rows",
-        "Five matrix products for each tile are enough, each of 2 · heads · rows · `tile` · d FLOPs, "
-        "and 2 · heads · rows · d for sums over rows.",
-        most=0,
+        "FLOPs of matrix products beyond five for each tile and the sums over rows", "Five matrix…", most=0
     ),
-}  # fmt: skip
+}
+
+# large: scores of several hundreds; counted: bytes and FLOPs
+Case = record(
+    "rows keys tile",
+    lambda c: c.title or f"{c.rows} × {c.keys:,}, tiles of {c.tile} key{'s' * (c.tile > 1)}",
+    title="",
+    heads=3,
+    large=False,
+    counted=False,
+    seed=0,
+)
 
 
-class Case(NamedTuple):
-    rows: int
-    keys: int
-    tile: int
-    title: str = ""
-    heads: int = 3
-    large: bool = False  # scores of several hundreds
-    counted: bool = False  # bytes and FLOPs
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.title or f"{self.rows} × {self.keys:,}, tiles of {self.tile} key{'s' * (self.tile > 1)}"
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case(32, 48, 16),
-        Case(30, 50, 16),
-        Case(20, 8, 32),
-        Case(6, 5, 1),
-        Case(1, 1, 4),
-        Case(30, 50, 16, "scores of up to several hundreds", large=True),
-        Case(64, 1024, 32, heads=2, counted=True),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+CASES = [
+    Case(32, 48, 16),
+    Case(30, 50, 16),
+    Case(20, 8, 32),
+    Case(6, 5, 1),
+    Case(1, 1, 4),
+    Case(30, 50, 16, "scores of up to several hundreds", large=True),
+    Case(64, 1024, 32, heads=2, counted=True),
+]
 
 
 def inputs(case: Case) -> list[Tensor]:

@@ -1,12 +1,10 @@
 """15.4: causal attention with a window that skips tiles; the FLOPs of its matrix products are counted."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 SEES = "a query sees the key at its own place and the `window` − 1 keys before it, as far as there are any."
 FACTS = {
@@ -15,22 +13,14 @@ FACTS = {
     "kept": Fact("inputs", "`q`, `k` and `v` stay as they are."),
     "flops": Fact(
         "FLOPs of matrix products beyond two for each tile with a visible pair",
-        "Two matrix products for each tile in which some query of the tile sees some key of the tile, "
-        "and none for other tiles.",
+        "Two matrix products for each tile in which some query of the tile sees some key of the tile…",
         most=0,
         beyond=True,
     ),
 }
 
 
-class Case(NamedTuple):
-    rows: int
-    keys: int
-    window: int
-    tile_rows: int
-    tile_keys: int
-    seed: int = 0
-
+class Case(record("rows keys window tile_rows tile_keys", seed=0)):
     @property
     def name(self) -> str:
         queries = "1 query" if self.rows == 1 else f"{self.rows} queries"

@@ -1,33 +1,15 @@
 """15.5: tiles that fit into a fast memory, and the numbers that they move."""
 
-from typing import NamedTuple
-
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "sizes": Fact("the sizes", "Both are multiples of 16, at least 16 and at most `n`."),
-    "fit": Fact(
-        "the tiles",
-        "At once there are in it a tile of q and one of the output, of r × d numbers each, a tile of k and one of v, "
-        "of c × d numbers each, and a tile of scores, of r × c numbers; nothing else is counted.",
-    ),
-    "moved": Fact(
-        "numbers moved beyond the fewest",
-        "No other tiles that fit move fewer numbers.",
-        most=0,
-        beyond=True,
-    ),
+    "fit": Fact("the tiles", "At once there are in it a tile of q and one of the output, of r × d numbers…"),
+    "moved": Fact("numbers moved beyond the fewest", "No other tiles that fit move…", most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    tokens: int
-    size: int  # of a head
-    memory: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.tokens:,} tokens, d = {self.size}, room for {self.memory:,}"
+# size: of a head
+Case = record("tokens size memory", lambda c: f"{c.tokens:,} tokens, d = {c.size}, room for {c.memory:,}")
 
 
 def cases(seed: int) -> list[Case]:

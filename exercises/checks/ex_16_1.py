@@ -1,11 +1,10 @@
 """16.1: append with copy on write; returned values and tokens are looked at after every operation."""
 
 import random
-from typing import NamedTuple
 
 from course_checks.paged_attention import Memory, appends, contents, damaged, many
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "shared": Fact("blocks", "A token is never written into a block that another sequence lists, too."),
@@ -13,21 +12,11 @@ FACTS = {
     "uses": Fact("uses", "Afterwards `uses[b]` is again the number of tables that list block `b`."),
     "returned": Fact("what is returned, {},", "Return True when the token has been appended."),
     "tokens": Fact("the tokens, {},", "it puts `token` behind the last token of the sequence `name`."),
-    "more": Fact(
-        "blocks in use beyond those needed",
-        "A block is taken only where the token has no other place.",
-        most=0,
-        beyond=True,
-    ),
-}  # fmt: skip
+    "more": Fact("blocks in use beyond those needed", "A block is taken only where…", most=0, beyond=True),
+}
 
-
-class Case(NamedTuple):
-    name: str
-    blocks: int
-    size: int
-    operations: list[tuple[str, ...]]  # ("new", name), ("append", name), ("fork", name, of), ("free", name)
-    task: str | None = None
+# operations: ("new", name), ("append", name), ("fork", name, of), ("free", name)
+Case = record("name blocks size operations", task=None)
 
 
 def cases(seed: int) -> list[Case]:

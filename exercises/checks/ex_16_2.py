@@ -1,12 +1,10 @@
 """16.2: attention over a block table."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 SIZE = 16
 FACTS = {
@@ -16,44 +14,36 @@ FACTS = {
     "halved": Fact("the result", "With numbers of 16 bits, compute in 32 bits.", tolerance=5e-3),
     "dtype": Fact("the dtype of the result", "The result has the shape and the dtype of `q`."),
     "bytes": Fact(
-        "bytes alive at once beyond 6 · heads · block_size · size numbers",
-        "However long the sequence is, at most 6 · `heads` · `block_size` · `size` numbers of 4 bytes "
-        "are alive at once.",
-        most=0,
+        "bytes alive at once beyond 6 · heads · block_size · size numbers", "However long the…", most=0
     ),
-}  # fmt: skip
+}
 
-
-class Case(NamedTuple):
-    name: str
-    length: int
-    block_size: int
-    heads: int = 4
-    kv_heads: int = 4
-    nan: bool = False  # in slots that are not the sequence's
-    scale: float = 1.0  # of the keys
-    dtype: torch.dtype = torch.float32
-    task: str | None = None
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("11 tokens, blocks of 4", 11, 4),
-        Case("one token", 1, 4),
-        Case("exactly full: 12 tokens, blocks of 4", 12, 4),
-        Case("blocks of 1", 5, 1),
-        Case("one block of 16", 7, 16),
-        Case("6 heads share 2 heads of keys and values", 11, 4, 6, 2),
-        Case("one head of keys and values for all", 9, 4, 4, 1),
-        Case("large scores", 23, 4, scale=300.0, task="Scores may be large, several hundreds."),
-        Case("unused slots hold NaN", 11, 4, nan=True,
-             task="Slots that the sequence does not use may hold anything, NaN too."),
-        Case("numbers of 16 bits", 61, 8, 16, 2, scale=5.0, dtype=torch.bfloat16),
-        Case("160 tokens, blocks of 16", 160, 16, 8, 2),
-        Case("1,600 tokens, blocks of 16", 1600, 16, 8, 2),
-    ]  # fmt: skip
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+# nan: in slots that are not the sequence's; scale: of the keys
+Case = record(
+    "name length block_size",
+    heads=4,
+    kv_heads=4,
+    nan=False,
+    scale=1.0,
+    dtype=torch.float32,
+    task=None,
+    seed=0,
+)
+CASES = [
+    Case("11 tokens, blocks of 4", 11, 4),
+    Case("one token", 1, 4),
+    Case("exactly full: 12 tokens, blocks of 4", 12, 4),
+    Case("blocks of 1", 5, 1),
+    Case("one block of 16", 7, 16),
+    Case("6 heads share 2 heads of keys and values", 11, 4, 6, 2),
+    Case("one head of keys and values for all", 9, 4, 4, 1),
+    Case("large scores", 23, 4, scale=300.0, task="Scores may be large, several hundreds."),
+    Case("unused slots hold NaN", 11, 4, nan=True,
+         task="Slots that the sequence does not use may hold anything, NaN too."),
+    Case("numbers of 16 bits", 61, 8, 16, 2, scale=5.0, dtype=torch.bfloat16),
+    Case("160 tokens, blocks of 16", 160, 16, 8, 2),
+    Case("1,600 tokens, blocks of 16", 1600, 16, 8, 2),
+]  # fmt: skip
 
 
 def inputs(case: Case) -> tuple[Tensor, Tensor, Tensor, list[int]]:

@@ -1,36 +1,19 @@
 """16.3: admit requests under a budget of blocks without ever running out."""
 
 import random
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.show.admission import serve_by
 from simulator.predict.serving import Arrival, blocks_for
 
 FACTS = {
     "whole": Fact("the number", "Return how many of `waiting` are admitted now, a whole number."),
-    "progress": Fact(
-        "the rule",
-        "Each request fits into the cache alone, so when nothing is running and somebody waits, admit at least one.",
-    ),
-    "problem": Fact(
-        "blocks",
-        "At no step may the requests in the cache need more than `blocks` blocks, neither now nor later.",
-    ),
-    "steps": Fact(
-        "steps more than the fewest",
-        "At each step as many are admitted as can be without running out later.",
-        most=0,
-        beyond=True,
-    ),
+    "progress": Fact("the rule", "Each request fits into the cache alone, so when nothing is running and…"),
+    "problem": Fact("blocks", "At no step may the requests in the cache need more than `blocks` blocks…"),
+    "steps": Fact("steps more than the fewest", "At each step as many are admitted as…", most=0, beyond=True),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    arrivals: list[Arrival]
-    blocks: int
-    size: int
+Case = record("name arrivals blocks size")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,20 +1,15 @@
 """17.1: a LoRA layer around a frozen one; all numbers are -1, 0 and 1, so 16 bits and any order of sums are exact."""
 
-from typing import NamedTuple
-
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 OUTPUT = r"`forward(x)` returns $W_0 x + b + \frac{\alpha}{r} B A x$ in the dtype of `x`, for `x` of shape (…, inputs)"
 FLOPS = "The matrix products of forward take no more FLOPs than those with $W_0$, `A` and `B`"
 FACTS = {
-    "shape": Fact(
-        "the type and the shape of {}",
-        "`A`, of shape (rank, inputs), and `B`, of shape (outputs, rank), are `nn.Parameter`s of the layer.",
-    ),
+    "shape": Fact("the type and the shape of {}", "`A`, of shape (rank, inputs), and `B`, of shape…"),
     "like": Fact("the dtype and the device of {}", "Both have the dtype and the device of `base.weight`."),
     "trained": Fact("what is trained", "Only `A` and `B` are trained: the parameters of `base` are frozen."),
     "starts": Fact("the start", "`A` starts with random numbers, and `B` starts with zeros."),
@@ -23,21 +18,14 @@ FACTS = {
     "gradients": Fact("the gradient of {}", "Gradients reach `A`, `B` and `x`.", tolerance=1e-4),
     "base": Fact("base", "`base` keeps its values."),
     "flops": Fact("FLOPs of matrix products beyond those with W0, A and B", FLOPS, most=0),
-}  # fmt: skip
+}
 FINE = {"starts": "", "output": 0, "dtype": "", "gradients": 0, "base": "", "flops": 0}
 
 
-class Case(NamedTuple):
-    seed: int
-    inputs: int
-    outputs: int
-    rank: int
-    alpha: float
-    shape: tuple[int, ...] = (7,)  # of x, without its last dimension
-    bias: bool = True
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-
+# shape: of x, without its last dimension
+class Case(
+    record("seed inputs outputs rank alpha", shape=(7,), bias=True, dtype=torch.float32, device="cpu")
+):
     @property
     def name(self) -> str:
         words = f"{self.inputs} to {self.outputs}, rank {self.rank}, alpha {self.alpha:g}"

@@ -1,12 +1,10 @@
 """17.2: merging and unmerging two layers; the weights are looked at after every call."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 NOTHING = "`merge` of a merged layer and `unmerge` of a layer that is not merged change nothing."
 SUM = "After `merge(layer)`, `layer.weight` is $W_0$ + scaling · $B A$."
@@ -20,17 +18,12 @@ FACTS = {
     "back": Fact("the weight after unmerging", BACK, tolerance=5e-2, each="layer"),
     "bits": Fact("the weight after unmerging", BACK, each="layer"),
     "kept": Fact("bytes kept by merged layers beyond the size of their weights",
-                 "a merged layer holds at most one more tensor of the size of its weight", most=0),
+                 "a merged layer holds at…", most=0),
     "free": Fact("bytes kept by layers that are not merged", "a layer that is not merged holds none.", most=0),
 }  # fmt: skip
 
-
-class Case(NamedTuple):
-    name: str
-    seed: int
-    scaling: float
-    dtype: torch.dtype = torch.float32
-    task: str | None = None  # with one, A, B and the weight have changed since an earlier merge
+# task: with one, A, B and the weight have changed since an earlier merge
+Case = record("name seed scaling", dtype=torch.float32, task=None)
 
 
 def cases(seed: int) -> list[Case]:

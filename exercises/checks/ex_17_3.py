@@ -2,28 +2,18 @@
 
 import random
 from itertools import pairwise
-from typing import NamedTuple
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 KEPT = "Return how many **bytes** autograd keeps for backward. Forward gets `tokens` tokens in fp32"
 FACTS = {
     "bytes": Fact("the number of bytes", KEPT),
-    "made": Fact(
-        "bytes of tensors made",
-        "The answer is computed from the sizes alone: 0 bytes of tensors are made.",
-        most=0,
-    ),
+    "made": Fact("bytes of tensors made", "The answer is computed from the sizes alone: 0 bytes of…", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    sizes: list[int]  # inputs of each layer, and outputs of the last
-    what: list[str]  # what is trained in each layer
-    rank: int
-    tokens: int
+# sizes: inputs of each layer, and outputs of the last; what: what is trained in each layer
+Case = record("name sizes what rank tokens")
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,14 +1,12 @@
 """17.4: LoRA in as many upper layers as fit under a cap."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.finetuning.freeze import mark_only_as_trainable
 from course_lib.finetuning.lora_apply import apply_lora, lora_layers, mark_only_lora_as_trainable
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 
 PLACES = "It puts LoRA of rank 4 (with alpha 8) beside the `query` and the `value` of the last $n$ layers"
@@ -23,15 +21,8 @@ FACTS = {
     "missing": Fact("adapted layers missing", "$n$ is as large as possible.", most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    seed: int
-    layers: int
-    fits: int
-    spare: int  # bytes; -1: one byte more would do for another layer
-    shape: tuple[int, int]  # of the tokens
-    classes: int = 3
+# spare: bytes; -1: one byte more would do for another layer; shape: of the tokens
+Case = record("name seed layers fits spare shape", classes=3)
 
 
 def cases(seed: int) -> list[Case]:

@@ -1,19 +1,13 @@
 """17.5: a fine-tuning with LoRA, step by step, and what it returns."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from course_lib.finetuning.lora_apply import lora_layers
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 
-STEP = (
-    "A step is one forward in training mode, the mean cross entropy, one backward, and one update by "
-    "`torch.optim.AdamW` with `lr`, `weight_decay=0` and otherwise its defaults. Its gradients are those of one batch."
-)
+STEP = "A step is one forward in training mode, the mean cross entropy, one backward, and one update by…"
 ADAPTED = "fine-tunes a `BertClassifier` with LoRA on the `query` and `value` of every layer"
 TRAINED = "Only $A$ and $B$ of every LoRA layer and the `classifier` are trained."
 DICT = "Return a dict from the parameters' names in `model` to tensors with their values at the end"
@@ -28,31 +22,17 @@ FACTS = {
     "result": Fact("the result", DICT),
     "names": Fact("the dict", "The dict holds all trained parameters."),
     "values": Fact("the dict", DICT),
-    "copies": Fact(
-        "the dict", "The tensors are copies, so they stay the same when `model` is trained further."
-    ),
+    "copies": Fact("the dict", "The tensors are copies, so they stay the same when `model` is trained…"),
     "bytes": Fact("bytes of the dict beyond those of what was trained", NOTHING, most=0),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    seed: int
-    layers: int
-    classes: int
-    steps: int
-    rank: int
-    alpha: float
-    evaluating: bool = False
-
-
-def cases(seed: int) -> list[Case]:
-    return [
-        Case("2 layers, 3 steps, rank 2", seed, 2, 3, 3, 2, 4),
-        Case("1 layer, 1 step, rank 4", seed, 1, 2, 1, 4, 4),
-        Case("2 layers, 4 steps, rank 1, a model in evaluation mode", seed, 2, 4, 4, 1, 8, True),
-        Case("1 layer, 0 steps, rank 2", seed, 1, 2, 0, 2, 2),
-    ]
+Case = record("name layers classes steps rank alpha", evaluating=False, seed=0)
+CASES = [
+    Case("2 layers, 3 steps, rank 2", 2, 3, 3, 2, 4),
+    Case("1 layer, 1 step, rank 4", 1, 2, 1, 4, 4),
+    Case("2 layers, 4 steps, rank 1, a model in evaluation mode", 2, 4, 4, 1, 8, evaluating=True),
+    Case("1 layer, 0 steps, rank 2", 1, 2, 0, 2, 2),
+]
 
 
 class Batches:
@@ -61,7 +41,7 @@ class Batches:
     def __init__(self, model: BertClassifier, data: list[tuple[Tensor, Tensor]]) -> None:
         self.model, self.data, self.taken, self.adapted = model, data, 0, True
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self):
         for batch in self.data:
             if not self.taken:
                 first = [p for name, p in self.model.named_parameters() if "lora_A" in name]
@@ -79,16 +59,15 @@ def observe(finetune, case: Case) -> dict:
     model = BertClassifier(bert, case.classes).double().train(not case.evaluating)
     for p in model.parameters():  # so large that some steps are seen in every number
         p.data.normal_(std=0.3) if p.dim() > 1 else None
-    several = range(case.steps + 2)
-    data = [(torch.randint(50, (6, 7)), torch.randint(case.classes, (6,))) for _ in several]
+    data = [(torch.randint(50, (6, 7)), torch.randint(case.classes, (6,))) for _ in range(case.steps + 2)]
     batches, modes, found = Batches(model, data), [], dict.fromkeys(FACTS, "")
-    hook = model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     got = finetune(model, batches, case.steps, case.rank, case.alpha, 0.01)
-    hook.remove()
     loras, right = lora_layers(model), (case.rank, case.alpha)
     if len(loras) != 2 * case.layers:
-        said = f"{len(loras)} modules have LoRA, and query and value of every layer are {2 * case.layers}"
-        found["sites"] = said
+        found["sites"] = (
+            f"{len(loras)} modules have LoRA, and {2 * case.layers} are query or value of a layer"
+        )
     elif other := {(x.config.rank, x.config.alpha) for x in loras.values()} - {right}:
         found["sites"] = "a LoRA has rank {} and alpha {}, not {} and {}".format(*other.pop(), *right)
     if not case.steps <= batches.taken <= case.steps + 1:  # a loop may take one more before it ends
@@ -110,10 +89,8 @@ def returned(got: dict[str, Tensor], trained: dict[str, Tensor]) -> dict:
         return {"result": f"the result, a {type(got).__name__}, is not a dict of tensors", "bytes": 0}
     if missing := [name for name in trained if name not in got]:
         others = f", but {next(name for name in got if name not in trained)}" if got.keys() - trained else ""
-        return {
-            "names": f"the dict has no {', '.join(missing[:2])}{' …' * (len(missing) > 2)}{others}",
-            "bytes": 0,
-        }
+        named = ", ".join(missing[:2]) + " …" * (len(missing) > 2)
+        return {"names": f"the dict has no {named}{others}", "bytes": 0}
     found = {"bytes": sum(t.nbytes for t in got.values()) - sum(t.nbytes for t in trained.values())}
     if not all(torch.equal(got[name].detach(), t) for name, t in trained.items()):
         return found | {"values": "a tensor of the dict has other values than the model"}

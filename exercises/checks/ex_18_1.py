@@ -1,12 +1,10 @@
 """18.1: a prompt in front of padded text, with its mask and its positions; large cases count bytes."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 POSITIONS = (
     "The virtual tokens of every sequence have the positions 0 to n - 1, and its first token of text has n, "
@@ -16,11 +14,7 @@ FACTS = {
     "three": Fact("the result", "Return three tensors"),
     "same": Fact("what is given", "`embedded` and `mask` stay as they are."),
     "dtype": Fact("the dtype of the embeddings", "`embeddings` has the dtype of `embedded`"),
-    "embeddings": Fact(
-        "the embeddings",
-        "The first n places of every sequence are the rows of `P`, in their order, and its text follows.",
-        tolerance=1e-6,
-    ),
+    "embeddings": Fact("the embeddings", "The first n places of every sequence are the…", tolerance=1e-6),
     "kind": Fact("the dtype of the mask", "`mask` has the dtype of the given mask."),
     "mask": Fact("the mask", "All virtual tokens are seen, and the text's own entries stay as they are."),
     "whole": Fact("the positions", "`positions` `(batch, n + seq)`, whole numbers."),
@@ -28,23 +22,12 @@ FACTS = {
     "reached": Fact("backward", "backward reaches `P`."),
     "gradient": Fact("the gradient of `P`", "backward reaches `P`.", tolerance=1e-5),
     "bytes": Fact(
-        "bytes alive at once beyond 5/4 · batch · (n + seq) · d numbers of 4 bytes",
-        "At most 5/4 · batch · (n + seq) · d numbers of 4 bytes are alive at once.",
-        most=0,
+        "bytes alive at once beyond 5/4 · batch · (n + seq) · d numbers of 4 bytes", "At most 5/4 ·…", most=0
     ),
-}  # fmt: skip
+}
 
-
-class Case(NamedTuple):
-    name: str
-    n: int
-    lengths: tuple[int, ...]  # tokens of each sequence
-    seq: int
-    left: bool = False  # padding stands at the left
-    mask: torch.dtype = torch.bool
-    dtype: torch.dtype = torch.float32
-    d: int = 8
-    seed: int = 0
+# lengths: tokens of each sequence; left: padding stands at the left
+Case = record("name n lengths seq", left=False, mask=torch.bool, dtype=torch.float32, d=8, seed=0)
 
 
 LARGE = 512  # with such a d the mask and the positions are small beside the embeddings

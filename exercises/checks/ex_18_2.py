@@ -1,11 +1,9 @@
 """18.2: a prefix that a network computes, folded after training; what is held afterwards is counted."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 ORDER = "first a layer's keys, then its values, and in each of these one head after another."
 GIVEN = "backward reaches `E` and the network."
@@ -28,25 +26,15 @@ FACTS = {
     "numbers": Fact(BEYOND, HELD, most=0, beyond=True),
 }  # fmt: skip
 
-
-class Case(NamedTuple):
-    name: str
-    sizes: tuple[int, ...]  # n, d, layers, heads, size
-    dropout: float = 0.0
-    dtype: torch.dtype = torch.float32
-    training: bool = True  # the module's mode when it is folded
-    seed: int = 0
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [
-        Case("3 layers, 2 heads of size 4, 5 virtual tokens", (5, 8, 3, 2, 4)),
-        Case("1 layer, 1 head, 1 virtual token", (1, 4, 1, 1, 4)),
-        Case("2 layers, 3 heads of size 2, E of another width", (4, 10, 2, 3, 2)),
-        Case("dropout in the network, training mode", (4, 8, 2, 2, 4), dropout=0.5),
-        Case("double precision, evaluation mode", (2, 6, 2, 2, 3), dtype=torch.float64, training=False),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+# sizes: n, d, layers, heads, size; training: the module's mode when it is folded
+Case = record("name sizes", dropout=0.0, dtype=torch.float32, training=True, seed=0)
+CASES = [
+    Case("3 layers, 2 heads of size 4, 5 virtual tokens", (5, 8, 3, 2, 4)),
+    Case("1 layer, 1 head, 1 virtual token", (1, 4, 1, 1, 4)),
+    Case("2 layers, 3 heads of size 2, E of another width", (4, 10, 2, 3, 2)),
+    Case("dropout in the network, training mode", (4, 8, 2, 2, 4), dropout=0.5),
+    Case("double precision, evaluation mode", (2, 6, 2, 2, 3), dtype=torch.float64, training=False),
+]
 
 
 def observe(make, case: Case) -> dict:

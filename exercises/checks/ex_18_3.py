@@ -1,12 +1,10 @@
 """18.3: attention with a prefix that all sequences share, and how much of it goes to the prefix."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 OUTPUT = "`output` is attention over the n keys and values of the prefix and those of the text together"
 SHARE = "`share` is the sum of the weights that a query gives to the prefix"
@@ -26,22 +24,11 @@ FACTS = {
     ),
 }
 
-
-class Case(NamedTuple):
-    name: str
-    batch: int
-    heads: int
-    seq: int
-    size: int
-    n: int
-    lengths: tuple[int, ...] | None = None  # tokens of each sequence; None: there is no mask
-    task: str | None = None
-    left: bool = False
-    scale: float = 1.0  # of the queries; if it is negative, all scores are
-    counted: bool = False  # bytes are, without autograd
-    seed: int = 0
-
-
+# lengths: tokens of each sequence; None: there is no mask; scale: of the queries; if it is negative, all
+# scores are; counted: bytes are, without autograd
+Case = record(
+    "name batch heads seq size n", lengths=None, task=None, left=False, scale=1.0, counted=False, seed=0
+)
 CASES = [
     Case("no mask", 2, 2, 4, 8, 3),
     Case("as many heads as sequences, a longer prefix than text", 3, 3, 2, 4, 7),

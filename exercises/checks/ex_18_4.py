@@ -1,13 +1,12 @@
 """18.4: vectors of a padded batch with a prompt in front; the chapter shows the faulty function and its table."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertConfig
 
 MEAN = (
@@ -67,11 +66,7 @@ def distances(vectors: Callable[..., Tensor], lengths: tuple[int, ...], n: int) 
     return rows
 
 
-class Case(NamedTuple):
-    name: str
-    lengths: tuple[int, ...]
-    n: int
-    seed: int
+Case = record("name lengths n seed")
 
 
 def cases(seed: int) -> list[Case]:

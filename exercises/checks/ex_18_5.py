@@ -2,22 +2,19 @@
 
 import random
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
-    "dict": Fact("the result", 'Return a dict with the keys "prompt" and "prefix" and the largest n of each.'),
-    "longest": Fact(
-        "the longest {}",
-        "it finds the largest number n of virtual tokens that fits, once for prompt tuning and once for prefix tuning",
-    ),
+    "dict": Fact("the result", 'Return a dict with the keys "prompt" and "prefix" and the largest n of…'),
+    "longest": Fact("the longest {}", "it finds the largest number n of virtual tokens that fits, once for…"),
     "lines": Fact(
         "lines of Python run in one call, counted to 201",  # what is slow in another style is known, too
-        "At most 200 lines of Python run in one call of `longest`, however many positions the model has.",
+        "At most 200 lines of…",
         most=200,
     ),
-}  # fmt: skip
+}
 POSITIONS = "n + `seq` may be at most `shape.positions`."
 NONE = "Where not even one virtual token fits, the number is 0."
 
@@ -32,10 +29,8 @@ class Shape(NamedTuple):
     positions: int
 
 
-class Case(NamedTuple):
-    name: str
-    given: tuple[Shape, int, int, int, int]  # shape, tasks, requests, seq, room
-    task: str | None = None
+# given: shape, tasks, requests, seq, room
+Case = record("name given", task=None)
 
 
 SMALL, LARGE = Shape(32, 4096, 8, 128, 8192), Shape(32, 4096, 32, 128, 4096)  # Llama-3-8B, Llama-2-7B
@@ -71,7 +66,7 @@ def cases(seed: int) -> list[Case]:
 def observe(longest, case: Case) -> dict:
     lines, before = 0, sys.gettrace()
 
-    def trace(frame: Any, event: str, _: Any) -> Any:
+    def trace(frame, event: str, _):
         nonlocal lines
         lines += event == "line"
         if lines > FACTS["lines"].most:

@@ -1,37 +1,24 @@
 """19.1: 256 levels for the numbers of a chunk, and how far a number can be from its level."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 BACK = "For each number it finds the nearest level, and returns these levels, as a tensor of shape (n,)."
 FACTS = {
-    "three": Fact("what comes back", "`quantise(x, chunk)` returns three tensors: `codes`, `lows` and `steps`."),
+    "three": Fact(
+        "what comes back", "`quantise(x, chunk)` returns three tensors: `codes`, `lows` and `steps`."
+    ),
     "shape": Fact("what comes back", BACK),
     "back": Fact("the numbers that come back", BACK, tolerance=1e-5),
     "near": Fact("the distance", "So the error of a number is at most half the distance of two levels."),
     "kept": Fact("x", "`x` stays as it is."),
-    "bytes": Fact(
-        "bytes of codes, lows and steps beyond 1 a number and 8 a chunk",
-        "the three tensors together take n bytes for the codes and 8 bytes for each chunk.",
-        most=0,
-    ),
-}  # fmt: skip
+    "bytes": Fact("bytes of codes, lows and steps beyond 1 a number and 8 a chunk", "the three…", most=0),
+}
 
-
-class Case(NamedTuple):
-    n: int
-    chunk: int
-    name: str
-    size: float = 1.0
-    equal: int | None = None  # the chunk whose numbers are all equal
-    view: bool = False
-    another: bool = False  # is quantised before the first one comes back
-    task: str | None = None
-    seed: int = 0
+# equal: the chunk whose numbers are all equal; another: is quantised before the first one comes back
+Case = record("n chunk name", size=1.0, equal=None, view=False, another=False, task=None, seed=0)
 
 
 def cases(seed: int) -> list[Case]:

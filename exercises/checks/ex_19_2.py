@@ -1,23 +1,17 @@
 """19.2: error feedback with three faults; the means of several steps on real ranks."""
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from course_checks.gradient_compression import largest, signs
+from course_checks.on_ranks import on_ranks
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 
 FACTS = {
-    "means": Fact(
-        "the mean of {} in each step",
-        "Afterwards it is what this rank wanted to send, `gradient + missing`, minus what this rank sent.",
-        tolerance=1e-5,
-        each="rank",
-    ),
+    "means": Fact("the mean of {} in each step", "Afterwards it is what this…", tolerance=1e-5, each="rank"),
     "kept": Fact("gradients", "`gradient` stays as it is."),
     "messages": Fact("messages of a call", "one all-reduce in each call, and no other message.", most=1),
 }
@@ -40,13 +34,8 @@ class FaultyFeedback:
         return mean
 
 
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    keeps: int | None  # of a tensor's numbers; None for their signs
-    steps: int
-    shapes: dict[str, tuple[int, ...]]
-
+# keeps: of a tensor's numbers; None for their signs
+class Case(record("ranks keeps steps shapes", seed=0)):
     @property
     def name(self) -> str:
         compress = "signs" if self.keeps is None else f"largest {self.keeps}"
@@ -54,17 +43,17 @@ class Case(NamedTuple):
         return f"{ranks}, {compress}, {', '.join(map(str, self.shapes.values()))}"
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, 2, 2, 4, {"layer 0": (3, 4), "layer 1": (3, 4), "bias": (5,)}),
-        Case(seed, 3, 3, 5, {"embedding": (8, 2), "bias 0": (6,), "bias 1": (6,)}),
-        Case(seed, 3, None, 4, {"layer 0": (7,), "layer 1": (7,)}),
-        Case(seed, 1, 1, 4, {"layer 0": (4,), "layer 1": (4,)}),
-        Case(seed, 2, 9, 3, {"all is sent": (3, 3), "as large": (3, 3)}),
-    ]
+CASES = [
+    Case(2, 2, 4, {"layer 0": (3, 4), "layer 1": (3, 4), "bias": (5,)}),
+    Case(3, 3, 5, {"embedding": (8, 2), "bias 0": (6,), "bias 1": (6,)}),
+    Case(3, None, 4, {"layer 0": (7,), "layer 1": (7,)}),
+    Case(1, 1, 4, {"layer 0": (4,), "layer 1": (4,)}),
+    Case(2, 9, 3, {"all is sent": (3, 3), "as large": (3, 3)}),
+]
 
 
-def on_rank(answer, seed: int, ranks: int, keeps: int | None, steps: int, shapes: dict) -> dict:
+def on_rank(answer, case: Case) -> dict:
+    ranks, keeps, steps, shapes, seed = case
     draw = torch.Generator().manual_seed(seed)
     feedback = answer(signs if keeps is None else partial(largest, keeps))
     buffers = {name: torch.empty(shape) for name, shape in shapes.items()}  # gradients reuse their memory
@@ -82,16 +71,11 @@ def on_rank(answer, seed: int, ranks: int, keeps: int | None, steps: int, shapes
             buffers[name].zero_()
     return {
         "means": {name: torch.stack(found) for name, found in means.items()},
-        "kept": kept,
-        "messages": max(messages, key=len),
+        "kept": "" if kept else "`gradient` has other values than before",
+        "messages": max(map(len, messages)),
+        "trace": max(messages, key=len),
     }
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(answer, *case), backend="gloo", timeout=30.0)
-    return {
-        "means": [one["means"] for one in ranks],
-        "kept": "" if all(one["kept"] for one in ranks) else "`gradient` has other values than before",
-        "messages": max(len(one["messages"]) for one in ranks),
-        "trace": [one["messages"] for one in ranks],
-    }
+    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

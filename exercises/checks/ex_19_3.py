@@ -18,12 +18,10 @@ FACTS = {
     "mixed": Fact("after one mixing, the tensor", MEAN, tolerance=1e-5, each="rank"),
     "again": Fact("when it is called again, the tensor", MEAN, tolerance=1e-5, each="rank"),
     "mixings": Fact(
-        "the number of mixings", "It returns the smallest whole number k for which $\\rho^k$ is at most `factor`."
+        "the number of mixings", "It returns the smallest whole number k for which $\\rho^k$ is…"
     ),
-    "sent": Fact(
-        "bytes sent by a rank beyond twice those of x", "A rank sends at most twice the bytes of `x`.", most=0
-    ),
-}  # fmt: skip
+    "sent": Fact("bytes sent by a rank beyond twice those of x", "A rank sends at most twice the…", most=0),
+}
 NONE = {"matrix": torch.zeros(1), "kept": "", "mixed": [], "again": [], "mixings": 0, "sent": 0}
 
 

@@ -1,61 +1,43 @@
 """19.4: the outer step of DiLoCo, on real ranks, with a tied and with a frozen layer."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import nn
 
-from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
 STEPS = 3
 ONE = "one all-reduce in each call of `step`, which carries as many bytes as the trained parameters."
 FACTS = {
-    "same": Fact(
-        "parameters",
-        "The parameters are changed in place: they stay the same `Parameter` objects, because the inner optimizer has "
-        "them.",
-    ),
-    "after": Fact(
-        f"{{}} after each of {STEPS} outer steps",
-        "Each trained parameter becomes θ − lr (g + momentum · m), with the new m, on every rank.",
-        tolerance=1e-4,
-        each="rank",
-    ),
+    "same": Fact("parameters", "The parameters are changed in place: they stay the same `Parameter`…"),
+    "after": Fact(f"{{}} after each of {STEPS} outer steps", "Each trained…", tolerance=1e-4, each="rank"),
     "frozen": Fact("frozen parameters", "Frozen parameters keep their values, and are not sent."),
     "messages": Fact("messages of a step", ONE, most=1),
     "bytes": Fact("bytes sent by a rank beyond the trained parameters", ONE, most=0),
 }
 
 
-class Case(NamedTuple):
-    seed: int
-    ranks: int
-    lr: float
-    momentum: float
-    frozen: bool = False
-    tied: bool = False
-
+class Case(record("ranks lr momentum", frozen=False, tied=False, seed=0)):
     @property
     def name(self) -> str:
         words = [f"{self.ranks} rank{'s' * (self.ranks > 1)}", f"lr {self.lr:g}, momentum {self.momentum:g}"]
         return ", ".join([*words, *["a frozen layer"] * self.frozen, *["a tied layer"] * self.tied])
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, 2, 0.7, 0.9),
-        Case(seed, 3, 0.7, 0.9, frozen=True),
-        Case(seed, 2, 0.5, 0.6, tied=True),
-        Case(seed, 3, 1.0, 0.0),
-        Case(seed, 1, 0.7, 0.9),
-    ]
+CASES = [
+    Case(2, 0.7, 0.9),
+    Case(3, 0.7, 0.9, frozen=True),
+    Case(2, 0.5, 0.6, tied=True),
+    Case(3, 1.0, 0.0),
+    Case(1, 0.7, 0.9),
+]
 
 
-def on_rank(outer, seed: int, ranks: int, lr: float, momentum: float, frozen: bool, tied: bool) -> dict:
+def on_rank(outer, case: Case) -> dict:
+    ranks, lr, momentum, frozen, tied, seed = case
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 5, bias=False))
     if tied:
@@ -76,22 +58,16 @@ def on_rank(outer, seed: int, ranks: int, lr: float, momentum: float, frozen: bo
         for name, found in after.items():
             found.append(now[name].detach().clone())
         messages, sent = max(messages, log.traffic.calls), max(sent, round(log.traffic.sent))
+    same = [id(p) for _, p, _ in first] == list(map(id, model.parameters()))
+    as_it_was = all(torch.equal(p, was) for _, p, was in first if not p.requires_grad)
     return {
-        "same": [id(p) for _, p, _ in first] == list(map(id, model.parameters())),
+        "same": "" if same else "the model has other `Parameter` objects than before",
         "after": {name: torch.stack(found) for name, found in after.items()},
-        "frozen": all(torch.equal(p, was) for _, p, was in first if not p.requires_grad),
+        "frozen": "" if as_it_was else "a frozen parameter has other values than before",
         "messages": messages,
-        "bytes": sent - round(sent_bytes("all-reduce", sum(p.nbytes for _, p in trained), ranks)),
+        "bytes": max(0, sent - round(sent_bytes("all-reduce", sum(p.nbytes for _, p in trained), ranks))),
     }
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(answer, *case), backend="gloo", timeout=30.0)
-    same, frozen = (all(one[key] for one in ranks) for key in ("same", "frozen"))
-    return {
-        "same": "" if same else "the model has other `Parameter` objects than before",
-        "after": [one["after"] for one in ranks],
-        "frozen": "" if frozen else "a frozen parameter has other values than before",
-        "messages": max(one["messages"] for one in ranks),
-        "bytes": max(0, *[one["bytes"] for one in ranks]),
-    }
+    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

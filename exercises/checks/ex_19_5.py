@@ -1,39 +1,18 @@
 """19.5: how long five ways to average take on a link, and which one is the fastest."""
 
-from typing import NamedTuple
-
 from course_lib.grading.alive import Alive
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 METHODS = ("full", "8 bits", "top-k", "low rank", "local")
-PAIR = (
-    "Return a pair: the name of the fastest method, and a dict from each name to its mean seconds for a step (messages "
-    "and compression; nothing overlaps)."
-)
+PAIR = "Return a pair: the name of the fastest method, and a dict from each name to its mean seconds for a…"
 FACTS = {
     "pair": Fact("what is returned", PAIR),
     **{method: Fact(f"microseconds of {method!r}", PAIR, tolerance=1e-6) for method in METHODS},
-    "fastest": Fact(
-        "the fastest", "If several are equally fast, take the one that stands first in the table."
-    ),
-    "bytes": Fact(
-        "bytes of tensors made",
-        "The answer is computed from the sizes alone: it makes 0 bytes of tensors.",
-        most=0,
-    ),
-}  # fmt: skip
+    "fastest": Fact("the fastest", "If several are equally fast, take the one that stands first in the…"),
+    "bytes": Fact("bytes of tensors made", "The answer is computed from the sizes alone: it makes…", most=0),
+}
 
-
-class Case(NamedTuple):
-    name: str
-    rows: int
-    columns: int
-    ranks: int
-    link: tuple[float, float]
-    k: int
-    r: int
-    every: int
-    compress: dict[str, float]
+Case = record("name rows columns ranks link k r every compress")
 
 
 def cases(seed: int) -> list[Case]:

@@ -3,31 +3,19 @@
 import copy
 import random
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 KEYS = ("number", "phase", "members", "waiting", "deadline")
 FACTS = {
     "given": Fact("the given state", "The given `state` stays as it is."),
     "form": Fact("the state after an event", "Return the state after the event, a dict with five entries"),
     "states": Fact("the state {}"),
-    "writes": Fact(
-        "states written though nothing changes",
-        "Where an event changes nothing, `next_state` returns the very same `state`, and nothing is written.",
-        most=0,
-    ),
+    "writes": Fact("states written though nothing changes", "Where an event changes nothing…", most=0),
 }
 
-
-class Case(NamedTuple):
-    """Events with their times: ``"+a"`` joins, ``"-a"`` leaves, ``""`` only tells the time."""
-
-    name: str
-    smallest: int
-    largest: int
-    wait: float
-    events: list[tuple[float, str]]
+# Events with their times: ``"+a"`` joins, ``"-a"`` leaves, ``""`` only tells the time
+Case = record("name smallest largest wait events")
 
 
 def cases(seed: int) -> list[Case]:

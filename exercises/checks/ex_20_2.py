@@ -2,15 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 HELD = "No number travels that its new rank already holds, "
 FEWEST = HELD + "and the moves between different ranks are as few as can be."
 FACTS = {
     "lost": Fact(
-        "a ValueError", "If a number that is not padding is on none of the ranks, raise a `ValueError`."
+        "a ValueError", "If a number that is not padding is on none of the ranks, raise a…"
     ),
     "form": Fact("a move", "Return a list of moves"),
     "holds": Fact("what is read", "A rank can read only the two shards that it holds: its own shard and the copy."),
@@ -21,12 +20,7 @@ FACTS = {
     "messages": Fact("moves between ranks beyond the fewest", FEWEST, most=0),
 }  # fmt: skip
 
-
-class Case(NamedTuple):
-    name: str
-    length: int
-    old: int
-    before: list[int | None]
+Case = record("name length old before")
 
 
 def cases(seed: int) -> list[Case]:

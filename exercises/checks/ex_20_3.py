@@ -2,36 +2,21 @@
 
 import json
 import random
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
-SAME = (
-    "The samples of a step, of all ranks together, are the same with any number of ranks, "
-    "and whether or not the run was stopped in between."
-)
+SAME = "The samples of a step, of all ranks together, are the same with any number of ranks, and whether or…"
 FACTS = {
     "json": Fact("what json.dumps writes", "`state()` returns what `json.dumps` can write."),
-    "alike": Fact("the state", "The state of every rank is the same, and any rank of the next run can load it."),
+    "alike": Fact("the state", "The state of every rank is the same, and any rank of the next run can load…"),
     "steps": Fact("the samples of every step", SAME),
     "uneven": Fact("parts", "The numbers of samples of two ranks differ by at most 1 at each step."),
     "characters": Fact("characters of the state", "The state is at most 64 characters of JSON.", most=64),
-    "drawn": Fact(
-        "orders drawn beyond those needed",
-        "After `load`, `shuffle` is called once for each epoch that is still needed, and for no other.",
-        most=0,
-    ),
-}  # fmt: skip
+    "drawn": Fact("orders drawn beyond those needed", "After `load`, `shuffle` is called once for…", most=0),
+}
 
-
-class Case(NamedTuple):
-    """Stretches of a run: so many steps on so many ranks; in between one rank's state is saved, and all load it."""
-
-    name: str
-    length: int
-    batch: int
-    stretches: list[tuple[int, int]]
-    saver: int = 0
+# Stretches of a run: so many steps on so many ranks; in between one rank's state is saved, and all load it
+Case = record("name length batch stretches", saver=0)
 
 
 def cases(seed: int) -> list[Case]:

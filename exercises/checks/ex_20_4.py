@@ -10,11 +10,7 @@ from course_lib.grading.judge import Fact
 FACTS = {
     "steps": Fact("the number of steps", "All work since the last complete checkpoint is lost"),
     "whole": Fact("the choice", "Return a whole number of at least 1"),
-    "lost": Fact(
-        "thousandths of the useful share lost by the choice",
-        "The mean useful share with your number is at most half a percent lower than with the best one.",
-        most=5,
-    ),
+    "lost": Fact("thousandths of the useful share lost by the choice", "The mean useful share with…", most=5),
 }
 
 

@@ -1,12 +1,11 @@
 """20.5: a recovery with four faults, and the mended one on members in different states."""
 
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import torch
 
 from course_lib.grading.compare import same
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.grading.material import material
 
 BATCH, SENT = 12, ("weights", "momentum")
@@ -19,22 +18,11 @@ FACTS = {
     "step": Fact("the step", NEWEST, each="member"),
     "position": Fact("the position", AGAIN, each="member"),
     "gradients": Fact("the gradient", "No member keeps a gradient.", tolerance=0.0, each="member"),
-    "sends": Fact(
-        "sends to members that have done the most steps, or twice",
-        "Nothing is sent to a member that has done the most steps.",
-        most=0,
-    ),
+    "sends": Fact("sends to members that have done the most steps, or twice", "Nothing is sent to…", most=0),
 }
 
-
-class Case(NamedTuple):
-    """``steps[r]``: the updates of rank r; ``ahead[r]``: batches that its sampler has given out beyond these."""
-
-    name: str
-    steps: tuple[int | None, ...]
-    ahead: tuple[int, ...]
-
-
+# ``steps[r]``: the updates of rank r; ``ahead[r]``: batches that its sampler has given out beyond these
+Case = record("name steps ahead")
 CASES = [
     Case("three go on, and all have done 7 steps", (7, 7, 7), (1, 1, 1)),
     Case("rank 0 is one step behind", (7, 8, 8), (1, 1, 1)),

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_lib.grading.judge import record
 from course_lib.models.gpt import GPT, GPTConfig
 
 CONFIG = GPTConfig.tiny(num_layers=1, hidden_size=32, num_heads=2, max_length=16, vocab_size=64)
 
-
-class Case(NamedTuple):
-    sequences: int
-    micro: int
-    max_norm: float = 1e6
-    frozen: bool = False
-    scale: float = 2.0**10
-    remark: str = ""
-    peak: bool = False
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self.sequences} sequences, {self.micro} at a time{self.remark}"
+Case = record(
+    "sequences micro",
+    lambda c: f"{c.sequences} sequences, {c.micro} at a time{c.remark}",
+    max_norm=1e6,
+    frozen=False,
+    scale=2.0**10,
+    remark="",
+    peak=False,
+    seed=0,
+)
 
 
 class Scaler(torch.amp.GradScaler):
@@ -35,7 +31,7 @@ class Scaler(torch.amp.GradScaler):
 
     updates = 0
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
+    def update(self, *args, **kwargs) -> None:
         self.updates += 1
         super().update(*args, **kwargs)
 
@@ -43,11 +39,11 @@ class Scaler(torch.amp.GradScaler):
 class LossTypes(TorchDispatchMode):
     """Notes the type of what a loss is computed from: in this model nothing else takes a log-softmax."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_) -> None:
         super().__init__()
         self.seen: set[str] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         if func._schema.name in ("aten::_log_softmax", "aten::logsumexp"):
             self.seen.add(str(args[0].dtype).removeprefix("torch."))
         return func(*args, **(kwargs or {}))
@@ -64,7 +60,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def play(step, case: Case, watch: Any, steps: int = 2) -> dict:
+def play(step, case: Case, watch, steps: int = 2) -> dict:
     """Make some steps on drawn tokens, each on other ones; gradients of earlier work are there at the start."""
     with torch.random.fork_rng(), one_thread():
         torch.manual_seed(case.seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,9 +42,7 @@ class Reuse(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.places = [np.zeros(8, np.float32) for _ in range(5)]
-        self.tenants: list[Any] = [
-            lambda: None for _ in self.places
-        ]  # weak references, which give None if free
+        self.tenants: list = [lambda: None for _ in self.places]  # weak references, which give None if free
 
     def forward(self, x: Tensor) -> Tensor:
         for _ in self.places:

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -10,7 +9,7 @@ class Memory:
     """What the answer works on: the task explains each of these."""
 
     size: int
-    blocks: list[list[Any]]
+    blocks: list[list]
     uses: list[int]
     tables: dict[str, list[int]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -35,7 +34,7 @@ def many(draw: random.Random, count: int) -> list[tuple[str, ...]]:
     return operations
 
 
-def contents(memory: Memory, name: str) -> list[Any]:
+def contents(memory: Memory, name: str) -> list:
     slots = [slot for block in memory.tables[name] for slot in memory.blocks[block]]
     return slots[: memory.lengths[name]]
 

@@ -3,18 +3,14 @@
 from collections.abc import Callable
 from itertools import accumulate
 from operator import index
-from typing import Any, NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.validate import validate_schedule
 
 
-class Case(NamedTuple):
-    ranks: int
-    microbatches: int
-
+class Case(record("ranks microbatches")):
     @property
     def name(self) -> str:
         said = f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.microbatches} microbatch"
@@ -38,9 +34,7 @@ def facts(pairs: str, fewer: str, work: str, waits: str, room: str, target: str)
     }
 
 
-def observed(
-    order, case: Case, names: dict[str, str], room: Callable[[int], int], units: int
-) -> dict[str, Any]:
+def observed(order, case: Case, names: dict[str, str], room: Callable[[int], int], units: int) -> dict:
     """The facts of one case.
 
     Args:
@@ -64,7 +58,7 @@ def observed(
             if not 0 <= lists[rank][-1][1] < case.microbatches:
                 said = f"rank {rank} has {pair!r} in its list, and the microbatches are 0 to {case.microbatches - 1}"
                 return {"pairs": "", "fewer": said}
-    found: dict[str, Any] = {"pairs": "", "fewer": "", "work": "", "trace": lists}
+    found: dict = {"pairs": "", "fewer": "", "work": "", "trace": lists}
     actions = tuple(
         tuple(Action(names[kind], rank, i) for kind, i in pairs) for rank, pairs in enumerate(lists)
     )

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,7 @@ class Mark(torch.autograd.Function):
     """Gives back what it gets, and counts the graphs behind it that have neither been used nor gone away."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, begun: dict[str, int]) -> Tensor:
+    def forward(ctx, output: Tensor, begun: dict[str, int]) -> Tensor:
         begun["now"] += 1
         begun["most"] = max(begun.values())
         ctx.graph = type("Graph", (), {})()  # lives as long as this node of autograd
@@ -40,7 +39,7 @@ class Mark(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.ended()
         return gradient, None
 
@@ -48,7 +47,7 @@ class Mark(torch.autograd.Function):
 def counting(begun: dict[str, int]) -> Callable[..., Tensor | None]:
     """A forward hook that counts microbatches: ``begun["now"]``, and ``begun["most"]`` at once."""
 
-    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+    def hook(module: nn.Module, args, output: Tensor) -> Tensor | None:
         # PyTorch finds out the shapes with tensors that hold nothing.
         real = output.requires_grad and not output.is_meta and type(output) is Tensor
         return Mark.apply(output, begun) if real else None

@@ -3,7 +3,6 @@
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,9 @@ VOCABULARY = 512
 TOO_SLOW = object()
 
 
-def in_time(seconds: float, function: Callable, *args: Any) -> Any:
+def in_time(seconds: float, function: Callable, *args):
     """What the function returns or raises, or ``TOO_SLOW``: then it is stopped, so that the check can end."""
-    outcome: dict[str, Any] = {}
+    outcome: dict = {}
 
     def run() -> None:
         try:
@@ -53,7 +52,7 @@ class LossOfRows(nn.Module):
         return cross_entropy(self.head(x), wanted, reduction="sum")
 
 
-def unseen(node: Any, alive: Alive) -> int:
+def unseen(node, alive: Alive) -> int:
     """Bytes of the tensors that the caller's node holds and that no operator made, such as random states."""
     held = [getattr(node, "__dict__", {}), getattr(node, "saved_tensors", ())]
     storages = {t.untyped_storage() for t in tree_leaves(held) if isinstance(t, Tensor)}

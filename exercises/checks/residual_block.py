@@ -1,7 +1,6 @@
 """The block of exercise 09.3: a step of it on a rank, the same on one device, and how the two differ."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -9,6 +8,7 @@ from course_checks.tensor_parallel import grad, kind
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from course_lib.grading.judge import record
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import launch
 
@@ -16,18 +16,11 @@ Block = Callable[[Tensor, nn.LayerNorm, nn.Parameter, nn.Linear, nn.Linear], Ten
 PARTS = ("x", "norm", "gain", "up", "down.weight", "down.bias")
 CUT = {"up.weight": 0, "up.bias": 0, "down.weight": 1}  # along which dimension
 
-
-class Case(NamedTuple):
-    name: str
-    ranks: int
-    tokens: int
-    hidden: int
-    columns: int  # of all ranks
-    biased: bool = True
-    seed: int = 0
+# columns: of all ranks
+Case = record("name ranks tokens hidden columns", biased=True, seed=0)
 
 
-def step(block: Block, case: Case, rank: int, ranks: int) -> dict[str, Any]:
+def step(block: Block, case: Case, rank: int, ranks: int) -> dict:
     """The output and the gradients, where ``up`` and ``down`` are this rank's part; and what was sent."""
     hidden, own, draw = case.hidden, case.columns // ranks, torch.Generator().manual_seed(case.seed)
     x, upstream = torch.randn(2, case.tokens, hidden, generator=draw)
@@ -58,7 +51,7 @@ def step(block: Block, case: Case, rank: int, ranks: int) -> dict[str, Any]:
     }
 
 
-def on_rank(block: Block, case: Case) -> dict[str, Any]:
+def on_rank(block: Block, case: Case) -> dict:
     return step(block, case, dist.get_rank(), dist.get_world_size())
 
 
@@ -66,7 +59,7 @@ def whole_block(x: Tensor, norm: nn.LayerNorm, gain: Tensor, up: nn.Linear, down
     return x + down(gain * gelu(up(norm(x))))
 
 
-def on_one_device(case: Case) -> list[dict[str, Any]]:
+def on_one_device(case: Case) -> list[dict]:
     """For each rank, what is right."""
     whole = step(whole_block, case, 0, 1)
 

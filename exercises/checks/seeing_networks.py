@@ -1,7 +1,5 @@
 """Models that a run leaves traces in, their hooks, and copies of their parameters: for the checks of chapter 01."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -78,7 +76,7 @@ class ParameterCopies(TorchDispatchMode):
         self.of = {p.untyped_storage()._cdata for p in model.parameters()}  # the same for every view
         self.bytes = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         name = func.overloadpacket.__name__
         if name in ("clone", "_to_copy", "copy_"):
             source = args[name == "copy_"]

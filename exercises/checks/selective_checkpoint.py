@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 import torch.utils.checkpoint as torchs
@@ -43,21 +42,21 @@ def asked_again(answers: dict[bool, list]) -> Iterator[None]:
     asked: list[Callable] = []
 
     def noted(policy: Callable) -> Callable:
-        def note(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        def note(ctx, *args, **kwargs):
             answer = policy(ctx, *args, **kwargs)
             answers[ctx.is_recompute].append((args[0], answer))
             return answer
 
         return note
 
-    def begin(self: Any, policy: Callable, *args: Any, **kwargs: Any) -> None:
+    def begin(self, policy: Callable, *args, **kwargs) -> None:
         asked.append(noted(policy))
         originals[0](self, asked[-1], *args, **kwargs)
 
-    def begin_again(self: Any, policy: Callable | None, *args: Any, **kwargs: Any) -> None:
+    def begin_again(self, policy: Callable | None, *args, **kwargs) -> None:
         originals[1](self, policy and asked[-1], *args, **kwargs)
 
-    def dispatch(self: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def dispatch(self, func, types, args: tuple = (), kwargs: dict | None = None):
         before = len(answers[True])
         result = originals[2](self, func, types, args, kwargs)
         if len(answers[True]) == before and func not in torchs.SAC_IGNORED_OPS:

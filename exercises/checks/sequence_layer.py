@@ -1,8 +1,7 @@
 """The layer of exercise 10.3: its tensors, the same on one device, and how an answer differs without dropout."""
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -57,7 +56,7 @@ def gradients(layer: Layer, inputs: Sequence[Tensor]) -> dict[str, dict[str, Ten
 
 def of_one_device(
     layer: Layer, xs: Sequence[Tensor], upstream: Sequence[Tensor], kept: Sequence[Tensor | float], ranks: int
-) -> list[dict[str, Any]]:
+) -> list[dict]:
     """For each rank its tokens of all calls' results, and the gradients."""
     whole, inputs = layer.part_of(0, 1), [x.clone().requires_grad_() for x in xs]
     outs = [on_one_device(whole, *both) for both in zip(inputs, kept, strict=True)]
@@ -69,44 +68,7 @@ def of_one_device(
     ]
 
 
-def flat(values: Tensor | dict[str, Tensor | None]) -> Tensor:
-    """End to end; what is None is left out."""
-    found = values.values() if isinstance(values, dict) else [values]
-    return torch.cat([t.flatten() for t in found if t is not None])
-
-
-def with_dropout(
-    layer: Layer,
-    xs: Sequence[Tensor],
-    upstream: Sequence[Tensor],
-    drop: float,
-    seen: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    """Texts: whether masks are as they should be, and the rest as on one device that drops the same elements. Without
-    dropout nothing is wrong with the masks, and no more is said."""
-    found = dict.fromkeys(("share", "ranks", "calls"), "")
-    if not drop:
-        return found
-    dropped = [torch.cat([one["dropped"][call] for one in seen], 1) for call in range(len(xs))]
-    right = of_one_device(layer, xs, upstream, [(~d).double() / (1 - drop) for d in dropped], len(seen))
-    for key in ("result", *PARTS):
-        name = f"the gradient of {' and '.join(PARTS[key])}" if key in PARTS else "the result"
-        said = f"{name} is not what one device gives that drops the same elements"
-        alike = [
-            torch.allclose(flat(one[key]), flat(want[key])) for one, want in zip(seen, right, strict=True)
-        ]
-        found[key] = ["" if same else said for same in alike]
-    share = dropped[0].double().mean().item()
-    if abs(share - drop) > 0.12:
-        found["share"] = f"{share:.0%} of the elements are as in `x`, and `drop` is {drop:.0%}"
-    if any(one["dropped"][0].equal(other["dropped"][0]) for one, other in combinations(seen, 2)):
-        found["ranks"] = "the ranks drop the same places of their tokens"
-    if any(a.equal(b) for one in seen for a, b in combinations(one["dropped"], 2)):
-        found["calls"] = "the second call drops the same places as the first"
-    return found
-
-
-def _measured(answer: Callable[..., Tensor]) -> dict[str, Any]:
+def _measured(answer: Callable[..., Tensor]) -> dict:
     ranks, me = dist.get_world_size(), dist.get_rank()
     x, layer = _input(ranks).chunk(ranks, 1)[me], make_layer(8, 16, 0).part_of(me, ranks)
     out = answer(x, layer, dist.group.WORLD, 0.0)
@@ -123,10 +85,8 @@ def _input(ranks: int) -> Tensor:
 def measured_against_one_device(answer: Callable[..., Tensor], ranks: int) -> tuple[list[list[str]], float]:
     """Rows of a table: what comes out without dropout, as norms on each rank and on one device; and in what share of
     the places the masks of the first two ranks agree when half of the elements are dropped."""
-    found, layer = (
-        launch(_measured, ranks, args=(answer,), backend="gloo"),
-        make_layer(8, 16, 0).part_of(0, 1),
-    )
+    found = launch(_measured, ranks, args=(answer,), backend="gloo")
+    layer = make_layer(8, 16, 0).part_of(0, 1)
     out = on_one_device(layer, _input(ranks))
     out.square().sum().backward()
     rows = [_row("the result, its tokens", [r["out"] for r in found], out.detach().chunk(ranks, 1))]

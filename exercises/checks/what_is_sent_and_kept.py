@@ -1,7 +1,5 @@
 """Exercise 10.1: whether tensors are dense where they are sent, and what autograd functions keep without its hooks."""
 
-from typing import Any
-
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -10,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 class Dense(TorchDispatchMode):
     """Refuses what Gloo takes and NCCL does not: inputs whose elements do not lie one behind the other."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         names = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "reduce_scatter"}
         if (name := names.get(func._schema.name)) and not args[1].is_contiguous():
             raise ValueError(f"{name} got an input whose elements do not lie one behind the other")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +15,7 @@ class _Asked(TorchFunctionMode):
         super().__init__()
         self.numbers_read = 0
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         self.numbers_read += getattr(func, "__name__", "") in ("tolist", "numpy", "__array__")
         return func(*args, **(kwargs or {}))
 
@@ -38,11 +36,11 @@ class Watch(TorchDispatchMode):
         self.asked.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error) -> None:
         super().__exit__(*error)
         self.asked.__exit__(*error)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         # A number, or all of them: .item(), bool(), float(), torch.equal, masks and nonzero need the values here.
         name = func._schema.name.partition("::")[2]
         self.numbers += name in ("_local_scalar_dense", "equal", "nonzero")
@@ -59,9 +57,9 @@ class Held(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.storages: list[Any] = []
+        self.storages: list = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         result = func(*args, **(kwargs or {}))
         self.storages += [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)]
         return result

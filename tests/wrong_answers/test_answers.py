@@ -23,7 +23,7 @@ import torch
 from course_lib.grading import judge, ranks
 from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
-from course_lib.grading.material import MISTAKES, material
+from course_lib.grading.material import MISTAKES, check_file, material
 from course_lib.grading.mistakes import read_mistakes
 from course_lib.notebooks.build import drift, read_notebook
 from course_lib.notebooks.exercise import read_exercises, stub
@@ -122,6 +122,14 @@ def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
 @pytest.mark.parametrize(("chapter", "number", "entry"), RIGHT)
 def test_right_answer_in_another_style_passes(chapter, number, entry):
     check(number, entry)
+
+
+@pytest.mark.parametrize(("chapter", "number"), ALL)
+def test_what_a_check_quotes_of_the_task_stands_there_once(chapter, number):
+    task = words(notebook(chapter).cells[exercises(chapter)[number].task].source)
+    facts = check_file(number).FACTS.values()
+    assert [f.task for f in facts if f.task and task.count(f.task.removesuffix("…")) != 1] == []
+    assert [f.task for f in material(number).facts.values() if f.task and f.task not in task] == []
 
 
 @pytest.mark.parametrize(("chapter", "number"), ALL)

@@ -38,7 +38,7 @@ def gather(into: Path) -> None:
         pages |= {file: _text(ROOT / file), file.replace(".py", ".md"): listing(file)}
     readme = _text(ROOT / "README.md")
     pages["parts/chapters.md"] = linked_numbers(section(readme, "The chapters"))
-    pages["parts/install.md"] = re.sub(r" [^.]+\[on the site\]\([^)]+\)\.", "", section(readme, None))
+    pages["parts/install.md"] = installation(readme)
     pages["parts/moving_timeline.html"] = moving_timeline(executions())
     pages["parts/map.html"] = linked_map()
     pages |= {f"parts/{name}.html": view.fragment() for name, view in VIEWS.items()}
@@ -72,19 +72,23 @@ def _reference() -> tuple[dict[str, str], set[str]]:
     return pages, {source_file(name.rpartition(".")[0]) for topic in found for name in topic["names"]}
 
 
-def section(markdown: str, title: str | None) -> str:
-    """What stands under a heading of the second level; None: the code block with its text before the first of them.
+def section(markdown: str, title: str) -> str:
+    """What stands under a heading of the second level.
 
     Raises:
         ValueError: there is no such heading.
     """
-    before, *rest = re.split(r"^## (.+)\n", markdown, flags=re.MULTILINE)
-    if title is None:
-        return before[before.index("```") : before.index("![")]
+    _, *rest = re.split(r"^## (.+)\n", markdown, flags=re.MULTILINE)
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
     if title not in sections:
         raise ValueError(f"README.md has no section {title!r}: its sections are {', '.join(sections)}")
     return sections[title]
+
+
+def installation(readme: str) -> str:
+    """The one command, and the other ways to install the course; what is said of the site is not said on the site."""
+    command = re.search(r"^```\n.*?^```\n", readme, re.MULTILINE | re.DOTALL)[0]
+    return command + re.sub(r" [^.]+\[on the site\]\([^)]+\)\.", "", section(readme, "Install"))
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,6 @@
-"""The moving picture of the first page: a training step under two schedules, as the simulator times it.
+"""The moving picture of the first page and of the README: a training step under two schedules, as it is simulated.
+
+``python site/moving_timeline.py`` writes the README's, ``docs/moving_timeline.svg``.
 
 Every box lies where the engine puts it. One animation moves a play head through time, and what lies behind it is
 drawn in full; where a reader wants less motion, the picture stands still and shows the whole step.
@@ -7,6 +9,7 @@ drawn in full; where a reader wants less motion, the picture stands still and sh
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 
 from simulator.ledgers.timeline import Span
 from simulator.pipeline.engine import simulate
@@ -14,6 +17,7 @@ from simulator.pipeline.execution import Execution
 from simulator.pipeline.schedules import make_schedule
 from simulator.plots.timeline import COLOURS, IDLE, INK, category, lightness
 
+FILE = Path(__file__).parents[1] / "docs" / "moving_timeline.svg"
 SCHEDULES = {"1f1b": "1F1B", "zb-h1": "zero bubble (ZB-H1)"}
 RANKS, MICROBATCHES = 4, 8
 WIDTH, LEFT, TOP = (
@@ -41,26 +45,43 @@ def executions() -> dict[str, Execution]:
 
 def moving_timeline(timelines: dict[str, Execution]) -> str:
     """The figure as HTML: an SVG, a switch that stops it, and its legend."""
+    seconds, distance, svg = _drawn(timelines)
+    return f"""<figure class="moving" style="--sweep: {seconds + REST:g}s">
+<style>{_style(seconds, distance)}</style>
+{svg}
+<figcaption>{_legend(timelines)}<label class="pause"><input type="checkbox"/> stop the picture</label></figcaption>
+</figure>
+"""
+
+
+def as_file(timelines: dict[str, Execution]) -> str:
+    """The same picture as a file of its own, on white paper, without the switch and the legend."""
+    seconds, distance, svg = _drawn(timelines)
+    own = f".moving {{ --idle: {IDLE}; --color-foreground-primary: {INK}; font-family: sans-serif; }}"
+    moves = _style(seconds, distance)
+    moves = moves[moves.index(".moving :is(.name") :]  # before it stand the themes of a page
+    paper = f'<style>{own}\n{moves}</style><rect width="100%" height="100%" fill="#ffffff"/>'
+    head, rest = svg.split(">", 1)
+    return f'{head} class="moving" style="--sweep: {seconds + REST:g}s">{paper}{rest}\n'
+
+
+def _drawn(timelines: dict[str, Execution]) -> tuple[float, float, str]:
+    """Seconds and px of the play head's way, and the SVG."""
     longest = max(timeline.makespan for timeline in timelines.values())
     scale = (WIDTH - LEFT - 1) / longest
-    seconds = longest * PER_UNIT
     parts, top = [], 0
     for number, (title, timeline) in enumerate(timelines.items()):
         parts.append(_timeline(number, title, timeline, scale, top))
         top += TOP + ROW * len(timeline.ranks) + GAP
     height = top - GAP
-    return f"""<figure class="moving" style="--sweep: {seconds + REST:g}s">
-<style>{_style(seconds, scale * longest)}</style>
-<svg role="img" aria-label="{escape(sentence(timelines), quote=True)}" viewBox="0 0 {WIDTH} {height}"
+    svg = f"""<svg role="img" aria-label="{escape(sentence(timelines), quote=True)}" viewBox="0 0 {WIDTH} {height}"
  xmlns="http://www.w3.org/2000/svg" data-left="{LEFT}" data-scale="{scale:.6f}">
 <defs><clipPath id="done">
 <rect class="done" x="{LEFT}" width="{scale * longest:.2f}" height="{height}"/>
 </clipPath></defs>
 {"".join(parts)}<line class="head" x1="{LEFT}" x2="{LEFT}" y1="{TOP - 4}" y2="{height}"/>
-</svg>
-<figcaption>{_legend(timelines)}<label class="pause"><input type="checkbox"/> stop the picture</label></figcaption>
-</figure>
-"""
+</svg>"""
+    return longest * PER_UNIT, scale * longest, svg
 
 
 def sentence(timelines: dict[str, Execution]) -> str:
@@ -137,3 +158,7 @@ body[data-theme="dark"] .moving {{ --idle: {IDLE_DARK}; }}
   .moving :is(.head, .pause) {{ display: none; }}
 }}
 """
+
+
+if __name__ == "__main__":
+    FILE.write_text(as_file(executions()), encoding="utf-8")

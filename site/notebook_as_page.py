@@ -15,6 +15,8 @@ from simulator.explorer import explore, explore_memory
 Notebook = dict[str, Any]
 # The course's own source, as an output links to it: ``show_source`` writes such links.
 SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
+# A chapter that an output links to: those of the map.
+CHAPTER = re.compile(r'href="(\d\d_\w+)\.ipynb"')
 # What a notebook says of the site is not said on the site.
 ON_THE_SITE = re.compile(r", (\[[^]]+\]\([^)]+\)), or \[on the site\]\([^)]+\)")
 # The still picture of an explorer, behind which a live view follows that only a kernel shows.
@@ -57,6 +59,7 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
         for output in cell["outputs"]:
             if "text/html" in output.get("data", {}):
                 html = "".join(output["data"]["text/html"])
+                html = CHAPTER.sub(r'href="\1.html"', html)
                 output["data"]["text/html"] = SOURCE.sub(r'href="../\1.html"', html)
     return page
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SECTIONS = ["The answer", "In practice", "Go further"]  # what comes before is the story's own
 # Chapters that are still to be rewritten. Whoever rewrites one takes it out; none is added.
 NOT_YET = {
-    *("00_start_here", "01_seeing_networks", "02_anatomy_of_llms", "03_where_memory_goes", "04_collectives"),
+    *("01_seeing_networks", "02_anatomy_of_llms", "03_where_memory_goes", "04_collectives"),
     *("05_ddp", "06_zero", "08_recomputation", "09_tensor_parallel", "10_sequence_parallel"),
     *("11_pipeline_parallel", "15_flash_attention", "16_paged_attention"),
     *("17_lora_and_adapters", "18_prompt_tuning", "19_gradient_compression", "20_elastic_training"),
@@ -231,7 +231,9 @@ def test_a_task_is_understood_in_one_reading(path):
     words = [len(re.sub(r"<details>.*?</details>", "", task, flags=re.DOTALL).split()) for task in tasks]
     if path.stem.replace("_exercises_", "_") in NOT_YET:
         pytest.xfail("its chapter is not yet rewritten")
-    assert max(words) <= 150, f"a task has {max(words)} words outside its small print (<details>), at most 150"
+    assert max(words) <= 150, (
+        f"a task has {max(words)} words outside its small print (<details>), at most 150"
+    )
 
 
 def test_the_list_names_chapters_that_exist():

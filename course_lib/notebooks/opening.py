@@ -1,4 +1,7 @@
-"""Write where else the course can be opened: two cells behind each notebook's title, and a paragraph of the README.
+"""Write what every notebook has alike: where else it can be opened, and the footer; and the same in the README.
+
+Where else: two cells behind the title, and a paragraph of the README. The footer and the README's lanes and minutes
+follow the map (``course_lib/chapters/course_map.py``), so this is also to be run when the map has changed.
 
 The first cell holds the links, the second installs the course in Colab. The address of the repository stands in one
 place, ``[project.urls]`` of ``pyproject.toml``. Until it names an account, no link and no such cell is written.
@@ -17,6 +20,7 @@ import click
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from course_lib.chapters.footer import with_footer, with_map
 from course_lib.notebooks.build import build, read_notebook, write_notebook
 from course_lib.notebooks.execute import SETUP, notebooks_in
 from course_lib.notebooks.places import exercise_name
@@ -43,11 +47,9 @@ NO_LINKS = (
     f"No links are shown: in pyproject.toml, put your account in place of {NOT_NAMED}; then run this again."
 )
 IN_A_BROWSER = (
-    "In a browser alone: every notebook begins with links that open it in Colab, Binder or Codespaces. In Colab "
-    "the first cell installs the course. If Colab's PyTorch is not one of 2.11 to 2.15, pip replaces it, which takes "
-    "a few minutes. Colab keeps your answers in its own copy of the notebook, so run the checks there; `course grade` "
-    "sees only the notebooks in the course's folder. The chapters and their results can also be read "
-    "[on the site]({site}).\n\n"
+    "In a browser alone: every notebook begins with links that open it in Colab, Binder or Codespaces. Colab keeps "
+    "your answers in its own copy of the notebook, so run the checks there, and not `course grade`. The chapters "
+    "and their results can also be read [on the site]({site}).\n\n"
 )
 
 
@@ -131,32 +133,34 @@ def with_opening(notebook: NotebookNode, path: str, addresses: Addresses | None)
 
 
 def with_address(readme: str, addresses: Addresses | None) -> str:
-    """The README with the repository's address in ``git clone``, and the paragraph on browsers before the picture."""
+    """The README with the repository's address in ``git clone``, and the paragraph on browsers below Install."""
     where, paragraph = "… && cd …", ""
     if addresses:
         where = f"{addresses.repository} && cd {addresses.name.split('/')[1]}"
         paragraph = IN_A_BROWSER.format(site=addresses.site)
     readme = re.sub(r"^git clone .*", f"git clone {where}", readme, count=1, flags=re.MULTILINE)
-    found = re.compile(r"^(In a browser alone: .*\n\n)?(?=!\[)", re.MULTILINE)
+    found = re.compile(r"^(In a browser alone: .*\n\n)?(?=## What else)", re.MULTILINE)
     return found.sub(lambda _: paragraph, readme, count=1)
 
 
 @click.command()
 @click.option("--root", type=click.Path(path_type=Path), default=Path("."), help="the course's folder")
 def main(root: Path) -> None:
-    """Write where else the course can be opened into its notebooks, its exercises and its README."""
+    """Write where else the course can be opened, and every chapter's footer, into notebooks, exercises and README."""
     try:
         addresses = Addresses.of(root)
         for path in notebooks_in(tuple(root / folder for folder in FOLDERS)):
             name = path.relative_to(root).as_posix()
-            write_notebook(with_opening(read_notebook(path), name, addresses), path)
+            notebook = with_opening(read_notebook(path), name, addresses)
+            write_notebook(with_footer(notebook, name), path)
             if path.parent.name == "solutions":
                 build(path, root / "exercises")
     except ValueError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
     readme = root / "README.md"
-    readme.write_text(with_address(readme.read_text(encoding="utf-8"), addresses), encoding="utf-8")
+    text = with_map(with_address(readme.read_text(encoding="utf-8"), addresses))
+    readme.write_text(text, encoding="utf-8")
     click.echo(f"The links lead to {addresses.repository}." if addresses else NO_LINKS)
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from course_lib.chapters.course_map import FIRST, LANES
 from course_lib.notebooks.exercise import Exercise, done, read_exercises, read_trusted
 from course_lib.notebooks.places import exercise_name
-from course_lib.progress.points import load
+from course_lib.progress.points import lane_of, load
 
 
 def next_step(root: Path) -> list[str]:
     """What to do now, in one or two lines.
 
-    The chapter graded last is finished first, then the first one in the course's order that is not complete.
+    The chapter graded last is finished first, then those of the reader's lane, then the others in the course's order.
     """
     earned = load(root)
     paths = {path.stem: path for path in sorted((root / "solutions").glob("[0-9][0-9]_*.ipynb"))}
     recent = [name for name in reversed(earned) if name in paths]
-    for chapter in [*recent[:1], *paths]:
+    lane = LANES.get(lane_of(root) or "", (FIRST,))
+    in_lane = [name for number in lane for name in paths if name.startswith(number)]
+    for chapter in [*recent[:1], *in_lane, *paths]:
         exercises = read_exercises(read_trusted(paths[chapter]), chapter)
         mine = earned.get(chapter)
         if mine is None:

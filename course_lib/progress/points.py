@@ -14,12 +14,14 @@ from course_lib.notebooks.places import back_up, course_root
 
 FILE = ".progress.json"
 HINTS = "hints"
+LANE = "lane"
 
 
 def load(root: Path) -> dict[str, dict[str, int]]:
     """Points by chapter and exercise, as last graded; of a damaged file, what can be read.
 
-    The chapter graded last is the last one. Under ``"hints"`` stands how many hints to each exercise were asked for.
+    The chapter graded last is the last one. Under ``"hints"`` stands how many hints to each exercise were asked for,
+    under ``"lane"`` the lane that the reader wants.
     """
     found = _read(root)
     if not isinstance(found, dict):
@@ -61,6 +63,17 @@ def forget_hints(exercise: str, root: Path) -> None:
     found = load(root)
     if found.get(HINTS, {}).pop(exercise, None):
         _store(found, root)
+
+
+def choose_lane(lane: str, root: Path) -> None:
+    """Remember which lane of the map the reader wants."""
+    if lane_of(root) != lane:
+        _store(load(root) | {LANE: {lane: 1}}, root)
+
+
+def lane_of(root: Path) -> str | None:
+    """The lane of the map that the reader wants, if they have said so."""
+    return next(iter(load(root).get(LANE, {})), None)
 
 
 def _store(found: dict[str, dict[str, int]], root: Path) -> None:

@@ -4,7 +4,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from moving_timeline import RANKS, SCHEDULES, executions, moving_timeline, sentence
+from moving_timeline import FILE, RANKS, SCHEDULES, as_file, executions, moving_timeline, sentence
 
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
@@ -61,3 +61,16 @@ def test_less_motion_is_respected_and_everyone_can_stop_it():
     assert "animation: none" in reduced
     assert '<input type="checkbox"/>' in html
     assert "animation-play-state: paused" in html
+
+
+def test_the_readmes_picture_is_the_same_and_stands_alone():
+    text = FILE.read_text(encoding="utf-8")
+    assert text == as_file(executions()), "run python site/moving_timeline.py"
+    svg = ElementTree.fromstring(text)
+    _, pages = drawn(executions())
+    assert len(list(svg.iter(f"{SVG}text"))) == len(list(pages.iter(f"{SVG}text")))
+    style = next(svg.iter(f"{SVG}style")).text
+    assert set(re.findall(r"var\((--[\w-]+)\)", style + text)) <= set(
+        re.findall(r"(--[\w-]+):", style + text)
+    )
+    assert "animation: none" in style.partition("prefers-reduced-motion")[2]

@@ -1,4 +1,4 @@
-"""The map of the course agrees with the chapters that there are, and with the README."""
+"""The map of the course agrees with the chapters that there are."""
 
 import json
 import re
@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.chapters.course_map import CHAPTERS, COMPLETE, PATHS, course_map, course_paths
+from course_lib.chapters.course_map import (
+    CHAPTERS,
+    FIRST,
+    LANES,
+    beside_the_lanes,
+    course_map,
+    leans_on,
+    written,
+)
 from course_lib.notebooks.places import chapters_in
 
 ROOT = Path(__file__).parents[3]
@@ -17,15 +25,11 @@ def test_written_chapters_are_the_notebooks():
     assert written == {path.stem for path in chapters_in(ROOT / "notebooks")}
 
 
-def test_minutes_are_those_of_the_readme():
-    rows = re.findall(r"^\| (\d\d) \|.*?\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert {n: int(m) for n, m in rows} == {n: c.minutes for n, c in CHAPTERS.items() if c.minutes}
-
-
 def test_minutes_are_those_that_each_chapter_announces():
     for path in chapters_in(ROOT / "notebooks"):
-        first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        announced = re.search(r"[Aa]bout (\d+) minutes", first)
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        announced = re.search(r"[Aa]bout (\d+) minutes", prose)
         assert announced, f"{path.name} does not say how long it takes to read"
         assert int(announced[1]) == CHAPTERS[path.stem[:2]].minutes, path.name
 
@@ -40,22 +44,34 @@ def test_chapters_build_on_others_without_a_circle():
         left = {number: chapter for number, chapter in left.items() if number not in placed}
 
 
-@pytest.mark.parametrize("purpose", PATHS)
-def test_a_path_leaves_out_nothing_that_its_chapters_build_on(purpose):
-    read = {"00"}
-    for number in PATHS[purpose]:
-        assert read.issuperset(CHAPTERS[number].builds_on), f"{number} builds on {CHAPTERS[number].builds_on}"
-        read.add(number)
+@pytest.mark.parametrize("lane", LANES)
+def test_a_lane_is_in_reading_order_and_says_what_else_it_leans_on(lane):
+    known = {"00", *leans_on(lane)}
+    for number in written(LANES[lane]):
+        assert known.issuperset(CHAPTERS[number].builds_on), (
+            f"{number} builds on {CHAPTERS[number].builds_on}"
+        )
+        known.add(number)
 
 
-def test_the_map_shows_points_and_names_what_builds_on_what():
-    picture = course_map({"04": (18, 18), "05": (3, 16)})
-    assert "06 builds on 03, 05" in repr(picture)
-    html = picture.svg if hasattr(picture, "svg") else picture.html
-    assert "3/16 points" in html
-    assert not hasattr(picture, "svg") or COMPLETE in html
+def test_every_written_chapter_is_on_the_map_and_a_link():
+    shown = course_map()
+    numbers = {number for number, chapter in CHAPTERS.items() if chapter.minutes} - {"00"}
+    assert set(re.findall(r'href="(\d\d)_\w+\.ipynb"', shown.html)) == numbers
+    assert set(re.findall(r"[:,] (\d\d) ", shown.text)) == numbers
+    assert "01" in beside_the_lanes(), "an option: no lane needs it"
+    assert FIRST == "03"
+    assert not any(f'"{number}_' in shown.html for number, c in CHAPTERS.items() if not c.minutes)
 
 
-def test_paths_count_the_hours_of_written_chapters():
-    assert "3.8" in repr(course_paths())  # 35 + 35 + 40 + 40 + 40 + 40 minutes
-    assert "(21)" in repr(course_paths())
+def test_the_map_shows_points_by_colour_and_in_words():
+    html = course_map({"04": (18, 18), "05": (3, 16), "06": (0, 12)}).html
+    assert "data parallelism · 3/16</a>" in html
+    assert "collectives · ✓</a>" in html
+    assert "ZeRO</a>" in html
+    (complete,) = set(
+        re.findall(
+            r"background: (#\w+); color: #222222; text-decoration", re.search("<a[^>]*>(?=<b>04)", html)[0]
+        )
+    )
+    assert complete != "#ffffff"

@@ -213,7 +213,8 @@ def test_in_colab_the_first_cells_of_a_chapter_run_anywhere(tmp_path, empty_envi
             install,
             imports,
             install,  # a second run finds the course and does nothing
-            "from course_lib.notebooks.places import course_root; print(course_root(), torch.ones(2).sum().item())",
+            "import torch\nfrom course_lib.notebooks.places import course_root",
+            "print(course_root(), torch.ones(2).sum().item())",
         ]
     )
     (elsewhere := tmp_path / "elsewhere").mkdir()

@@ -105,5 +105,11 @@ function makeSlider({ name, label, choices, unit }, values, onChange) {
   return { element: h("div", { class: "control" }, h("label", { for: id }, label), tick ? field : shown, ...(tick ? [] : [field])), move: (by) => change(choices.indexOf(values[name]) + by) };
 }
 
-/** A value with its unit: of bytes in MB, GB …, of anything else as it is. */
-export const inWords = (value, unit) => (unit.startsWith("B") ? `${human(value)}${unit.slice(1)}` : `${short(value)} ${unit}`.trim());
+/** Seconds in words: 45 s, 20 min, 3.5 h. */
+export function duration(seconds) {
+  const [size, unit] = [[3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
+  return `${Number((seconds / size).toPrecision(3))} ${unit}`;
+}
+
+/** A value with its unit: bytes in MB, GB …, seconds in minutes or hours where they are many, anything else as it is. */
+const inWords = (value, unit) => (unit.startsWith("B") ? `${human(value)}${unit.slice(1)}` : unit === "s" ? duration(value) : `${short(value)} ${unit}`.trim());

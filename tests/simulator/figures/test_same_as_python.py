@@ -12,7 +12,9 @@ from course_lib.runtime import collectives
 from simulator.figures import (
     explore_block_life,
     explore_buckets,
+    explore_interval,
     explore_kv_blocks,
+    explore_rank,
     explore_ring,
     explore_tiles,
     explore_unequal,
@@ -23,6 +25,7 @@ from simulator.inputs.shape import MODELS
 from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.predict.attention_io import flash_forward
+from simulator.predict.checkpoint_interval import lost_share, useful_share, young
 from simulator.predict.collective_time import all_reduce_rounds
 from simulator.predict.collective_traffic import ring_all_reduce_sent
 from simulator.predict.overlap import ddp_timeline
@@ -180,3 +183,34 @@ console.log(JSON.stringify(cases.map((values) => serve(values, given))));
                 assert sum(p["tokens"] for p in held) == tokens
             assert all(p["tokens"] == size for p in one["pieces"] if len(p["holders"]) > 1)
         assert any(len(p["holders"]) > 1 for one in found for p in one["pieces"]) == (size <= 8)
+
+
+def test_an_interval_costs_what_young_says(run_in_node):
+    sliders = {slider["name"]: slider["choices"] for slider in explore_interval().page()[1]["sliders"]}
+    cases = [dict(zip(sliders, values, strict=True)) for values in product(*sliders.values())]
+    program = "console.log(JSON.stringify(questions.map(shares)));"
+    for values, found in zip(cases, run_in_node(program, cases, "interval"), strict=True):
+        setting = {"cost": values["cost"], "restart": values["restart"], "mtbf": 86400 / values["failures"]}
+        assert found["useful"] == pytest.approx(useful_share(values["interval"], **setting))
+        lost = found["saving"] + found["again"] + found["restarting"]
+        assert lost == pytest.approx(lost_share(values["interval"], **setting))
+        assert found["young"] == pytest.approx(young(values["cost"], setting["mtbf"]))
+
+
+def test_lora_changes_the_matrix_by_its_factor(run_in_node):
+    given = explore_rank().page()[1]
+    A, B = np.array(given["A"]), np.array(given["B"])
+    cases = [{"r": r, "alpha": a, "stabilised": s} for r, a, s in product((1, 4, 16), (1, 16), (False, True))]
+    program = """
+const [given, cases] = questions;
+console.log(JSON.stringify(cases.map((values) => lora(values, given))));
+"""
+    # Adam's first step sets B to -rate x sign(gradient); one token x moves an output by factor x sum |a_i x|.
+    drawn = np.abs(np.random.default_rng(0).standard_normal((4000, 16)))
+    for values, found in zip(cases, run_in_node(program, [given, cases], "rank"), strict=True):
+        r, alpha = values["r"], values["alpha"]
+        factor = alpha / (r**0.5 if values["stabilised"] else r)
+        assert np.allclose(found["change"], factor * B[:, :r] @ A[:r])
+        assert found["trained"] == A[:r].size + B[:, :r].size
+        moved = factor * drawn[:, :r].sum(1).mean() / (alpha * drawn[:, :1].mean())
+        assert found["moves"] == pytest.approx(moved, rel=0.05)

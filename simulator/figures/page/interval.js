@@ -1,0 +1,48 @@
+// How often to save: the useful time over the interval, with Young's best. As simulator/predict/checkpoint_interval.py.
+
+import { WIDTH, box, label, legend, path } from "./marks.js";
+import { percent, scaleOf } from "./scale.js";
+import { duration, show } from "./figure.js";
+
+const DAY = 86400, FROM = 10, LONGEST = 600; // seconds; seconds; beyond it no stretch ends without a failure
+
+/** For an interval: {useful, saving, again, restarting} shares of the time (useful is exact), and Young's interval. */
+export function shares({ interval, failures, cost, restart }) {
+  const mtbf = DAY / failures, stretch = (interval + cost) / mtbf, late = restart / mtbf;
+  const useful = stretch + late > LONGEST ? 0 : interval / (mtbf * Math.exp(late) * Math.expm1(stretch));
+  return { useful, saving: cost / interval, again: interval / 2 / mtbf, restarting: late, young: Math.sqrt(2 * cost * mtbf) };
+}
+
+export function draw(values) {
+  const now = shares(values), best = shares({ ...values, interval: now.young }), { interval, cost } = values;
+  const x = (seconds) => scaleOf([Math.log(FROM), Math.log(DAY)], [70, WIDTH - 20])(Math.log(seconds)), y = scaleOf([0, 1], [176, 20]), marks = [];
+  for (const share of [0, 0.5, 1]) marks.push(path([70, y(share), WIDTH - 20, y(share)], "line"), label(62, y(share), `${100 * share} %`, { anchor: "end" }));
+  for (const [seconds, words] of [[10, "10 s"], [60, "1 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"], [DAY, "24 h"]]) marks.push(label(x(seconds), 192, words, { anchor: "middle" }));
+  marks.push(label(0, 6, "useful time"), label(WIDTH / 2, 210, "time between two saves", { anchor: "middle" }));
+  const points = [...Array(121).keys()].map((k) => FROM * (DAY / FROM) ** (k / 120));
+  marks.push(path(points.flatMap((seconds) => [x(seconds), y(shares({ ...values, interval: seconds }).useful)]), "ink", { wide: 2 }));
+  const right = now.young < 3600;
+  if (now.young > FROM && now.young < DAY) {
+    marks.push(path([x(now.young), 176, x(now.young), 2], "accent", { dash: "3 3" }));
+    marks.push(label(x(now.young) + (right ? 6 : -6), 6, `Young: ${duration(now.young)}`, { colour: "accent", bold: true, anchor: right ? "start" : "end" }));
+  }
+  marks.push(box(x(interval) - 5, y(now.useful) - 5, 10, 10, "accent"));
+  const wide = scaleOf([0, 1], [0, WIDTH - 90]), lost = [["saving", "weights"], ["again", "backward"], ["restarting", "gradients"]];
+  let from = 0;
+  marks.push(label(62, 246, "lost", { anchor: "end" }), box(70, 234, WIDTH - 90, 24, "idle"));
+  for (const [name, colour] of lost) {
+    const size = Math.min(now[name], 1 - from);
+    marks.push(box(70 + wide(from), 234, wide(size), 24, colour, size > 0.005 ? percent(size) : ""));
+    from += size;
+  }
+  marks.push(...legend(276, [["weights", "saving"], ["backward", "work done again"], ["gradients", "restarting"]], 70));
+  const side = now.again + now.saving > 0.9 ? "Failures come so often that hardly any work is kept." : interval > 1.25 * now.young ? `You save too rarely: work done again costs ${percent(now.again)}, and saving only ${percent(now.saving)}.` :
+    interval < 0.8 * now.young ? `You save too often: saving costs ${percent(now.saving)}, and work done again only ${percent(now.again)}.` : "Saving and work done again cost about the same, and that is the best.";
+  return {
+    marks, height: 288, numbers: [["useful", percent(now.useful)], ["at Young's interval", percent(best.useful)], ["between two failures", duration(DAY / values.failures)]],
+    says: `Saved every ${duration(interval)}, ${percent(now.useful)} of the time is useful. ${side} With a save of ${duration(cost)} Young's interval is ${duration(now.young)}.`,
+  };
+}
+
+export const render = ({ model, el }) => show(el, model.get("given"), draw);
+export const start = (el, given) => show(el, given, draw);

@@ -365,3 +365,27 @@ explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
     saved = nbformat.read(lab.root / "notebooks" / "95_explorer.ipynb", as_version=4).cells[0].outputs
     assert "explorer-still" in saved[0]["data"]["text/html"]
     assert "your own" in saved[0]["data"]["text/plain"]
+
+
+MARKED = """([name, rank, part, time, away]) => {
+  const canvas = document.querySelector(`canvas.${name}`), { left, right, row, from, to } = canvas.dataset;
+  const scale = canvas.width / canvas.getBoundingClientRect().width, pen = canvas.getContext("2d");
+  const x = Number(left) + (time - from) * (right - left) / (to - from);
+  const y = (rank + part) * row - (part === 1 ? 2.5 : 0);
+  const far = ([r, g, b]) => Math.hypot(r - 0xb3, g, b - 0x5e); // from the accent's colour
+  return [-2, -1, 0, 1, 2, 3].some(k =>
+    far(pen.getImageData(Math.round((x + k) * scale), Math.round(y * scale), 1, 1).data) < away);
+}"""
+
+
+def test_a_microbatch_in_focus_is_marked_in_timeline_and_memory(opened):
+    """Its actions on every rank have a frame, and in the memory a bar says how long each rank keeps it."""
+    execution = Explorer(FIRST).execution()
+    opened.locator("canvas.timeline").press("ArrowRight")
+    opened.locator(".said").get_by_text("F0 on rank 0").wait_for()
+    for rank, actions in enumerate(execution.schedule.actions):
+        own = [k for k, action in enumerate(actions) if action.microbatch == 0]
+        start, end = execution.starts[rank][own[0]], execution.ends[rank][own[-1]]
+        opened.wait_for_function(MARKED, arg=["timeline", rank, 0.5, start, 130])  # a thin line, blurred
+        for share in (0.1, 0.5, 0.9):
+            opened.wait_for_function(MARKED, arg=["bytes", rank, 1, start + share * (end - start), 30])

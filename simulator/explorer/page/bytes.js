@@ -1,13 +1,18 @@
 // Bytes over time: for every rank what it keeps alive, all ranks to one scale, with each rank's peak.
 
 import { clipped, drawHead, firstAfter, frameOf, prepare, writeRanks, writeTimes } from "./frame.js";
+import { backwardsOf, rankAt } from "./causes.js";
 import { heldAt } from "./summary.js";
+import { F } from "./schedules.js";
 import { human } from "./scale.js";
 
 const ROOM = { room: 300, least: 5, most: 46 };
 
-/** Draw the bytes of a run; beside each row its peak or, where there is a play head, what is alive there. */
-export function drawBytes(canvas, run, summary, palette, width, { from, to, head, capacity, most }) {
+/**
+ * Draw the bytes of a run; beside each row its peak or, where there is a play head, what is alive there. Below the row a bar
+ * says for how long the microbatch of the chosen action is kept there.
+ */
+export function drawBytes(canvas, run, summary, palette, width, { from, to, head, capacity, most, chosen = null }) {
   const frame = frameOf(run.ranks, width, ROOM, [from, to]), pen = prepare(canvas, width, frame.height);
   const top = Math.max(most ?? 0, summary.heaviest.peak, capacity ?? 0) || 1, tall = Math.max(2, frame.row - 4);
   const level = (rank, bytes) => (rank + 1) * frame.row - 1 - (bytes / top) * tall;
@@ -24,6 +29,7 @@ export function drawBytes(canvas, run, summary, palette, width, { from, to, head
         pen.setLineDash([]);
       }
     }
+    if (chosen?.at !== undefined) drawKept(pen, run, frame, palette, run.microbatch[chosen.at]);
     drawHead(pen, frame, palette, head);
   });
   writeRanks(pen, frame, palette);
@@ -37,6 +43,16 @@ export function drawBytes(canvas, run, summary, palette, width, { from, to, head
     }
   }
   return { ...frame, level };
+}
+
+/** From its forward to the end of the backward that frees it, on each rank. */
+function drawKept(pen, run, frame, palette, microbatch) {
+  pen.fillStyle = palette.accent;
+  run.microbatch.forEach((one, at) => {
+    if (one !== microbatch || run.kind[at] !== F) return;
+    const x = frame.time(run.start[at]), until = backwardsOf(run, at).at(-1);
+    if (until >= 0) pen.fillRect(x, (rankAt(run, at) + 1) * frame.row - 4, frame.time(run.end[until]) - x, 3);
+  });
 }
 
 function line(pen, frame, y) {

@@ -26,6 +26,7 @@ export function drawTimeline(canvas, run, palette, width, { from, to, marked, ch
       drawBoxes(pen, real, lower, palette);
     }
     if (marked) drawPath(pen, run, band, palette, marked);
+    if (chosen?.at !== undefined) drawSame(pen, run, band, palette, run.microbatch[chosen.at]);
     if (chosen) outline(pen, chosen.real ? lower : band, palette.accent, chosen.rank, chosen.start, chosen.end, 3);
     if (chosen && real && chosen.at !== undefined) {
       outline(pen, lower, palette.accent, chosen.rank, real.start[chosen.at], real.end[chosen.at], 3);
@@ -97,6 +98,18 @@ function drawPath(pen, run, frame, palette, marked) {
     pen.stroke();
     pen.lineWidth = 1;
   });
+}
+
+/** A thin frame around all actions of one microbatch, on every rank. */
+function drawSame(pen, run, frame, palette, microbatch) {
+  pen.strokeStyle = palette.accent;
+  pen.lineWidth = frame.row < 10 ? 1 : 2;
+  run.microbatch.forEach((one, at) => {
+    if (one !== microbatch || run.end[at] < frame.from || run.start[at] > frame.to) return;
+    const { x, y, w, tall } = boxOf(run, at, frame);
+    pen.strokeRect(x + 1, y + 1, w - 3, tall - 2);
+  });
+  pen.lineWidth = 1;
 }
 
 function outline(pen, frame, colour, rank, start, end, line) {

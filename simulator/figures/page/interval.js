@@ -36,8 +36,9 @@ export function draw(values) {
     from += size;
   }
   marks.push(...legend(276, [["weights", "saving"], ["backward", "work done again"], ["gradients", "restarting"]], 70));
-  const side = now.again + now.saving > 0.9 ? "Failures come so often that hardly any work is kept." : interval > 1.25 * now.young ? `You save too rarely: work done again costs ${percent(now.again)}, and saving only ${percent(now.saving)}.` :
-    interval < 0.8 * now.young ? `You save too often: saving costs ${percent(now.saving)}, and work done again only ${percent(now.again)}.` : "Saving and work done again cost about the same, and that is the best.";
+  const rarely = interval > 1.25 * now.young, often = interval < 0.8 * now.young;
+  const side = rarely ? "You save too rarely: more is lost to work done again than to saving." : often ? "You save too often: more is lost to saving than to work done again." :
+    "Saving and work done again cost about the same, and that is the best.";
   return {
     marks, height: 288, numbers: [["useful", percent(now.useful)], ["at Young's interval", percent(best.useful)], ["between two failures", duration(DAY / values.failures)]],
     says: `Saved every ${duration(interval)}, ${percent(now.useful)} of the time is useful. ${side} With a save of ${duration(cost)} Young's interval is ${duration(now.young)}.`,

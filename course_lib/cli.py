@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from course_lib.grading.limits import CELL_TIMEOUT, TIME_LIMIT
+from course_lib.grading import CELL_TIMEOUT, TIME_LIMIT
 from course_lib.notebooks.places import chapter_path, exercise_name
 from course_lib.progress.commands import (
     hint_command,

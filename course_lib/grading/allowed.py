@@ -1,97 +1,136 @@
-"""Whether an answer is allowed, asked in the same way by ``course grade`` and by the check in the notebook.
+"""Whether an answer is allowed: it is Python, and nothing in it does the work that the task leaves to the learner.
 
-Without this a notebook would show ✓ for an answer that earns nothing. The check reads the answer's cell as it was last
-run, and remembers it, so that ``course grade`` can say that the saved file holds another one.
+``course grade`` and the check in the notebook ask the same, so that no notebook shows ✓ for an answer that earns
+nothing. The check reads the answer's cell as it was last run, and remembers it: ``course grade`` can say then that the
+saved file holds another one.
 """
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course_lib.grading.checked import remember_check
 from course_lib.grading.failed import CheckFailed
-from course_lib.grading.not_allowed import uses
-from course_lib.grading.scan import defined, imported, plain, scan
-from course_lib.notebooks.exercise import Exercise, answer_of, read_exercises, read_trusted
+from course_lib.notebooks.exercise import answer_id, answer_of, check_id, read_exercises, read_trusted
 from course_lib.notebooks.places import course_root
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+# What an answer may use of course_lib besides what its notebook imports: the rest holds the answers.
+LENT = ("course_lib.data", "course_lib.models", "course_lib.observe", "course_lib.runtime")
+NOT_LENT = "course_lib.runtime.collectives"
+_TIMED = re.compile(r"^([ \t]*)%time[ \t]+", re.MULTILINE)
 
-def refusal(exercise: str) -> str | None:
-    """Why ``course grade`` would refuse the answer as it was last run in this notebook; None where it would not."""
-    source = _last_run(exercise)
-    path = next((course_root() / "solutions").glob(f"{exercise[:2]}_*.ipynb"), None)
-    if source is None or path is None:
-        return None
-    _remember(exercise, source)
-    solution = read_trusted(path)
-    exercises = read_exercises(solution, path.stem)
-    this = next((each for each in exercises if each.id == exercise), None)
-    if this is None:
-        return None
-    kept, imports = course_names(solution, exercises)
-    wanted = solution.cells[this.answer].source
-    found = scanned(source, kept - defined(ast.parse(wanted)), imports, wanted, this.not_allowed)
-    return found and found[1]
+
+def plain(source: str) -> str:
+    """The answer without ``%time``, which measures a line and does nothing else."""
+    return _TIMED.sub(r"\1", source)
+
+
+def refusal(source: str, imports: Mapping[str, str], not_allowed: Iterable[str]) -> tuple[str, str] | None:
+    """Status and sentence for an answer that is not Python, or uses what would do its work; None for any other.
+
+    Names are followed through imports, assignments (``o = torch.optim``) and ``getattr`` with a fixed name.
+
+    Args:
+        source: the answer's cell.
+        imports: what the course's cells import, name -> dotted origin.
+        not_allowed: full names, such as ``"torch.optim"``: what is inside it is not allowed either.
+    """
+    try:
+        tree = ast.parse(plain(source))
+    except SyntaxError as error:
+        return "error", f"not Python: {error.msg} (line {error.lineno}: `{(error.text or '').strip()[:80]}`)"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return "error", f"not Python: {error}"
+    refused, lent = tuple(not_allowed), (*LENT, *imports.values())
+    origins = {**imports, **imported(tree)}
+    for node in ast.walk(tree):  # a name given to a part of a library stands for that part
+        if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, origins)):
+            origins.update({target.id: dotted for target in node.targets if isinstance(target, ast.Name)})
+    for node in ast.walk(tree):
+        for dotted in _used(node, origins):
+            line = f"line {getattr(node, 'lineno', '?')} uses `{dotted}`"
+            if name := next((name for name in refused if _within(dotted, name)), None):
+                return "refused", f"{line}; the task does not allow `{name}`, which would do the work"
+            if dotted.startswith("course_lib.") and (
+                _within(dotted, NOT_LENT) or not any(_within(dotted, name) for name in lent)
+            ):
+                own = "an answer is written with what its notebook imports, not with the course's own answer"
+                return "refused", f"{line}; {own}"
+    return None
+
+
+def course_imports(solution: NotebookNode) -> dict[str, str]:
+    """What the course's own cells import, name -> dotted origin."""
+    cells = (cell for cell in solution.cells if cell.cell_type == "code")
+    own = [cell.source for cell in cells if not answer_id(cell) and not check_id(cell)]
+    return {name: origin for source in own for name, origin in imported(ast.parse(source)).items()}
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """The names that imports bind anywhere in the code, each with its dotted origin."""
+    found = {}
+    for node in ast.walk(tree):
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            if isinstance(node, ast.ImportFrom):
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            else:
+                first = alias.name.partition(".")[0]
+                found[alias.asname or first] = alias.name if alias.asname else first
+    return found
+
+
+def _used(node: ast.AST, origins: Mapping[str, str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.asname)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif dotted := _dotted(node, origins):
+        yield dotted
+
+
+def _dotted(node: ast.AST, origins: Mapping[str, str]) -> str | None:
+    """The full name of what an expression refers to, where it leads to something that was imported."""
+    match node:
+        case ast.Name():
+            return origins.get(node.id)
+        case ast.Attribute(value=value, attr=name):
+            pass
+        case ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=str(name)), *_]):
+            pass
+        case _:
+            return None
+    base = _dotted(value, origins)
+    return base and f"{base}.{name}"
+
+
+def _within(dotted: str, name: str) -> bool:
+    return f"{dotted}.".startswith(f"{name}.")
 
 
 def refuse_what_is_not_allowed(exercise: str) -> None:
-    """Fail the check of an answer that would earn nothing.
+    """Fail the check, in the notebook, of an answer that would earn nothing.
 
     Raises:
         CheckFailed: with the sentence of ``course grade``.
     """
-    if sentence := refusal(exercise):
-        raise CheckFailed([f"`course grade` refuses this answer: {sentence}"], exercise)
-
-
-def _last_run(exercise: str) -> str | None:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cells = shell.history_manager.input_hist_raw if shell and shell.history_manager else []
-    return next((source for source in reversed(cells) if answer_of(source) == exercise), None)
-
-
-def _root() -> Path:
-    return course_root()
-
-
-def _remember(exercise: str, source: str) -> None:
-    """Where JupyterLab says which notebook this kernel belongs to, what of it was checked."""
-    if notebook := os.environ.get("JPY_SESSION_NAME"):
-        from course_lib.grading.checked import remember_check
-
-        remember_check(exercise, source, Path(notebook), _root())
-
-
-def scanned(
-    source: str, kept: set[str], imports: dict[str, str], wanted: str, not_allowed: tuple[str, ...]
-) -> tuple[str, str] | None:
-    source = plain(source)
-    try:
-        refusal = scan(source, kept, imports, wanted) or uses(source, imports, not_allowed)
-    except SyntaxError as error:
-        place = f" (line {error.lineno}: `{(error.text or '').strip()[:80]}`)" if error.lineno else ""
-        return "error", f"not Python: {error.msg}{place}"
-    except (ValueError, RecursionError, MemoryError) as error:
-        return "error", f"not Python: {error}"
-    return ("refused", refusal) if refusal else None
-
-
-def course_names(solution: NotebookNode, exercises: list[Exercise]) -> tuple[set[str], dict[str, str]]:
-    """Names that the checks load and the imports of the course's own cells: answers leave both alone."""
-    answers = {exercise.answer for exercise in exercises}
-    checks = {exercise.check for exercise in exercises}
-    kept, imports = set(), {}
-    for index, cell in enumerate(solution.cells):
-        if cell.cell_type != "code" or index in answers:
-            continue
-        tree = ast.parse(cell.source)
-        imports.update(imported(tree))
-        if index in checks:
-            kept.update(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return kept | imports.keys(), imports
+    source = next((cell for cell in reversed(cells) if answer_of(cell) == exercise), None)
+    path = next((course_root() / "solutions").glob(f"{exercise[:2]}_*.ipynb"), None)
+    if source is None or path is None:
+        return
+    if notebook := os.environ.get("JPY_SESSION_NAME"):  # JupyterLab says which one this kernel belongs to
+        remember_check(exercise, source, Path(notebook), course_root())
+    solution = read_trusted(path)
+    listed = {each.id: each.not_allowed for each in read_exercises(solution, path.stem)}
+    if exercise in listed and (found := refusal(source, course_imports(solution), listed[exercise])):
+        raise CheckFailed([f"`course grade` refuses this answer: {found[1]}"], exercise)

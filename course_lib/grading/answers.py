@@ -1,23 +1,16 @@
-"""A learner's notebook, read for its answers and for nothing else, and the notebook that grades them."""
+"""A learner's notebook, read for its answers and for nothing else."""
 
 from __future__ import annotations
 
 import ast
-import copy
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib.grading.allowed import course_names, scanned
-from course_lib.grading.scan import defined
+from course_lib.grading.allowed import course_imports, plain, refusal
 from course_lib.notebooks.build import digest
 from course_lib.notebooks.exercise import Exercise, answer_id, check_id, stub, to_write
-
-# What loads the files of a check before the answer runs.
-MATERIAL = '__import__("course_lib.grading.material", fromlist=["material"]).material'
-GUARD = '__import__("course_lib.grading.guard", fromlist=["guard"])'
 
 
 @dataclass
@@ -38,18 +31,13 @@ def read_answers(learner: NotebookNode, solution: NotebookNode, exercises: list[
             cells[exercise].append(cell.source)
         elif exercise := check_id(cell):
             checks[exercise].append(cell.source.strip())
-    kept, imports = course_names(solution, exercises)
-    found = Submission()
+    imports, found = course_imports(solution), Submission()
     for exercise in exercises:
         wanted = solution.cells[exercise.answer].source
-        verdict = _verdict(cells[exercise.id], exercise, wanted)
+        verdict = _verdict(cells[exercise.id], exercise, wanted, imports)
         if verdict is None:
-            source = cells[exercise.id][0]
-            names = kept - defined(ast.parse(wanted))
-            verdict = scanned(source, names, imports, wanted, exercise.not_allowed)
-            if verdict is None:
-                found.sources[exercise.id] = source
-        if verdict is not None:
+            found.sources[exercise.id] = plain(cells[exercise.id][0])
+        else:
             found.verdicts[exercise.id] = verdict
         if checks[exercise.id] != [solution.cells[exercise.check].source.strip()]:
             how = {0: "missing", 1: "edited"}.get(len(checks[exercise.id]), "duplicated")
@@ -57,72 +45,28 @@ def read_answers(learner: NotebookNode, solution: NotebookNode, exercises: list[
     return found
 
 
-def _verdict(sources: list[str], exercise: Exercise, wanted: str) -> tuple[str, str] | None:
+def _verdict(
+    sources: list[str], exercise: Exercise, wanted: str, imports: dict[str, str]
+) -> tuple[str, str] | None:
+    first = f"`# EXERCISE {exercise.id}`"
     if not sources:
-        return (
-            "missing",
-            f"no cell begins with `# EXERCISE {exercise.id}`; its answer belongs below that line",
-        )
+        return "missing", f"no cell begins with {first}; its answer belongs below that line"
     if len(sources) > 1:
-        return "refused", f"{len(sources)} cells begin with `# EXERCISE {exercise.id}`; keep one"
+        return "refused", f"{len(sources)} cells begin with {first}; keep one"
     if digest(sources[0]) == digest(stub(wanted, exercise)):
         return "unwritten", f"not written yet: {to_write(wanted, exercise)}"
-    return None
+    return refusal(sources[0], imports, exercise.not_allowed)
 
 
-@dataclass(frozen=True)
-class Part:
-    """One code cell of the graded notebook: ``role`` is course, watch, answer, verify, check or verified."""
-
-    exercise: str | None  # the last answer at or above it
-    role: str
-
-
-def graded_notebook(
-    solution: NotebookNode,
-    exercises: list[Exercise],
-    sources: dict[str, str],
-    pending: set[str],
-    cell_timeout: float,
-    course_timeout: float,
-) -> tuple[NotebookNode, list[Part]]:
-    """The course's own notebook with the learner's answers in it, and what each of its cells is.
-
-    Args:
-        sources: the answers to run; the answers of other exercises are left out, with their checks.
-        pending: exercises whose checks are to run.
-        cell_timeout: seconds for an answer or a check.
-        course_timeout: seconds for one of the course's cells.
-    """
-    cells: list[NotebookNode] = []
-    parts: list[Part] = []
-
-    def add(role: str, cell: NotebookNode, timeout: float = course_timeout) -> None:
-        cell.metadata["course"] = {"timeout": timeout}
-        cell.id = f"cell-{len(cells)}"
-        cells.append(cell)
-        parts.append(Part(current, role))
-
-    current: str | None = None
-    answers = {exercise.answer: exercise.id for exercise in exercises}
-    checks = {exercise.check: exercise.id for exercise in exercises}
-    last = max(exercise.check for exercise in exercises if exercise.id in pending)
-    add("course", new_code_cell(f"{GUARD}.begin()"))
-    for index, cell in enumerate(solution.cells[: last + 1]):
-        if cell.cell_type != "code":
-            continue
-        if index in answers:
-            if answers[index] in sources:
-                current = answers[index]
-                add("watch", new_code_cell(f'{MATERIAL}("{current}")\n{GUARD}.watch()'))
-                # The last expression of the cell is not shown, however long it is.
-                add("answer", new_code_cell(f"{sources[current]}\nNone"), cell_timeout)
-        elif index in checks:
-            if checks[index] in pending:
-                current = checks[index]
-                add("verify", new_code_cell(f"{GUARD}.verify()"))
-                add("check", copy.deepcopy(cell), cell_timeout)
-                add("verified", new_code_cell(f"{GUARD}.verify()\n{GUARD}.forget()"))
-        else:
-            add("course", new_code_cell(cell.source))
-    return new_notebook(cells=cells), parts
+def to_judge(solution: NotebookNode, exercises: list[Exercise], sources: dict[str, str]) -> list[dict]:
+    """For ``runner.py``: each answer with the course's cells above it, and the names that its check asks for."""
+    found = []
+    for exercise in exercises:
+        if exercise.id in sources:
+            above = [cell for cell in solution.cells[: exercise.answer] if cell.cell_type == "code"]
+            course = [cell.source for cell in above if not answer_id(cell) and not check_id(cell)]
+            call: ast.Call = ast.parse(solution.cells[exercise.check].source).body[-1].value  # pyright: ignore
+            names = [ast.unparse(name) for name in call.args[1:]]
+            answer = {"exercise": exercise.id, "source": sources[exercise.id], "names": names}
+            found.append(answer | {"course": course})
+    return found

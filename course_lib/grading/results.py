@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from course_lib.notebooks.exercise import Exercise
@@ -29,14 +29,6 @@ class Result:
         return self.exercise.id
 
     @property
-    def title(self) -> str:
-        return self.exercise.title
-
-    @property
-    def points(self) -> int:
-        return self.exercise.points
-
-    @property
     def right(self) -> int:
         """Points earned for being right."""
         return self.exercise.right if self.status in ("passed", "target missed") else 0
@@ -52,50 +44,45 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """The result as ``course grade --json`` prints it."""
-        fields = ("id", "title", "points", "earned", "status", "message")
-        return {name: getattr(self, name) for name in fields} | _kinds([self])
+        this = {"id": self.id, "title": self.exercise.title, "points": self.exercise.points}
+        return {
+            **this,
+            "earned": self.earned,
+            "status": self.status,
+            "message": self.message,
+            **_kinds([self]),
+        }
 
 
 @dataclass
 class Grade:
-    """A chapter's results, in the notebook's order.
-
-    Args:
-        restored: files of the course that answers had changed, and that are as before again.
-    """
+    """A chapter's results, in the notebook's order; points are ``(earned, possible)``."""
 
     chapter: str
     exercises: list[Result]
-    restored: list[str] = field(default_factory=list)
-
-    @property
-    def earned(self) -> int:
-        return sum(result.earned for result in self.exercises)
-
-    @property
-    def possible(self) -> int:
-        return sum(result.points for result in self.exercises)
 
     @property
     def right(self) -> tuple[int, int]:
-        """Points for being right: earned, and in all."""
+        """For being right."""
         return sum(r.right for r in self.exercises), sum(r.exercise.right for r in self.exercises)
 
     @property
     def target(self) -> tuple[int, int]:
-        """Points for meeting the targets: earned, and in all."""
+        """For meeting the targets."""
         return sum(r.target for r in self.exercises), sum(r.exercise.target for r in self.exercises)
+
+    @property
+    def earned(self) -> int:
+        return self.right[0] + self.target[0]
+
+    @property
+    def possible(self) -> int:
+        return self.right[1] + self.target[1]
 
     def as_json(self) -> dict[str, Any]:
         """What ``course grade --json`` prints: ``earned`` and ``possible`` are the sums of both kinds of points."""
-        return {
-            "chapter": self.chapter,
-            "earned": self.earned,
-            "possible": self.possible,
-            **_kinds(self.exercises),
-            "exercises": [result.as_json() for result in self.exercises],
-            "restored": self.restored,
-        }
+        points = {"earned": self.earned, "possible": self.possible, **_kinds(self.exercises)}
+        return {"chapter": self.chapter, **points, "exercises": [each.as_json() for each in self.exercises]}
 
 
 def _kinds(results: list[Result]) -> dict[str, dict[str, int]]:

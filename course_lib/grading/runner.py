@@ -1,170 +1,108 @@
-"""Runs one notebook in a process of its own and tells, line by line, how each cell fared.
+"""The process in which answers are judged, one after the other, as their notebook would: cell, then check.
 
-``sandbox.py`` starts it: ``python -m course_lib.grading.runner NOTEBOOK [FOLDER …]``. Events are JSON lines on what was
-stdout at the start; the kernel inherits a closed door in its place, so that no answer can write events.
+``sandbox.py`` starts it, sends what to judge (``answers.to_judge``) as one line of JSON, and reads a line for each step
+that begins (the course's cells, the answer's, its check) and one for each verdict.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import ctypes
+import io
 import json
+import linecache
 import os
-import re
+import signal
 import sys
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-import nbformat
-import psutil
-from ipykernel.kernelspec import get_kernel_dict
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from nbformat import NotebookNode
+from course_lib.grading.complaints import NOT_WRITTEN, explain, unwritten
+from course_lib.grading.failed import CheckFailed, TargetMissed
+from course_lib.grading.printed import Printed
 
-from course_lib.grading import landlock
-
-SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-LONGEST = 20_000  # characters of a message or an output that are passed on
-GRACE = 5  # seconds for an interrupted cell to end
-
-_FRAME = re.compile(r"Cell In\[\d+\], line (\d+).*?\n-+> \1 ([^\n]*)", re.DOTALL)
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+LONGEST = 20_000  # characters of a message that are passed on
 
 
-class ThisPython(KernelSpecManager):
-    """A kernel of this very Python: the one called ``python3`` at home may be another environment's."""
+def main() -> None:
+    """Judge what comes on stdin. What answers and libraries print is no event: it goes nowhere."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # how sandbox.py ends what takes too long
+    work = json.loads(sys.stdin.readline())
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - `input()` finds the end of it
 
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
+    def tell(**event: Any) -> None:
+        print(json.dumps(event), file=events, flush=True)
 
+    tell(exercise=work[0]["exercise"], step="course")
+    from course_lib.grading import ranks, settings  # torch takes its time
 
-class Teller:
-    """Before each cell, what begins; after it, the outcome and what the cell said."""
-
-    def __init__(self, notebook: NotebookNode, folder: str, channel: int) -> None:
-        self.channel, self.cell, self.timed_out = channel, -1, False
-        self.kernel = AsyncKernelManager(kernel_spec_manager=ThisPython())
-        self.client = NotebookClient(
-            notebook,
-            km=self.kernel,
-            resources={"metadata": {"path": folder}},
-            allow_errors=True,
-            store_widget_state=False,
-            record_timing=False,
-            iopub_timeout=60,
-            timeout_func=lambda cell: cell.metadata["course"]["timeout"] + GRACE,
-            on_cell_start=self.begin,
-            on_cell_execute=self.watch,
-            on_cell_executed=self.end,
-        )
-
-    def run(self) -> None:
-        """All cells, or those up to the one that ends the kernel or cannot be interrupted."""
-        try:
-            self.client.execute()
-        except DeadKernelError:
-            self.tell_end(died=True)
-        except CellTimeoutError:
-            self.tell_end()
-
-    def tell(self, **event: Any) -> None:
-        os.write(self.channel, (json.dumps(event) + "\n").encode())
-
-    def begin(self, cell: NotebookNode, cell_index: int) -> None:
-        self.cell, self.timed_out = cell_index, False
-        self.tell(event="begin", cell=cell_index)
-
-    def watch(self, cell: NotebookNode, cell_index: int) -> None:
-        """nbclient gives up when the time is over; interrupted before, the cell says where it was."""
-        seconds = cell.metadata["course"]["timeout"]
-        self.timer = asyncio.get_running_loop().call_later(seconds, self.interrupt)
-
-    def interrupt(self) -> None:
-        self.timed_out = True
-        self.interrupting = asyncio.ensure_future(self.kernel.interrupt_kernel())
-
-    def end(self, cell: NotebookNode, cell_index: int, execute_reply: dict[str, Any]) -> None:
-        self.timer.cancel()
-        error = next((out for out in cell.outputs if out["output_type"] == "error"), {})
-        stdout = "".join(out["text"] for out in cell.outputs if out.get("name") == "stdout")
-        self.tell_end(
-            passed=execute_reply["content"]["status"] == "ok",
-            line=interrupted_at(error.get("traceback", ())),
-            ename=error.get("ename", ""),
-            evalue=str(error.get("evalue", ""))[:LONGEST],
-            stdout=stdout[:LONGEST],
-        )
-
-    def tell_end(self, **outcome: Any) -> None:
-        nothing = {"passed": False, "died": False, "line": ("", ""), "ename": "", "evalue": "", "stdout": ""}
-        self.tell(event="end", cell=self.cell, timed_out=self.timed_out, **(nothing | outcome))
+    with ranks.kept():
+        for answer in work:
+            with settings.kept():
+                try:
+                    status, message, facts = judged(**answer, begin=tell)
+                except KeyboardInterrupt as late:
+                    status, message, facts = "timeout", "".join(explain(late)[1:]), []
+                tell(exercise=answer["exercise"], status=status, message=message[:LONGEST], facts=facts)
 
 
-def run(notebook: Path, channel: int) -> None:
-    """Run the notebook; once more where a port, free when it was chosen, was taken when the kernel opened it."""
-    for last in (False, True):
-        teller = Teller(nbformat.read(notebook, as_version=4), str(notebook.parent), channel)
-        try:
-            return teller.run()
-        except RuntimeError:
-            if last or teller.cell >= 0:
-                raise
+def judged(
+    exercise: str, source: str, names: list[str], course: list[str], begin: Callable[..., None]
+) -> tuple[str, str, list[str]]:
+    """Status, message and the facts that hold, of one answer."""
+    from course_lib.grading.judge import check
+    from course_lib.grading.material import material, names_of
+
+    begin(exercise=exercise, step="course")
+    try:
+        namespace = {"display": lambda *_, **__: None, **names_of(tuple(course))}
+        material(exercise)
+    except Exception as error:
+        return "error", f"a cell of the course failed: {explain(error)[0]}", []
+    begin(exercise=exercise, step="answer")
+    printed = Printed()
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            execute(source, namespace, f"<answer {exercise}>")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if what := unwritten(error, exercise):
+            return "unwritten", f"{NOT_WRITTEN}: {what}", []
+        first, *more = explain(error)
+        return "error", "\n  ".join([f"the answer's cell raised {first}", *more]), []
+    if missing := [name for name in names if name not in namespace]:
+        return "error", f"the answer's cell does not define `{missing[0]}`", []
+    begin(exercise=exercise, step="check")
+    said, status, message = io.StringIO(), "passed", ""
+    try:
+        with redirect_stdout(said):
+            check(exercise, *(namespace[name] for name in names))
+    except CheckFailed as failed:
+        status = "target missed" if isinstance(failed, TargetMissed) else "failed"
+        message = str(failed)
+    except Exception as error:
+        status, message = "error", explain(error)[0]
+    lines = said.getvalue().splitlines()
+    for line in _after("  ○ ", lines):
+        status, message = "unwritten", line
+    return status, message, list(_after("  ✓ ", lines))
 
 
-def interrupted_at(traceback: Sequence[str]) -> tuple[str, str]:
-    """(number, text) of the line of a cell that ran when the kernel was interrupted; empty where none is known."""
-    found = _FRAME.findall(_COLOURS.sub("", "\n".join(traceback)))
-    return (found[-1][0], found[-1][1].strip()) if found else ("", "")
+def _after(mark: str, lines: list[str]) -> Iterator[str]:
+    return (line.removeprefix(mark) for line in lines if line.startswith(mark))
 
 
-def leave_with_parent() -> None:
+def execute(source: str, namespace: dict[str, Any], name: str) -> None:
+    """Run a cell; ``name`` stands for its file in tracebacks, on ranks too."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), namespace)
+
+
+def _leave_with_parent() -> None:
     """End when the grader has ended, however that was: its end of our stdin closes."""
-
-    def wait() -> None:
-        os.read(0, 1)
-        end_descendants()
-        os._exit(3)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def adopt_orphans() -> None:
-    """On Linux, become the parent of whatever descendant loses its own: none can get out of sight."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-
-
-def end_descendants() -> None:
-    """Kill all that was started from here, and what that starts meanwhile."""
-    while found := [
-        p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE
-    ]:
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(found, timeout=1)
-
-
-def main(notebook: str, *kept: str) -> None:
-    """Run the cells, where nothing can be written in ``kept``, at home or in the environment."""
-    channel = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    adopt_orphans()
-    if kept:
-        # What an answer leaves there would outlive the grading: a .pth file, say, runs in every later Python.
-        also = (os.path.expanduser("~"), sys.prefix, sys.base_prefix)
-        landlock.keep(map(Path, (*kept, *also)), writable=Path(notebook).parent)
-    leave_with_parent()
-    run(Path(notebook), channel)
-    end_descendants()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    os.read(0, 1)
+    os._exit(3)

@@ -1,4 +1,8 @@
-"""Run a notebook where it can do no harm: a folder of its own, limits, and nothing left behind."""
+"""A process for answers: in a copy of the course, within limits, and nothing of it is left at the end.
+
+This protects against accidents: an endless loop, all the memory there is, ``os._exit``, a file of the course written
+over. Whoever wants to cheat reads the solutions in the next folder.
+"""
 
 from __future__ import annotations
 
@@ -13,186 +17,167 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import nbformat
 import psutil
-from nbformat import NotebookNode
+
+from course_lib.grading import COURSE_TIMEOUT
+from course_lib.notebooks.places import course_root
+from course_lib.runtime import descendants
 
 MARK = "COURSE_GRADING"  # in the environment of every process of a run, however far it has moved away
-FOLDER = "grade-"  # the prefix of a run's folder; the grader's number follows
-POLL = 0.2  # seconds
+GRACE = 5.0  # seconds for what was interrupted to say where it was
+LOOK = 0.5  # seconds between two looks at the memory
+HOME = Path(__file__).resolve().parents[2]
+RUN = "from course_lib.grading.runner import main; main()"
+SAID = {"course": "the course's own cells", "answer": "the answer", "check": "the check"}
 
-Event = dict[str, Any]
+
+class Verdict(NamedTuple):
+    """What became of one answer: a status of ``results.Result``, what to say, and the facts that hold."""
+
+    status: str
+    message: str
+    facts: tuple[str, ...] = ()
 
 
-def run_notebook(
-    notebook: NotebookNode,
-    on_event: Callable[[Event], bool],
-    time_limit: float,
-    memory_limit: int | None = None,
-    kept: Collection[Path] = (),
-) -> str:
-    """Run the cells, telling ``on_event`` as each begins and ends, until it has seen enough or a limit is hit.
+class Limits(NamedTuple):
+    """Seconds for an answer or a check; the time at which all must be done; bytes of memory."""
+
+    cell: float
+    deadline: float
+    memory: int
+
+
+def run(
+    work: list[dict[str, Any]], limits: Limits, on_begin: Callable[[str], None]
+) -> tuple[dict[str, Verdict], bool]:
+    """Judge answers until one hangs for good, ends the process or needs too much memory.
 
     Args:
-        notebook: its code cells carry ``metadata.course.timeout``, in seconds.
-        on_event: gets ``runner.py``'s events; true ends the run.
-        time_limit: seconds for all of it.
-        memory_limit: bytes of resident memory of all its processes; by default four fifths of what is free now.
-        kept: folders in which nothing can be written meanwhile; needs ``landlock``.
+        work: as ``answers.to_judge`` gives it; at least one.
+        on_begin: called with an exercise when it begins.
 
     Returns:
-        ``"stopped"`` by ``on_event``, ``"time"`` or ``"memory"`` at a limit, ``"ended"`` when there are no more
-        cells, and ``"broken: …"`` with the runner's last words when it did not work at all.
+        Verdicts by exercise, at least one of them, and whether there was time enough.
     """
-    memory_limit = memory_limit or int(0.8 * psutil.virtual_memory().available)
-    mark = uuid.uuid4().hex
-    _remove_folders_of_killed()
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
-    process, seen = None, set()
+    mark, folder, process = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="grade-")), None
+    found: dict[str, Verdict] = {}
+    at, step, begun, late = work[0]["exercise"], "course", False, False
     try:
-        path = folder / "graded.ipynb"
-        nbformat.write(notebook, path)
-        with (folder / "stderr").open("wb") as words:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "course_lib.grading.runner", str(path), *map(str, kept)],
-                cwd=folder,
-                env=_environment(folder, mark),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=words,
-                start_new_session=True,  # Ctrl-C is ours to handle
-            )
-        reason = _follow(process, on_event, time.monotonic() + time_limit, memory_limit, seen)
-        if reason == "ended" and process.wait() != 0:
-            words = (folder / "stderr").read_text(errors="replace").strip().splitlines()
-            reason = f"broken: {words[-1] if words else f'exit code {process.returncode}'}"
-        return reason
+        _copy_course(folder)
+        process, lines = _start(folder, mark, work)
+        while len(found) < len(work):
+            seconds = GRACE if late else COURSE_TIMEOUT if step == "course" else limits.cell
+            try:
+                line = _next(lines, process, min(seconds, limits.deadline - time.monotonic()), limits.memory)
+            except MemoryError:
+                found[at] = Verdict("error", f"{SAID[step]} needs more memory than there is to spare")
+                break
+            except TimeoutError:
+                if time.monotonic() >= limits.deadline:
+                    return found, False
+                if late:  # nothing interrupts it
+                    found[at] = Verdict("timeout", _took_longer(step, limits))
+                    break
+                late = True
+                with suppress(OSError, ValueError):  # gone meanwhile; Windows has no such signal
+                    process.send_signal(signal.SIGINT)
+                continue
+            if not line:
+                how = f"the process ended in {SAID[step]}: by os._exit, or a crash?"
+                found[at] = Verdict("error", how if begun else _last_words(folder))
+                break
+            event, begun = json.loads(line), True
+            at = event["exercise"]
+            if "step" in event:
+                step = event["step"]
+                on_begin(at)
+            else:
+                message = _took_longer(step, limits, event["message"]) if late else event["message"]
+                found[at] = Verdict("timeout" if late else event["status"], message, tuple(event["facts"]))
+                step = "course"
+            late = False
+        return found, True
     finally:
-        with _undisturbed():
-            _kill_all(mark, process, seen)
-            shutil.rmtree(folder, ignore_errors=True)
+        descendants.end_marked(MARK, mark)
+        if process is not None:
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_folders_of_killed() -> None:
-    """A grader that was killed, by an answer, say, has left its folder; the folder's name tells its number."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
-        number = folder.name.removeprefix(FOLDER).partition("-")[0]
-        if number.isdecimal() and not psutil.pid_exists(int(number)):
-            shutil.rmtree(folder, ignore_errors=True)
+def _took_longer(step: str, limits: Limits, where: str = "") -> str:
+    seconds = COURSE_TIMEOUT if step == "course" else limits.cell
+    late = f"{SAID[step]} took longer than {seconds:g} s" + (f", and was then {where}" if where else "")
+    return f"{late}; if other programs keep this computer busy, grade again without them"
 
 
-def _environment(folder: Path, mark: str) -> dict[str, str]:
-    """The learner's environment, with every place where a kernel leaves files inside ``folder``."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JPY_", "COV_"))}
-    folders = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TRITON_CACHE_DIR")
-    for name in (*folders, "TMPDIR", "TEMP", "TMP"):
-        place = folder / ("t" if name in ("TMPDIR", "TEMP", "TMP") else name.lower())
-        place.mkdir(exist_ok=True)
-        environment[name] = str(place)
-    return environment | {MARK: mark, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+def _copy_course(folder: Path) -> None:
+    """What an answer writes over is a copy: the course's files stay as they are, whoever edits them meanwhile."""
+    for root, names in (
+        (HOME, ("course_lib", "simulator")),
+        (course_root(), ("solutions", "exercises/checks")),
+    ):
+        for name in names:
+            if (root / name).is_dir():
+                shutil.copytree(root / name, folder / name)
 
 
-def _follow(
-    process: subprocess.Popen,
-    on_event: Callable[[Event], bool],
-    deadline: float,
-    memory_limit: int,
-    seen: set[psutil.Process],
-) -> str:
+def _start(
+    folder: Path, mark: str, work: list[dict[str, Any]]
+) -> tuple[subprocess.Popen, queue.Queue[bytes]]:
+    (folder / "tmp").mkdir()
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("JPY_", "COV_"))}
+    given |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder / "tmp"))
+    given |= {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [given.get("PYTHONPATH")])])}
+    given |= {MARK: mark, "MPLBACKEND": "agg", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", RUN]
+    with (folder / "stderr").open("wb") as words:  # Ctrl-C is ours to handle: it gets a session of its own
+        process = subprocess.Popen(
+            command, cwd=folder, env=given, stdin=pipe, stdout=pipe, stderr=words, start_new_session=True
+        )
+    assert process.stdin is not None
+    with suppress(OSError):  # it did not start, and its last words are read below
+        process.stdin.write(json.dumps(work).encode() + b"\n")
+        process.stdin.flush()
     lines: queue.Queue[bytes] = queue.Queue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=POLL)
-        except queue.Empty:
-            if time.monotonic() > deadline:
-                return "time"
-            family = _family(process.pid)
-            seen.update(family)
-            if _resident(family) > memory_limit:
-                return "memory"
-            continue
-        if not line:
-            return "ended"
-        if on_event(json.loads(line)):
-            return "stopped"
+    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+    return process, lines
 
 
-def _resident(processes: list[psutil.Process]) -> int:
-    total = 0
-    for process in processes:
-        try:
-            total += process.memory_info().rss
-        except psutil.Error:
-            continue
-    return total
+def _read(process: subprocess.Popen, lines: queue.Queue[bytes]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(b"")
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return []
+def _next(lines: queue.Queue[bytes], process: subprocess.Popen, seconds: float, memory: int) -> bytes:
+    """The next line; an empty one when the process has ended.
 
-
-def _marked(mark: str) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                yield process
-        except (psutil.Error, OSError):  # another user's, or gone meanwhile
-            continue
-
-
-def _kill_all(mark: str, process: subprocess.Popen | None, seen: set[psutil.Process]) -> None:
-    """End every process of the run: children, their orphans, and those started while we look.
-
-    The runner goes last: on Linux it adopts whoever loses a parent, also what left its session and its environment.
+    Raises:
+        TimeoutError: none came.
+        MemoryError: the process and what it started hold more than ``memory`` bytes.
     """
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        family = _family(process.pid) if process else []
-        found = {each for each in {*family[1:], *_marked(mark), *seen} if _alive(each)}
-        found -= set(family[:1])
-        for each in found or family[:1]:
-            with suppress(psutil.Error):
-                each.kill()
-        if not found and (process is None or process.poll() is not None):
-            break
-        time.sleep(0.02)
-    if process is not None:
-        process.wait()
+    until = time.monotonic() + seconds
+    while True:
+        with suppress(queue.Empty):
+            return lines.get(timeout=max(0.0, min(LOOK, until - time.monotonic())))
+        if time.monotonic() >= until:
+            raise TimeoutError
+        held = 0
+        with suppress(psutil.Error):
+            parent = psutil.Process(process.pid)
+            for each in (parent, *parent.children(recursive=True)):
+                with suppress(psutil.Error):
+                    held += each.memory_info().rss
+        if held > memory:
+            raise MemoryError
 
 
-def _alive(process: psutil.Process) -> bool:
-    """Running still, and the same process: a number may have gone to another."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let a second, impatient Ctrl-C wait until everything is cleared away."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _last_words(folder: Path) -> str:
+    words = (folder / "stderr").read_text(errors="replace").strip().splitlines()
+    return f"grading did not start ({words[-1] if words else 'without a word'})"

@@ -22,9 +22,9 @@ def grading_progress(chapter: str) -> Iterator[OnProgress]:
     """A bar on stderr; where that is no terminal, a line for each exercise as it begins."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        begun = {""}
+        begun = set()
 
-        def say(exercise: str, done: int, cells: int) -> None:
+        def say(exercise: str, done: int, answers: int) -> None:
             if exercise not in begun:
                 begun.add(exercise)
                 click.echo(f"grading {exercise}", err=True)
@@ -33,12 +33,10 @@ def grading_progress(chapter: str) -> Iterator[OnProgress]:
         return
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(BAR), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"{chapter}: starting a kernel", total=None)
+        task = bar.add_task(f"{chapter}: starting", total=None)
 
-        def show(exercise: str, done: int, cells: int) -> None:
-            bar.update(
-                task, description=f"{chapter}: {exercise or 'setting up'}", completed=done, total=cells
-            )
+        def show(exercise: str, done: int, answers: int) -> None:
+            bar.update(task, description=f"{chapter}: {exercise}", completed=done, total=answers)
 
         yield show
 
@@ -63,7 +61,9 @@ def grade_table(result: Grade) -> Table:
     for each in result.exercises:
         sign, style = _SIGNS.get(each.status, ("✗", "red"))
         points = _points((each.right, each.exercise.right), (each.target, each.exercise.target))
-        table.add_row(hanging(f"{each.id}  ", each.title, "bold"), Text(points, style=f"bold {style}"))
+        table.add_row(
+            hanging(f"{each.id}  ", each.exercise.title, "bold"), Text(points, style=f"bold {style}")
+        )
         for fact in each.facts:
             table.add_row(hanging("  ✓ ", fact, "green"))
         told = "" if each.status in ("passed", "target missed", "unwritten", "failed") else f"{each.status}: "
@@ -77,9 +77,6 @@ def grade_table(result: Grade) -> Table:
     table.add_row(
         Text(result.chapter, style="bold"), Text(_points(result.right, result.target), style="bold")
     )
-    if result.restored:
-        names = ", ".join(result.restored)
-        table.add_row(hanging("", f"Changed while answers ran, and put back as they were: {names}", "yellow"))
     return table
 
 

@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 SETUP = f"""import sys
-sys.path.insert(0, {str(Path(fixture_checks.__file__).parent)!r})
+sys.path[:0] = [{str(Path(fixture_checks.__file__).parent)!r}]
 from fixture_checks import check"""
 
 DOUBLE = '''# EXERCISE 98.1

@@ -1,4 +1,4 @@
-"""The check in a notebook refuses what `course grade` refuses, and remembers what it has judged."""
+"""What would do an answer's work is refused, by `course grade` and by the check in the notebook; nothing else is."""
 
 import os
 import time
@@ -9,9 +9,88 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib.grading import allowed, checked
+from course_lib.grading.allowed import refusal
 from course_lib.grading.failed import CheckFailed
 
 GOOD = "# EXERCISE 05.1\ndef assign_buckets(parameters, limit):\n    return []"
+IMPORTS = {
+    "torch": "torch",
+    "checkpoint": "torch.utils.checkpoint.checkpoint",
+    "deal": "course_lib.data_parallel.ddp.deal",
+}
+NOT_ALLOWED = ("torch.optim", "torch.utils.checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("torch.optim.AdamW([], lr=1)", "line 1 uses `torch.optim"),
+        ("from torch.optim import AdamW", "`torch.optim.AdamW`"),
+        ("from torch import optim as o\no.AdamW", "`torch.optim"),
+        ("import torch.optim.adamw as a", "`torch.optim.adamw`"),
+        ("t = torch\no = t.optim\no.AdamW", "`torch.optim"),
+        ("getattr(torch, 'optim').AdamW", "`torch.optim"),
+        ("def f(x):\n    return checkpoint(print, x)", "line 2 uses `torch.utils.checkpoint.checkpoint`"),
+        ("torch.optim.SGD\n%time print(3)", "`torch.optim"),
+    ],
+)
+def test_what_the_task_does_not_allow_is_refused_under_every_name(source, what):
+    status, said = refusal(source, IMPORTS, NOT_ALLOWED)
+    assert status == "refused"
+    assert what in said
+    assert "the task does not allow `torch." in said
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("from course_lib.data_parallel.ddp import assign_buckets", "line 1 uses `course_lib.data_parallel"),
+        ("import course_lib.by_hand.ddp as d", "line 1 uses `course_lib.by_hand.ddp`"),
+        ("import course_lib.by_hand.ddp\ncourse_lib.by_hand.ddp.DDP", "line 2 uses `course_lib.by_hand"),
+        ("from course_lib.runtime import collectives", "`course_lib.runtime.collectives`"),
+        ("from course_lib.grading.material import material", "`course_lib.grading.material.material`"),
+    ],
+)
+def test_the_courses_own_answer_is_none(source, what):
+    status, said = refusal(source, IMPORTS, ())
+    assert status == "refused"
+    assert what in said
+    assert "not with the course's own answer" in said
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "optim = 3\nx = optim",
+        "class A:\n    def optim(self): return self.checkpoint",
+        "import torch.utils.data",
+        "torch.optimum",
+        "from course_lib.runtime import launch\nfrom course_lib.models.gpt import GPT\nimport os, simulator",
+        "from course_lib.data_parallel.ddp import deal\ndeal(1)",
+        "deal(2)\nimport course_lib\ncourse_lib.runtime.launch",
+        "for _ in 'ab':\n    %time print(3)",
+    ],
+)
+def test_everything_else_is_fine(source):
+    assert refusal(source, IMPORTS, NOT_ALLOWED) is None
+
+
+def test_where_everything_is_allowed_nothing_is_refused():
+    assert refusal("torch.optim.AdamW", IMPORTS, ()) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("class Counter(:\n    pass", "not Python: invalid syntax (line 1: `class Counter(:`)"),
+        ("x = 1\n!ls", "not Python: invalid syntax (line 2: `!ls`)"),
+        ("x = 1\0", "not Python: "),
+    ],
+)
+def test_what_is_not_python_is_said_with_its_line(source, said):
+    status, message = refusal(source, IMPORTS, ())
+    assert status == "error"
+    assert message.startswith(said)
 
 
 @pytest.fixture
@@ -27,25 +106,17 @@ def ran(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("import os", "line 4 imports `os`"),
-        ("exec('1')", "line 4 uses `exec`"),
-        ("from course_lib.data_parallel import ddp", "line 4 imports `course_lib.data_parallel.ddp`"),
-        ("!ls", "the notebook command `!ls`"),
-    ],
-)
-def test_the_check_says_what_course_grade_would_say(ran, line, said):
-    ran(GOOD, f"{GOOD}\n{line}", "print(3)")
+def test_the_check_says_what_course_grade_would_say(ran):
+    ran(GOOD, f"{GOOD}\nfrom course_lib.data_parallel import ddp", "print(3)")
     with pytest.raises(CheckFailed) as refused:
         allowed.refuse_what_is_not_allowed("05.1")
-    assert refused.value.lines[0].startswith("`course grade` refuses this answer: ")
-    assert said in refused.value.lines[0]
+    assert refused.value.lines[0].startswith(
+        "`course grade` refuses this answer: line 4 uses `course_lib.data"
+    )
 
 
 def test_an_honest_answer_and_one_that_was_mended_are_checked(ran):
-    ran(f"{GOOD}\nimport os", f"{GOOD}\nimport gc\n%time vars(assign_buckets)")
+    ran(f"{GOOD}\nfrom course_lib.data_parallel import ddp", f"{GOOD}\nimport gc\n%time vars(assign_buckets)")
     allowed.refuse_what_is_not_allowed("05.1")
     allowed.refuse_what_is_not_allowed("05.2")  # was not run
 
@@ -54,7 +125,7 @@ def test_what_was_checked_and_not_saved_is_told(ran, tmp_path, monkeypatch):
     notebook = tmp_path / "05_exercises_ddp.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell(GOOD)]), notebook)
     os.utime(notebook, (time.time() - 60,) * 2)
-    monkeypatch.setattr(allowed, "_root", lambda: tmp_path)
+    monkeypatch.setattr(checked, "CHECKED", str(tmp_path / ".checked.json"))
     ran(f"{GOOD}  # better")
     monkeypatch.setenv("JPY_SESSION_NAME", str(notebook))
     allowed.refuse_what_is_not_allowed("05.1")

@@ -70,6 +70,7 @@ exercises: setup
 notebooks: setup
 	$(BIN)/python -m course_lib.notebooks.opening
 	$(BIN)/python -m course_lib.notebooks.execute notebooks solutions
+	$(BIN)/python -m course_lib.chapters.footer
 	$(BIN)/python -m course_lib.notebooks.build
 
 lint: setup

@@ -23,7 +23,7 @@ def test_every_chapter_is_in_the_table_with_its_minutes():
 
 
 def test_lanes_and_minutes_are_those_of_the_map():
-    assert with_map(README) == README, "run python -m course_lib.notebooks.opening"
+    assert with_map(README) == README, "run python -m course_lib.chapters.footer"
     assert all(f"| {lane} | {numbers[0]}, " in README for lane, numbers in LANES.items())
     assert with_map(with_map(README.replace(" h 35 min", " h 34 min"))) == README
 

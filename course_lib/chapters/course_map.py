@@ -1,7 +1,7 @@
 """The map of the course: its chapters, which builds on which, and five lanes through them for those who want one thing.
 
 What a reader sees of it comes from here: the map of chapter 00 and of the site, the tables of the README, and the
-footer of every chapter. ``python -m course_lib.notebooks.opening`` writes the last two anew.
+footer of every chapter. ``python -m course_lib.chapters.footer`` writes the last two anew.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""What follows from the map of the course: the footer of every chapter, and the README's lanes and minutes.
+"""Write what follows from the map of the course: the footer of chapters, and the README's lanes and minutes.
 
-A chapter gets its footer when it is executed; ``python -m course_lib.notebooks.opening`` writes all of them, and the
-README. Written twice, nothing changes.
+    python -m course_lib.chapters.footer                          # every chapter
+    python -m course_lib.chapters.footer notebooks/05_ddp.ipynb   # this one
+
+Executing a notebook keeps its footer; ``make notebooks`` writes all. Written twice, nothing changes.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
+import click
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
@@ -21,6 +25,8 @@ from course_lib.chapters.course_map import (
     notebook_of,
     written,
 )
+from course_lib.notebooks.build import read_notebook, write_notebook
+from course_lib.notebooks.places import chapters_in, course_root
 
 FOOTER = "footer"  # the id of the cell
 LANE_ROW = re.compile(r"^\| [^|]+ \| \d\d(?:, \d\d)+ \| \d+ h \d+ min \|\n", re.MULTILINE)
@@ -79,3 +85,19 @@ def with_map(readme: str) -> str:
         readme,
         flags=re.MULTILINE,
     )
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, exists=True))
+def main(paths: tuple[Path, ...]) -> None:
+    """Write the footers of the chapters named, or of all, and the README's lanes and minutes."""
+    root = course_root()
+    for path in paths or chapters_in(root / "notebooks"):
+        name = f"{path.resolve().parent.name}/{path.name}"
+        write_notebook(with_footer(read_notebook(path), name), path)
+    readme = root / "README.md"
+    readme.write_text(with_map(readme.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

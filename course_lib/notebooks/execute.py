@@ -26,7 +26,6 @@ from nbformat.v4 import new_output
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from course_lib.chapters.footer import with_footer
 from course_lib.notebooks.build import METADATA, read_notebook, write_notebook
 
 CELL_TIMEOUT = 120  # seconds
@@ -133,8 +132,7 @@ def execute(
         raise RuntimeError(f"{path}, cell {current} took longer than {cell_timeout:g} s") from None
     except DeadKernelError:
         raise RuntimeError(f"{path}, cell {current}: the kernel died") from None
-    notebook = with_footer(fold(tidy(notebook)), f"{path.resolve().parent.name}/{path.name}")
-    write_notebook(notebook, path)
+    write_notebook(fold(tidy(notebook)), path)
     return notebook
 
 

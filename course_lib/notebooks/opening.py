@@ -1,7 +1,4 @@
-"""Write what every notebook has alike: where else it can be opened, and the footer; and the same in the README.
-
-Where else: two cells behind the title, and a paragraph of the README. The footer and the README's lanes and minutes
-follow the map (``course_lib/chapters/course_map.py``), so this is also to be run when the map has changed.
+"""Write where else the course can be opened: two cells behind each notebook's title, and a paragraph of the README.
 
 The first cell holds the links, the second installs the course in Colab. The address of the repository stands in one
 place, ``[project.urls]`` of ``pyproject.toml``. Until it names an account, no link and no such cell is written.
@@ -20,7 +17,6 @@ import click
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from course_lib.chapters.footer import with_footer, with_map
 from course_lib.notebooks.build import build, read_notebook, write_notebook
 from course_lib.notebooks.execute import SETUP, notebooks_in
 from course_lib.notebooks.places import exercise_name
@@ -146,21 +142,19 @@ def with_address(readme: str, addresses: Addresses | None) -> str:
 @click.command()
 @click.option("--root", type=click.Path(path_type=Path), default=Path("."), help="the course's folder")
 def main(root: Path) -> None:
-    """Write where else the course can be opened, and every chapter's footer, into notebooks, exercises and README."""
+    """Write where else the course can be opened into its notebooks, its exercises and its README."""
     try:
         addresses = Addresses.of(root)
         for path in notebooks_in(tuple(root / folder for folder in FOLDERS)):
             name = path.relative_to(root).as_posix()
-            notebook = with_opening(read_notebook(path), name, addresses)
-            write_notebook(with_footer(notebook, name), path)
+            write_notebook(with_opening(read_notebook(path), name, addresses), path)
             if path.parent.name == "solutions":
                 build(path, root / "exercises")
     except ValueError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
     readme = root / "README.md"
-    text = with_map(with_address(readme.read_text(encoding="utf-8"), addresses))
-    readme.write_text(text, encoding="utf-8")
+    readme.write_text(with_address(readme.read_text(encoding="utf-8"), addresses), encoding="utf-8")
     click.echo(f"The links lead to {addresses.repository}." if addresses else NO_LINKS)
 
 

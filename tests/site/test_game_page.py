@@ -22,7 +22,7 @@ CHOICES = ("faster", "slower <b>")
 
 
 def outputs():
-    guess, which = Guess(**GUESS), Bet("both laptops", choices=CHOICES)
+    guess, which = Guess(**GUESS), Bet("both laptops", CHOICES)
     yield game.as_html(guess)
     yield reveal(guess, 67.08e6, "2 (p - 1)/p × gradients", mistakes=WAY_BACK, **FORMULA).html()
     yield game.as_html(which)
@@ -104,10 +104,12 @@ def test_the_script_says_what_python_says(page, asked, right, guesses):
     guess = Guess(**asked)
     answer = reveal(guess, right, mistakes=WAY_BACK if guess.unit == "B" else None)
     said = page.evaluate(
-        """async ([source, facts, guesses, unit]) => {
+        """async ([source, html, guesses, unit]) => {
         const game = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+        const place = Object.assign(document.createElement("div"), { innerHTML: html }).firstChild;
+        const facts = game.decoded(place.dataset.answer);
         return guesses.map((guess) => game.verdict(facts, guess, unit)); }""",
-        [SCRIPT, answer.for_script(), list(guesses), guess.asked],
+        [SCRIPT, answer.html(), list(guesses), guess.asked],
     )
     for number, html in zip(guesses, said, strict=True):
         guess.value = guess.read(number)

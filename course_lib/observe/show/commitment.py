@@ -1,4 +1,4 @@
-"""What a learner has said before the answer is shown: a number or a choice. It is remembered under its name."""
+"""What a learner says before the answer is shown: a number or a choice. It is remembered under its name."""
 
 from __future__ import annotations
 
@@ -14,26 +14,17 @@ from course_lib.observe.show.amounts import amount, same_digits, unit_named
 NO_GUESS = "no guess yet (put your number in place of ...)"
 NO_BET = "no bet yet (put the number of a choice in place of ...)"
 NUMBER = re.compile(r"\s*([-+]?[\d.,_]*\d(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
-_remembered: dict[str, Commitment] = {}
+_remembered: dict[str, Any] = {}
 
 
-@dataclass(eq=False)
 class Commitment:
-    """What is asked under a name. Subclasses have ``value``, which is None until the learner has said something."""
-
-    name: str
-    value: Any = None
-    then: list[Callable[[], None]] = field(default_factory=list, kw_only=True, repr=False)
+    """What is asked under a name. ``value`` is None until the learner has said something."""
 
     def commit(self, said: Any) -> None:
         """Take what the learner says, and tell the answers that wait for it."""
         self.value = self.read(said)
         for tell in self.then:
             tell()
-
-    def read(self, said: Any) -> Any:
-        """What the learner says as a value; a ValueError where it is none."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -46,12 +37,16 @@ class Guess(Commitment):
         unit: the base unit (``"B"``, ``"s"``, ``"%"`` …), or a word such as ``"GPUs"``.
         asked: the unit that the learner is asked for (``"MB"``).
         low, high: in that unit, the ends of a slider.
+        then: called when the learner has said something.
     """
 
+    name: str
+    value: float | None = None
     unit: str = ""
     asked: str = ""
     low: float | None = None
     high: float | None = None
+    then: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def __str__(self) -> str:
         return f"{self.name}: " + (NO_GUESS if self.value is None else f"you say {self.text(self.value)}")
@@ -70,27 +65,20 @@ class Guess(Commitment):
 
     def read(self, said: float | str) -> float:
         """A number in the asked unit, or a text with a unit of its own, in the base unit."""
-        wrong = f"{said!r} is not a guess; give a number, or one with its unit such as '45 MB'"
+        match = NUMBER.fullmatch(said) if isinstance(said, str) else None
+        digits, unit = (match[1].replace(",", ""), match[2]) if match else (said, "")
         factor = self.factor
-        if isinstance(said, str):
-            match = NUMBER.fullmatch(said)
-            if not match:
-                raise ValueError(wrong)
-            try:
-                number = float(match[1].replace(",", "").replace("_", ""))
-            except ValueError:
-                raise ValueError(f"{match[1]!r} in the guess {said!r} is not a number") from None
-            if match[2] and match[2] != self.asked:
-                known = unit_named(match[2])
-                if not known or known[0] != ("B" if self.asked.startswith("byte") else self.unit):
-                    raise ValueError(f"the guess {said!r} is asked for in {self.asked or 'a plain number'}")
-                factor = known[1]
-        elif isinstance(said, bool) or not isinstance(said, int | float):
-            raise ValueError(wrong)
-        else:
-            number = float(said)
-        if not math.isfinite(number):
-            raise ValueError(f"{said!r} is not a guess; give a finite number")
+        if unit not in ("", self.asked):
+            known = unit_named(unit)
+            if not known or known[0] != ("B" if self.asked.startswith("byte") else self.unit):
+                raise ValueError(f"the guess {said!r} is asked for in {self.asked or 'a plain number'}")
+            factor = known[1]
+        try:
+            number = float(digits)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(said, bool) or not math.isfinite(number):
+            raise ValueError(f"{said!r} is not a guess; give a number, or one with its unit such as '45 MB'")
         return number * factor
 
 
@@ -98,41 +86,40 @@ class Guess(Commitment):
 class Bet(Commitment):
     """One of several choices; ``value`` is its text."""
 
-    choices: Sequence[str] = ()
+    name: str
+    choices: Sequence[str]
+    value: str | None = None
+    then: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def __str__(self) -> str:
         if self.value is not None:
             return f"{self.name}: you say “{self.value}”"
-        lines = [f"    {number}  {choice}" for number, choice in enumerate(self.choices, 1)]
-        return "\n".join([f"{self.name}: {NO_BET}", *lines])
+        return f"{self.name}: {NO_BET}" + "".join(f"\n    {n}  {c}" for n, c in enumerate(self.choices, 1))
 
     def read(self, said: int | str) -> str:
         """A choice by its number, counted from 1, or by its text."""
+        numbered = dict(enumerate(self.choices, 1))
         if said in self.choices:
             return str(said)
-        if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= len(self.choices):
-            return self.choices[said - 1]
-        known = ", ".join(f"{number} ({choice!r})" for number, choice in enumerate(self.choices, 1))
+        if isinstance(said, int) and not isinstance(said, bool) and said in numbered:
+            return numbered[said]
+        known = ", ".join(f"{number} ({choice!r})" for number, choice in numbered.items())
         raise ValueError(f"{said!r} is none of the choices of {self.name!r}; they are {known}")
 
 
-Asked = TypeVar("Asked", bound=Commitment)
+Asked = TypeVar("Asked", Guess, Bet)
 
 
 def remember(asked: Asked, said: Any | EllipsisType) -> Asked:
-    """Keep ``asked`` under its name. What was said before stays, unless ``said`` is something else than ``...``."""
-    value = None if said is ... else asked.read(said)
+    """Keep what is asked under its name. What was said before stays, unless ``said`` is something else than ``...``."""
     before = _remembered.get(asked.name)
     if isinstance(before, type(asked)):
-        if value is None and not (isinstance(asked, Bet) and before.value not in asked.choices):
-            value = before.value
-        vars(before).update(vars(asked) | {"then": before.then})
+        stays = before.value in getattr(asked, "choices", [before.value])
+        vars(before).update(vars(asked) | {"value": before.value if stays else None, "then": before.then})
         asked = before
     _remembered[asked.name] = asked
-    if value is not None:
-        asked.value = value
-        for tell in asked.then:
-            tell()
+    if said is not ...:
+        asked.commit(said)
     return asked
 
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.observe.show.amounts import amount, same_digits, unit_named
 
 FUNCTIONS = {"min": min, "max": max, "ceil": math.ceil, "sqrt": math.sqrt, "log2": math.log2}  # in a formula
 NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
-Values = dict[str, float | tuple[float, str]]
 
 
-def readable(formula: str) -> str:
-    """The formula as one reads it: every multiplication written, blanks in names."""
-    return _explicit(formula).replace("_", " ")
+def explained(formula: str, values: dict[str, Any], number: float, text: Callable[[float], str]) -> list[str]:
+    """The formula, and the formula with its values.
+
+    Raises:
+        ValueError: it lacks a value, cannot be worked out, or does not give ``number`` within half a percent.
+    """
+    lines = [f"= {_explicit(formula).replace('_', ' ')}"]
+    if values:
+        found = _result(formula, values)
+        if not math.isclose(found, number, rel_tol=0.005):
+            raise ValueError(f"the formula {formula!r} gives {text(found)}, the value is {text(number)}")
+        lines.append(f"= {_filled(formula, values)}")
+    return lines
 
 
-def filled(formula: str, values: Values) -> str:
-    """The formula with each name replaced by its value."""
-
+def _filled(formula: str, values: dict[str, Any]) -> str:
     def fill(match: re.Match) -> str:
         value = values.get(match[0], match[0])
         if isinstance(value, str):  # a function
@@ -35,13 +43,8 @@ def filled(formula: str, values: Values) -> str:
     return NAME.sub(fill, _explicit(formula))
 
 
-def result(formula: str, values: Values) -> float:
-    """What the formula gives.
-
-    Raises:
-        ValueError: it lacks a value, or cannot be worked out.
-    """
-    numbers: dict[str, Any] = {n: v[0] if isinstance(v, tuple) else v for n, v in values.items()}
+def _result(formula: str, values: dict[str, Any]) -> float:
+    numbers = {n: v[0] if isinstance(v, tuple) else v for n, v in values.items()}
     missing = [name for name in NAME.findall(formula) if name not in numbers and name not in FUNCTIONS]
     if missing:
         raise ValueError(f"the formula {formula!r} needs a value for {', '.join(dict.fromkeys(missing))}")

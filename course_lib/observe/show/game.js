@@ -77,7 +77,7 @@ function render({ model, el }) {
 
 export default { render };
 
-const decoded = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text), (one) => one.charCodeAt(0))));
+export const decoded = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text), (one) => one.charCodeAt(0))));
 
 /** Play all that a page asks: no answer is in sight, or found by a search in the page, before something was said. */
 export function play(page = document) {

@@ -13,20 +13,23 @@ from typing import Any
 from course_lib.observe.show.commitment import Bet, Guess
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-HERE = Path(__file__).parent
 
 
-def ask(asked: Guess | Bet) -> None:
-    """Show what is asked: a field or buttons in a notebook, text elsewhere."""
-    view = live(given=_given(asked), said=_said(asked))
-    if view is None and not _kernel():
+def ask(asked: Any) -> Any:
+    """Show the guess or bet that is asked, and return it: a field or buttons in a notebook, text elsewhere."""
+    if not _kernel():
         print(asked)
-        return
+        return asked
+    said = (
+        asked.value if isinstance(asked, Bet) or asked.value is None else round(asked.value / asked.factor, 9)
+    )
+    view = live(given=_given(asked), said=said)
     from IPython.display import display
 
     if view is not None:
         view.observe(lambda change: asked.commit(change.new), "said")
     display({"text/plain": str(asked), "text/html": as_html(asked), **as_mime(view)}, raw=True)
+    return asked
 
 
 def as_html(asked: Guess | Bet) -> str:
@@ -56,7 +59,8 @@ def as_mime(view: Any) -> dict[str, Any]:
 
 
 def encoded(facts: dict[str, Any]) -> str:
-    """Facts for the page's script, which nobody reads by accident."""
+    """Facts for a page's script, which nobody reads by accident; no last digits, in which machines differ."""
+    facts = json.loads(json.dumps(facts), parse_float=lambda digits: float(f"{float(digits):.6g}"))
     return base64.b64encode(json.dumps(facts, separators=(",", ":")).encode()).decode()
 
 
@@ -64,13 +68,6 @@ def _given(asked: Guess | Bet) -> dict[str, Any]:
     if isinstance(asked, Bet):
         return {"name": asked.name, "choices": list(asked.choices)}
     return {"name": asked.name, "unit": asked.asked, "low": asked.low, "high": asked.high}
-
-
-def _said(asked: Guess | Bet) -> float | str | None:
-    """What the learner has said, a number in the unit that was asked for."""
-    if asked.value is None or isinstance(asked, Bet):
-        return asked.value
-    return float(f"{asked.value / asked.factor:.6g}")
 
 
 def _kernel() -> bool:
@@ -84,8 +81,8 @@ def _view() -> Any:
     import traitlets
 
     class Game(anywidget.AnyWidget):
-        _esm = (HERE / "game.js").read_text(encoding="utf-8")
-        _css = (HERE / "game.css").read_text(encoding="utf-8")
+        _esm = Path(__file__).with_name("game.js").read_text(encoding="utf-8")
+        _css = Path(__file__).with_name("game.css").read_text(encoding="utf-8")
         given = traitlets.Dict().tag(sync=True)  # what is asked; empty where an answer is shown
         said = traitlets.Any(None, allow_none=True).tag(sync=True)
         html = traitlets.Unicode().tag(sync=True)

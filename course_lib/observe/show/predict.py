@@ -44,10 +44,7 @@ def predict(
         raise ValueError(f"unit {unit!r} is not known; give one such as 'MB', 'ms' or '%', or a whole word")
     if (low is None) != (high is None) or (low is not None and high is not None and not low < high):
         raise ValueError(f"a slider needs low below high, not low={low} and high={high}")
-    asked = Guess(name, unit=known[0] if known else unit, asked=unit, low=low, high=high)
-    asked = remember(asked, guess)
-    ask(asked)
-    return asked
+    return ask(remember(Guess(name, None, known[0] if known else unit, unit, low, high), guess))
 
 
 def bet(name: str, choices: Sequence[str], pick: int | str | EllipsisType = ...) -> Bet:
@@ -63,6 +60,4 @@ def bet(name: str, choices: Sequence[str], pick: int | str | EllipsisType = ...)
     """
     if isinstance(choices, str) or len(choices) < 2 or len(set(choices)) < len(choices):
         raise ValueError(f"a bet needs two or more different choices, not {choices!r}")
-    asked = remember(Bet(name, choices=tuple(choices)), pick)
-    ask(asked)
-    return asked
+    return ask(remember(Bet(name, tuple(choices)), pick))

@@ -7,9 +7,11 @@ An exercise is a file ``exercises/checks/ex_05_3.py`` with three names::
         "messages": Fact("messages", most=1),  # a target
     }
     def cases(seed): ...        # each case has a ``name``, the same in every run, and may have a ``task`` of its own
+                                # or ``CASES``, a list, where only their field ``seed`` differs from run to run
     def observe(answer, case):  # -> {"gradients": …, "messages": …}; nothing else runs the answer
 
-The solution says what is right: it is observed, too. A likely mistake is a patch of the solution, listed in
+A quote of the task that ends in "…" goes on to the end of its sentence there. The solution says what is right: it is
+observed, too. A likely mistake is a patch of the solution, listed in
 ``solutions/mistakes/``. The notebook's check cell says ``check("05.3", whole_batch_gradients)``::
 
       ✓ 2 ranks, 7 parameters

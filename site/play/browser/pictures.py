@@ -13,7 +13,7 @@ from simulator import plots
 from simulator.inputs.checks import amounts, positive
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Timeline
-from simulator.plots import bubble_and_memory, memory
+from simulator.plots import bubble_and_memory, memory_bars
 from simulator.plots import timeline as timelines_of
 from simulator.plots.picture import COLUMN, Picture
 from simulator.plots.style import CATEGORIES, human, label_of, titles_for, unit_of
@@ -142,7 +142,7 @@ def plot_memory(
     if bars is None:
         svg.text(right, top + tall + 28, "rank", "end")
     deep = max((len(_lines(bar, step)) for bar in bars), default=1) if bars else 2
-    sentences = (memory.memory_sentence(r, t, bars) for r, t in zip(sets, titles, strict=True))
+    sentences = (memory_bars.memory_sentence(r, t, bars) for r, t in zip(sets, titles, strict=True))
     return svg.picture(top + tall + 12 + 15 * deep, "; ".join(sentences) + ".")
 
 

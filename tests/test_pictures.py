@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from course_lib.chapters.all_reduce_times import plot_all_reduce_times
+from course_lib.chapters.checkpoints import Chain, plot_checkpoints
+from course_lib.chapters.cut_matrices import plot_cut_mlp
+from course_lib.chapters.masks import plot_masks
 from course_lib.chapters.shares import plot_shares
+from course_lib.chapters.states import Arrow, plot_states
+from course_lib.chapters.useful_time import plot_useful_time
 from course_lib.observe.networks.draw import draw
 from course_lib.observe.show.collectives import plot_before_after, plot_rounds
 from course_lib.observe.show.exponents import plot_exponents
@@ -28,14 +34,8 @@ from simulator.plots import (
     plot_plans,
     plot_timeline,
 )
-from simulator.plots.all_reduce_times import plot_all_reduce_times
-from simulator.plots.checkpoints import Chain, plot_checkpoints
-from simulator.plots.cut_matrices import plot_cut_mlp
-from simulator.plots.masks import plot_masks
 from simulator.plots.parts import plot_parts
 from simulator.plots.picture import smallest_text
-from simulator.plots.states import Arrow, plot_states
-from simulator.plots.useful_time import plot_useful_time
 from simulator.predict.memory_over_time import replay
 from simulator.predict.overlap import ddp_timeline, fsdp_timeline
 

@@ -50,7 +50,7 @@ def refusal(source: str, imports: Mapping[str, str], not_allowed: Iterable[str])
         return "error", f"not Python: {error.msg} (line {error.lineno}: `{(error.text or '').strip()[:80]}`)"
     except (ValueError, RecursionError, MemoryError) as error:
         return "error", f"not Python: {error}"
-    refused, lent = tuple(not_allowed), (*LENT, *imports.values())
+    refused, imported_here = tuple(not_allowed), tuple(imports.values())
     origins = {**imports, **imported(tree)}
     for node in ast.walk(tree):  # a name given to a part of a library stands for that part
         if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, origins)):
@@ -60,9 +60,10 @@ def refusal(source: str, imports: Mapping[str, str], not_allowed: Iterable[str])
             line = f"line {getattr(node, 'lineno', '?')} uses `{dotted}`"
             if name := next((name for name in refused if _within(dotted, name)), None):
                 return "refused", f"{line}; the task does not allow `{name}`, which would do the work"
-            if dotted.startswith("course_lib.") and (
-                _within(dotted, NOT_LENT) or not any(_within(dotted, name) for name in lent)
-            ):
+            own_part = dotted.startswith("course_lib.") and not any(
+                _within(dotted, name) for name in imported_here
+            )
+            if own_part and (_within(dotted, NOT_LENT) or not any(_within(dotted, name) for name in LENT)):
                 own = "an answer is written with what its notebook imports, not with the course's own answer"
                 return "refused", f"{line}; {own}"
     return None

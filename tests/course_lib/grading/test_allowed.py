@@ -17,6 +17,7 @@ IMPORTS = {
     "torch": "torch",
     "checkpoint": "torch.utils.checkpoint.checkpoint",
     "deal": "course_lib.data_parallel.ddp.deal",
+    "exchange": "course_lib.runtime.collectives.exchange",
 }
 NOT_ALLOWED = ("torch.optim", "torch.utils.checkpoint")
 
@@ -67,7 +68,7 @@ def test_the_courses_own_answer_is_none(source, what):
         "torch.optimum",
         "from course_lib.runtime import launch\nfrom course_lib.models.gpt import GPT\nimport os, simulator",
         "from course_lib.data_parallel.ddp import deal\ndeal(1)",
-        "deal(2)\nimport course_lib\ncourse_lib.runtime.launch",
+        "deal(exchange(2))\nimport course_lib\ncourse_lib.runtime.launch",
         "for _ in 'ab':\n    %time print(3)",
     ],
 )

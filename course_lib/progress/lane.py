@@ -26,7 +26,7 @@ class Lane(Bet):
 class Next:
     """What to read next; in a notebook it follows the buttons above it."""
 
-    def __init__(self, asked: Lane, root: Path) -> None:
+    def __init__(self, asked: Bet, root: Path) -> None:
         self.asked, self.root = asked, root
 
     def __repr__(self) -> str:

@@ -1,0 +1,45 @@
+"""A few amounts as bars: panels beside each other, one for each quantity, and the same names in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
+
+
+def plot_bars(panels: Mapping[str, Mapping[str, float]], alt: str | None = None) -> Picture:
+    """For each quantity a bar for each name; every panel has a scale of its own.
+
+    Args:
+        panels: the quantity with its unit -> name -> amount. All panels have the same names in the same order.
+        alt: the sentence that says what is seen; by default all amounts.
+
+    Raises:
+        ValueError: there is nothing to draw, the names differ, or an amount is below 0.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(next(iter(panels.values()), ()))
+    if not names or any(list(amounts) != names for amounts in panels.values()):
+        raise ValueError("give one or more panels, each with the same names")
+    if any(not amount >= 0 for amounts in panels.values() for amount in amounts.values()):
+        raise ValueError("an amount must be at least 0")
+    figure = Figure(figsize=(WIDTH, 0.6 + 0.34 * len(names)), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (quantity, amounts) in zip(axes, panels.items(), strict=True):
+        axis.barh(range(len(names)), amounts.values(), 0.62, color=PARTS[: len(names)])
+        for place, amount in enumerate(amounts.values()):
+            axis.text(amount, place, f" {amount:.3g}", va="center", fontsize=TEXT)
+        axis.set_xlim(0, 1.2 * max(amounts.values()) or 1)
+        axis.set_title(quantity, fontsize=TITLE, loc="left")
+        axis.set_xticks([])
+        bare(axis)
+        axis.spines["bottom"].set_visible(False)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    said = (
+        f"{quantity}: {', '.join(f'{name} {amount:.3g}' for name, amount in amounts.items())}"
+        for quantity, amounts in panels.items()
+    )
+    return render(figure, alt or f"Bars. {'; '.join(said)}.")

@@ -273,7 +273,7 @@ def test_stopping_it_leaves_no_process_and_no_file(course, how, code):
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(how)
-    process.communicate(timeout=30)
+    process.communicate(timeout=200)
     assert process.returncode == code
     assert not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert list(temporary.iterdir()) == []

@@ -120,7 +120,7 @@ def plot_every_plan(
     axis.set_xticks([20, 40, 80, 160, 320, 640, 1280])
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.minorticks_off()
-    axis.set_xlabel("memory of the fullest GPU, GB", fontsize=TEXT, loc="right")
+    axis.set_xlabel("memory of the fullest GPU, GB (each mark doubles)", fontsize=TEXT, loc="right")
     axis.set_ylabel("time of a step, s", fontsize=TEXT)
     axis.set_ylim(0, 1.12 * max(p.seconds for p in plans))
     plain_axes(axis)

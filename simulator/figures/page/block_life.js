@@ -66,7 +66,7 @@ function sentence({ what, block, coming, gradients }, again, reshard) {
 
 export function draw(values, step, given) {
   const all = moments(values, given), now = all[step], { ranks } = values, backward = all.findIndex(({ what }) => what === "backward");
-  const marks = Object.entries({ shard: "shard", whole: "whole block", gradient: "whole gradient", ownGradient: "its shard" }).map(([name, words]) => label(AT[name], 8, words));
+  const marks = Object.entries({ shard: "shard", whole: "whole block", gradient: "whole gradient", ownGradient: "gradient's shard" }).map(([name, words]) => label(AT[name], 8, words));
   for (let number = 0; number < BLOCKS; number++) {
     const y = 22 + 28 * number, here = now.whole.includes(number), gradient = now.gradients[number], busy = now.block === number;
     const look = now.coming === number ? ["reserved", "being gathered"] : busy && ["forward", "backward"].includes(now.what) ? [now.what, now.what] : ["buffers", "whole"];

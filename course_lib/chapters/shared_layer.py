@@ -1,0 +1,79 @@
+"""Chapter 13's picture of a layer on two laptops: what each computes, what they send, and where one waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from simulator.ledgers.timeline import Timeline
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH
+from simulator.plots.timeline import COLOURS, IDLE, INK, NUMBER, label_in, lightness
+
+KINDS = {
+    "forward": COLOURS["forward"][0],
+    "backward": COLOURS["backward"][0],
+    "messages": COLOURS["weight gradients"][0],  # as in the figure with the sliders
+    "waiting": IDLE,
+}
+ROWS = ("your laptop", "the old laptop")
+
+
+def plot_shared_layer(timelines: Mapping[str, Timeline]) -> Picture:
+    """Two rows for each timeline, each on an axis of its own, so that a slow link does not flatten the others.
+
+    Args:
+        timelines: title -> spans of ranks 0 and 1, in seconds. Titles say how long each is.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    if not timelines or not all(timeline.spans for timeline in timelines.values()):
+        raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
+    figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * len(timelines)), layout="constrained")
+    for axis, (title, timeline) in zip(
+        figure.subplots(len(timelines), squeeze=False)[:, 0], timelines.items(), strict=True
+    ):
+        longest = 1e3 * timeline.makespan
+        for rank in timeline.ranks:
+            spans = timeline.of(rank)
+            axis.barh(rank, 1e3 * max(s.end for s in spans), height=0.85, color=KINDS["waiting"])
+            for span in spans:
+                kind = "messages" if span.lane == "communication" else span.name.partition(" ")[0]
+                start, wide = 1e3 * span.start, 1e3 * (span.end - span.start)
+                axis.barh(rank, wide, left=start, height=0.85, color=KINDS[kind], edgecolor="white", lw=0.4)
+                if kind != "messages" and wide > 0.02 * longest:
+                    ink = INK if lightness(KINDS[kind]) > 0.5 else "white"
+                    axis.text(
+                        start + wide / 2,
+                        rank,
+                        label_in(span.name),
+                        ha="center",
+                        va="center",
+                        fontsize=NUMBER,
+                        color=ink,
+                    )
+        axis.set_title(title, loc="left", fontsize=TITLE)
+        axis.set(xlim=(0, longest), ylim=(1.5, -0.5))
+        axis.set_yticks((0, 1), ROWS)
+        axis.tick_params(length=0, labelsize=TEXT)
+        axis.spines[:].set_visible(False)
+    axis.set_xlabel("time, milliseconds", fontsize=TEXT, loc="right")
+    sent = any(span.lane == "communication" for timeline in timelines.values() for span in timeline.spans)
+    shown = [kind for kind in KINDS if sent or kind in ("forward", "backward")]
+    figure.legend(
+        handles=[Patch(color=KINDS[kind], label=kind) for kind in shown],
+        loc="outside upper right", ncols=len(shown), fontsize=TEXT, frameon=False,
+    )  # fmt: skip
+    waits = {title: waiting(timeline) for title, timeline in timelines.items()} if sent else {}
+    told = [
+        f"{title}, of which your laptop waits {1e3 * s:.0f} ms" for title, s in waits.items()
+    ] or timelines
+    return render(figure, "; ".join(told) + ".")
+
+
+def waiting(timeline: Timeline) -> float:
+    """Seconds in which rank 0 neither computes nor sends."""
+    return timeline.makespan - sum(span.end - span.start for span in timeline.of(0))

@@ -1,0 +1,73 @@
+"""Chapter 13: a layer on two laptops, the dominoes and their bytes, and a run on slowed ranks."""
+
+import pytest
+import torch
+
+from course_lib.by_hand.galaxy import train
+from course_lib.chapters.dominoes import break_even, conversions, plot_dominoes, sent_by_layer
+from course_lib.chapters.shared_layer import plot_shared_layer, waiting
+from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.one_device.loop import cross_entropy
+from course_lib.runtime import launch
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.shape import MODELS
+from simulator.ledgers.timeline import Span, Timeline
+
+BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
+YOUR_ROW = {"attention": "heads", "connection_1": "sequence", "mlp": "sequence", "connection_2": "sequence"}
+
+
+def test_grey_is_what_rank_0_waits_for():
+    layer = Timeline(
+        [
+            *(Span(0, "compute", "forward of block 1", 0, 1), Span(1, "compute", "forward of block 1", 0, 3)),
+            *(Span(rank, "communication", "all-gather", 3, 4) for rank in (0, 1)),
+        ]
+    )
+    assert waiting(layer) == 2
+    picture = plot_shared_layer({"half each": layer})
+    assert picture.alt == "half each, of which your laptop waits 2000 ms."
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_shared_layer({})
+
+
+def test_dominoes_and_the_bytes_between_them():
+    assert conversions("tp") == ["all-reduce", "", "all-reduce", ""]
+    assert conversions(YOUR_ROW) == ["reduce-scatter", "", "", "all-gather"]
+    assert "then nothing" in plot_dominoes({"your row": YOUR_ROW}).alt
+    galaxy, yours = (sent_by_layer(BERT, way, 512)["activations"] for way in ("galaxy", YOUR_ROW))
+    assert galaxy == 8 * 512 * 768 * 4 / 2 == 2 * yours
+    assert sent_by_layer(BERT, "dp", 512)["activations"] == 0
+    assert sent_by_layer(BERT, YOUR_ROW, 512, training=False)["gradients"] == 0
+
+
+def test_a_larger_batch_leaves_the_break_even_where_it_is():
+    one, two = (break_even(BERT, LAPTOP, 3, batch=batch) for batch in (1, 2))
+    assert two == pytest.approx(one, rel=0.1)
+    assert break_even(BERT, LAPTOP, 2) < one < break_even(BERT, LAPTOP, 6)
+
+
+def test_work_is_what_lies_between_messages():
+    step = Timeline([Span(0, "compute", "step", 1, 5), Span(0, "communication", "tile passed on", 2, 3)])
+    assert [(s.start, s.end) for s in between_messages(step).spans] == [(0, 1000), (2000, 4000)]
+
+
+def small():
+    torch.manual_seed(0)
+    return GPT(GPTConfig.tiny(hidden_size=32, num_layers=1))
+
+
+def on_two_ranks():
+    model, texts = small(), (torch.arange(32).view(2, 16), torch.ones(2, 16, dtype=torch.long))
+    optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
+    steps = train(model, [texts] * 5, optimizer, cross_entropy, power=[3, 1], overlap=False)
+    return measure(model, steps, slowness=[1, 3])
+
+
+def test_a_run_sends_what_was_predicted():
+    fast, slow = launch(on_two_ranks, ranks=2, backend="gloo")
+    assert fast.sent == slow.sent == sent_in_a_step(small(), tokens=32)
+    assert fast.held > slow.held
+    assert fast.losses == slow.losses
+    assert fast.losses[-1] < fast.losses[0]

@@ -7,9 +7,10 @@ from torch import nn
 
 from course_lib.by_hand import fsdp as by_hand
 from course_lib.chapters.fsdp_at_scale import plot_sharding_factors, plot_speed_over_tokens
-from course_lib.chapters.fsdp_step import record_step, slow_blocks
+from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks
 from course_lib.chapters.whole_units import Moment, plot_whole_units
 from course_lib.runtime import launch
+from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots.picture import smallest_text
 from simulator.predict.unsharded import unsharded_history
 
@@ -54,6 +55,21 @@ def test_a_step_holds_and_sends_what_is_predicted():
             coming = [m.units.count("coming") for m in step.moments]
             assert coming == [prefetch * n for n in (1, 1, 0, 1, 1, 0)]
             assert {s.name for s in step.timeline.of(0)} >= {"F block 0", "B block 2", "all-gather"}
+
+
+def test_the_quickest_recording_of_each_kind_of_step():
+    lengths = iter([(5.0, 4.0), (9.0, 2.0), (3.0, 8.0)])
+    taken = []
+
+    def recorder(kind):
+        def record():
+            if kind == 0:
+                taken[:] = next(lengths)
+            return Step(Timeline([Span(0, "compute", "F0", 1.0, 1.0 + taken[kind])]), 0.0, [])
+
+        return record
+
+    assert [step.seconds for step in quickest(recorder(0), recorder(1))] == [3, 2]
 
 
 def test_a_row_is_a_unit_and_a_column_a_computation():

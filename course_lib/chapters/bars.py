@@ -8,11 +8,14 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
 
 
-def plot_bars(panels: Mapping[str, Mapping[str, float]], alt: str | None = None) -> Picture:
-    """For each quantity a bar for each name; every panel has a scale of its own.
+def plot_bars(
+    panels: Mapping[str, Mapping[str, float]], one_scale: bool = False, alt: str | None = None
+) -> Picture:
+    """For each quantity a bar for each name.
 
     Args:
         panels: the quantity with its unit -> name -> amount. All panels have the same names in the same order.
+        one_scale: the panels measure the same, so their bars can be compared; by default each has its own scale.
         alt: the sentence that says what is seen; by default all amounts.
 
     Raises:
@@ -27,11 +30,13 @@ def plot_bars(panels: Mapping[str, Mapping[str, float]], alt: str | None = None)
         raise ValueError("an amount must be at least 0")
     figure = Figure(figsize=(WIDTH, 0.6 + 0.34 * len(names)), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    longest = max(amount for amounts in panels.values() for amount in amounts.values())
     for axis, (quantity, amounts) in zip(axes, panels.items(), strict=True):
         axis.barh(range(len(names)), amounts.values(), 0.62, color=PARTS[: len(names)])
         for place, amount in enumerate(amounts.values()):
-            axis.text(amount, place, f" {amount:.3g}", va="center", fontsize=TEXT)
-        axis.set_xlim(0, 1.2 * max(amounts.values()) or 1)
+            end, right = (amount, place), (4, 0)  # points
+            axis.annotate(f"{amount:.3g}", end, right, textcoords="offset points", va="center", fontsize=TEXT)
+        axis.set_xlim(0, 1.25 * (longest if one_scale else max(amounts.values())) or 1)
         axis.set_title(quantity, fontsize=TITLE, loc="left")
         axis.set_xticks([])
         bare(axis)

@@ -19,7 +19,7 @@ NOT_YET = {
     *("01_seeing_networks", "02_anatomy_of_llms", "03_where_memory_goes"),
     *("06_zero", "08_recomputation", "09_tensor_parallel", "10_sequence_parallel"),
     *("11_pipeline_parallel", "16_paged_attention"),
-    *("17_lora_and_adapters", "18_prompt_tuning", "19_gradient_compression", "20_elastic_training"),
+    *("17_lora_and_adapters", "18_prompt_tuning", "19_gradient_compression"),
 }
 BUDGET = {"words": 3000, "lines of listings": 80, "tables": 8, "asides": 8, "rows that say exactly 1": 3}
 

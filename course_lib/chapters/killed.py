@@ -1,0 +1,160 @@
+"""Chapter 20's runs: ranks train, some are killed, and each writes down what it did.
+
+Every rank imports this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+Member = Any  # by_hand's Elastic: a chapter hands it in, since nothing is built on that folder
+Step = Callable[[Member, Tensor, Tensor], Tensor | None]
+TRIES = 4  # of one step, then a rank gives up
+
+
+def deal(me: Member, samples: Tensor) -> Tensor:
+    return samples.tensor_split(len(me.members))[me.rank]
+
+
+def plain_step(
+    me: Member, inputs: Tensor, targets: Tensor, deal: Callable[[Member, Tensor], Tensor] = deal
+) -> Tensor:
+    """Data parallelism as in chapter 05, which knows nothing of losses of ranks."""
+    scores = me.model(deal(me, inputs))
+    loss = nn.functional.cross_entropy(scores, deal(me, targets), reduction="sum") / len(inputs)
+    loss.backward()
+    total = loss.detach()
+    for t in [total, *(w.grad for w in me.model.parameters())]:
+        dist.all_reduce(t)
+    me.optimizer.step()
+    me.optimizer.zero_grad()
+    me.steps += 1
+    return total
+
+
+@dataclass
+class Try:
+    """A rank begins a step, or meets the others again. ``loss`` is None if the step was not made."""
+
+    step: int
+    start: float
+    end: float
+    ranks: int
+    met: bool
+    loss: float | None
+
+
+Lives = list[list[Try]]  # of each rank, also of those that were killed
+
+
+def run_ranks(
+    kind: type, step: Step, kill: Mapping[int, int], ranks: int = 4, steps: int = 20, grace: float = 3.0
+) -> Lives:
+    """Each rank calls ``step(me, inputs, targets)`` until ``me.steps`` has grown, for each batch.
+
+    Args:
+        kind: ``Elastic`` of ``course_lib/by_hand/elastic.py``.
+        kill: rank -> the step in which it gets SIGKILL.
+        grace: seconds in which all who live must have noticed a loss.
+    """
+    from course_lib.observe.by_hand.elastic import those_left
+
+    batches = new_batches(steps)
+    with tempfile.TemporaryDirectory(prefix="lives-") as folder:
+        those_left(_live, ranks, folder, kind, step, dict(kill), ranks, batches, grace)
+        files = [Path(folder, str(name)) for name in range(ranks)]
+        lives = [[Try(*json.loads(line)) for line in file.read_text().splitlines()] for file in files]
+    zero = min(one.start for life in lives for one in life)
+    for one in (one for life in lives for one in life):
+        one.start, one.end = one.start - zero, one.end - zero
+    return lives
+
+
+def _live(
+    place: str,
+    name: int,
+    folder: str,
+    kind: type,
+    step: Step,
+    kill: dict[int, int],
+    ranks: int,
+    batches: list[tuple[Tensor, Tensor]],
+    grace: float,
+) -> None:
+    torch.set_num_threads(1)
+    model, optimizer = new_model()
+    store = dist.FileStore(place, -1)
+    me: Member = kind(model, optimizer, store, name, ranks, grace)
+    with Path(folder, str(name)).open("w", buffering=1) as file:
+        me.meet()
+        for number, (inputs, targets) in enumerate(batches):
+            tries = 0
+            while me.steps == number and tries < TRIES:
+                if kill.get(name) == number + 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                begun, there, met, tries = time.time(), len(me.members), not me.together, tries + 1
+                if not met:
+                    time.sleep(0.1)  # a step of a real model takes longer than one of this small one
+                try:
+                    loss = step(me, inputs, targets)
+                except RuntimeError:
+                    loss, tries = None, TRIES  # nobody caught it: this rank ends
+                told: Any = None if loss is None else float(loss)
+                file.write(json.dumps([number + 1, begun, time.time(), there, met, told]) + "\n")
+            if me.steps == number:
+                break
+        else:  # nobody leaves while others may still wait for its part of the last sum
+            store.add("done", 1)
+            until = time.monotonic() + 30
+            while store.add("done", 0) < len(me.members) and time.monotonic() < until:
+                time.sleep(0.01)
+    me.part()
+
+
+def new_model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Digits of 64 pixels; the same weights everywhere."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def new_batches(steps: int, size: int = 96) -> list[tuple[Tensor, Tensor]]:
+    """The samples of all ranks, for each step."""
+    from course_lib.data.digits import load_digits
+
+    images, labels = load_digits()
+    images = images.flatten(1)
+    random = torch.Generator().manual_seed(0)
+    chosen = [torch.randperm(len(labels), generator=random)[:size] for _ in range(steps)]
+    return [(images[c], labels[c]) for c in chosen]
+
+
+def one_device(steps: int = 20) -> list[float]:
+    """The losses of one process that nobody kills."""
+    model, optimizer = new_model()
+    losses = []
+    for inputs, targets in new_batches(steps):
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def losses_of(lives: Lives) -> list[float]:
+    """The loss of each step, as the rank that lived longest saw it."""
+    longest = max(lives, key=lambda life: sum(one.loss is not None for one in life))
+    return [one.loss for one in longest if one.loss is not None]

@@ -46,8 +46,12 @@ def gpt2_step(gpus: int, tokens: float, itemsize: int = 4, overlap: bool = False
 
 
 def rank_0(timeline: Timeline) -> Timeline:
-    """Only its spans; where it has nobody to send to, only what it computes."""
-    return Timeline(s for s in timeline.of(0) if s.lane == "compute" or s.end > s.start)
+    """Only its spans, its messages without numbers; where it has nobody to send to, only what it computes."""
+    return Timeline(
+        s if s.lane == "compute" else s._replace(name="all-reduce")
+        for s in timeline.of(0)
+        if s.lane == "compute" or s.end > s.start
+    )
 
 
 def measured_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Timeline, int]:
@@ -64,7 +68,7 @@ def measured_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Time
     model = slow_blocks(GPT(GPTConfig.tiny()))
     ddp = rung(model, **options)
     mine = [part.chunk(dist.get_world_size())[dist.get_rank()] for part in (x, y)]
-    names = {f"blocks.{i}": f"block {i}" for i in range(len(model.blocks))}
+    names = {f"blocks.{i}": f"block {i}" for i in range(GPTConfig.tiny().num_layers)}
     dist.barrier()
     with slow_link(**TINY), record_timeline() as log, trace_modules(model, log, names):
         cross_entropy(model(mine[0]), mine[1]).backward()

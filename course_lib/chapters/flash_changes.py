@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.by_hand import flash_attention as by_hand
 from course_lib.observe.ledgers.flops import count_flops
 from course_lib.observe.ledgers.saved import saved_tensors
 
 
-def changed(old: str, new: str) -> SimpleNamespace:
-    """The names of ``course_lib.by_hand.flash_attention``, run from its source with ``new`` in the place of ``old``.
+def changed(by_hand: ModuleType, old: str, new: str) -> SimpleNamespace:
+    """The names of a by-hand file, run from its source with ``new`` in the place of ``old``.
 
     Raises:
         ValueError: ``old`` does not stand in the source exactly once.
@@ -44,16 +43,20 @@ def kept_bytes(attention: Callable[..., Tensor], *shape: int) -> int:
     return sum(t.bytes for t in saved_tensors(Apply(attention), *(torch.empty(shape) for _ in range(3))))
 
 
-def wrong_by(attention: Callable[..., Tensor], tokens: int = 128) -> list[float]:
-    """The largest error of each row of the output, beside all scores at once."""
+def wrong_by(
+    attention: Callable[..., Tensor], right: Callable[..., Tensor], tokens: int = 128
+) -> list[float]:
+    """The largest error of each row of the output, beside the ``right`` attention."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 1, 4, tokens, 32, generator=generator)
-    return (attention(q, k, v) - by_hand.all_scores(q, k, v)).abs().amax((0, 1, 3)).tolist()
+    return (attention(q, k, v) - right(q, k, v)).abs().amax((0, 1, 3)).tolist()
 
 
-def ledgers_of(attention: Callable[..., Tensor], tokens: int = 128) -> list[str]:
+def ledgers_of(
+    attention: Callable[..., Tensor], right: Callable[..., Tensor], tokens: int = 128
+) -> list[str]:
     """MFLOP of forward, kB kept for backward, and the largest error, for 4 heads of size 32."""
     x = torch.empty(1, 4, tokens, 32, device="meta")
     flops = count_flops(Apply(attention), x, x, x).forward
     kept = kept_bytes(attention, 1, 4, tokens, 32)
-    return [f"{flops / 1e6:.2f}", f"{kept / 1e3:.0f}", f"{max(wrong_by(attention)):.2f}"]
+    return [f"{flops / 1e6:.2f}", f"{kept / 1e3:.0f}", f"{max(wrong_by(attention, right)):.2f}"]

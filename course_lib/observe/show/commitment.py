@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from course_lib.observe.show.amounts import amount, same_digits, unit_named
 
 NO_GUESS = "no guess yet (put your number in place of ...)"
-NO_BET = "no bet yet (put the number of a choice in place of ...)"
+NO_BET = "no bet yet (press a choice, or give its number as pick=)"
 NUMBER = re.compile(r"\s*([-+]?[\d.,_]*\d(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 _remembered: dict[str, Any] = {}
 

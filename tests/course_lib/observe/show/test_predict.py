@@ -64,7 +64,7 @@ def test_running_a_cell_again_keeps_what_was_said():
 def test_a_bet_is_answered(capsys):
     which = bet("pair", ["faster", "slower", "as fast"])
     assert capsys.readouterr().out.splitlines() == [
-        "pair: no bet yet (put the number of a choice in place of ...)",
+        "pair: no bet yet (press a choice, or give its number as pick=)",
         "    1  faster",
         "    2  slower",
         "    3  as fast",

@@ -30,7 +30,7 @@ def cases(seed: int) -> list[Case]:
     halved = (
         "Outputs may be in bf16. Your result is still as precise as float32, in which all logsumexps are."
     )
-    some = "A row may see no key of a part. Then its `logsumexp` is minus infinity and its `output` is zero there."
+    some = "A row may see no key of a part; then its `logsumexp` is minus infinity."
     listed = [
         Case("2 parts of 4 and 9 keys", [4, 9]),
         Case("5 parts", [3, 1, 20, 2, 7]),

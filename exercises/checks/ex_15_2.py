@@ -36,10 +36,10 @@ Case = record(
 
 
 def cases(seed: int) -> list[Case]:
-    narrow = "Then convert a tile to float32 before you work on it, and keep the running maximum, sum and output in "
+    narrow = "In bf16, convert a tile to float32 before you work on it, and keep the running maximum, sum and output in "
     narrow += "float32."
     large = "Scores can be several hundreds, so `exp` of them overflows."
-    low = "All scores of a row can be minus several hundreds, and then `exp` of them gives zero."
+    low = "All scores of a row can be minus several hundreds."
     listed = [
         Case(48, 64, 16, 16),
         Case(50, 70, 16, 32),

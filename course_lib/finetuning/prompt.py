@@ -192,7 +192,8 @@ class PromptEncoder(nn.Module):
 
     def forward(self, P: Tensor) -> Tensor:
         if self.lstm is not None:
-            P = self.lstm(P[None])[0][0]  # (n, 2 hidden_size)
+            with torch.autocast(P.device.type, enabled=False):  # not every CPU has an LSTM in bf16
+                P = self.lstm(P[None])[0][0]  # (n, 2 hidden_size)
         return self.mlp(P)  # (n, d)
 
 

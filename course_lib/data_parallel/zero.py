@@ -118,7 +118,7 @@ class Zero1(ShardedUpdate):
             for p in flat.parameters if flat.trainable else []:
                 p.register_post_accumulate_grad_hook(lambda p, flat=flat: self._gradient_ready(flat, p))
 
-    def _gradient_ready(self, flat: ShardedBucket, parameter: nn.Parameter) -> None:
+    def _gradient_ready(self, flat: ShardedBucket, parameter: nn.Parameter):
         """Autograd calls it once ``parameter.grad`` is complete."""
         flat.take_gradient(parameter)
         if not self.synchronising:

@@ -97,7 +97,7 @@ class Zero3(Zero2):
             if not self.users[flat]:
                 flat.reshard()
 
-    def _gradient_ready(self, flat: ShardedBucket, parameter: nn.Parameter) -> None:
+    def _gradient_ready(self, flat: ShardedBucket, parameter: nn.Parameter):
         super()._gradient_ready(flat, parameter)
         # For a module whose inputs are token numbers ``_release`` is not called: they have no gradient.
         if not self.missing[flat]:

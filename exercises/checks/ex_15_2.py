@@ -36,7 +36,9 @@ Case = record(
 
 
 def cases(seed: int) -> list[Case]:
-    narrow = "In bf16, convert a tile to float32 before you work on it, and keep the running maximum, sum and "
+    narrow = (
+        "In bf16, convert a tile to float32 before you work on it, and keep the running maximum, sum and "
+    )
     narrow += "output in float32."
     large = "Scores can be several hundreds, so `exp` of them overflows."
     low = "All scores of a row can be minus several hundreds."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -74,8 +73,5 @@ def measured_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Time
     with slow_link(**TINY), record_timeline() as log, trace_modules(model, log, names):
         cross_entropy(model(mine[0]), mine[1]).backward()
         ddp.average()
-        time.sleep(
-            0.2
-        )  # Gloo's thread ends a message's span a moment after the message, and tells nobody when
     timeline = rows_of_rank(gather_timeline(log))
     return timeline, len(timeline.of(lane="communication"))

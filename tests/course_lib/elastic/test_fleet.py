@@ -87,7 +87,11 @@ def test_four_ranks_three_ranks_four_again_and_the_host_of_the_store_is_lost():
         assert {e["host"] for e in fleet.journal.of("round")} == {fleet.hosts[0], fleet.hosts[1]}
     assert [r["step"] for r in results] == [steps] * 3
     history = results[0]["history"]
-    assert [ranks for _, _, ranks in fleet.journal.rounds()] == [4, 3, 4, 3]
+    sizes = [ranks for _, _, ranks in fleet.journal.rounds()]
+    later = iter(sizes)  # on a busy machine a round may close before the last agent reaches it: one more follows
+    assert all(n in later for n in [4, 3, 4, 3]), sizes
+    assert sizes[-1] == 3
+    assert max(sizes) == 4
     assert history == sorted(history)
     assert fleet.journal.samples(history) == Counter({i: 5 for i in range(1437)}), "75 steps are 5 epochs"
     losses, weights = one_device(steps)

@@ -30,7 +30,4 @@ def both():
 
 def test_a_measured_step_counts_its_messages():
     parameters = len(list(GPT(GPTConfig.tiny()).parameters()))
-    one_each, one_bucket = launch(both, 2)[0]
-    assert one_each == (parameters, True)
-    # Gloo's thread ends the span of the one message a moment after it, perhaps after the recording.
-    assert one_bucket in [(1, True), (0, True)]
+    assert launch(both, 2)[0] == [(parameters, True), (1, True)]

@@ -1,4 +1,4 @@
-# make lab        set up and open the course          make test       every test, notebook and solution
+# make lab        set up and open the course          make test       every test and notebook
 # make test-quick a minute of them, for who edits     make lint       ruff and pyright
 # make exercises  regenerate exercises/               make notebooks  execute every notebook again
 # make setup      only the environment in .venv       make bench      the benchmarks
@@ -54,7 +54,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests
-	$(NBVAL) notebooks solutions
+	$(NBVAL) notebooks
 
 # About a minute, for whoever edits: the techniques by hand, the simulator, the grader's engine.
 test-quick: export OMP_NUM_THREADS = 1

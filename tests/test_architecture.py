@@ -30,7 +30,7 @@ FURTHEST = {
     "course_lib/elastic": 1618,
     "course_lib/finetuning": 408,
     "course_lib/comparison/finetuning": 679,
-    "course_lib/grading": 941,
+    "course_lib/grading": 938,
     "course_lib/models": 725,
     "course_lib/notebooks": 542,
     "course_lib/observe/networks": 879,

@@ -172,12 +172,8 @@ def names_of(sources: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _run(source: str, namespace: dict[str, Any], name: str) -> None:
-    linecache.cache[name] = (
-        len(source),
-        None,
-        source.splitlines(keepends=True),
-        name,
-    )  # for tracebacks of ranks
+    # For the tracebacks of ranks.
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = ast.parse(source)
     tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
     exec(compile(tree, name, "exec"), namespace)

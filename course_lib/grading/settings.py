@@ -40,9 +40,8 @@ def kept() -> Iterator[None]:
             torch.set_default_device(device if device.type != "cpu" else None)
         torch.set_grad_enabled(grad)
         torch.set_num_threads(threads)
-        if (
-            torch.are_deterministic_algorithms_enabled() != strict
-        ):  # to ask is quick, to set imports the compiler
+        # To ask is quick; to set imports the compiler.
+        if torch.are_deterministic_algorithms_enabled() != strict:
             torch.use_deterministic_algorithms(strict)
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])

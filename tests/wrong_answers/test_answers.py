@@ -177,3 +177,6 @@ def test_the_grader_gives_the_solution_every_point(chapter):
     path = ROOT / "solutions" / f"{chapter}.ipynb"
     result = grade(path, path)
     assert {each.id: each.message for each in result.exercises if each.status != "passed"} == {}
+    outputs = "".join(o.get("text", "") for cell in notebook(chapter).cells for o in cell.get("outputs", []))
+    shown = [line.removeprefix("  ✓ ") for line in outputs.splitlines() if line.startswith("  ✓ ")]
+    assert [fact for each in result.exercises for fact in each.facts] == shown, "execute the solutions again"

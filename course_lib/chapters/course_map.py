@@ -45,7 +45,7 @@ CHAPTERS = {
     "08": Chapter("recomputation", ("03",), 40),
     "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),
     "10": Chapter("sequence_parallel", ("08", "09"), 40, "sequence parallelism"),
-    "11": Chapter("pipeline_parallel", ("03", "04"), 40, "pipeline parallelism"),
+    "11": Chapter("pipeline_parallel", ("03", "04"), 35, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "10", "11"), 35),
     "13": Chapter("galaxy", ("10", "11"), 30, "Galaxy"),
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),

@@ -213,7 +213,7 @@ def test_the_explorer_follows_a_slider_and_the_readers_theme(browser, address):
 
 def test_the_link_at_a_still_picture_opens_what_the_chapter_speaks_of(browser, address):
     for name, count in {
-        "11_pipeline_parallel": 3,
+        "11_pipeline_parallel": 2,
         "00_start_here": 1,
         "12_three_dimensions_in_depth": 1,
     }.items():

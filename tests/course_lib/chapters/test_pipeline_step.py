@@ -1,0 +1,56 @@
+import pytest
+
+from course_lib.by_hand.pipeline import gpipe, in_order, one_f_one_b, zb_h1
+from course_lib.chapters.pipeline_step import (
+    in_flight,
+    plot_orders,
+    plot_recorded,
+    predicted,
+    record_steps,
+    schedule_of,
+    try_order,
+)
+from course_lib.runtime import launch
+from simulator.pipeline.schedules import SCHEDULES, make_schedule
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_order_is_the_simulators_schedule(name):
+    schedule = make_schedule(name, 4, 8)
+    found = schedule_of(name, schedule.actions)
+    assert (found.actions, found.chunks, found.placement) == (
+        schedule.actions,
+        schedule.chunks,
+        schedule.placement,
+    )
+
+
+def test_what_the_chapter_says_of_the_orders_by_hand():
+    lengths = {order.__name__: predicted(order(4, 8)).makespan for order in (gpipe, one_f_one_b, zb_h1)}
+    assert lengths == {"gpipe": 33, "one_f_one_b": 33, "zb_h1": 27}
+    assert in_flight(gpipe(4, 8)) == [8] * 4
+    assert in_flight(one_f_one_b(4, 64)) == [4, 3, 2, 1]
+    assert in_flight(zb_h1(4, 8)) == [4] * 4
+
+
+def test_a_title_says_what_is_in_flight_where_the_reader_knows_the_word():
+    assert "33 units, bubble 27.3%, in flight 4, 3, 2, 1" in repr(plot_orders({"1F1B": one_f_one_b(4, 8)}))
+    assert "in flight" not in repr(plot_orders({"1F1B": one_f_one_b(4, 8)}, kept=False))
+
+
+def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
+    def wrong_end(p, m):
+        return in_order(p, m, lambda kind, r, i: i + (r + 0.5 if kind == "BW" else 0))
+
+    assert "rank 1 cannot do F1 of stage 1: it waits for F1 of stage 0" in repr(try_order(wrong_end))
+    assert "33 units" in repr(try_order(gpipe))
+
+
+def test_ranks_do_every_order_and_keep_what_was_predicted():
+    orders = {"ZB-H1": zb_h1(3, 4), "ZB-V": make_schedule("zb-v", 3, 4).actions}
+    ran = launch(record_steps, 3, args=(orders, 0.001), backend="gloo")
+    for name, order in orders.items():
+        assert [step[name].in_flight for step in ran] == in_flight(order)
+        done = ran[0][name].timeline
+        assert [len(done.of(rank)) for rank in range(3)] == [len(actions) for actions in order]
+    assert "measured boxes in predicted frames" in repr(plot_recorded(ran[0], orders, 0.001))

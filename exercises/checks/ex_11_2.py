@@ -11,8 +11,7 @@ FACTS = facts(
     work="Every rank does `F`, `B` and `W` of every microbatch, each once.",
     waits="No rank may wait for ever.",
     room="On every rank at most `ranks` microbatches have begun and not ended.",
-    target="Then a step takes at most 3 × `microbatches` + `ranks` − 1 units if there are at least as many "
-    "microbatches as ranks, and at most 2 × `microbatches` + 2 × `ranks` − 1 units if there are fewer.",
+    target="With at least as many microbatches as ranks, a step takes at most 3 × `microbatches` + `ranks` − 1 units.",
 )
 
 

@@ -40,7 +40,7 @@ CHAPTERS = {
     "03": Chapter("where_memory_goes", ("00",), 35),
     "04": Chapter("collectives", ("00",), 35),
     "05": Chapter("ddp", ("04",), 35, "data parallelism"),
-    "06": Chapter("zero", ("03", "05"), 40, "ZeRO"),
+    "06": Chapter("zero", ("03", "05"), 30, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 30, "FSDP"),
     "08": Chapter("recomputation", ("03",), 40),
     "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),

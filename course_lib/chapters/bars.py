@@ -35,7 +35,7 @@ def plot_bars(
         axis.barh(range(len(names)), amounts.values(), 0.62, color=PARTS[: len(names)])
         for place, amount in enumerate(amounts.values()):
             end, right = (amount, place), (4, 0)  # points
-            axis.annotate(f"{amount:.3g}", end, right, textcoords="offset points", va="center", fontsize=TEXT)
+            axis.annotate(_short(amount), end, right, textcoords="offset points", va="center", fontsize=TEXT)
         axis.set_xlim(0, 1.25 * (longest if one_scale else max(amounts.values())) or 1)
         axis.set_title(quantity, fontsize=TITLE, loc="left")
         axis.set_xticks([])
@@ -44,7 +44,11 @@ def plot_bars(
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     said = (
-        f"{quantity}: {', '.join(f'{name} {amount:.3g}' for name, amount in amounts.items())}"
+        f"{quantity}: {', '.join(f'{name} {_short(amount)}' for name, amount in amounts.items())}"
         for quantity, amounts in panels.items()
     )
     return render(figure, alt or f"Bars. {'; '.join(said)}.")
+
+
+def _short(amount: float) -> str:
+    return f"{amount:,.0f}" if amount >= 1000 else f"{amount:.3g}"

@@ -1,4 +1,4 @@
-"""Chapter 15's by-hand file with one line changed, and what the change moves."""
+"""A by-hand file with one line changed (chapters 15 and 16), and what a change of FlashAttention moves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def changed(by_hand: ModuleType, old: str, new: str) -> SimpleNamespace:
     if source.count(old) != 1:
         raise ValueError(f"{old!r} stands in the by-hand file {source.count(old)} times, and must stand once")
     names = {"__name__": f"{by_hand.__name__} (changed)"}
-    exec(compile(source.replace(old, new), "flash_attention (changed)", "exec"), names)
+    # The file's annotations stay values, as a dataclass in it needs them: this file's own are strings.
+    exec(compile(source.replace(old, new), names["__name__"], "exec", dont_inherit=True), names)
     return SimpleNamespace(**names)
 
 

@@ -32,7 +32,7 @@ FURTHEST = {
     "course_lib/comparison/finetuning": 679,
     "course_lib/grading": 938,
     "course_lib/models": 725,
-    "course_lib/notebooks": 542,
+    "course_lib/notebooks": 544,
     "course_lib/observe/networks": 879,
     "course_lib/parallelize": 961,
     "course_lib/pipeline": 843,
@@ -105,8 +105,8 @@ def test_course_lib_imports_downwards(path):
         if here == "runtime":
             assert there in ("", "runtime"), f"{path} imports {name}"
         # What the files there may import, tests/course_lib/by_hand/test_rules.py says.
-        assert there != "by_hand", (
-            f"{path} imports {name}: the syllabus is read and run, nothing is built on it"
+        assert there != "by_hand" or here == "chapters", (
+            f"{path} imports {name}: the syllabus is read, run and drawn, nothing is built on it"
         )
 
 

@@ -27,6 +27,8 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
+DESK = 'from course_lib.observe.show.desk import desk\n\ndesk("{}")'
+
 
 def digest(source: str) -> str:
     """Tells a cell as shipped from an edited one; blanks at the ends of the cell do not count."""
@@ -94,6 +96,7 @@ def make_exercise(solution: NotebookNode, name: str) -> NotebookNode:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     link_to_chapter(notebook, name)
+    notebook.cells.append(nbformat.v4.new_code_cell(DESK.format(name[:2]), id=f"s{name[:2]}-desk"))
     shipped = [digest(cell.source) for cell in notebook.cells]
     notebook.metadata = nbformat.from_dict({**METADATA, "course": {"chapter": name, "shipped": shipped}})
     return notebook

@@ -84,6 +84,7 @@ def test_the_first_page_asks_nothing_and_changes_nothing(start_page, lab):
     start_page.locator(".jp-DirListing-item[title^='Name: exercises']").wait_for()
     listed = start_page.locator(".jp-DirListing-itemText").all_inner_texts()
     assert {"notebooks", "exercises", "README.md"} <= set(listed)
+    assert not [name for name in listed if name.endswith(".egg-info")]
     assert start_page.locator(".jp-Dialog").count() == 0
     assert start_page.locator(".Toastify__toast").count() == 0
     assert not unsaved(start_page)
@@ -137,6 +138,9 @@ def test_a_check_says_what_is_missing_and_then_what_it_found(page, lab):
     run(page, "# EXERCISE 03.1")
     check = run(page, 'check("03.1"')
     check.locator(".jp-OutputArea-output", has_text="not written").first.wait_for()
+    for kind in ("the idea", "the shape"):
+        check.locator("button", has_text="a hint for 03.1").click()
+        check.locator("pre", has_text=kind).wait_for()
     cell(page, "# EXERCISE 03.1").locator(".cm-content").click()
     page.keyboard.press("Control+A")
     page.keyboard.insert_text(answer)
@@ -144,6 +148,11 @@ def test_a_check_says_what_is_missing_and_then_what_it_found(page, lab):
     check = run(page, 'check("03.1"')
     check.locator(".jp-OutputArea-output", has_text="✓").first.wait_for()
     assert unsaved(page)
+    assert not check.locator("button", has_text="a hint").count()
+    page.keyboard.press("Control+S")
+    desk = run(page, 'desk("03")')
+    desk.locator("button", has_text="grade chapter 03").click()
+    desk.locator("pre", has_text="03.2").wait_for(timeout=120_000)
 
 
 def test_stop_ends_the_ranks_and_says_so_in_a_line(page, lab):

@@ -15,7 +15,7 @@ function h(tag, attributes, ...children) {
 const round = (value) => Number(value.toPrecision(6));
 
 /** Ask for a number or a choice; say(value) is called with each commitment. Returns a function that shows what was said. */
-function ask(root, { name, unit, choices, low, high }, say) {
+function ask(root, { name, unit, choices, low, high, note = "Your bet stands." }, say) {
   const status = h("span", { role: "status" });
   // JupyterLab, which has meanings of its own for most keys, leaves those alone that are pressed in such an element.
   const own = (tag, attributes, ...children) => h(tag, { "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
@@ -24,7 +24,7 @@ function ask(root, { name, unit, choices, low, high }, say) {
     root.append(h("fieldset", { class: "course-game" }, h("legend", {}, name), ...buttons, status));
     return (said) => {
       buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(choices[k] === said)));
-      status.textContent = said === null ? "" : "Your bet stands.";
+      status.textContent = said === null ? "" : note;
     };
   }
   const field = own("input", { type: "number", step: "any", required: "", "aria-label": `${name}${unit && ", in "}${unit}`, autocomplete: "off" });

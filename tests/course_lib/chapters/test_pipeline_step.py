@@ -48,7 +48,7 @@ def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
 
 def test_ranks_do_every_order_and_keep_what_was_predicted():
     orders = {"ZB-H1": zb_h1(3, 4), "ZB-V": make_schedule("zb-v", 3, 4).actions}
-    ran = launch(record_steps, 3, args=(orders, 0.001), backend="gloo")
+    ran = launch(record_steps, 3, args=(orders, 0.001, 2), backend="gloo")
     for name, order in orders.items():
         assert [step[name].in_flight for step in ran] == in_flight(order)
         done = ran[0][name].timeline

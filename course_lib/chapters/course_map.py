@@ -35,7 +35,7 @@ class Chapter:
 
 CHAPTERS = {
     "00": Chapter("start_here", (), 15),
-    "01": Chapter("seeing_networks", ("00",), 30),
+    "01": Chapter("seeing_networks", ("00",), 15),
     "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 35),
     "04": Chapter("collectives", ("00",), 35),

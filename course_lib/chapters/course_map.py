@@ -36,7 +36,7 @@ class Chapter:
 CHAPTERS = {
     "00": Chapter("start_here", (), 15),
     "01": Chapter("seeing_networks", ("00",), 15),
-    "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
+    "02": Chapter("anatomy_of_llms", ("00",), 25, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 35),
     "04": Chapter("collectives", ("00",), 35),
     "05": Chapter("ddp", ("04",), 35, "data parallelism"),
@@ -44,7 +44,7 @@ CHAPTERS = {
     "07": Chapter("fsdp", ("06",), 30, "FSDP"),
     "08": Chapter("recomputation", ("03",), 40),
     "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),
-    "10": Chapter("sequence_parallel", ("08", "09"), 40, "sequence parallelism"),
+    "10": Chapter("sequence_parallel", ("08", "09"), 35, "sequence parallelism"),
     "11": Chapter("pipeline_parallel", ("03", "04"), 35, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "10", "11"), 35),
     "13": Chapter("galaxy", ("09", "10"), 30, "Galaxy"),

@@ -1,0 +1,127 @@
+"""What chapter 19 runs and draws: a small network that reads digits, under methods that send less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.by_hand.compress import Compressed, TopK, train
+from course_lib.data.digits import load_digits
+from course_lib.data.sharding import batches
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.loop import cross_entropy
+from simulator.plots import plot_curves
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, human, plain_axes
+from simulator.predict.compression_traffic import bytegrad_traffic, power_sgd_traffic, top_k_traffic
+from simulator.predict.traffic import ddp_traffic
+
+Learned = dict[str, tuple[list[float], float]]
+LOOKS = (("#222222", "-"), ("#143f70", "--"), ("#cc6a26", "-"), ("#23614a", "-."))
+
+
+class Everything(Compressed):
+    """Whole gradients, as in chapter 05."""
+
+    def exchange(self, i: int, wanted: Tensor):
+        mean = wanted / self.p
+        dist.all_reduce(mean)
+        return mean, wanted
+
+
+class Keeping(TopK):
+    """Top-k whose next residual is ``keep(wanted, sent)``."""
+
+    def __init__(self, parameters: list[nn.Parameter], keep: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(parameters, density=0.01)
+        self.keep = keep
+
+    def after_backward(self) -> None:
+        for i, w in enumerate(self.parameters):
+            wanted = w.grad + self.errors[i]
+            w.grad, sent = self.exchange(i, wanted)
+            self.errors[i] = self.keep(wanted, sent)
+
+
+def network() -> nn.Sequential:
+    """64 pixels to 10 digits."""
+    layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def gradient_matrix() -> Tensor:
+    """(256, 256): the gradient of the middle layer before the first step, over 256 digits."""
+    torch.manual_seed(0)
+    model = network()
+    images, labels = load_digits()
+    cross_entropy(model(images[:256]), labels[:256]).backward()
+    return model[3].weight.grad
+
+
+def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned:
+    """On each rank, for each method: the loss of every step, smoothed over 8 steps, and the bytes sent in a step."""
+    torch.set_num_threads(1)  # the tensors are small
+    found = {}
+    for name, (method, settings) in methods.items():
+        torch.manual_seed(0)
+        data = batches(load_digits(), 64, rank=dist.get_rank(), ranks=dist.get_world_size(), seed=0)
+        sgd = partial(torch.optim.SGD, lr=0.3)
+        run = train(network(), islice(data, steps), sgd, cross_entropy, method, **settings)
+        losses = [next(run)[0]]  # the first step also sends the weights
+        with record_traffic() as log:
+            losses += [loss for loss, _ in run]
+        losses = torch.stack(losses)
+        dist.all_reduce(losses)
+        losses /= dist.get_world_size()
+        curve = [losses[max(0, step - 7) : step + 1].mean().item() for step in range(steps)]
+        found[name] = curve, log.traffic.sent / (steps - 1)
+    return found
+
+
+def plot_learned(found: Learned, log: bool = False) -> Picture:
+    """The loss of each run, with the bytes that a rank sends in a step."""
+    curves = {f"{name}: {human(sent)} a step": curve for name, (curve, sent) in found.items()}
+    return plot_curves(curves, log=log, alt=f"Loss over steps, {', '.join(curves)}.")
+
+
+def sent_on(ranks: int) -> dict[str, float]:
+    """Bytes that a rank sends in a step of the network above, by method, as predicted."""
+    shapes = [tuple(w.shape) for w in network().parameters()]
+    sizes = [w.numel() for w in network().parameters()]
+    return {
+        "all numbers": ddp_traffic([sum(sizes)], ranks).sent,
+        "8 bits": bytegrad_traffic(sizes, ranks).sent,
+        "top-k, 1 %": top_k_traffic(sizes, ranks, density=0.01).sent,
+        "PowerSGD, r = 2": power_sgd_traffic([[s] for s in shapes], ranks, 2, min_compression=1).sent,
+    }
+
+
+def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256)) -> Picture:
+    """``sent_on`` over the number of ranks; both axes are logarithmic."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    columns = [sent_on(p) for p in ranks]
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axis = figure.subplots()
+    for (name, last), (colour, style) in zip(columns[-1].items(), LOOKS, strict=True):
+        axis.plot(ranks, [column[name] for column in columns], style, color=colour, linewidth=2.2)
+        place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
+        axis.annotate(name, (ranks[-1], last), color=colour, **place)
+    axis.set(xscale="log", yscale="log", xlim=(ranks[0], ranks[-1]), ylim=(1e4, 4e6))
+    axis.set_xticks(ranks, [str(p) for p in ranks])
+    axis.set_yticks([1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("ranks", fontsize=TEXT)
+    axis.set_ylabel("sent by a rank in a step", fontsize=TEXT)
+    plain_axes(axis)
+    said = "; ".join(
+        f"{p} ranks: {', '.join(f'{n} {human(b)}' for n, b in sent_on(p).items())}" for p in (4, 64)
+    )
+    return render(figure, f"Bytes sent by a rank in a step over the number of ranks. {said}.")

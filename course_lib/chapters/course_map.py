@@ -51,7 +51,7 @@ CHAPTERS = {
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
     "15": Chapter("flash_attention", ("02", "08"), 40, "FlashAttention"),
     "16": Chapter("paged_attention", ("02", "15"), 30),
-    "17": Chapter("lora_and_adapters", ("02", "03"), 40, "LoRA and adapters"),
+    "17": Chapter("lora_and_adapters", ("02", "03"), 35, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 35),
     "19": Chapter("gradient_compression", ("05",), 35),
     "20": Chapter("elastic_training", ("04", "05"), 35),

@@ -37,7 +37,7 @@ CHAPTERS = {
     "00": Chapter("start_here", (), 15),
     "01": Chapter("seeing_networks", ("00",), 15),
     "02": Chapter("anatomy_of_llms", ("00",), 25, "anatomy of LLMs"),
-    "03": Chapter("where_memory_goes", ("00",), 35),
+    "03": Chapter("where_memory_goes", ("00",), 30),
     "04": Chapter("collectives", ("00",), 35),
     "05": Chapter("ddp", ("04",), 35, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 30, "ZeRO"),

@@ -46,7 +46,8 @@ def step_costs(
 
 def kept_by_layer(model: nn.Module, tokens: Tensor) -> list[int]:
     """Bytes that each of ``model.blocks`` keeps for backward; a storage counts once, and parameters do not."""
-    kept, layer = [0] * len(model.blocks), -1
+    blocks = list(model.get_submodule("blocks").children())
+    kept, layer = [0] * len(blocks), -1
     counted = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
     def enter(which: int) -> None:
@@ -62,7 +63,7 @@ def kept_by_layer(model: nn.Module, tokens: Tensor) -> list[int]:
 
     hooks = [
         hook
-        for i, block in enumerate(model.blocks)
+        for i, block in enumerate(blocks)
         for hook in (
             block.register_forward_pre_hook(lambda *_, i=i: enter(i)),
             block.register_forward_hook(lambda *_: enter(-1)),

@@ -1,0 +1,23 @@
+"""What chapter 18 counts of a step: twice the kept bytes for twice the texts, and nothing below the lowest prefix."""
+
+from course_lib.by_hand import prompt as by_hand
+from course_lib.chapters.flash_changes import changed
+from course_lib.chapters.prompt_costs import step_costs
+from course_lib.models.gpt import GPTConfig
+
+SMALL = GPTConfig.tiny(max_length=32)
+
+
+def test_full_training_counts_all_parameters_and_equal_layers():
+    one, two = (step_costs(SMALL, lambda model: None, batch=batch, seq=16) for batch in (1, 2))
+    assert one.trained == SMALL.parameters
+    assert len(set(one.kept)) == 1
+    assert [2 * kept for kept in one.kept] == two.kept
+    assert one.flops.backward == 2 * one.flops.forward
+
+
+def test_layers_below_the_lowest_prefix_keep_nothing():
+    mine = changed(by_hand, "in enumerate(model.blocks):", "in list(enumerate(model.blocks))[2:]:")
+    kept = step_costs(SMALL, lambda model: mine.add(model, mine.Prefix, n=4), seq=16).kept
+    assert kept[:2] == [0, 0]
+    assert 0 < kept[2] < kept[3]

@@ -1,0 +1,18 @@
+"""Equal distances, equal angles."""
+
+import re
+
+import pytest
+
+from course_lib.chapters.turned import plot_turned
+
+
+def test_the_angle_depends_on_the_distance_alone():
+    alt = plot_turned([(5, 3), (1005, 1003), (5, 2)]).alt
+    near, far, other = re.findall(r"(\d+) degrees", alt)
+    assert near == far != other
+
+
+def test_nothing_to_draw_is_said():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_turned([])

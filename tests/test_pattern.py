@@ -14,8 +14,6 @@ from simulator.plots.picture import smallest_text
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = ["The answer", "In practice", "Go further"]  # what comes before is the story's own
-# Chapters that are still to be rewritten. Whoever rewrites one takes it out; none is added.
-NOT_YET: set[str] = set()
 BUDGET = {"words": 3000, "lines of listings": 80, "tables": 8, "asides": 8, "rows that say exactly 1": 3}
 
 
@@ -197,9 +195,6 @@ CHAPTERS = chapters_in(ROOT / "notebooks")
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_keeps_to_the_pattern(path):
     found = departures(path)
-    if path.stem in NOT_YET:
-        assert found, f"{path.name} keeps to the pattern now: take it out of NOT_YET"
-        pytest.xfail(f"not yet rewritten: {len(found)} departures")
     assert not found, f"{path.name}:\n  " + "\n  ".join(found)
 
 
@@ -224,15 +219,9 @@ def test_a_task_is_understood_in_one_reading(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     tasks = [text(c) for c in cells if re.match(r"#+ Exercise", text(c))]
     words = [len(re.sub(r"<details>.*?</details>", "", task, flags=re.DOTALL).split()) for task in tasks]
-    if path.stem.replace("_exercises_", "_") in NOT_YET:
-        pytest.xfail("its chapter is not yet rewritten")
     assert max(words) <= 150, (
         f"a task has {max(words)} words outside its small print (<details>), at most 150"
     )
-
-
-def test_the_list_names_chapters_that_exist():
-    assert {path.stem for path in CHAPTERS} >= NOT_YET
 
 
 def test_every_rule_can_fail(tmp_path):

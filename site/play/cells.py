@@ -16,6 +16,7 @@ import nbformat
 from play.files import ROOT, file_of, runs_in_browser
 
 CHAPTERS = ("00", "03", "11")
+DRAWN = ("simulator.plots.bubble_and_memory",)
 UNSEEN = "remove-cell"  # the tag of cells that no reader of a page needs
 
 
@@ -95,9 +96,13 @@ def _before(notebook: nbformat.NotebookNode, at: int, kind: str) -> int:
 
 
 def _parsed(source: str) -> ast.Module | None:
+    """Without IPython's magics; None for a cell that is one."""
+    lines = source.splitlines()
+    if lines and lines[0].startswith("%%"):
+        return None
     try:
-        return ast.parse(source)
-    except SyntaxError:  # a magic of IPython
+        return ast.parse("\n".join(line for line in lines if not line.startswith("%")))
+    except SyntaxError:
         return None
 
 
@@ -107,9 +112,15 @@ def _light(node: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, str]]:
     for alias in node.names:
         words = alias.name + (f" as {alias.asname}" if alias.asname else "")
         module = node.module if isinstance(node, ast.ImportFrom) else alias.name
-        if runs_in_browser(module):
+        if runs_in_browser(module) and not _draws(module):
             found[alias.asname or alias.name] = (module, words if isinstance(node, ast.ImportFrom) else "")
     return found
+
+
+def _draws(module: str) -> bool:
+    """Whether it draws with matplotlib, and the page has no counterpart (``browser/pictures.py``)."""
+    path = file_of(module)
+    return path is not None and module not in DRAWN and "from matplotlib" in path.read_text("utf-8")
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:

@@ -8,7 +8,7 @@ from simulator.inputs.checks import at_least, positive
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
-# Told apart by lightness and by the shape of the line as well. The step is drawn wide, below the sums that it follows.
+# Told apart by lightness and by the shape of the line as well. The step is drawn wide, below the two sums.
 LOOKS = {
     "step, with overlap": ("#9cc9ee", 8.0, "-"),
     "forward + all-reduce": ("#cc6a26", 1.8, "--"),
@@ -24,7 +24,7 @@ def plot_step_over_batch(
     crossing: float,
     what: str = "samples",
 ) -> Picture:
-    """Seconds of a data-parallel step over the samples of one GPU, and of the two sums of which it is the larger.
+    """Seconds of a data-parallel step over the samples of one GPU, and of two sums; it stays above both.
 
     Args:
         samples: the batches of a GPU to draw, smallest first.
@@ -74,6 +74,6 @@ def plot_step_over_batch(
     axis.legend(frameon=False, fontsize=TEXT, loc="lower right")
     return render(
         figure,
-        f"Time of a step over the {what} on each GPU: up to {crossing:,.0f} it follows forward and all-reduce, and "
-        "from there on forward and backward.",
+        f"Time of a step over the {what} on each GPU: it stays a little above the larger of "
+        f"forward with all-reduce and forward with backward, which cross at {crossing:,.0f}.",
     )

@@ -34,6 +34,8 @@ def load(root: Path) -> dict[str, dict[str, int]]:
 
 
 def _read(root: Path) -> object:
+    if os.environ.get("COURSE_POINTS") == "none":
+        return {}
     try:
         return json.loads((root / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:

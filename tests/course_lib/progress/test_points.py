@@ -25,3 +25,10 @@ def test_a_damaged_file_of_progress_is_kept_aside_and_not_in_the_way(tmp_path, d
     assert [copy.read_text() for copy in (tmp_path / ".backups").iterdir()] == [damaged]
     assert points.next_hint("06.1", 3, tmp_path) == 2
     assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_is_executed_without_the_points_of_whoever_does_it(tmp_path, monkeypatch):
+    (tmp_path / points.FILE).write_text('{"05_ddp": {"05.1": 4}}')
+    assert points.load(tmp_path)
+    monkeypatch.setenv("COURSE_POINTS", "none")
+    assert points.load(tmp_path) == {}

@@ -9,7 +9,7 @@ gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the
 
 The checks run here in this process, on the answer alone, and their ranks stay from one answer to the next. A listed
 mistake is observed once, whether it is handed in or compared with what is. That the grader, which starts new ranks,
-sees the same through a kernel is tested once per chapter: the solution earns every point.
+sees the same in a process of its own is tested once per chapter: the solution earns every point.
 """
 
 import functools

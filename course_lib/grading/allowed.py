@@ -51,7 +51,8 @@ def refusal(source: str, imports: Mapping[str, str], not_allowed: Iterable[str])
     except (ValueError, RecursionError, MemoryError) as error:
         return "error", f"not Python: {error}"
     refused, imported_here = tuple(not_allowed), tuple(imports.values())
-    origins = {**imports, **imported(tree)}
+    own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}  # a parameter hides an import
+    origins = {name: origin for name, origin in {**imports, **imported(tree)}.items() if name not in own}
     for node in ast.walk(tree):  # a name given to a part of a library stands for that part
         if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, origins)):
             origins.update({target.id: dotted for target in node.targets if isinstance(target, ast.Name)})

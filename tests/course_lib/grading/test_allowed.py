@@ -63,6 +63,7 @@ def test_the_courses_own_answer_is_none(source, what):
     "source",
     [
         "optim = 3\nx = optim",
+        "def double(ctx, exchange): return 2 * exchange",
         "class A:\n    def optim(self): return self.checkpoint",
         "import torch.utils.data",
         "torch.optimum",

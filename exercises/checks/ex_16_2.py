@@ -40,9 +40,9 @@ CASES = [
     Case("large scores", 23, 4, scale=300.0, task="Scores may be large, several hundreds."),
     Case("unused slots hold NaN", 11, 4, nan=True,
          task="Slots that the sequence does not use may hold anything, NaN too."),
-    Case("numbers of 16 bits", 61, 8, 16, 2, scale=5.0, dtype=torch.bfloat16),
     Case("160 tokens, blocks of 16", 160, 16, 8, 2),
     Case("1,600 tokens, blocks of 16", 1600, 16, 8, 2),
+    Case("numbers of 16 bits", 61, 8, 16, 16, scale=5.0, dtype=torch.bfloat16),
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from course_lib.models.kv_cache import Cache, check_length, layer_options
 from course_lib.models.norms import RMSNorm
 from course_lib.models.positions import RotaryPositions
+from course_lib.models.rope_scaling import RopeScaling
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class LlamaConfig:
     max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
     # ChatGLM's ways (arXiv:2406.12793)
     qkv_bias: bool = False  # query, key and value have biases
@@ -107,7 +109,11 @@ class LlamaAttention(nn.Module):
             self.q_norm = RMSNorm(self.head_size, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.head_size, config.rms_norm_eps)
         self.rotary = RotaryPositions(
-            self.head_size, config.rope_theta, config.partial_rotary_factor, config.rope_interleaved
+            self.head_size,
+            config.rope_theta,
+            config.partial_rotary_factor,
+            config.rope_interleaved,
+            config.rope_scaling,
         )
         self.core = LlamaCore()
 
@@ -180,7 +186,8 @@ class LlamaModel(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.max_length = config.max_position_embeddings
+        scaled = 0 if config.rope_scaling is None else config.rope_scaling.length
+        self.max_length = max(config.max_position_embeddings, scaled)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)

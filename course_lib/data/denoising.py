@@ -12,7 +12,6 @@ All randomness comes from a ``numpy.random.Generator``, so a seed gives the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -92,15 +91,6 @@ def text_infilling(
     source[spans] = mask_token
     removed = [tokens[start : start + size] for start, size in zip(starts[spans], lengths, strict=True)]
     return Infilled(torch.from_numpy(source), removed)
-
-
-def fill_in(source: Tensor, removed: Sequence[Tensor], mask_token: int) -> Tensor:
-    """The text as it was: each mask token gives way to the tokens that it stands for."""
-    masks = int((source == mask_token).sum())
-    if masks != len(removed):
-        raise ValueError(f"the source has {masks} mask tokens, and {len(removed)} spans were given.")
-    spans = iter(removed)
-    return torch.cat([next(spans) if token == mask_token else token[None] for token in source] or [source])
 
 
 def permute_sentences(tokens: Tensor, full_stop: int, rng: np.random.Generator) -> Tensor:

@@ -15,12 +15,6 @@ from simulator.inputs.checks import at_least, is_number, refuse
 Matrix = Sequence[Sequence[float]]  # p rows of p shares
 
 
-def complete_matrix(ranks: int) -> Matrix:
-    """Every rank averages with all: 1/p everywhere, so one mixing makes all ranks equal."""
-    at_least(1, ranks=ranks)
-    return ((1 / ranks,) * ranks,) * ranks
-
-
 def ring_matrix(ranks: int) -> Matrix:
     """Each rank averages with its two neighbours in a ring: 1/3 each. With two ranks, 1/2 each.
 
@@ -45,20 +39,6 @@ def pair_matrix(ranks: int, step: int, seed: int = 0) -> Matrix:
     for a, b in zip(order[::2], order[1::2], strict=False):
         partner[a], partner[b] = b, a
     return tuple(tuple(((i == j) + (partner[i] == j)) / 2 for j in range(ranks)) for i in range(ranks))
-
-
-def expected_pair_matrix(ranks: int) -> Matrix:
-    """The mean of ``pair_matrix`` over all draws. Any two ranks meet with the same probability.
-
-    A rank has a partner with probability q = 1 (p even) or 1 - 1/p (p odd), and each of the p - 1 others is as likely.
-    """
-    at_least(1, ranks=ranks)
-    if ranks == 1:
-        return ((1.0,),)
-    q = 1 - (ranks % 2) / ranks
-    return tuple(
-        tuple(1 - q / 2 if i == j else q / (2 * (ranks - 1)) for j in range(ranks)) for i in range(ranks)
-    )
 
 
 def check_matrix(matrix: Matrix, ranks: int | None = None) -> None:

@@ -62,68 +62,10 @@ def ring_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) ->
     return scattered + ring_all_gather_sent(elements, itemsize, ranks, rank)
 
 
-def tree_broadcast_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
-    """In a binomial tree, a rank sends the whole tensor once to each of its children."""
-    _check(elements, itemsize, ranks, rank, root)
-    return itemsize * elements * tree_children(ranks, (rank - root) % ranks)
-
-
-def tree_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
-    """The broadcast backwards: every rank but the root sends its partial sum once."""
-    _check(elements, itemsize, ranks, rank, root)
-    return 0 if rank == root else itemsize * elements
-
-
-def tree_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
-    """Reduce to rank 0, then broadcast from it."""
-    _check(elements, itemsize, ranks, rank)
-    down = tree_broadcast_sent(elements, itemsize, ranks, rank)
-    return tree_reduce_sent(elements, itemsize, ranks, rank) + down
-
-
-def naive_all_reduce_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
-    """Every rank sends its whole tensor to rank 0, which adds them up and sends the sum to every other rank."""
-    _check(elements, itemsize, ranks, rank)
-    return itemsize * elements * (ranks - 1 if rank == 0 else 1) if ranks > 1 else 0
-
-
-def scatter_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
-    """The root sends every chunk but its own; the other ranks send nothing."""
-    _check(elements, itemsize, ranks, rank, root)
-    return itemsize * (elements - _chunk(elements, ranks, rank)) if rank == root else 0
-
-
-def gather_sent(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> int:
-    """Every rank but the root sends its chunk."""
-    _check(elements, itemsize, ranks, rank, root)
-    return 0 if rank == root else itemsize * _chunk(elements, ranks, rank)
-
-
-def all_to_all_sent(elements: int, itemsize: int, ranks: int, rank: int) -> int:
-    """Rank r holds n elements, chunk j of them for rank j: it keeps chunk r."""
-    _check(elements, itemsize, ranks, rank)
-    return ring_reduce_scatter_sent(elements, itemsize, ranks, rank)
-
-
-def tree_children(ranks: int, rank: int) -> int:
-    """How many children a rank has in the binomial tree rooted at 0.
-
-    Rank r was reached in the round of its highest set bit; it sends in every later round in which
-    r + 2^round still is a rank.
-
-    >>> [tree_children(6, rank) for rank in range(6)]
-    [3, 2, 0, 0, 0, 0]
-    """
-    at_least(1, ranks=ranks)
-    index(ranks, rank=rank)
-    rounds = range(rank.bit_length(), ranks.bit_length())
-    return sum(rank + 2**step < ranks for step in rounds)
-
-
-def _check(elements: int, itemsize: int, ranks: int, rank: int, root: int = 0) -> None:
+def _check(elements: int, itemsize: int, ranks: int, rank: int) -> None:
     at_least(0, elements=elements)
     at_least(1, itemsize=itemsize, ranks=ranks)
-    index(ranks, rank=rank, root=root)
+    index(ranks, rank=rank)
 
 
 def _chunk(elements: int, ranks: int, rank: int) -> int:

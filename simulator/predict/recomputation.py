@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isclose, sqrt
+from math import isclose
 
-from simulator.inputs.checks import amounts, at_least, finite, not_negative, positive, refuse
+from simulator.inputs.checks import amounts, at_least, finite, not_negative, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -123,28 +123,3 @@ def equal_layers(layers: int, segments: int, saved: float, kept: float) -> list[
     if segments > layers:
         raise ValueError(f"{layers} layers can be cut into 1 to {layers} segments, not {segments}")
     return [Segment(kept, n * saved, n, n) for n in chunk_sizes(layers, segments)]
-
-
-def best_segments(layers: int, saved: float, kept: float) -> float:
-    """The k that makes k kept + (layers/k) saved least: sqrt(n) where a layer adds what a checkpoint takes."""
-    at_least(1, layers=layers)
-    not_negative(saved=saved)
-    positive(kept=kept)
-    return sqrt(layers * saved / kept)
-
-
-def least_peak(kept: Sequence[float], saved: Sequence[float]) -> float:
-    """The least peak to which unequal layers can be cut.
-
-    Args:
-        kept: bytes of each layer's input, kept where a segment begins.
-        saved: bytes that each layer's backward needs besides.
-    """
-    amounts(kept=kept, saved=saved)
-    n = len(saved)
-    if len(kept) != n or not n:
-        refuse("kept", f"one number a layer, and saved as many, at least one, {n} here", list(kept))
-    best = [0.0] * (n + 1)  # best[i]: layers i to the end, given that a segment begins at i
-    for i in reversed(range(n)):
-        best[i] = kept[i] + min(max(sum(saved[i:k]), best[k]) for k in range(i + 1, n + 1))
-    return best[0]

@@ -120,19 +120,11 @@ CALLS = {
     compression.kept: {"density": 0.1, "elements": 100},
     compression.low_rank: {"shape": (16, 16), "matrix_rank": 2, "min_compression": 2.0},
     compression.fragment_steps: {"every": 10, "fragments": 4},
-    **{
-        function: {"ranks": 3}
-        for function in (mixing.complete_matrix, mixing.ring_matrix, mixing.expected_pair_matrix)
-    },
+    mixing.ring_matrix: {"ranks": 3},
     mixing.pair_matrix: {"ranks": 3, "step": 1, "seed": 1},
     mixing.check_matrix: {"matrix": PAIR, "ranks": 2},
     consensus.second_eigenvalue: {"matrix": PAIR},
-    consensus.ring_second_eigenvalue: {"ranks": 3},
-    consensus.mixed: {"matrix": PAIR, "rows": [[1.0], [2.0]]},
-    consensus.distance: {"rows": [[1.0], [2.0]]},
-    consensus.consensus_distances: {"matrices": [PAIR], "rows": [[1.0], [2.0]]},
     consensus.consensus_bound: {"start": 1.0, "matrix": PAIR, "steps": 2},
-    consensus.steady_distance: {"disturbance": 1.0, "matrix": PAIR},
     compression_time.Method: {"name": "8 bits", "sent": 4.0, "messages": 2, "compress": 0.1, "every": 2},
     compression_time.Method.of: {
         "name": "8 bits",
@@ -337,16 +329,9 @@ CALLS = {
     },
     collective_time.exposed: {"communication": 1.0, "computation": 1.0, "hardware": A100, "overlap": 0.5},
     collective_traffic.sent_bytes: {"collective": "all-reduce", "payload": 8.0, "group_size": 2},
-    **{
-        getattr(collective_traffic, f"{name}_sent"): RING
-        for name in ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "tree_all_reduce")
-    },
-    **{getattr(collective_traffic, f"{name}_sent"): RING for name in ("naive_all_reduce", "all_to_all")},
-    **{
-        getattr(collective_traffic, f"{name}_sent"): RING | {"root": 1}
-        for name in ("tree_broadcast", "tree_reduce", "scatter", "gather")
-    },
-    collective_traffic.tree_children: {"ranks": 4, "rank": 1},
+    collective_traffic.ring_reduce_scatter_sent: RING,
+    collective_traffic.ring_all_gather_sent: RING,
+    collective_traffic.ring_all_reduce_sent: RING,
     kv_cache.kv_cache_bytes_per_token: {"layers": 2, "kv_heads": 3, "head_size": 4, "bytes_per_number": 2},
     kv_cache.latent_cache_bytes_per_token: {
         "layers": 2,
@@ -421,8 +406,6 @@ CALLS = {
     finetuning.kept_activations: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
     recomputation.Segment: {"kept": 1.0, "again": 1.0, "forward": 1.0, "repeated": 0.5},
     recomputation.equal_layers: {"layers": 4, "segments": 2, "saved": 4.0, "kept": 1.0},
-    recomputation.best_segments: {"layers": 4, "saved": 4.0, "kept": 1.0},
-    recomputation.least_peak: {"kept": [1.0, 1.0], "saved": [4.0, 4.0]},
     step.stage_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "rank": 1},
     traffic.calls: {
         "collective": "all-reduce",

@@ -117,20 +117,6 @@ def memory_table(
     return table(heads, rows, "MB, predicted / measured")
 
 
-def sweep_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Shown:
-    """Validation accuracy in per cent of each start and learning rate that was tried; the chosen one has a star."""
-    drawn = [line for _, line in _in_order(lines, methods) if line is not None and line.method != PROBE]
-    rates = sorted({lr for line in drawn for _, lr, _ in line.sweep})
-    rows = []
-    for line in drawn:
-        for start in dict.fromkeys(start for start, _, _ in line.sweep):
-            tried = {lr: f"{100 * accuracy:.1f}" for s, lr, accuracy in line.sweep if s == start}
-            if start == line.start:
-                tried[line.lr] += " *"
-            rows.append([line.title, start or None, *(tried.get(rate) for rate in rates)])
-    return table(["method", "start", *map(_plain, rates)], rows, "validation accuracy, %, by learning rate")
-
-
 def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
     """Test accuracy over trained parameters, a mark for each method; a bar is the spread over seeds.
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -71,15 +70,6 @@ class MemoryLog:
     def peak(self) -> MemoryBreakdown:
         """The moment with the most bytes."""
         return max(self.held, key=lambda held: held.total)
-
-
-def gather_histories(log: MemoryLog, group: dist.ProcessGroup | None = None) -> list[MemoryHistory]:
-    """Every rank's history, in rank order; every rank calls it and gets it. Without ranks, this process's."""
-    if not dist.is_initialized():
-        return [log.history()]
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, log.history(dist.get_rank(group)), group)
-    return everyone
 
 
 @contextmanager

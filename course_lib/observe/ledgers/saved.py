@@ -7,7 +7,7 @@ the same path through PyTorch as real ones on the CPU. So any size is quick, and
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,22 +42,24 @@ class SavedTensor(NamedTuple):
     bytes: int
 
 
-def saved_tensors(model: nn.Module, *inputs: Any) -> list[SavedTensor]:
+def saved_tensors(model: nn.Module | Callable[[], nn.Module], *inputs: Any) -> list[SavedTensor]:
     """The tensors that ``model(*inputs)`` saves, in the order in which it does; parameters and buffers left out.
 
     Args:
         model: any module, in the mode (training or evaluation) that is to be measured; one on ``meta`` is measured
-            as on the CPU.
+            as on the CPU. Or a function that builds one: for a module with closures, which no copy takes along.
         inputs: what it takes, not on ``meta``; those of floating point get a gradient, as the output of an earlier
             layer would.
     """
     mode = FakeTensorMode()
-    model, inputs = _fake(model, mode), map_tensors(mode.from_tensor, inputs)
+    fake, inputs = _fake(model, mode), map_tensors(mode.from_tensor, inputs)
     with mode:
-        return _run(model, inputs)[0]
+        return _run(fake, inputs)
 
 
-def saved_bytes_by_module(model: nn.Module, *inputs: Any, depth: int = 1) -> dict[str, int]:
+def saved_bytes_by_module(
+    model: nn.Module | Callable[[], nn.Module], *inputs: Any, depth: int = 1
+) -> dict[str, int]:
     """Bytes saved by each submodule: its dotted name, cut to ``depth`` parts, to bytes, in order of saving.
 
     A tensor that several save counts for the first, so the values add up to the model's.
@@ -69,23 +71,9 @@ def saved_bytes_by_module(model: nn.Module, *inputs: Any, depth: int = 1) -> dic
     return total
 
 
-def saved_bytes_per_stage(stages: Sequence[nn.Module], *inputs: Any) -> list[int]:
-    """Bytes that one microbatch leaves on each stage of a pipeline: ``saved`` of the simulator's ``replay``.
-
-    Stages run one after the other, each on what the one before returned (a tuple: its arguments). Every stage
-    keeps its own input: where they are on different ranks, it is a copy.
-    """
-    saved, mode = [], FakeTensorMode()
-    inputs = map_tensors(mode.from_tensor, inputs)
-    for stage in [_fake(stage, mode) for stage in stages]:
-        with mode:
-            tensors, outputs = _run(stage, inputs)
-        saved.append(sum(t.bytes for t in tensors))
-        inputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return saved
-
-
-def _fake(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+def _fake(model: nn.Module | Callable[[], nn.Module], mode: FakeTensorMode) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        return _built(model, mode)
     with mode:  # what is on meta is taken to the CPU, whose operators save other tensors
         moved = {id(b): torch.empty(b.shape, dtype=b.dtype) for b in model.buffers() if b.is_meta}
         moved |= {
@@ -100,7 +88,24 @@ def _fake(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
         return copy.deepcopy(model, moved)
 
 
-def _run(model: nn.Module, inputs: tuple) -> tuple[list[SavedTensor], Any]:
+def _built(build: Callable[[], nn.Module], mode: FakeTensorMode) -> nn.Module:
+    """Built on meta, where it takes no time. Then its tensors are exchanged: closures keep its modules."""
+    with torch.device("meta"):
+        model = build()
+    moved: dict[Tensor, Tensor] = {}  # what is tied stays tied
+    with mode:
+        for module in model.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        fake = torch.empty(tensor.shape, dtype=tensor.dtype)
+                        if isinstance(tensor, nn.Parameter):
+                            fake = nn.Parameter(fake, tensor.requires_grad)
+                        table[name] = moved.setdefault(tensor, fake)
+    return model
+
+
+def _run(model: nn.Module, inputs: tuple) -> list[SavedTensor]:
     inputs = map_tensors(lambda t: t.detach().requires_grad_(t.is_floating_point()), inputs)
     own = WeakIdKeyDictionary()
     for tensor in (*model.parameters(), *model.buffers()):
@@ -121,7 +126,8 @@ def _run(model: nn.Module, inputs: tuple) -> tuple[list[SavedTensor], Any]:
         return tensor
 
     with _where(model) as current, _Writers(current) as writers, saved_tensors_hooks(pack, lambda t: t):
-        return saved, model(*inputs)
+        model(*inputs)
+    return saved
 
 
 @contextmanager

@@ -232,37 +232,3 @@ class _ModuleTrace:
         self.log.add("compute", f"B {self.label}", seen[0], seen[-1])
         self.backwards.remove(seen)
         seen.clear()
-
-
-@contextmanager
-def trace_optimizer(optimizer: torch.optim.Optimizer, name: str = "optimizer") -> Iterator[None]:
-    """Mark every ``optimizer.step()`` inside the ``with`` on the compute lane."""
-    ends: list[Any] = []
-    before = optimizer.register_step_pre_hook(lambda *_: ends.append(trace.begin("compute", name)))
-    after = optimizer.register_step_post_hook(lambda *_: ends.pop()())
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()
-
-
-def trace_buckets(ddp: nn.parallel.DistributedDataParallel) -> None:
-    """Let torch's own DDP mark its buckets on the communication lane, from issue to arrival.
-
-    It takes the place of DDP's communication hook, of which there is one for good: call it once, at the start.
-    What DDP computes stays the same.
-    """
-
-    def average(group, bucket):  # DDP refuses annotations that are strings, as all are in this file
-        end = trace.begin("communication", f"bucket {bucket.index()}")
-        buffer = bucket.buffer().div_(group.size())
-        future = dist.all_reduce(buffer, group=group, async_op=True).get_future()
-
-        def arrived(done: torch.futures.Future) -> torch.Tensor:
-            end(done)
-            return done.value()[0]
-
-        return future.then(arrived)
-
-    ddp.register_comm_hook(ddp.process_group, average)

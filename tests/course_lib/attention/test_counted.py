@@ -47,14 +47,6 @@ def test_flash_attention_moves_what_the_simulator_predicts(block_q, block_k, cau
     assert backward.moved == io.flash_backward(N, SIZE, block_q, block_k, **how)
     full = min(block_q, N), min(block_k, N)
     assert forward.peak == io.flash_fast_bytes(*full, SIZE, itemsize=dtype.itemsize)
-
-    forward, backward = FastMemory(), FastMemory()
-    O, l, m = counted.flash_1_forward(forward, q, k, v, tiling)
-    torch.testing.assert_close(m + l.log(), L)
-    gradients = counted.flash_1_backward(backward, q, k, v, O, l, m, dO, tiling)
-    check((O, *gradients), exact, dtype)
-    assert forward.moved == io.flash_forward(N, SIZE, block_q, block_k, version=1, **how)
-    assert backward.moved == io.flash_backward(N, SIZE, block_q, block_k, version=1, **how)
     assert forward.held == backward.held == 0
 
 

@@ -14,7 +14,6 @@ from course_lib.comparison.finetuning.show import (
     memory_table,
     steps_table,
     sweep_picture,
-    sweep_table,
 )
 
 BYTES = {name: 2e6 for name in CATEGORIES} | {"peak": 9e6}
@@ -53,13 +52,6 @@ def test_more_steps_beside_fewer():
     assert text[5].split()[0] == "500"
     assert text[5].split()[-2:] == ["1", "1.0"]
     assert "so far" in text[5]
-
-
-def test_the_sweep_is_shown_with_every_start():
-    sweep = (("random", 3e-5, 0.5), ("text", 3e-5, 0.6), ("text", 1e-4, 0.7))
-    text = str(sweep_table([line("prompt", start="text", lr=1e-4, sweep=sweep), line("probe")])).splitlines()
-    assert text[1].split() == ["method", "start", "0.00003", "0.0001"]
-    assert [row.split()[3:] for row in text[3:]] == [["random", "50.0"], ["text", "60.0", "70.0", "*"]]
 
 
 def test_every_method_has_a_family():

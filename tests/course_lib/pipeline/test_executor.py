@@ -19,7 +19,6 @@ from course_lib.one_device.recompute import apply_recompute
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.gradient_norm import clip_grad_norm_, grad_norm
 from course_lib.pipeline.microbatches import cut_batch, sum_cross_entropy
-from course_lib.pipeline.naive import NaivePipeline
 from course_lib.pipeline.stages import rank_stages, split_model
 from course_lib.runtime import RankError, current_device, launch
 from simulator.pipeline.actions import Action, Schedule
@@ -196,12 +195,6 @@ def all_models(mesh):
                 0.0 if ours is None else abs(ours.item() - loss) + abs(evaluated.item() - loss),
                 difference(pipeline, gradients),
             )
-        naive = NaivePipeline(rank_stages(make(), schedule, mesh, **settings), mesh, loss_fn)
-        ours = naive.step(cut(data()))
-        found[name, "naive"] = (
-            0.0 if ours is None else abs(ours.item() - loss),
-            difference(naive, gradients),
-        )
     return found
 
 
@@ -485,7 +478,6 @@ def refused(mesh):
         "ranks of the pipeline": lambda: Pipeline(stages, make_schedule("1f1b", 4, 4), mesh),
         "stages": lambda: Pipeline(stages, make_schedule("zb-v", 2, 4), mesh),
         "cut": lambda: Pipeline({rank: split_model(gpt(num_layers=4), 4)[rank]}, schedule, mesh),
-        "other rank's": lambda: NaivePipeline({1 - rank: nn.Linear(8, 8)}, mesh),
         "microbatches": lambda: pipeline.step(cut_batch(token_data(), 3)),
         "mean": lambda: Pipeline(stages, schedule, mesh, nn.CrossEntropyLoss()),
         "rows": lambda: cut_batch(token_data(3), 4),
@@ -506,7 +498,6 @@ def test_what_cannot_run_is_refused_in_a_sentence():
     assert sentences["ranks of the pipeline"] == sentences["ranks"]
     assert sentences["stages"] == "under zb-v rank 0 holds the stages [0, 3], not [0]"
     assert sentences["cut"] == "the model is cut into 4 stages, but 1f1b has 2"
-    assert sentences["other rank's"] == "rank 0 must hold the stage 0 alone, not [1]"
     assert sentences["microbatches"] == "the schedule is for 4 microbatches, not 3"
     assert sentences["rows"] == "3 rows cannot be cut into 4 microbatches"
     assert sentences["mean"] == (

@@ -10,7 +10,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
-from course_lib.observe.ledgers.memory import gather_histories, record_memory
+from course_lib.observe.ledgers.memory import record_memory
 from course_lib.observe.ledgers.saved import saved_tensors
 from course_lib.one_device.adam import AdamW
 from course_lib.one_device.recompute import apply_recompute
@@ -170,7 +170,7 @@ def test_history_of_every_rank():
         import torch.distributed as dist
         from torch import nn
 
-        from course_lib.observe.ledgers.memory import gather_histories, record_memory
+        from course_lib.observe.ledgers.memory import record_memory
 
         model = nn.Linear(10, 10, bias=False)
         x = torch.zeros(rows[dist.get_rank()], 10)
@@ -179,25 +179,16 @@ def test_history_of_every_rank():
                 whole = [torch.empty(10, 10) for _ in range(2)]
             dist.all_gather(whole, model.weight.detach())
             model(x).sum().backward()
-        return gather_histories(log)
+        return log.history(dist.get_rank())
 
-    for histories in launch(step, ranks=2, args=([5, 7],)):
-        assert [h.rank for h in histories] == [0, 1]
-        assert [h.held[-1].activations for h in histories] == [200, 280]
-        assert [h.held[-1].buffers for h in histories] == [800, 800], "what is gathered is a buffer"
-        assert all(
-            h.times[0] == 0 and list(h.times) == sorted(h.times) and h.end >= h.times[-1] for h in histories
-        )
-        assert histories[0].peak.bytes == max(held.total for held in histories[0].held)
-
-
-def test_one_process_gathers_its_own():
-    model, x = MODELS["gpt"]()
-    with record_memory(model) as log:
-        model(x)
-    (history,) = gather_histories(log)
-    assert history.actions[0] == "start"
-    assert history.peak.bytes == log.peak.total
+    histories = launch(step, ranks=2, args=([5, 7],))
+    assert [h.rank for h in histories] == [0, 1]
+    assert [h.held[-1].activations for h in histories] == [200, 280]
+    assert [h.held[-1].buffers for h in histories] == [800, 800], "what is gathered is a buffer"
+    assert all(
+        h.times[0] == 0 and list(h.times) == sorted(h.times) and h.end >= h.times[-1] for h in histories
+    )
+    assert histories[0].peak.bytes == max(held.total for held in histories[0].held)
 
 
 def test_a_snapshot_needs_a_gpu():

@@ -9,16 +9,12 @@ from course_lib.models.resnet import ResNet18
 from course_lib.observe.ledgers.saved import (
     itemise_layer,
     saved_bytes_by_module,
-    saved_bytes_per_stage,
     saved_tensors,
 )
 from course_lib.one_device.recompute import apply_recompute
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.pipeline.engine import simulate
-from simulator.pipeline.schedules import make_schedule
 from simulator.predict.memory import kept_layer_bytes, layer_bytes
-from simulator.predict.memory_over_time import replay
 
 B, S, H, A = 3, 24, 32, 4
 
@@ -159,30 +155,14 @@ def test_recomputation_keeps_what_the_formula_says(what):
     assert measured - wide_masks == 2 * kept_layer_bytes(shape, plan)
 
 
-# ---- stages of a pipeline ---------------------------------------------------------------------------------
+def test_a_model_may_come_as_the_function_that_builds_it():
+    def build():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        model[1].weight = model[0].weight
+        first = model[0]  # no copy of the model would take this hook along
+        model[1].register_forward_pre_hook(lambda _, args: (first(args[0]),))
+        return model
 
-
-def test_per_stage_and_replayed_over_a_schedule():
-    model, x = MODELS["resnet"]()
-    stages = [
-        nn.Sequential(model.conv1, model.bn1, model.relu, model.maxpool, model.layer1),
-        nn.Sequential(model.layer2, model.layer3, model.layer4, model.avgpool, nn.Flatten(1), model.fc),
-    ]
-    saved = saved_bytes_per_stage(stages, x)
-    # The tensor at the cut is the last result of one stage and the first input of the other: each has it.
-    cut = 4 * 2 * 8 * 8 * 8
-    assert sum(saved) == sum(t.bytes for t in saved_tensors(model, x)) + cut
-    histories = replay(simulate(make_schedule("1f1b", 2, 4)), saved)
-    assert [h.peak.bytes for h in histories] == [2 * saved[0], saved[1]]
-
-
-def test_stages_that_pass_several_tensors_on():
-    class Two(nn.Module):
-        def forward(self, x):
-            return x.exp(), x.sin()
-
-    class Add(nn.Module):
-        def forward(self, x, y):
-            return x * y
-
-    assert saved_bytes_per_stage([Two(), Add()], torch.zeros(5)) == [40, 40]
+    x = torch.zeros(3, 4)
+    assert [t.saved_in for t in saved_tensors(build, x)] == ["0", "0", "1"]
+    assert saved_tensors(lambda: nn.Linear(4, 4), x) == saved_tensors(nn.Linear(4, 4), x)

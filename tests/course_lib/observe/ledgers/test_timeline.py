@@ -1,7 +1,6 @@
 """Spans of every rank come together on one clock, and hooks mark a model without changing what it computes."""
 
 import time
-from copy import deepcopy
 from itertools import pairwise
 from unittest import mock
 
@@ -15,9 +14,7 @@ from course_lib.observe.ledgers.timeline import (
     Mark,
     gather_timeline,
     record_timeline,
-    trace_buckets,
     trace_modules,
-    trace_optimizer,
 )
 from course_lib.runtime import launch, trace
 
@@ -172,41 +169,3 @@ def test_an_unknown_module_is_named():
     traced = trace_modules(slow_model(), timeline.TimelineLog(), ["encoder"])
     with pytest.raises(ValueError, match=r"no submodule 'encoder'; it has .*0.linear"), traced:
         pass
-
-
-def test_the_optimizer_is_marked():
-    model = slow_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(torch.randn(2, 3)).sum().backward()
-    with record_timeline() as log, trace_optimizer(optimizer):
-        optimizer.step()
-    optimizer.step()
-    assert [(mark.lane, mark.name) for mark in log.marks] == [("compute", "optimizer")]
-
-
-def torch_ddp():
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
-    make = nn.parallel.DistributedDataParallel
-    plain, ddp = make(model), make(deepcopy(model), bucket_cap_mb=0.02)
-    trace_buckets(ddp)
-    x = torch.randn(2, 64) + dist.get_rank()
-    for model in (plain, ddp):  # DDP learns in the first step in which order gradients come: one bucket
-        model(x).sum().backward()
-        model.zero_grad()
-    plain(x).sum().backward()
-    with record_timeline() as log, trace_modules(ddp.module, log):
-        ddp(x).sum().backward()
-    same = all(torch.equal(p.grad, q.grad) for p, q in zip(plain.parameters(), ddp.parameters(), strict=True))
-    return same, gather_timeline(log)
-
-
-def test_torch_ddp_marks_its_buckets():
-    for same, measured in launch(torch_ddp, ranks=2):
-        assert same
-        for rank in (0, 1):
-            buckets = measured.of(rank, "communication")
-            assert {span.name for span in buckets} == {f"bucket {i}" for i in range(len(buckets))}
-            assert len(buckets) >= 2
-            computed = {span.name for span in measured.of(rank, "compute")}
-            assert computed == {f"{kind} {i}" for kind in "FB" for i in range(3)}

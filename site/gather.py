@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from linked_map import linked_map, linked_numbers
+from linked_map import linked_map
 from moving_timeline import executions, moving_timeline
 from notebook_as_page import as_page, linked_sources
 from play.cells import CHAPTERS as PLAYED
@@ -37,7 +37,8 @@ def gather(into: Path) -> None:
     for file in linked | documented:
         pages |= {file: _text(ROOT / file), file.replace(".py", ".md"): listing(file)}
     readme = _text(ROOT / "README.md")
-    pages["parts/chapters.md"] = linked_numbers(section(readme, "The chapters"))
+    pages["parts/chapters.md"] = chapters(readme)
+    pages["parts/bet.html"] = first_bet(_text(ROOT / "notebooks" / "00_start_here.ipynb"))
     pages["parts/install.md"] = installation(readme)
     pages["parts/moving_timeline.html"] = moving_timeline(executions())
     pages["parts/map.html"] = linked_map()
@@ -83,6 +84,20 @@ def section(markdown: str, title: str) -> str:
     if title not in sections:
         raise ValueError(f"README.md has no section {title!r}: its sections are {', '.join(sections)}")
     return sections[title]
+
+
+def chapters(readme: str) -> str:
+    """The table of chapters; that of the lanes, which stands above it in the README, is the site's map."""
+    return "| number" + section(readme, "The chapters").partition("| number")[2]
+
+
+def first_bet(notebook: str) -> str:
+    """A chapter's first question and its answer, for the first page; ``game.js`` plays them."""
+    cells = json.loads(notebook)["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    shown = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+    asked, answer = (next(html for html in shown if kind in html) for kind in ("data-ask=", "data-answer="))
+    return f'<div class="cell_output">{asked}{answer}</div>\n'
 
 
 def installation(readme: str) -> str:

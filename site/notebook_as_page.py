@@ -36,11 +36,13 @@ def as_page(notebook: Notebook, runs_here: str = "") -> Notebook:
     Args:
         notebook: as it lies in the course.
         runs_here: a sentence for the cell that says where else the notebook can be opened. That cell is missing
-            while the course has no address: then the sentence gets one of its own.
+            while the course has no address: then the sentence gets one of its own, below the title.
     """
     page = copy.deepcopy(notebook)
     if runs_here and all(cell.get("id") != LINKS for cell in page["cells"]):
-        page["cells"].insert(1, {"cell_type": "markdown", "id": LINKS, "metadata": {}, "source": ""})
+        title, _, opening = "".join(page["cells"][0]["source"]).partition("\n")
+        said = zip((page["cells"][0]["id"], LINKS, "opening"), (title, "", opening), strict=True)
+        page["cells"][:1] = [{"cell_type": "markdown", "id": i, "metadata": {}, "source": s} for i, s in said]
     for cell in page["cells"]:
         if cell.get("id") == LINKS:
             words = ON_THE_SITE.sub(r", or \1", "".join(cell["source"]))

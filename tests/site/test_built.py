@@ -112,7 +112,7 @@ def test_the_first_page_says_in_one_screen_what_the_course_is(browser, address):
             assert box["y"] >= 0, seen
             assert box["y"] + box["height"] <= 700, f"{seen} ends at {box['y'] + box['height']:.0f} px"
         assert page.locator(".course-map a").count() >= 20
-        page.locator(".course-map a[href='notebooks/05_ddp.html']").click()
+        page.locator(".course-map").get_by_role("link", name="05 data parallelism").click()
         assert page.url.endswith("notebooks/05_ddp.html")
     assert not wrong
 
@@ -165,7 +165,7 @@ def test_results_are_hidden_until_they_are_asked_for(browser, address):
     with watched(browser) as (page, wrong):
         page.goto(f"{address}/notebooks/05_ddp.html")
         folds = page.locator("div.cell details.hide")
-        assert folds.count() > 20
+        assert folds.count() >= 15
         assert not page.locator("div.cell details.hide[open]").count()
         fold = folds.filter(has_text="67.0 MB").first
         result = fold.get_by_text("67.0 MB").first
@@ -229,7 +229,7 @@ def test_the_link_at_a_still_picture_opens_what_the_chapter_speaks_of(browser, a
                 asked = {
                     name: text for name, text in parse_qsl(urlsplit(link).fragment) if name != "challenge"
                 }
-                assert {name: str(shown[name]) for name in asked} == asked
+                assert {name: str(shown[name]).lower() for name in asked} == asked
                 assert page.locator(".controls :is(select, input):enabled").count() >= 3
             if name.startswith("11"):
                 assert "schedule=gpipe" in found[0]

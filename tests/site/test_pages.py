@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from gather import installation, section
-from linked_map import linked_map, linked_numbers, page_of
+from gather import chapters, first_bet, installation, section
+from linked_map import linked_map, page_of
 from notebook_as_page import GAME, as_page, linked_sources
 from reference import find, source_file, source_page, topics
 
@@ -148,13 +148,16 @@ def test_every_chapter_of_the_map_leads_to_its_page():
     }
 
 
-def test_the_readmes_tables_become_links():
-    chapters = linked_numbers(section(README, "The chapters"))
-    assert "[15](notebooks/15_flash_attention.ipynb), [16](notebooks/16_paged_attention.ipynb)" in chapters
+def test_the_first_page_takes_from_the_readme_and_chapter_00_what_stands_there():
+    table = chapters(README)
+    assert table.startswith("| number | chapter |")
+    assert "[FlashAttention](notebooks/15_flash_attention.ipynb)" in table
     assert "git clone" in installation(README)
     assert "conda" in installation(README)
     with pytest.raises(ValueError, match="no section 'The chaptres': its sections are The chapters"):
         section(README, "The chaptres")
+    path = ROOT / "notebooks" / "00_start_here.ipynb"
+    assert len(re.findall("data-(?:ask|answer)=", first_bet(path.read_text(encoding="utf-8")))) == 2
 
 
 def test_the_first_page_leads_to_everything():

@@ -15,8 +15,8 @@ from play.files import ROOT, modules_for, pack, runs_in_browser
 from play.prose import formula, heading, sentences
 from play_helper import cells, chapters, run_without_packages
 
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.ledgers.timeline import Timeline
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule

@@ -6,12 +6,13 @@ from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
 from course_lib.chapters.evidence import plot_board, plot_ratios
+from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import Priced, every_plan, plot_every_plan, plot_prices, price, read_priced
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.plots.picture import smallest_text
 
 STEPS = 3
@@ -86,6 +87,7 @@ def pictures():
     column = {run: ("131.1 kB", run != "E") for run in runs}
     yield plot_board({f"column\n{i}": column for i in range(6)})
     yield plot_ratios({f"run {run}": [1.0, 0.5, 1.7] for run in "BCE"}, ["embedding", "positions", "norm"])
+    yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     plans = [Priced(Plan(tp=tp), 5.0 + tp, 40e9 * tp) for tp in (1, 2, 4)]
     yield plot_every_plan(plans, 80e9, "H100", {"yours": plans[0], "planner's": plans[1]})
     yield plot_prices({"tp: 601 GB": (1.9, 15.5), "dp: 13 GB": (0.04, 0.3)}, 7.0, ("inside", "between"))
@@ -104,6 +106,13 @@ def test_the_board_says_what_is_wrong():
         plot_board({"a": {"A": ("x", True)}, "b": {"B": ("x", True)}})
     with pytest.raises(ValueError, match="needs 2 ratios"):
         plot_ratios({"run A": [1.0]}, ["a", "b"])
+
+
+def test_what_a_rank_holds_is_the_digits_of_its_number():
+    rank_6 = plot_held({"tp": 2, "dp": 2, "pp": 2}).alt.split("; ")[6]
+    assert rank_6 == "rank 6: left half of each matrix, second half of the batch, last half of the layers"
+    with pytest.raises(ValueError, match="tp, dp and pp must be 2"):
+        plot_held({"tp": 4, "dp": 2, "pp": 1})
 
 
 def test_every_plan_takes_all_gpus_and_none_is_better_than_the_best():

@@ -20,8 +20,8 @@ from paired import report
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import RECOMPUTE, Plan
-from simulator.inputs.shape import MODELS
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.memory import plan_memory

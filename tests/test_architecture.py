@@ -39,13 +39,13 @@ FURTHEST = {
     "course_lib/runtime": 1764,
     "course_lib/tensor_parallel": 1426,
     "course_lib/train": 908,
-    "simulator/cli": 644,
-    "simulator/explorer": 778,
-    "simulator/inputs": 536,
+    "simulator/cli": 666,
+    "simulator/explorer": 781,
+    "simulator/inputs": 612,  # two kinds of layers, latent attention, shared experts
     "simulator/pipeline": 430,
     "simulator/planner": 551,
     "simulator/plots": 834,
-    "simulator/predict": 814,
+    "simulator/predict": 837,
 }
 
 
@@ -103,7 +103,7 @@ def test_course_lib_imports_downwards(path):
                 f"{path} imports {name}: only parallelize.py composes techniques"
             )
         if here == "runtime":
-            assert there in ("", "runtime"), f"{path} imports {name}"
+            assert there in ("", "runtime", "descendants"), f"{path} imports {name}"
         # What the files there may import, tests/course_lib/by_hand/test_rules.py says.
         assert there != "by_hand" or here == "chapters", (
             f"{path} imports {name}: the syllabus is read, run and drawn, nothing is built on it"

@@ -8,8 +8,8 @@ from course_lib.chapters.course_map import LANES
 from course_lib.chapters.footer import with_map
 from course_lib.notebooks.places import chapters_in
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict.memory import model_states
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.show.rows import rows_of_rank
 from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime.slow_link import slow_link
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 from simulator.ledgers.timeline import Timeline
 from simulator.predict.overlap import ddp_timeline
 

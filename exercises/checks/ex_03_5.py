@@ -4,8 +4,8 @@ import random
 from dataclasses import replace
 
 from course_lib.grading.judge import Fact, record
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict.memory import plan_memory
 
 FACTS = {

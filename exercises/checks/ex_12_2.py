@@ -6,8 +6,9 @@ from course_lib.grading.complaints import NOT_WRITTEN
 from course_lib.grading.judge import Fact, record
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import find_device
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.plots import Picture, plot_plans
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from simulator.cli.parameter_types import Whole
+from simulator.inputs.known_models import MODELS, PARAMETERS_ONLY
 from simulator.inputs.placement import SCHEDULES
 from simulator.inputs.plan import (
     ATTENTION,
@@ -28,7 +29,7 @@ from simulator.inputs.plan import (
     RECOMPUTE,
     Plan,
 )
-from simulator.inputs.shape import ACTIVATIONS, MODELS, PARAMETERS_ONLY, ModelShape
+from simulator.inputs.shape import ACTIVATIONS, ModelShape
 
 CHOICES = {
     "activation": ACTIVATIONS,
@@ -60,6 +61,16 @@ HELP = {
     "experts": "Experts in every layer; 1: a dense MLP.",
     "experts_per_token": "Experts that each token visits.",
     "other_parameters": "Parameters that no other option describes.",
+    "decoder_layers": "The last layers, which attend to the others' output, too (T5, BART).",
+    "dense_layers": "First layers, whose MLP is dense beside --experts.",
+    "expert_ffn": "Inner width of an expert; --ffn if not given.",
+    "shared_experts": "Experts that every token visits.",
+    "q_rank": "Latent attention: numbers that queries are made of; --hidden if not given.",
+    "kv_rank": "Latent attention: numbers that keys and values are made of.",
+    "rope_dim": "Latent attention: rotated columns of a head.",
+    "value_dim": "Latent attention: columns of a head's values.",
+    "norm_biases": "Norms have two vectors; as --biases if not given.",
+    "other_layer_parameters": "Of each layer, what no other option describes.",
     "dp": "Data-parallel ranks.",
     "tp": "Tensor-parallel ranks.",
     "pp": "Pipeline-parallel ranks.",
@@ -163,6 +174,9 @@ def _explained(cls: type, name: str) -> str:
 
 SHAPE_OPTIONS = [
     click.option("--model", metavar="NAME", help=f"A known model: {', '.join([*MODELS, *PARAMETERS_ONLY])}."),
+    click.option(
+        "--config", metavar="FILE", help="A model's config.json, as Hugging Face's transformers writes it."
+    ),
     *field_options(ModelShape),
 ]
 PLAN_OPTIONS = field_options(Plan)

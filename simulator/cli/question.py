@@ -9,9 +9,11 @@ from typing import Any
 from simulator.cli.options import flag, given
 from simulator.cli.plan_text import read_plan_text
 from simulator.inputs.hardware import Hardware
+from simulator.inputs.huggingface import read_config
 from simulator.inputs.known_devices import find_device
+from simulator.inputs.known_models import MODELS, PARAMETERS_ONLY
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, PARAMETERS_ONLY, ModelShape
+from simulator.inputs.shape import ModelShape
 
 # What model states depend on, where a model is known by its number of parameters alone.
 STATES_ONLY = {"dp", "zero", "shard", "optimizer", "precision", "gradients", "offload"}
@@ -86,6 +88,10 @@ def _read_model(values: dict[str, Any]) -> tuple[ModelShape | None, float]:
             raise ValueError("give either --model or --parameters, not both: a model knows its parameters")
         if not (isfinite(parameters) and parameters > 0):
             raise ValueError(f"parameters must be a number more than 0, not {parameters:g}")
+    elif values.get("config") is not None:
+        if name is not None:
+            raise ValueError("give either --model or --config, not both")
+        return replace(read_config(values["config"]), **sizes), 0
     elif name in PARAMETERS_ONLY:
         parameters = PARAMETERS_ONLY[name]
     elif name is not None:
@@ -95,7 +101,9 @@ def _read_model(values: dict[str, Any]) -> tuple[ModelShape | None, float]:
     else:
         missing = [need for need in ("layers", "hidden", "heads", "vocab", "sequence") if need not in sizes]
         if missing:
-            raise ValueError(f"a shape also needs {', '.join(map(flag, missing))}, or give a --model")
+            raise ValueError(
+                f"a shape also needs {', '.join(map(flag, missing))}, or give a --model or a --config"
+            )
         return ModelShape(**sizes), 0
     return None, parameters
 

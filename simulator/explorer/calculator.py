@@ -10,15 +10,20 @@ from simulator.explorer.from_page import FromPage
 from simulator.inputs.checks import one_of
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.placement import SCHEDULES
 from simulator.inputs.plan import ATTENTION, GRADIENTS, OPTIMIZERS, PRECISIONS, RECOMPUTE, Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.planner.fitting import changes_that_fit, largest_micro_batch
 from simulator.plots.style import human
 from simulator.predict.memory import plan_memory
 
+# What the page's formulas do not know: two kinds of layers, latent attention, experts with a width of their own.
+UNKNOWN = ("decoder_layers", "dense_layers", "kv_rank", "expert_ffn", "norm_biases", "other_layer_parameters")
+PAGE_MODELS = {name: shape for name, shape in MODELS.items() if not any(getattr(shape, f) for f in UNKNOWN)}
+
 CHOICES = {
-    "model": tuple(MODELS),
+    "model": tuple(PAGE_MODELS),
     "gpu": tuple(GPUS),
     "schedule": tuple(SCHEDULES),
     "zero": (0, 1, 2, 3),
@@ -89,7 +94,7 @@ def known() -> dict[str, Any]:
     devices = {name: {part: getattr(gpu, part) for part in needed} for name, gpu in GPUS.items()}
     return {
         "choices": CHOICES,
-        "models": {name: asdict(shape) for name, shape in MODELS.items()},
+        "models": {name: asdict(shape) for name, shape in PAGE_MODELS.items()},
         "gpus": devices,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.figures.figure import Figure, Slider
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 
 BOTH = [False, True]
 TENSOR = 12e6  # bytes that the ring adds up

@@ -8,7 +8,7 @@ from simulator.figures.figure import Figure, Slider
 from simulator.inputs.checks import positive
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 from simulator.planner.layer_split import FP32, price_layer
 from simulator.predict.shares import device_seconds
 

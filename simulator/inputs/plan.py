@@ -6,16 +6,19 @@ giga-anything.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import accumulate
 from math import prod
 
 from simulator.inputs.checks import at_least, index, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.placement import chunks_of, placement_of, rank_of, stages_of
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 
-__all__ = ["MODELS", "Hardware", "Link", "ModelShape", "Plan"]
+__all__ = ["Hardware", "Link", "ModelShape", "Plan"]
 
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("unfused", "flash")
@@ -203,16 +206,31 @@ class Plan:
         layers = self.layers_by_stage(shape)
         return sum(layers[stage] for stage in self.stages_of(rank))
 
+    def kinds_by_stage(self, shape: ModelShape) -> list[dict[ModelShape, int]]:
+        """What layers each stage has: how many of each kind."""
+        layers = self.layers_by_stage(shape)
+        return [
+            shape.kinds(first, n) for first, n in zip(accumulate(layers, initial=0), layers, strict=False)
+        ]
+
+    def kinds_on(self, shape: ModelShape, rank: int) -> dict[ModelShape, int]:
+        """Layers of all chunks of this pipeline rank together, by kind."""
+        layers, total = self.layers_by_stage(shape), Counter()
+        for stage in self.stages_of(rank):
+            total.update(shape.kinds(sum(layers[:stage]), layers[stage]))
+        return dict(total)
+
     def alike(self, shape: ModelShape) -> list[int]:
         """For each pipeline rank the first that holds as many layers and the same ends of the model.
 
         Such ranks work equally long on a microbatch and hold as many parameters, so one stands for all of them.
         """
-        first: dict[tuple[int, int], int] = {}
+        first: dict[tuple[frozenset, int], int] = {}
         ends = {0, self.pp - 1, self.rank_of(self.stages - 1)}
         found = []
-        for rank, chunks in enumerate(self.layers_of(shape)):
-            found.append(first.setdefault((sum(chunks), rank if rank in ends else -1), rank))
+        for rank in range(self.pp):
+            layers = frozenset(self.kinds_on(shape, rank).items())
+            found.append(first.setdefault((layers, rank if rank in ends else -1), rank))
         return found
 
     def check(self, shape: ModelShape) -> None:
@@ -228,8 +246,9 @@ class Plan:
             raise ValueError(f"tp must divide the {shape.heads} heads, not {self.tp}")
         if shape.kv_heads % self.tp and self.tp % shape.kv_heads:
             raise ValueError(f"tp must divide the {shape.kv_heads} kv heads or be a multiple, not {self.tp}")
-        if shape.ffn % self.tp:
-            raise ValueError(f"tp must divide the MLP's width of {shape.ffn}, not {self.tp}")
+        for width in {kind.mlp_width for kind in shape.kinds()}:
+            if width % self.tp:
+                raise ValueError(f"tp must divide the MLP's width of {width}, not {self.tp}")
         pieces = self.cp * (self.tp if self.sequence_parallel else 1)
         if shape.sequence % pieces:
             raise ValueError(f"the sequence of {shape.sequence} cannot be split into {pieces} equal pieces")
@@ -243,13 +262,16 @@ class Plan:
 
     def parameters_of(self, shape: ModelShape, rank: int) -> tuple[int, int]:
         """Parameters on pipeline rank ``rank`` before any sharding over data: (dense, of experts)."""
-        layers = self.layers_on(shape, rank)
-        experts = layers * shape.expert_parameters(self.tp) * (shape.experts // self.ep)
-        dense = (
-            layers * shape.layer_parameters(self.tp, self.ep) - experts + self.root_parameters(shape, rank)
-        )
-        # A dense MLP is one expert that every data-parallel rank has.
-        return (dense, experts) if shape.experts > 1 else (dense + experts, 0)
+        dense, experts = self.root_parameters(shape, rank), 0
+        for kind, layers in self.kinds_on(shape, rank).items():
+            of_experts = self.expert_parameters(kind)
+            dense += layers * (kind.layer_parameters(self.tp, self.ep) - of_experts)
+            experts += layers * of_experts
+        return dense, experts
+
+    def expert_parameters(self, kind: ModelShape) -> int:
+        """Those of one layer's experts on one rank. A dense MLP and shared experts are on every data-parallel rank."""
+        return kind.expert_parameters(self.tp) * (kind.experts // self.ep) if kind.experts > 1 else 0
 
     def root_parameters(self, shape: ModelShape, rank: int) -> int:
         """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""
@@ -258,3 +280,10 @@ class Plan:
         first = shape.embedding_parameters(self.tp) if rank == 0 else 0
         last = shape.head_parameters(self.tp, own_copy=last_rank != 0) if rank == last_rank else 0
         return first + last
+
+
+def __getattr__(name: str):
+    """Until no notebook asks here for the known models."""
+    if name == "MODELS":
+        return import_module("simulator.inputs.known_models").MODELS
+    raise AttributeError(name)

@@ -5,9 +5,11 @@ The papers' letters stand in comments: ``l`` layers, ``h`` hidden, ``a`` heads, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from importlib import import_module
 
-from simulator.inputs.checks import at_least, one_of, yes_or_no
+from simulator.inputs.checks import at_least, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 
 ACTIVATIONS = ("gelu", "swiglu")
@@ -29,6 +31,16 @@ class ModelShape:
         dropout: dropout is on, so its masks are kept.
         experts, experts_per_token: a mixture of experts in every layer; 1 and 1: a dense MLP.
         other_parameters: what no other field describes (BERT's pooler); the last stage holds them.
+        decoder_layers: so many of the layers, the last ones, also attend to what the others made of another
+            sequence of s tokens (cross attention: T5, BART); 0: all layers are alike.
+        dense_layers: the first layers, with a dense MLP where the others have experts.
+        expert_ffn: inner width of an expert; None: ``ffn``.
+        shared_experts: experts that every token visits, beside those it is sent to.
+        q_rank, kv_rank, rope_dim, value_dim: multi-head latent attention (arXiv:2405.04434). Queries are made from
+            ``q_rank`` numbers a token (None: from h), keys and values from ``kv_rank``. A head's queries and keys
+            have ``rope_dim`` rotated columns beside ``head_dim`` others, its values ``value_dim`` (None: as many).
+        norm_biases: norms have two vectors; None: as ``biases``.
+        other_layer_parameters: of every layer, what no other field describes (biases of q, k and v alone).
     """
 
     layers: int
@@ -47,6 +59,16 @@ class ModelShape:
     experts_per_token: int = 1
     other_parameters: int = 0
     head_dim: int | None = None
+    decoder_layers: int = 0
+    dense_layers: int = 0
+    expert_ffn: int | None = None
+    shared_experts: int = 0
+    q_rank: int | None = None
+    kv_rank: int | None = None
+    rope_dim: int = 0
+    value_dim: int | None = None
+    norm_biases: bool | None = None
+    other_layer_parameters: int = 0
 
     def __post_init__(self) -> None:
         at_least(1, layers=self.layers, hidden=self.hidden, heads=self.heads, vocab=self.vocab)
@@ -54,13 +76,20 @@ class ModelShape:
         object.__setattr__(self, "ffn", 4 * self.hidden if self.ffn is None else self.ffn)
         at_least(1, sequence=self.sequence, kv_heads=self.kv_heads, ffn=self.ffn, experts=self.experts)
         at_least(1, experts_per_token=self.experts_per_token)
-        at_least(0, other_parameters=self.other_parameters)
+        at_least(0, other_parameters=self.other_parameters, decoder_layers=self.decoder_layers)
+        at_least(
+            0, dense_layers=self.dense_layers, shared_experts=self.shared_experts, rope_dim=self.rope_dim
+        )
+        at_least(0, other_layer_parameters=self.other_layer_parameters)
         one_of("activation", self.activation, ACTIVATIONS)
         yes_or_no(tied=self.tied, learned_positions=self.learned_positions)
         yes_or_no(biases=self.biases, dropout=self.dropout)
-        if self.head_dim is not None:
-            at_least(1, head_dim=self.head_dim)
-        elif self.hidden % self.heads:
+        if self.norm_biases is not None:
+            yes_or_no(norm_biases=self.norm_biases)
+        for name in ("head_dim", "expert_ffn", "q_rank", "kv_rank", "value_dim"):
+            if getattr(self, name) is not None:
+                at_least(1, **{name: getattr(self, name)})
+        if self.head_dim is None and self.hidden % self.heads:
             raise ValueError(
                 f"hidden must be a multiple of the {self.heads} heads, not {self.hidden}, or give a head dim"
             )
@@ -70,34 +99,142 @@ class ModelShape:
             raise ValueError(
                 f"experts per token must be at most the {self.experts} experts, not {self.experts_per_token}"
             )
+        self._check_kinds()
+
+    def __hash__(self) -> int:
+        """Computed once: a shape is the key under which prices are kept."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    def _check_kinds(self) -> None:
+        if self.decoder_layers > self.layers:
+            refuse("decoder layers", f"at most the {self.layers} layers", self.decoder_layers)
+        if self.dense_layers > self.layers - 1 and self.dense_layers:
+            refuse("dense layers", f"fewer than the {self.layers} layers", self.dense_layers)
+        for name, value in (("dense layers", self.dense_layers), ("shared experts", self.shared_experts)):
+            if value and self.experts == 1:
+                refuse(name, "0 in a model without experts", value)
+        if self.expert_ffn is not None and self.experts == 1:
+            refuse("expert ffn", "left out in a model without experts", self.expert_ffn)
+        if self.kv_rank is None:
+            for name in ("q_rank", "value_dim"):
+                if getattr(self, name) is not None:
+                    refuse(name.replace("_", " "), "left out without a kv rank", getattr(self, name))
+            if self.rope_dim:
+                refuse("rope dim", "0 without a kv rank", self.rope_dim)
+        elif self.kv_heads != self.heads:
+            refuse("kv heads", f"the {self.heads} heads where keys come from a kv rank", self.kv_heads)
+        if self.decoder_layers and (self.kv_rank or self.experts > 1):
+            raise ValueError("a model with decoder layers has neither a kv rank nor experts")
+
+    # ---- which layer is what ------------------------------------------------------------------------------
+
+    def kinds(self, first: int = 0, count: int | None = None) -> dict[ModelShape, int]:
+        """``count`` layers from layer ``first`` on, by kind: a model whose layers are all alike, and how many."""
+        count = self.layers - first if count is None else count
+        at_least(0, first=first, count=count)
+        border = self.dense_layers or self.layers - self.decoder_layers
+        if border in (0, self.layers):
+            return {self: count}
+        before = min(max(border - first, 0), count)
+        return {kind: n for kind, n in zip(self._two_kinds, (before, count - before), strict=True) if n}
+
+    @cached_property
+    def _two_kinds(self) -> tuple[ModelShape, ModelShape]:
+        """The kind of the first layers, and that of the others."""
+        if self.dense_layers:
+            dense = {"experts": 1, "experts_per_token": 1, "shared_experts": 0, "expert_ffn": None}
+            return replace(self, dense_layers=0, **dense), replace(self, dense_layers=0)
+        return replace(self, decoder_layers=0), replace(self, decoder_layers=self.layers)
+
+    @property
+    def crosses(self) -> bool:
+        """Every layer has cross attention: true of one kind of layer, not of a whole encoder-decoder."""
+        return self.decoder_layers == self.layers
+
+    # ---- widths -------------------------------------------------------------------------------------------
 
     @property
     def head_size(self) -> int:
         return self.head_dim or self.hidden // self.heads
 
     @property
+    def key_size(self) -> int:
+        """Columns of a head's queries and keys."""
+        return self.head_size + self.rope_dim
+
+    @property
+    def value_size(self) -> int:
+        """Columns of a head's values, and of what it gives."""
+        return self.value_dim or self.head_size
+
+    @property
     def attention_width(self) -> int:
         """Columns of all query heads together: h, unless ``head_dim`` says otherwise."""
-        return self.heads * self.head_size
+        return self.heads * self.key_size
+
+    @property
+    def mlp_width(self) -> int:
+        """Inner width of the MLP, or of one expert."""
+        return self.expert_ffn or self.ffn
+
+    @property
+    def visits(self) -> int:
+        """Experts that a token visits, shared ones included; 1 of a dense MLP."""
+        return self.experts_per_token + self.shared_experts
+
+    # ---- parameters ---------------------------------------------------------------------------------------
+
+    @property
+    def norms(self) -> int:
+        """Norms of h numbers in a layer, each with a residual addition."""
+        return 3 if self.crosses else 2
+
+    @property
+    def norm_vectors(self) -> int:
+        return 2 if (self.biases if self.norm_biases is None else self.norm_biases) else 1
 
     @property
     def norm_parameters(self) -> int:
         """One norm: weight, and bias where there are biases."""
-        return (2 if self.biases else 1) * self.hidden
+        return self.norm_vectors * self.hidden
+
+    def attention_linears(self, tp: int = 1) -> list[tuple[int, int]]:
+        """(columns out, columns in) of each linear layer of attention on one rank: q, k, v by columns, the projection
+        by rows. What makes latent numbers is whole on every rank; q, k and v of an ordinary layer are one product."""
+        at_least(1, tp=tp)
+        h, heads = self.hidden, self.heads // tp
+        own, values = heads * self.key_size, heads * self.value_size
+        if self.kv_rank:
+            queries = [(self.q_rank, h), (own, self.q_rank)] if self.q_rank else [(own, h)]
+            keys = [
+                (self.kv_rank + self.rope_dim, h),
+                (heads * (self.head_size + self.value_size), self.kv_rank),
+            ]
+            return [*queries, *keys, (h, values)]
+        kv = 2 * self.kv_heads_on(tp) * self.head_size
+        cross = [(own, h), (kv, h), (h, own)] if self.crosses else []
+        return [(own + kv, h), (h, own), *cross]
+
+    def kv_heads_on(self, tp: int) -> int:
+        """Heads of keys and values on one tensor-parallel rank; fewer heads than ranks: copies."""
+        at_least(1, tp=tp)
+        return max(1, self.kv_heads // tp)
 
     def attention_parameters(self, tp: int = 1) -> int:
-        """Of one layer, on one tensor-parallel rank: q, k, v by columns, the projection by rows."""
-        at_least(1, tp=tp)
-        h, d = self.hidden, self.head_size
-        heads, kv_heads = self.heads // tp, max(1, self.kv_heads // tp)  # fewer kv heads than ranks: copies
-        columns = (heads + 2 * kv_heads) * d
-        bias = columns + h if self.biases else 0  # the bias of a row-parallel layer is not split
-        return h * columns + heads * d * h + bias
+        """Of one layer, on one tensor-parallel rank. The bias of a row-parallel layer is not split."""
+        linears = self.attention_linears(tp)
+        biases = sum(out for out, _ in linears) if self.biases else 0
+        latent = (self.q_rank or 0) + (self.kv_rank or 0)  # a norm of its own
+        return sum(out * into for out, into in linears) + biases + self.norm_vectors * latent
 
     def expert_parameters(self, tp: int = 1) -> int:
         """One MLP, or one expert, on one tensor-parallel rank."""
         at_least(1, tp=tp)
-        f = self.ffn // tp
+        f = self.mlp_width // tp
         matrices = 3 if self.activation == "swiglu" else 2
         bias = (matrices - 1) * f + self.hidden if self.biases else 0
         return matrices * self.hidden * f + bias
@@ -107,10 +244,11 @@ class ModelShape:
         return self.hidden * self.experts if self.experts > 1 else 0
 
     def layer_parameters(self, tp: int = 1, ep: int = 1) -> int:
-        """Of one layer on one rank: attention, MLP or experts, router, two norms."""
+        """Of one layer on one rank: attention, MLP or experts, router, norms. All layers must be of one kind."""
         at_least(1, ep=ep)
-        mlp = self.expert_parameters(tp) * (self.experts // ep) + self.router_parameters
-        return self.attention_parameters(tp) + mlp + 2 * self.norm_parameters
+        mlp = self.expert_parameters(tp) * (self.experts // ep + self.shared_experts) + self.router_parameters
+        norms = self.norms * self.norm_parameters
+        return self.attention_parameters(tp) + mlp + norms + self.other_layer_parameters
 
     def embedding_parameters(self, tp: int = 1) -> int:
         """Token embedding (split by vocabulary, the longest part) and positions (not split)."""
@@ -131,60 +269,21 @@ class ModelShape:
         For a GPT with biases this is 12 l h^2 + 13 l h + (V + s) h (arXiv:2104.04473, equation 2) and the
         2 h of the final norm, which that equation leaves out.
         """
-        return self.layers * self.layer_parameters() + self.embedding_parameters() + self.head_parameters()
+        layers = sum(n * kind.layer_parameters() for kind, n in self.kinds().items())
+        return layers + self.embedding_parameters() + self.head_parameters()
 
     @property
     def active_parameters(self) -> int:
         """Those that one token meets: all of a dense model, k of E experts in a mixture."""
-        idle = self.experts - self.experts_per_token
-        return self.parameters - self.layers * idle * self.expert_parameters()
+        idle = sum(
+            n * (kind.experts - kind.experts_per_token) * kind.expert_parameters()
+            for kind, n in self.kinds().items()
+        )
+        return self.parameters - idle
 
 
-def _llama(
-    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, sequence: int, **more
-) -> ModelShape:
-    """Rotary positions, RMSNorm, SwiGLU, no biases, no dropout, an output matrix of its own."""
-    return ModelShape(
-        layers,
-        hidden,
-        heads,
-        vocab,
-        sequence,
-        kv_heads,
-        ffn,
-        activation="swiglu",
-        tied=False,
-        learned_positions=False,
-        biases=False,
-        dropout=False,
-        **more,
-    )
-
-
-MODELS = {
-    # arXiv:2005.14165, with the padded vocabulary of arXiv:2104.04473 and arXiv:2205.05198
-    "gpt3-175b": ModelShape(96, 12288, 96, 51200, 2048),
-    # arXiv:2205.05198, table 3
-    "gpt-22b": ModelShape(48, 6144, 64, 51200, 2048),
-    "gpt-530b": ModelShape(105, 20480, 128, 51200, 2048),
-    "gpt-1t": ModelShape(128, 25600, 160, 51200, 2048),
-    # Radford et al. 2019
-    "gpt2": ModelShape(12, 768, 12, 50257, 1024),
-    "gpt2-xl": ModelShape(48, 1600, 25, 50257, 1024),
-    # arXiv:1810.04805; others: two token types, the pooler (its one norm is that of the embedding)
-    "bert-base": ModelShape(12, 768, 12, 30522, 512, other_parameters=2 * 768 + 768 * 769),
-    "bert-large": ModelShape(24, 1024, 16, 30522, 512, other_parameters=2 * 1024 + 1024 * 1025),
-    # arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783
-    "llama-65b": _llama(80, 8192, 64, 64, 22016, 32000, 2048),
-    "llama-2-7b": _llama(32, 4096, 32, 32, 11008, 32000, 4096),
-    "llama-2-13b": _llama(40, 5120, 40, 40, 13824, 32000, 4096),
-    "llama-2-70b": _llama(80, 8192, 64, 8, 28672, 32000, 4096),
-    "llama-3-8b": _llama(32, 4096, 32, 8, 14336, 128256, 8192),
-    "llama-3-70b": _llama(80, 8192, 64, 8, 28672, 128256, 8192),
-    "llama-3-405b": _llama(126, 16384, 128, 8, 53248, 128256, 8192),
-    # arXiv:2401.04088
-    "mixtral-8x7b": _llama(32, 4096, 32, 8, 14336, 32000, 4096, experts=8, experts_per_token=2),
-}
-
-# Networks that are no transformers: their model states follow from the parameters alone (torchvision's counts).
-PARAMETERS_ONLY = {"resnet18": 11_689_512, "resnet50": 25_557_032, "resnet152": 60_192_808}
+def __getattr__(name: str):
+    """Until no notebook asks here for the known models."""
+    if name in ("MODELS", "PARAMETERS_ONLY"):
+        return getattr(import_module("simulator.inputs.known_models"), name)
+    raise AttributeError(name)

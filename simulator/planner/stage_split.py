@@ -93,6 +93,8 @@ class _Pipeline:
         if isinstance(devices, Hardware) or len(devices) != plan.pp:
             refuse("devices", f"{plan.pp} Hardware, one a stage", devices)
         at_least(2, pp=plan.pp)
+        if len(shape.kinds()) > 1:
+            raise ValueError("layers of two kinds (dense_layers, decoder_layers) are not split this way")
         if plan.chunks != 1:
             refuse("chunks of the plan", "1: each rank has one stage", plan.chunks)
         self.shape, self.devices, self.plan = shape, list(devices), plan.on(devices[0])
@@ -107,7 +109,7 @@ class _Pipeline:
     def _stage(self, rank: int, layers: int) -> tuple[float, float, float]:
         """Seconds of F, B and W on one microbatch."""
         last = self.plan.pp - 1
-        return one_stage_seconds(self.units[rank], layers, first=rank == 0, last=rank == last)
+        return one_stage_seconds(self.units[rank], {self.shape: layers}, first=rank == 0, last=rank == last)
 
     def _tensors(self, layers: int) -> list[float]:
         """Bytes that each rank would hold, each with so many layers: they do not depend on what the others have."""

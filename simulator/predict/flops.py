@@ -15,14 +15,17 @@ from simulator.inputs.shape import ModelShape
 def forward_flops(shape: ModelShape, batch: int) -> dict[str, float]:
     """Of one forward pass over ``batch`` sequences: projections, attention core, MLP, logits."""
     at_least(1, batch=batch)
-    tokens, h, l = batch * shape.sequence, shape.hidden, shape.layers
-    own, kv = shape.attention_width, shape.kv_heads * shape.head_size
+    tokens, h = batch * shape.sequence, shape.hidden
     matrices = 3 if shape.activation == "swiglu" else 2
-    mlp = shape.experts_per_token * matrices * h * shape.ffn + shape.router_parameters
+    projections = core = mlp = 0
+    for kind, layers in shape.kinds().items():
+        projections += layers * sum(out * into for out, into in kind.attention_linears())
+        core += layers * (kind.norms - 1) * kind.heads * (kind.key_size + kind.value_size)
+        mlp += layers * (kind.visits * matrices * h * kind.mlp_width + kind.router_parameters)
     return {
-        "projections": 2 * tokens * l * (2 * h * own + 2 * h * kv),
-        "core": 4 * tokens * l * shape.sequence * own,
-        "mlp": 2 * tokens * l * mlp,
+        "projections": 2 * tokens * projections,
+        "core": 2 * tokens * shape.sequence * core,
+        "mlp": 2 * tokens * mlp,
         "logits": 2 * tokens * h * shape.vocab,
     }
 

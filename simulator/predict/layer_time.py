@@ -56,7 +56,7 @@ class LayerSeconds:
 
 
 def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSeconds:
-    """How long one layer takes on one microbatch."""
+    """How long one layer takes on one microbatch; all layers of ``shape`` are alike."""
     plan = plan.on(hardware)
     core = _core(shape, plan, hardware)
     products = {part: _products(sizes, plan, hardware) for part, sizes in _linears(shape, plan).items()}
@@ -85,14 +85,12 @@ def _tokens(shape: ModelShape, plan: Plan) -> int:
 def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, int, int]]]:
     """The linear layers of one layer as (m, n, k, batch): m tokens, n columns out, k columns in."""
     tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
-    own = shape.attention_width // t
-    columns = own + 2 * max(1, shape.kv_heads // t) * shape.head_size
-    f, gates = shape.ffn // t, 2 if shape.activation == "swiglu" else 1
+    f, gates = shape.mlp_width // t, 2 if shape.activation == "swiglu" else 1
     experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
-    each = ceil(tokens * shape.experts_per_token / experts)
+    groups = [(ceil(tokens * shape.experts_per_token / experts), experts), (tokens, shape.shared_experts)]
     return {
-        "attention": [(tokens, columns, h, 1), (tokens, h, own, 1)],
-        "mlp": [(each, gates * f, h, experts), (each, h, f, experts)],
+        "attention": [(tokens, out, into, 1) for out, into in shape.attention_linears(t)],
+        "mlp": [size for m, n in groups if n for size in ((m, gates * f, h, n), (m, h, f, n))],
     }
 
 
@@ -119,8 +117,9 @@ def _attention(
 ) -> tuple[dict, dict]:
     forward, *backward = products
     # q, k, v and the context change their layout: read and written once each way; rotary does so to q and k.
-    kv, own = max(1, shape.kv_heads // plan.tp) * shape.head_size, shape.attention_width / plan.tp
-    columns = 2 * own + 2 * kv + (0 if shape.learned_positions else own + kv)
+    own = shape.attention_width / plan.tp
+    kv = own if shape.kv_rank else shape.kv_heads_on(plan.tp) * shape.head_size
+    columns = (shape.norms - 1) * (2 * own + 2 * kv) + (0 if shape.learned_positions else own + kv)
     moved = memory_seconds(2 * plan.itemsize * _tokens(shape, plan) * columns, hardware)
     return {"attention": forward + core[0] + moved}, {"attention": sum(backward) + core[1] + moved}
 
@@ -131,17 +130,18 @@ def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
     heads, rows = plan.micro_batch * shape.heads // plan.tp, s // plan.cp
     if plan.context == "all-to-all":  # all of the sequence for a part of the heads
         heads, rows = heads // plan.cp, s
-    return core_seconds(shape, plan, hardware, heads, rows)
+    ahead, back = core_seconds(shape, plan, hardware, heads, rows)
+    return (2 * ahead, 2 * back) if shape.crosses else (ahead, back)
 
 
 def core_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, heads: int, rows: int) -> Core:
     """Of ``heads`` heads (of all sequences together), ``rows`` queries each and all keys: (forward, backward)."""
     at_least(1, heads=heads, rows=rows)
-    s, d, e = shape.sequence, shape.head_size, plan.itemsize
+    s, e = shape.sequence, plan.itemsize
     if plan.attention == "flash":
-        return flash_seconds(heads, rows, s, d, hardware)
-    scores = matmul_seconds(rows, s, d, hardware, e, heads)
-    values = matmul_seconds(rows, d, s, hardware, e, heads)
+        return flash_seconds(heads, rows, s, (shape.key_size + shape.value_size) // 2, hardware)
+    scores = matmul_seconds(rows, s, shape.key_size, hardware, e, heads)
+    values = matmul_seconds(rows, shape.value_size, s, hardware, e, heads)
     # Forward: softmax reads and writes; dropout too, and writes its mask. Backward: softmax reads two.
     square = heads * rows * s
     ahead = 2 * e + (2 * e + 1 if shape.dropout else 0)
@@ -155,8 +155,8 @@ def core_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, heads: int, 
 def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware, products: Products) -> tuple[dict, dict]:
     forward, *backward = products
     gates = 2 if shape.activation == "swiglu" else 1
-    copies = plan.itemsize * _tokens(shape, plan) * shape.experts_per_token
-    inner = copies * shape.ffn / plan.tp
+    one = plan.itemsize * _tokens(shape, plan)
+    copies, inner = one * shape.experts_per_token, one * shape.visits * shape.mlp_width / plan.tp
     ahead = memory_seconds((gates + 1) * inner, hardware)
     back = memory_seconds((2 * gates + 1) * inner, hardware)
     # With experts, tokens are dealt out to them and put together again.
@@ -165,26 +165,26 @@ def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware, products: Products) 
 
 
 def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dict]:
-    """Two norms, two residual additions, each with dropout: on every rank whole, unless sequence parallel."""
+    """Norms and as many residual additions, each with dropout: on every rank whole, unless sequence parallel."""
     elements = _tokens(shape, plan) * shape.hidden / (plan.tp if plan.sequence_parallel else 1)
     e, mask = plan.itemsize, 1 if shape.dropout else 0
-    norm, residual = 2 * e, 3 * e + mask
+    norm, residual, count = 2 * e, 3 * e + mask, shape.norms
     norm_back, residual_back = 5 * e, (2 * e + mask if shape.dropout else 0)
     return (
-        {"norms": memory_seconds(2 * (norm + residual) * elements, hardware)},
-        {"norms": memory_seconds(2 * (norm_back + residual_back) * elements, hardware)},
+        {"norms": memory_seconds(count * (norm + residual) * elements, hardware)},
+        {"norms": memory_seconds(count * (norm_back + residual_back) * elements, hardware)},
     )
 
 
 def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core) -> tuple[dict, dict]:
     tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
-    # Two all-reduces, or two all-gathers and two reduce-scatters, in each direction. Backward, the product for
-    # the weight does not wait for them.
-    tensor = 2 * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
+    # Two all-reduces (with cross attention three), or as many all-gathers and reduce-scatters, in each direction.
+    # Backward, the product for the weight does not wait for them.
+    tensor = shape.norms * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
     ahead = {"tensor_parallel": tensor, "context_parallel": 0.0, "expert_parallel": 0.0}
     # With sequence parallelism the inputs that were kept in slices are gathered once more for their weights.
     again = (
-        2 * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
+        shape.norms * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
         if plan.sequence_parallel
         else 0.0
     )
@@ -193,13 +193,13 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
         ahead["tensor_parallel"] = tensor * (1 - hardware.overlap)
     if plan.cp > 1 and plan.context == "all-to-all":
         # Queries, keys and values go to their heads and the context comes back; backward the same of the gradients.
-        own, kv = shape.attention_width / t, max(1, shape.kv_heads // t) * shape.head_size
+        own, kv = shape.attention_width / t, shape.kv_heads_on(t) * shape.head_size
         moved = e * tokens * (2 * own + 2 * kv)
         exchanged = collective_seconds("all-to-all", moved, plan.cp, t, hardware)
         # Both ends put the pieces in order: everything is read and written twice.
         ahead["context_parallel"] = back["context_parallel"] = exchanged + memory_seconds(4 * moved, hardware)
     elif plan.cp > 1:
-        kv = 2 * e * tokens * max(1, shape.kv_heads // t) * shape.head_size
+        kv = 2 * e * tokens * shape.kv_heads_on(t) * shape.head_size
         ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
         ahead["context_parallel"] = exposed(ring, core[0], hardware)
         back["context_parallel"] = exposed(2 * ring, core[1], hardware)

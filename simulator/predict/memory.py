@@ -6,6 +6,7 @@ coefficients each count what one operator keeps for its backward; sharded units 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from operator import mul
 
@@ -72,14 +73,14 @@ def attention_core_bytes(shape: ModelShape, plan: Plan) -> float:
     row of the scores instead (arXiv:2205.14135).
     """
     b, s, a = plan.micro_batch, shape.sequence, shape.heads / plan.tp
-    rows = b * a * s / plan.cp
+    rows = b * a * s / plan.cp * (2 if shape.crosses else 1)
     if plan.attention == "flash":
         return 4 * rows
     return rows * s * (2 * plan.itemsize + 1 if shape.dropout else plan.itemsize)
 
 
 def layer_bytes(shape: ModelShape, plan: Plan) -> float:
-    """What one layer keeps of one microbatch, without recomputation, on one rank.
+    """What one layer keeps of one microbatch, without recomputation, on one rank; all layers of ``shape`` are alike.
 
     For a GPT in 16 bits: sbh (10 + 24/t + 5as/(ht)) with tensor parallelism, sbh (34/t + 5as/(ht)) with
     sequence parallelism too. The few numbers a norm keeps for each token are left out, as in the paper.
@@ -88,19 +89,29 @@ def layer_bytes(shape: ModelShape, plan: Plan) -> float:
     tokens = plan.micro_batch * shape.sequence / plan.cp
     split = t if plan.sequence_parallel else 1
     mask = 1 if shape.dropout else 0
-    own, kv = shape.attention_width / t, max(1, shape.kv_heads / t) * shape.head_size
     # (tokens, h), split only by sequence parallelism: two norms' inputs and outputs, two dropout masks
-    outside = (4 * e + 2 * mask) * h / split
+    outside = shape.norms * (2 * e + mask) * h / split
     # (tokens, h/t): q, k, v and the input of the projection. Where heads change ranks by an all-to-all, attention's
     # output is kept as it was computed and once more as the projection's input.
-    attention = e * (own + 2 * kv + own + (own if plan.cp > 1 and plan.context == "all-to-all" else 0))
+    given = shape.heads * shape.value_size / t
+    attention = e * (_qkv(shape, t) + given + (given if plan.cp > 1 and plan.context == "all-to-all" else 0))
+    if shape.crosses:
+        attention *= 2
+    # What queries, keys and values are made of, before and after its norm
+    attention += e * 2 * ((shape.q_rank or 0) + (shape.kv_rank or 0))
     # (tokens, ffn/t): the activation's input (gate and up projection of SwiGLU, fused) and output
-    inner = e * (3 if shape.activation == "swiglu" else 2) * shape.ffn / t
+    inner = shape.visits * e * (3 if shape.activation == "swiglu" else 2) * shape.mlp_width / t
     if shape.experts > 1:
         # Every token visits k experts: its copies travel there and back, and are weighed on return.
-        k = shape.experts_per_token
-        inner = k * (inner + 2 * e * h / split) + 4 * shape.experts / split
+        inner += shape.experts_per_token * 2 * e * h / split + 4 * shape.experts / split
     return tokens * (outside + attention + inner) + attention_core_bytes(shape, plan)
+
+
+def _qkv(shape: ModelShape, tp: int) -> float:
+    """Columns of q, k and v of one attention on one rank."""
+    if shape.kv_rank:
+        return shape.heads * (2 * shape.key_size + shape.value_size) / tp
+    return shape.attention_width / tp + 2 * max(1, shape.kv_heads / tp) * shape.head_size
 
 
 def recomputed_bytes(shape: ModelShape, plan: Plan) -> float:
@@ -123,10 +134,11 @@ def weight_bytes(shape: ModelShape, plan: Plan) -> float:
     """What the weights' backward of one layer needs, if it comes later: inputs and output gradients of its four
     linear layers, 32 sbh for a GPT (M_W of arXiv:2401.10241, table 1), and never more than the layer keeps."""
     h, t, gates = shape.hidden, plan.tp, 2 if shape.activation == "swiglu" else 1
-    own, kv = shape.attention_width / t, max(1, shape.kv_heads / t) * shape.head_size
     split = t if plan.sequence_parallel else 1
-    inputs = 2 * h / split + own + shape.experts_per_token * shape.ffn / t
-    gradients = own + 2 * kv + 2 * h / split + gates * shape.experts_per_token * shape.ffn / t
+    attentions, inner = shape.norms - 1, shape.visits * shape.mlp_width / t
+    latent = (shape.q_rank or 0) + (shape.kv_rank or 0)
+    inputs = shape.norms * h / split + latent + attentions * shape.heads * shape.value_size / t + inner
+    gradients = attentions * _qkv(shape, t) + latent + shape.norms * h / split + gates * inner
     tokens = plan.micro_batch * shape.sequence / plan.cp
     return min(plan.itemsize * tokens * (inputs + gradients), kept_layer_bytes(shape, plan))
 
@@ -163,10 +175,10 @@ def all_activation_bytes(shape: ModelShape, plan: Plan) -> list[float]:
         m = plan.microbatches if plan.schedule == "gpipe" else min(plan.microbatches, 4 * plan.pp)
         schedule = make_schedule(plan.schedule, plan.pp, m, plan.chunks)
         return peak_saved(schedule, *stage_bytes(shape, plan))
-    one, peaks = kept_layer_bytes(shape, plan), []
+    kept, peaks = _layers_bytes(shape, plan, kept_layer_bytes), []
     for rank, layers in enumerate(plan.layers_of(shape)):
         counts = in_flight(plan, rank, layers)
-        peaks.append(one * sum(map(mul, counts, layers)))
+        peaks.append(sum(map(mul, counts, (kept[stage] for stage in plan.stages_of(rank)))))
         if rank == 0:
             peaks[0] += embedding_bytes(shape, plan) * counts[0]
     peaks[-1] += head_bytes(shape, plan)  # the last stage goes straight on to the backward
@@ -175,13 +187,16 @@ def all_activation_bytes(shape: ModelShape, plan: Plan) -> list[float]:
 
 def stage_bytes(shape: ModelShape, plan: Plan) -> tuple[list[float], list[float]]:
     """(saved by F, of that kept from B until W) of one microbatch, one entry a stage."""
-    layers = plan.layers_by_stage(shape)
-    one, weight = kept_layer_bytes(shape, plan), weight_bytes(shape, plan)
-    saved, kept = [n * one for n in layers], [n * weight for n in layers]
+    saved, kept = (_layers_bytes(shape, plan, each) for each in (kept_layer_bytes, weight_bytes))
     saved[0] += embedding_bytes(shape, plan)
     saved[-1] += head_bytes(shape, plan)
     kept[-1] += head_bytes(shape, plan)
     return saved, kept
+
+
+def _layers_bytes(shape: ModelShape, plan: Plan, each: Callable[[ModelShape, Plan], float]) -> list[float]:
+    """The layers of every stage together, given the bytes of each."""
+    return [sum(n * each(kind, plan) for kind, n in kinds.items()) for kinds in plan.kinds_by_stage(shape)]
 
 
 # ---- what is alive for a moment ---------------------------------------------------------------------------
@@ -195,11 +210,13 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     prefetched, and the gradients of the largest unit.
     """
     index(plan.pp, rank=rank)
-    held = recomputed_bytes(shape, plan) + placeholder_bytes(shape, plan, rank)
+    kinds = plan.kinds_on(shape, rank)
+    held = max(recomputed_bytes(kind, plan) for kind in kinds) + placeholder_bytes(shape, plan, rank)
     if plan.dp * plan.cp == 1:
         return held
     dense, experts = plan.parameters_of(shape, rank)
-    unit, root = shape.layer_parameters(plan.tp, plan.ep), plan.root_parameters(shape, rank)
+    unit = max(kind.layer_parameters(plan.tp, plan.ep) for kind in kinds)
+    root = plan.root_parameters(shape, rank)
     if plan.zero < 2:
         return held + min(DDP_BUCKET, plan.gradient_itemsize * (dense + experts))
     if plan.zero == 2:
@@ -219,7 +236,8 @@ def placeholder_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
         return 0
     last = rank == plan.rank_of(plan.stages - 1)
     output = -(-shape.vocab // plan.tp) * shape.hidden if last else 0
-    return plan.itemsize * (shape.layer_parameters(plan.tp, plan.ep) + output)
+    layer = max(kind.layer_parameters(plan.tp, plan.ep) for kind in plan.kinds_on(shape, rank))
+    return plan.itemsize * (layer + output)
 
 
 # ---- the whole --------------------------------------------------------------------------------------------

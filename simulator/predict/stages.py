@@ -5,6 +5,7 @@ This is the bridge from ``ModelShape``, ``Plan`` and ``Hardware`` to any ``Sched
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.inputs.hardware import Hardware
@@ -22,11 +23,11 @@ class UnitSeconds:
     """Seconds of what a stage is made of, on one microbatch: computed once for a plan, and passed on.
 
     Args:
-        layer: one layer.
+        layers: one layer of each kind.
         embedding, logits: forward and backward together.
     """
 
-    layer: LayerSeconds
+    layers: Mapping[ModelShape, LayerSeconds]
     embedding: float
     logits: float
 
@@ -41,10 +42,11 @@ class StageSeconds:
 
 
 def unit_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> UnitSeconds:
-    """What one layer, the embedding and the logits take on one microbatch."""
+    """What one layer of each kind, the embedding and the logits take on one microbatch."""
     plan.check(shape)
-    question = shape, plan, hardware
-    return UnitSeconds(layer_seconds(*question), embedding_seconds(*question), logits_seconds(*question))
+    layers = {kind: layer_seconds(kind, plan, hardware) for kind in shape.kinds()}
+    ends = embedding_seconds(shape, plan, hardware), logits_seconds(shape, plan, hardware)
+    return UnitSeconds(layers, *ends)
 
 
 def stage_durations(
@@ -56,22 +58,23 @@ def stage_durations(
         units: as ``unit_seconds`` gives them, if they are known already.
     """
     units = units or unit_seconds(shape, plan, hardware)
-    layers = plan.layers_by_stage(shape)
+    layers = plan.kinds_by_stage(shape)
     last = len(layers) - 1
     stages = [one_stage_seconds(units, n, first=s == 0, last=s == last) for s, n in enumerate(layers)]
     return StageSeconds(*map(list, zip(*stages, strict=True)))
 
 
 def one_stage_seconds(
-    units: UnitSeconds, layers: int, *, first: bool, last: bool
+    units: UnitSeconds, layers: Mapping[ModelShape, int], *, first: bool, last: bool
 ) -> tuple[float, float, float]:
-    """F, B and W of a stage with so many layers; the first has the embedding, and the last the logits."""
-    ahead, weight = units.layer.forward_seconds, units.layer.weight
+    """F, B and W of a stage with so many layers of each kind; the first has the embedding, the last the logits."""
     start, end = first * units.embedding / 2, last * units.logits / 3
+    each = [(n, units.layers[kind]) for kind, n in layers.items()]
+    weight = sum(n * one.weight for n, one in each)
     return (
-        layers * ahead + start + end,
-        layers * (units.layer.backward_seconds - weight) + end,
-        layers * weight + start + end,
+        sum(n * one.forward_seconds for n, one in each) + start + end,
+        sum(n * one.backward_seconds for n, one in each) - weight + end,
+        weight + start + end,
     )
 
 

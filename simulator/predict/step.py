@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from simulator.inputs.hardware import Hardware
@@ -100,8 +101,8 @@ def step_cost(shape: ModelShape, plan: Plan, hardware: Hardware) -> StepCost:
         busy = sum(seconds for name, seconds in stages[slowest].items() if name not in OUTSIDE)
         makespan = run_schedule(shape, plan, hardware, units).makespan
         parts["bubble"] = max(0.0, makespan - plan.microbatches * busy)
-    layers = plan.layers_on(shape, slowest)
-    beside = layers * units.layer.forward_seconds, layers * units.layer.backward_seconds
+    each = [(n, units.layers[kind]) for kind, n in plan.kinds_on(shape, slowest).items()]
+    beside = sum(n * one.forward_seconds for n, one in each), sum(n * one.backward_seconds for n, one in each)
     once = {"data_parallel": _gradients(shape, plan, hardware, slowest, *beside)}
     once |= _optimizer(shape, plan, hardware, slowest)
     for name, seconds in once.items():
@@ -127,8 +128,11 @@ def stage_seconds(
     """
     plan = plan.on(hardware)
     units = units or unit_seconds(shape, plan, hardware)
-    layers = plan.layers_on(shape, rank)
-    parts = {name: layers * seconds for name, seconds in units.layer.parts.items()}
+    kinds = plan.kinds_on(shape, rank)
+    parts: dict[str, float] = defaultdict(float)
+    for kind, n in kinds.items():
+        for name, seconds in units.layers[kind].parts.items():
+            parts[name] += n * seconds
     parts["embedding"] = units.embedding if rank == 0 else 0.0
     parts["logits"] = units.logits if rank == plan.rank_of(plan.stages - 1) else 0.0
     parts["pipeline"] = 0.0
@@ -146,7 +150,9 @@ def stage_seconds(
         again = (plan.microbatches - 1) / plan.microbatches
         parts["gradient_accumulation"] = again * memory_seconds(accumulated, hardware)
     if plan.zero >= 2:
-        parts["data_parallel"] = layers * _sharded_layer(shape, plan, hardware, units.layer)
+        parts["data_parallel"] = sum(
+            n * _sharded_layer(kind, plan, hardware, units.layers[kind]) for kind, n in kinds.items()
+        )
         # The root unit is gathered before anything else and scattered after it: beside no computation.
         root = _sharding(shape, plan, hardware, (plan.root_parameters(shape, rank), 0))
         parts["data_parallel"] += sum(root)
@@ -231,7 +237,7 @@ def _sharding(
 
 def _sharded_layer(shape: ModelShape, plan: Plan, hardware: Hardware, layer: LayerSeconds) -> float:
     """ZeRO 2 and 3, each layer and microbatch: gather for forward and backward, scatter the gradients."""
-    experts = shape.expert_parameters(plan.tp) * (shape.experts // plan.ep) if shape.experts > 1 else 0
+    experts = plan.expert_parameters(shape)
     dense = shape.layer_parameters(plan.tp, plan.ep) - experts
     gather, scatter = _sharding(shape, plan, hardware, (dense, experts))
     if not plan.prefetch:

@@ -144,6 +144,7 @@ def tensor_parallel_traffic(
     itemsize: int = 2,
     rank: int | None = None,
     *,
+    blocks: int = 2,
     sequence_parallel: bool = False,
     recompute: bool = False,
     regather: bool = True,
@@ -153,17 +154,18 @@ def tensor_parallel_traffic(
     Without sequence parallelism: f and g, two all-reduces forward and two backward. With it each all-reduce
     splits into its halves: g gathers before attention and MLP, its conjugate reduce-scatters behind them.
     ``recompute`` repeats the forward; ``regather`` gathers the saved slice again for the weight gradient, the
-    price of keeping only 1/t of it (two more all-gathers a layer).
+    price of keeping only 1/t of it (two more all-gathers a layer). ``blocks``: attention and MLP, or 3 with cross
+    attention.
     """
-    at_least(1, tokens=tokens, hidden=hidden)
+    at_least(1, tokens=tokens, hidden=hidden, blocks=blocks)
     at_least(0, layers=layers)
     whole = [tokens * hidden] * layers
     passes = 3 if recompute else 2
     if not sequence_parallel:
-        return calls("all-reduce", whole, itemsize, ranks, rank, 2 * passes)
-    gathers = 2 * passes + (2 if regather else 0)
+        return calls("all-reduce", whole, itemsize, ranks, rank, blocks * passes)
+    gathers = blocks * passes + (blocks if regather else 0)
     gathered = calls("all-gather", whole, itemsize, ranks, rank, gathers)
-    return gathered + calls("reduce-scatter", whole, itemsize, ranks, rank, 2 * passes)
+    return gathered + calls("reduce-scatter", whole, itemsize, ranks, rank, blocks * passes)
 
 
 def pipeline_traffic(
@@ -246,26 +248,30 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     """What one rank of pipeline rank ``stage`` sends in one step of ``plan``, as the mean over its groups."""
     plan.check(shape)
     index(plan.pp, stage=stage)
-    layers = plan.layers_on(shape, stage)
     e, m = plan.itemsize, plan.microbatches
     tokens = plan.micro_batch * shape.sequence // plan.cp
     local = tokens // plan.tp if plan.sequence_parallel else tokens
-    tensor = tensor_parallel_traffic(
-        tokens,
-        shape.hidden,
-        plan.tp,
-        layers * m,
-        e,
-        sequence_parallel=plan.sequence_parallel,
-        recompute=plan.recompute == "full",
-    )
-    kv_heads = max(1, shape.kv_heads // plan.tp)
-    context = context_parallel_traffic(2 * tokens * kv_heads * shape.head_size, plan.cp, layers * m, e)
-    experts = expert_parallel_traffic(local, shape.hidden, shape.experts_per_token, plan.ep, layers * m, e)
+    layers = Traffic()
+    for kind, n in plan.kinds_on(shape, stage).items():
+        kv = 2 * tokens * kind.kv_heads_on(plan.tp) * kind.head_size
+        layers += context_parallel_traffic(kv, plan.cp, n * m, e)
+        layers += tensor_parallel_traffic(
+            tokens,
+            kind.hidden,
+            plan.tp,
+            n * m,
+            e,
+            blocks=kind.norms,
+            sequence_parallel=plan.sequence_parallel,
+            recompute=plan.recompute == "full",
+        )
+        if kind.experts > 1:
+            sent = local, kind.hidden, kind.experts_per_token
+            layers += expert_parallel_traffic(*sent, plan.ep, n * m, e)
     # Every tensor-parallel rank would send the same activation; with sequence parallelism, its own part.
     placement = placement_of(plan.schedule)
     pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e, placement=placement)
-    return tensor + context + experts + pipeline + data_parallel_traffic(shape, plan, stage)
+    return layers + pipeline + data_parallel_traffic(shape, plan, stage)
 
 
 def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
@@ -275,15 +281,21 @@ def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traf
     """
     index(plan.pp, stage=stage)
     dense, experts = plan.parameters_of(shape, stage)
-    layers, root = plan.layers_on(shape, stage), plan.root_parameters(shape, stage)
+    kinds, root = plan.kinds_on(shape, stage), plan.root_parameters(shape, stage)
+    of_experts = [n for kind, layers in kinds.items() for n in [plan.expert_parameters(kind)] * layers]
+    whole = [kind.layer_parameters(plan.tp, plan.ep) for kind, layers in kinds.items() for _ in range(layers)]
+    of_dense = [n - part for n, part in zip(whole, of_experts, strict=True)]
     everyone, m = plan.dp * plan.cp, plan.microbatches
     total = Traffic()
-    for elements, last, ranks in ((dense, root, everyone), (experts, 0, everyone // plan.ep)):
+    for elements, each, last, ranks in (
+        (dense, of_dense, root, everyone),
+        (experts, of_experts, 0, everyone // plan.ep),
+    ):
         shard = min(plan.shard, ranks)
         if not elements:
             continue
         if plan.zero == 3:
-            units = [(elements - last) // layers] * layers + [last] * (last > 0)
+            units = [n for n in each if n] + [last] * (last > 0)
             total += fsdp_traffic(
                 units, ranks, plan.itemsize, shard=shard, keep_last=last > 0, accumulation=m
             )

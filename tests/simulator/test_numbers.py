@@ -22,8 +22,9 @@ from simulator.inputs.chunks import chunk_sizes, proportional_chunks
 from simulator.inputs.galaxy import Shares, deal_shares
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.ledgers.cache import CacheHistory
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Span, Timeline
@@ -234,6 +235,15 @@ CALLS = {
         "experts_per_token": 1,
         "other_parameters": 3,
         "head_dim": 4,
+        "decoder_layers": 0,
+        "dense_layers": 1,
+        "expert_ffn": 8,
+        "shared_experts": 1,
+        "q_rank": 4,
+        "kv_rank": 4,
+        "rope_dim": 2,
+        "value_dim": 4,
+        "other_layer_parameters": 1,
         "tied": True,
         "learned_positions": True,
         "biases": True,
@@ -241,8 +251,16 @@ CALLS = {
     },
     **{
         getattr(GPT2, name): {"tp": 2}
-        for name in ("attention_parameters", "expert_parameters", "embedding_parameters", "head_parameters")
+        for name in (
+            "attention_parameters",
+            "attention_linears",
+            "kv_heads_on",
+            "expert_parameters",
+            "embedding_parameters",
+            "head_parameters",
+        )
     },
+    GPT2.kinds: {"first": 1, "count": 2},
     GPT2.layer_parameters: {"tp": 2, "ep": 1},
     Plan: {
         "dp": 2,
@@ -262,6 +280,7 @@ CALLS = {
     PLAN.rank_of: {"stage": 1},
     PLAN.stages_of: {"rank": 1},
     PLAN.layers_on: {"shape": GPT2, "rank": 1},
+    PLAN.kinds_on: {"shape": GPT2, "rank": 1},
     PLAN.parameters_of: {"shape": GPT2, "rank": 1},
     PLAN.root_parameters: {"shape": GPT2, "rank": 1},
     MemoryBreakdown: dict.fromkeys(MemoryBreakdown.__dataclass_fields__, 1.0),

@@ -5,14 +5,16 @@ import torch
 
 from course_lib.by_hand.galaxy import train
 from course_lib.chapters.dominoes import break_even, conversions, plot_dominoes, sent_by_layer
+from course_lib.chapters.layouts import HAS, plot_layouts
 from course_lib.chapters.shared_layer import plot_shared_layer, waiting
 from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import launch
 from simulator.inputs.known_devices import GPUS
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 from simulator.ledgers.timeline import Span, Timeline
+from simulator.plots.picture import smallest_text
 
 BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
 YOUR_ROW = {"attention": "heads", "connection_1": "sequence", "mlp": "sequence", "connection_2": "sequence"}
@@ -40,6 +42,14 @@ def test_dominoes_and_the_bytes_between_them():
     assert galaxy == 8 * 512 * 768 * 4 / 2 == 2 * yours
     assert sent_by_layer(BERT, "dp", 512)["activations"] == 0
     assert sent_by_layer(BERT, YOUR_ROW, 512, training=False)["gradients"] == 0
+
+
+def test_the_layouts_are_of_one_tensor_and_can_be_read():
+    assert smallest_text(plot_layouts().svg) >= 11
+    assert "sum: your laptop 2 and 1, the old one 5 and 2" in plot_layouts().alt
+    whole = {tuple(map(int, numbers)) for numbers in HAS["whole"]}
+    assert whole == {tuple(sum(map(int, token)) for token in zip(*HAS["sum"], strict=True))}
+    assert whole == {tuple(int("".join(token)) for token in zip(*HAS["part"], strict=True))}
 
 
 def test_a_larger_batch_leaves_the_break_even_where_it_is():

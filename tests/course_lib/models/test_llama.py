@@ -5,7 +5,7 @@ from transformers import LlamaConfig as TheirConfig
 
 from course_lib.models.llama import Llama, LlamaConfig, swiglu_width
 from course_lib.models.published import CHATGLM
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 
 SIZES = {
     "vocab_size": 97,

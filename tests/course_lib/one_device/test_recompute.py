@@ -12,8 +12,8 @@ from course_lib.models.resnet import ResNet18
 from course_lib.observe.ledgers.flops import count_flops
 from course_lib.one_device.loop import cross_entropy
 from course_lib.one_device.recompute import apply_recompute, checkpoint, remove_recompute
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict.flops import hardware_flops, model_flops
 
 

@@ -12,8 +12,9 @@ from course_lib.one_device.recompute import apply_recompute
 from course_lib.runtime import current_device, launch
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.predict.memory import layer_bytes
 from simulator.predict.traffic import calls, ddp_traffic, tensor_parallel_traffic
 from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic

@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict.memory import plan_memory
 
 SHAPE_175B = "--layers 96 --hidden 12288 --heads 96 --vocab 51200 --sequence 2048"

@@ -21,7 +21,7 @@ from simulator.figures import (
 )
 from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.predict.attention_io import flash_forward

@@ -6,8 +6,9 @@ import pytest
 
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_devices import GPUS, find_device
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
 

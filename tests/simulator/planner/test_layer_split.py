@@ -8,8 +8,9 @@ import pytest
 
 from simulator.inputs.galaxy import WAYS, deal_shares
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.planner.layer_split import even_layer, plan_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.predict.collective_time import slowest_link

@@ -4,7 +4,7 @@ import pytest
 
 from simulator.inputs.galaxy import WAYS
 from simulator.inputs.known_devices import GPUS
-from simulator.inputs.shape import MODELS
+from simulator.inputs.known_models import MODELS
 from simulator.planner.layer_split import even_layer, plan_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.plots.layer_split import plot_layer_split

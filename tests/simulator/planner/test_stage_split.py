@@ -5,8 +5,9 @@ import random
 import pytest
 
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.planner import stage_split
 from simulator.planner.stage_split import plan_stages, price_stages
 

@@ -5,8 +5,8 @@ import pytest
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.hardware_file import read_hardware, write_hardware
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict.calibration import ASSUMED, busy_machine, hardware_of
 from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
 from simulator.predict.layer_time import LOSS_BYTES

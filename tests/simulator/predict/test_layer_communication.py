@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.predict.kernel_time import matmul_seconds
 from simulator.predict.layer_time import layer_seconds
 

@@ -6,8 +6,9 @@ import pytest
 
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import RECOMPUTE, Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.collective_time import collective_seconds, exposed, group_link

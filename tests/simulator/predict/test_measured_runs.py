@@ -6,8 +6,9 @@ import pytest
 
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, exposed, group_link
 from simulator.predict.flops import forward_flops
 from simulator.predict.kernel_time import at_size, flash_seconds, matmul_seconds, memory_seconds

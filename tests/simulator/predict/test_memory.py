@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.predict.in_flight import in_flight
 from simulator.predict.memory import (

@@ -1,8 +1,8 @@
 import pytest
 
 from course_lib.chapters.checkpoints import Chain, plot_checkpoints
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict.memory import kept_layer_bytes, layer_bytes
 from simulator.predict.recomputation import (
     Segment,

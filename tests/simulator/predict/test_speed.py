@@ -3,8 +3,8 @@
 import time
 
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS
 from simulator.predict import layer_time, stages
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import check_fits, step_cost

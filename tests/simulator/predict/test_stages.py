@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.pipeline.schedules import SCHEDULES
 from simulator.predict.layer_time import layer_seconds, logits_seconds
 from simulator.predict.memory import kept_layer_bytes, plan_memory, stage_bytes, weight_bytes

@@ -2,8 +2,9 @@
 
 import pytest
 
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import MODELS, ModelShape
+from simulator.inputs.shape import ModelShape
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.traffic import (
     context_parallel_traffic,

@@ -167,8 +167,8 @@ def test_results_are_hidden_until_they_are_asked_for(browser, address):
         folds = page.locator("div.cell details.hide")
         assert folds.count() >= 15
         assert not page.locator("div.cell details.hide[open]").count()
-        fold = folds.filter(has_text="67.0 MB").first
-        result = fold.get_by_text("67.0 MB").first
+        fold = folds.filter(has_text="68 messages").first
+        result = fold.get_by_text("68 messages").first
         assert not result.is_visible()
         fold.locator("summary").click()
         assert result.is_visible()
@@ -177,10 +177,29 @@ def test_results_are_hidden_until_they_are_asked_for(browser, address):
     assert not wrong
 
 
+def test_an_answer_and_the_words_that_tell_it_wait_for_the_bet(browser, address):
+    with watched(browser) as (page, wrong):
+        page.goto(f"{address}/notebooks/04_collectives.html")
+        words, picture = (
+            page.get_by_text("Look at the lowest line."),
+            page.get_by_alt_text("ring 2 GB"),
+        )
+        assert not words.is_visible()
+        assert not picture.is_visible()
+        page.get_by_role("button", name="500 GB", exact=True).click()
+        expect(words).to_be_visible()
+        expect(picture).to_be_visible()
+        page.goto(address)
+        page.get_by_label("H100s that hold GPT-3").fill("9")
+        page.get_by_role("button", name="Guess").click()
+        expect(page.get_by_text("too low, by a factor of 3.9")).to_be_visible()
+    assert not wrong
+
+
 def test_formulas_are_set(browser, address):
     with watched(browser) as (page, wrong):
         page.goto(f"{address}/notebooks/04_collectives.html")
-        page.wait_for_selector("mjx-container svg")
+        page.wait_for_selector("mjx-container svg", state="attached")  # the first may wait for a bet
         page.evaluate("window.MathJax.startup.promise")
         assert page.locator("mjx-container").count() > 10
         assert not page.locator(".math.notranslate", has_text=re.compile(r"\\\(|\\\[")).count()

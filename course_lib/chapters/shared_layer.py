@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from simulator.ledgers.timeline import Timeline
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
-from simulator.plots.timeline import COLOURS, IDLE, INK, NUMBER, label_in, lightness
+from simulator.plots.timeline import COLOURS, IDLE, INK, NUMBER, lightness
 
 KINDS = {
     "forward": COLOURS["forward"][0],
@@ -16,6 +16,10 @@ KINDS = {
     "waiting": IDLE,
 }
 ROWS = ("your laptop", "the old laptop")
+PIECES = {
+    "1": ("attention", 0.11),
+    "3": ("MLP", 0.055),
+}  # what block it is, and the share of a row that its name needs
 
 
 def plot_shared_layer(timelines: Mapping[str, Timeline]) -> Picture:
@@ -44,12 +48,13 @@ def plot_shared_layer(timelines: Mapping[str, Timeline]) -> Picture:
                 kind = "messages" if span.lane == "communication" else span.name.partition(" ")[0]
                 start, wide = 1e3 * span.start, 1e3 * (span.end - span.start)
                 axis.barh(rank, wide, left=start, height=0.85, color=KINDS[kind], edgecolor="white", lw=0.4)
-                if kind != "messages" and wide > 0.02 * longest:
+                piece, needed = PIECES.get(span.name[-1], ("", 1.0))
+                if kind != "messages" and wide > needed * longest:
                     ink = INK if lightness(KINDS[kind]) > 0.5 else "white"
                     axis.text(
                         start + wide / 2,
                         rank,
-                        label_in(span.name),
+                        piece,
                         ha="center",
                         va="center",
                         fontsize=NUMBER,

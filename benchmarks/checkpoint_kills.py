@@ -36,7 +36,8 @@ from course_lib.checkpoints.tensors import load_tensors, saved_tensors
 from course_lib.elastic.checkpoints import Checkpoints
 from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
 from course_lib.runtime.mesh import make_mesh
-from course_lib.train.job import Job, Samples
+from course_lib.train.job import Job
+from course_lib.train.material.samples import Samples
 from course_lib.train.run import train
 from simulator.inputs.plan import Plan
 

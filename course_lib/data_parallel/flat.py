@@ -72,10 +72,11 @@ class FlatParameters:
         return flat[self.starts[i] : self.starts[i + 1]].view(self.shapes[i])
 
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-        """One tensor for each parameter, laid end to end: (p * shard_size,)."""
+        """One tensor for each parameter, laid end to end: (p * shard_size,); zeros where one has no values yet."""
         flat = torch.zeros(self.ranks * self.shard_size, dtype=tensors[0].dtype, device=device)
         for i, tensor in enumerate(tensors):
-            self.view(flat, i).copy_(tensor)
+            if not tensor.is_meta:
+                self.view(flat, i).copy_(tensor)
         return flat
 
     # ---- parameters: gather, unshard, reshard -----------------------------------------------------------------

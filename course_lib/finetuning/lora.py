@@ -84,7 +84,9 @@ class LoRALinear(nn.Module):
         self.base_layer, self.config, self.scaling = base_layer, config, config.scaling
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
         weight = base_layer.weight
-        self.make_a_and_b(weight, {"device": weight.device, "dtype": weight.dtype})
+        self.make_a_and_b(
+            weight, {"device": None if weight.is_meta else weight.device, "dtype": weight.dtype}
+        )
         self.register_buffer("merged_weight", None, persistent=False)
         self.merged_from: list[int] = []
         self.training = base_layer.training

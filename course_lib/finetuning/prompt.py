@@ -19,7 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.finetuning.sites import add_once, arguments_of, at, check_positions, root_of, train_only
+from course_lib.finetuning.sites import (
+    add_once,
+    arguments_of,
+    at,
+    check_positions,
+    device_beside,
+    root_of,
+    train_only,
+)
 from course_lib.models.masks import causal_mask
 
 
@@ -140,7 +148,7 @@ def add_prompt(
     check_positions(root, n, 1)
     E = at(root, sites.tokens)[0].weight  # (vocab, d)
     if start == "random":
-        P = torch.empty(n, E.shape[1], device=E.device).uniform_(-0.5, 0.5)
+        P = torch.empty(n, E.shape[1], device=device_beside(E)).uniform_(-0.5, 0.5)
     elif start == "vocabulary":
         P = E[torch.randint(len(E), (n,), device=E.device)]
     else:
@@ -169,7 +177,7 @@ def add_p_tuning(
     E = at(root, sites.tokens)[0].weight
     d = E.shape[1]
     network = PromptEncoder(d, d if hidden_size is None else hidden_size, encoder)
-    return _attach(model, SoftPrompt(torch.randn(n, d, device=E.device), network, pooler_reads), also)
+    return _attach(model, SoftPrompt(torch.randn(n, d, device=device_beside(E)), network, pooler_reads), also)
 
 
 class PromptEncoder(nn.Module):

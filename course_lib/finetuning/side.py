@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.finetuning.side_decoders import Blend, add_side_decoder
-from course_lib.finetuning.sites import train_only
+from course_lib.finetuning.sites import beside, train_only
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder
 from course_lib.models.llama import Llama
@@ -121,7 +121,7 @@ def add_side(
     tuned = SideTuning(bert, BertSide(bert, layers, hidden_size), alpha, bert.pooler)
     bert.pooler = None
     like = next(bert.parameters())
-    tuned.to(like.device, like.dtype).train(model.training)
+    beside(tuned, like).train(model.training)
     if model is not bert:
         replace_module(model, "bert", tuned)
     train_only(model if model is not bert else tuned, [tuned.side, tuned.a], also)

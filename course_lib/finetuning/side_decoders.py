@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from course_lib.finetuning.sites import beside
 from course_lib.models.bart import Bart, BartDecoder, BartDecoderLayer
 from course_lib.models.kv_cache import Cache
 from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
@@ -113,7 +114,7 @@ def add_side_decoder(model: Llama | Bart, layers: int, hidden_size: int, alpha: 
     llama = isinstance(model, Llama)
     blend = Blend((LlamaSide if llama else BartSide)(model, layers, hidden_size), alpha)
     like = next(model.parameters())
-    model.blend = blend.to(like.device, like.dtype).train(model.training)
+    model.blend = beside(blend, like).train(model.training)
     decoder = model.model if llama else model.model.decoder
     decoder.register_forward_hook(blend.after_decoder, with_kwargs=True)
     return blend

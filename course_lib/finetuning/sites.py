@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from course_lib.finetuning.freeze import ParameterCount, mark_only_as_trainable, parameters_called
 from course_lib.models.bart import Bart
@@ -133,7 +134,17 @@ def add_once(root: nn.Module, name: str, module: nn.Module) -> None:
             f"this {type(root).__name__} already has the module {name!r}; start from a plain model."
         )
     like = next(root.parameters())
-    root.add_module(name, module.to(like.device, like.dtype).train(root.training))
+    root.add_module(name, beside(module, like).train(root.training))
+
+
+def beside(module: nn.Module, like: Tensor) -> nn.Module:
+    """``module`` on the device of ``like``, in its dtype. Where ``like`` has no values yet, it keeps its own."""
+    return module.to(device=device_beside(like), dtype=like.dtype)
+
+
+def device_beside(like: Tensor) -> torch.device | None:
+    """Where something new is made that belongs to ``like``; None: PyTorch's own choice, for it has values."""
+    return None if like.is_meta else like.device
 
 
 def train_only(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
-from course_lib.data_parallel.broadcast import broadcast_state
+from course_lib.data_parallel.first_values import FirstValues, Read, start
 from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.checks import AXES, check_fits, check_loss
 from course_lib.parallelize.comm_hooks import make_hook
@@ -70,6 +70,7 @@ def parallelize(
     loss_fn: LossFunction | None = None,
     placement: Mapping[str, Any] | None = None,
     compression: Mapping[str, Any] | None = None,
+    read: Read | None = None,
     **settings: Any,
 ) -> tuple[ParallelModel, Optimizer]:
     """Spread a plain model over the ranks of ``mesh`` as ``plan`` says. All ranks call it, with a model made alike.
@@ -91,6 +92,7 @@ def parallelize(
         placement: the arguments of ``tensor_parallel.galaxy.apply_galaxy``, which then cuts the layers over the axis
             tp: ``{"placement": "galaxy", "heads": [5, 3]}``. None: tensor parallelism does.
         compression: how DDP sends gradients: ``{"method": "powersgd", "matrix_rank": 4}``. None: as they are.
+        read: gives values to parameters that are on the meta device; see ``data_parallel/first_values.py``.
         settings: for the optimizer (``lr=…``); with zero 1 and 2 also ``max_norm``, which clips in ``step``.
 
     Raises:
@@ -99,8 +101,7 @@ def parallelize(
     """
     check_fits(model, plan, mesh, placement, compression)
     check_loss(loss_fn)
-    model.to(device=current_device(), dtype=torch.bfloat16 if plan.precision == "bf16" else None)
-    broadcast_state(model)
+    start(model, current_device(), torch.bfloat16 if plan.precision == "bf16" else None)
     meaning = meaning_of(model)
     if placement is not None:
         apply_galaxy(model, mesh["tp"], **placement)
@@ -112,19 +113,21 @@ def parallelize(
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)
     whole = Whole(model, mesh, meaning)
+    first = FirstValues(model, read, whole.first_name, whole.shards)
     stages = {0: model}
     if plan.pp > 1:
         schedule = make_schedule(plan.schedule, plan.pp, plan.microbatches, plan.chunks)
         stages = rank_stages(model, schedule, mesh["pp"], plan.stage_layers)
         model = Stages(stages)
         whole.tied = tied_copies(stages, schedule, whole)
+    first.fill(stages.values(), current_device(), parameters=plan.zero != 3)
     for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
-        in_16_bits = torch.autocast(mesh.device_type, torch.bfloat16)
-        stage.forward = in_16_bits(stage.forward)
+        stage.forward = torch.autocast(mesh.device_type, torch.bfloat16)(stage.forward)
     if plan.zero == 0:
         data = Replicated(model, plan, mesh["dp"], make_hook(compression))
     elif plan.zero == 3:
         data = FullySharded(model, plan, sharding_mesh(plan, mesh))
+        first.fill_shards(data.fsdp.flats)
     else:
         data = ZeroSharded(model, plan, mesh["dp"], whole.holders)
     counts = mesh["tp"].get_local_rank() == 0
@@ -149,8 +152,7 @@ def seed_ranks(mesh: DeviceMesh) -> None:
 
     Where tensor-parallel ranks must draw different masks, they do so from a common state (``random_state.py``).
     """
-    seed = torch.randint(2**62, ()).to(mesh.device_type)
-    dist.broadcast(seed, src=0)
+    dist.broadcast(seed := torch.randint(2**62, ()).to(mesh.device_type), src=0)
     stage, data_rank = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     torch.manual_seed(int(seed) + stage * mesh["dp"].size() + data_rank)
 
@@ -200,5 +202,5 @@ def sharding_mesh(plan: Plan, mesh: DeviceMesh) -> DeviceMesh:
     if plan.shard == plan.dp:
         return mesh["dp"]
     ranks = mesh.mesh.view(plan.pp, plan.dp // plan.shard, plan.shard, plan.tp)
-    names = ("pp", "copies", "shards", "tp")
-    return DeviceMesh(mesh.device_type, ranks, mesh_dim_names=names)["copies", "shards"]
+    whole = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=("pp", "copies", "shards", "tp"))
+    return whole["copies", "shards"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
+from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
@@ -14,7 +17,8 @@ OF_HEIRS = ("q_proj.bias", "k_proj.bias", "v_proj.bias", "q_norm.weight", "k_nor
 
 
 def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | None:
-    """The shape of a GPT, a Bert (also inside a ``BertClassifier``) or a Llama; None for any other module.
+    """The shape of a GPT, a Bert (also inside a ``BertClassifier``), a Llama or a Bart whose two sides have equal heads
+    and widths; None for any other module.
 
     Args:
         sequence: tokens of a sequence; None: as many as the model has positions.
@@ -26,6 +30,8 @@ def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | N
             return _llama(module, sequence)
         if isinstance(module, Bert):
             return _bert(model, module, sequence)
+        if isinstance(module, Bart):
+            return _bart(module, sequence)
     return None
 
 
@@ -78,3 +84,23 @@ def _bert(model: nn.Module, bert: Bert, sequence: int | None) -> ModelShape:
         dropout=c.hidden_dropout_prob > 0,
         other_parameters=sum(p.numel() for p in model.parameters()) - known,
     )
+
+
+def _bart(model: Bart, sequence: int | None) -> ModelShape | None:
+    """Both texts have ``sequence`` tokens. It has no final norm; positions and the embedding's norm are there twice."""
+    c = model.config
+    heads, ffn = c.encoder_attention_heads, c.encoder_ffn_dim
+    if (heads, ffn) != (c.decoder_attention_heads, c.decoder_ffn_dim):
+        return None
+    shape = ModelShape(
+        c.encoder_layers + c.decoder_layers,
+        c.d_model,
+        heads,
+        c.vocab_size,
+        sequence or c.max_position_embeddings,
+        ffn=ffn,
+        decoder_layers=c.decoder_layers,
+        dropout=c.dropout > 0,
+    )
+    everything = sum(p.numel() for p in model.parameters())
+    return replace(shape, other_parameters=everything - shape.parameters)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from course_lib.train.config import TASKS, Config, read_config, shipped
 from course_lib.train.terminals import ADDRESS, become_rank, check_rank
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # torch takes seconds to import: help and bad input do withou
     from course_lib.train.job import Job
 
 DEFAULT_BATCH = 16
+SIZES = ("layers", "hidden", "heads")
 
 
 def use_config(ctx: click.Context, _option: click.Option, name: str | None) -> Config:
@@ -49,7 +51,14 @@ MODEL_OPTIONS = [
     click.option(
         "--task",
         type=click.Choice(list(dict.fromkeys(task for tasks in TASKS.values() for task in tasks))),
-        help="What it learns: bert from which package a docstring comes, or the words that are masked.",
+        help="What it learns: bert from which package a docstring comes, the words that are masked, or whether two "
+        "words were swapped.",
+    ),
+    click.option(
+        "--weights",
+        metavar="FOLDER",
+        help="Start from pretrained weights, which say what model it is and how large: a folder as Hugging Face "
+        "saves it, a name on the hub, or minilm, the installed package.",
     ),
     click.option("--layers", type=AtLeast(1), metavar="N", default=4, show_default=True, help="Layers."),
     click.option(
@@ -178,7 +187,8 @@ OTHER_OPTIONS = [
         "Other": OTHER_OPTIONS,
     }
 )
-def main(**values: Any) -> None:
+@click.pass_context
+def main(ctx: click.Context, **values: Any) -> None:
     """Train a model of the course on real text, spread over ranks as a plan says.
 
     gpt and llama learn the next byte of Python's documentation, bert from which
@@ -190,12 +200,14 @@ def main(**values: Any) -> None:
     python -m course_lib.train --model gpt --plan dp=2,tp=2,pp=2
     python -m course_lib.train --config bart-denoising
     python -m course_lib.train --config bart-denoising --world 2 --rank 0
+    python -m course_lib.train --weights minilm --task word-order --plan dp=2
     torchrun --nproc-per-node 8 -m course_lib.train --plan dp=2,tp=2,pp=2
 
     The exit code is 0 when all steps are done, 1 when a rank failed, and 2 when
     there is something that cannot be trained.
     """
     try:
+        _take_from_weights(ctx, values)
         job, hardware = _read(values)
     except ValueError as error:
         _end(str(error), 2)
@@ -207,6 +219,23 @@ def main(**values: Any) -> None:
         sys.exit(start(job, hardware, as_json=values["as_json"], log_every=values["log_every"]))
     except KeyboardInterrupt:
         _end("stopped; nothing is left running", 130)
+
+
+def _take_from_weights(ctx: click.Context, values: dict[str, Any]) -> None:
+    """The model is what the folder says, so nobody else may say how large it is."""
+    if values["weights"] is None:
+        return
+    said = {
+        name for name in ("model", *SIZES) if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    if sizes := said & {*SIZES}:
+        raise ValueError(f"{flag(min(sizes))} is what the folder in --weights says: leave it out")
+    from course_lib.train.material.pretrained import open_weights  # imports torch
+
+    model = open_weights(values["weights"]).model
+    if "model" in said and values["model"] != model:
+        raise ValueError(f"--weights {values['weights']} holds a {model}, and --model is {values['model']}")
+    values["model"] = model
 
 
 def _read(values: dict[str, Any]) -> tuple[Job, Hardware | None]:

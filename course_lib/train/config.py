@@ -5,7 +5,7 @@
     [model]
     name = "bert"                   # as --model
     task = "words"
-    layers = 4
+    layers = 4                      # or: weights = "a folder", which says how large the model is
 
     [tuning]
     method = "lora"                 # full if this table is left out
@@ -53,7 +53,7 @@ from simulator.inputs.typed import (
 # What each model can learn, its usual task first.
 TASKS = {
     "gpt": ("language",),
-    "bert": ("package", "words"),
+    "bert": ("package", "words", "word-order"),
     "llama": ("language",),
     "bart": ("denoising",),
 }
@@ -61,7 +61,7 @@ SHIPPED = Path(__file__).parent / "configs"
 
 # Keys of the tables that are options of the command line by another name.
 OTHER_NAME = {"model": {"name": "model"}, "checkpoint": {"folder": "checkpoint"}}
-MODEL = {"name": Literal[tuple(TASKS)], "task": Text} | dict.fromkeys(
+MODEL = {"name": Literal[tuple(TASKS)], "task": Text, "weights": Text} | dict.fromkeys(
     ("layers", "hidden", "heads", "sequence"), Count
 )
 TRAINING = {

@@ -29,6 +29,12 @@ class Report:
     def begin(self, priced: str | None) -> None:
         if not self.as_json:
             plan = self.job.plan
+            if self.job.weights is None and self.job.tuning["method"] != "full":
+                click.echo(
+                    f"{self.job.tuning['method']} freezes a model with random weights, which learns little: --weights "
+                    "starts from pretrained ones",
+                    err=True,
+                )
             click.echo(f"{self._what()} on {ranks_of(plan.ranks)}: --plan {plan_text(plan, ['precision'])}")
             if priced:
                 click.echo(f"the same, priced: {priced}")
@@ -37,6 +43,7 @@ class Report:
         """``bart, denoising, lora``: what is not the model's usual task or all of its parameters is named."""
         method = self.job.tuning["method"]
         words = {self.job.model: True, self.job.task: self.job.task != TASKS[self.job.model][0]}
+        words |= {f"from {self.job.weights}": self.job.weights is not None}
         words |= {method: method != "full", self._way(): self.job.placement is not None}
         words |= {self._sent(): self.job.compression is not None}
         return ", ".join(word for word, said in words.items() if said)
@@ -83,6 +90,8 @@ class Report:
                     f"  rank {rank['rank']:<3} {where}   at most {rank['peak_memory'] / 1e6:,.1f} MB held, "
                     f"{rank['sent'] / 1e6:,.2f} MB sent"
                 )
+            if "accuracy" in ranks[0]:
+                click.echo(f"accuracy on samples that were not trained on: {ranks[0]['accuracy']:.1%}")
             if rate:
                 click.echo(f"{rate:,.0f} tokens/s on average, without the first step and the last")
 

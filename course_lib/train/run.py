@@ -30,7 +30,9 @@ from course_lib.parallelize import (
     save_checkpoint,
 )
 from course_lib.parallelize.shape import model_shape
-from course_lib.train.job import Job, Samples
+from course_lib.train.job import Job
+from course_lib.train.material.samples import Samples
+from course_lib.train.material.score import accuracy
 from simulator.predict.flops import model_flops
 
 Tell = Callable[[dict[str, Any]], None]
@@ -46,7 +48,8 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
     plain = job.make_model()
     flops = step_flops(job, plain)
     ways = {"placement": job.placement, "compression": job.compression}
-    model, optimizer = parallelize(job.tuned(plain), job.plan, mesh, **ways, lr=job.lr)
+    tuned = job.tuned(plain)
+    model, optimizer = parallelize(tuned, job.plan, mesh, **ways, read=job.reader(tuned), lr=job.lr)
     samples = samples or same_everywhere(job)
     run, first = new_run(), resume(job, model, optimizer, tell) if job.resume else 0
     numbers = torch.arange(len(samples.tokens))
@@ -70,6 +73,10 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
             tell(told | {"seconds": seconds, "flops": flops, "memory": memory_now()})
         if job.checkpoint and (last or (job.save_every and step % job.save_every == 0)):
             save(job, model, optimizer, step, run, tell)
+    if samples.test is not None:
+        ledgers["accuracy"] = accuracy(model, samples.test, job.plan.global_batch)
+    if job.opened is not None:
+        ledgers["weights_read"] = job.opened.folder.bytes_read
     return {"rank": dist.get_rank(), **place(mesh), **ledgers}
 
 

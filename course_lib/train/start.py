@@ -9,9 +9,11 @@ from typing import Any
 import click
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from course_lib.checkpoints.saves import DiskFull, newest_first
-from course_lib.data.denoising import WORD_PIECES
+from course_lib.finetuning.sites import ADAPTED, root_of
+from course_lib.models.bart import Bart
 from course_lib.observe.device import device_name
 from course_lib.parallelize import mesh_axes
 from course_lib.parallelize.checks import (
@@ -45,10 +47,13 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     if not precision_given and not torch.cuda.is_available():
         plan = replace(plan, precision="fp32")
     job = Job(plan=plan, **settings)
+    if job.opened is not None:
+        job.opened.check_words(job.task)
     refuse(plan, job.placement, job.compression)
     plan_to_check(plan, job.placement).check(shape_to_check(job))
     with torch.device("meta"):
         model = job.tuned(job.make_model())
+    check_length(model, job.positions)
     refuse(plan, job.placement, job.compression, model)
     if job.placement is not None:
         check_placement(model, plan, job.placement)
@@ -59,6 +64,15 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     return job
 
 
+def check_length(model: nn.Module, tokens: int) -> None:
+    """Raise a ValueError if the model has fewer positions than a sample has tokens, virtual ones with them."""
+    root, sites = root_of(model, ADAPTED)
+    if tokens > (most := sites.most(root)):
+        raise ValueError(
+            f"sequence, with virtual tokens, must be at most the model's {most} positions, not {tokens}"
+        )
+
+
 def shape_of(job: Job) -> ModelShape | None:
     """None: the simulator knows no model with an encoder and a decoder."""
     with torch.device("meta"):
@@ -67,8 +81,12 @@ def shape_of(job: Job) -> ModelShape | None:
 
 def shape_to_check(job: Job) -> ModelShape:
     """What a plan must fit: for BART, too, whose layers a pipeline takes one after the other."""
-    sizes = {"hidden": job.hidden, "heads": job.heads, "vocab": WORD_PIECES.words, "sequence": job.sequence}
-    return shape_of(job) or ModelShape(2 * job.layers, **sizes)
+    if (shape := shape_of(job)) is not None:
+        return shape
+    with torch.device("meta"):
+        c = next(m for m in job.make_model().modules() if isinstance(m, Bart)).config
+    sizes = {"hidden": c.d_model, "heads": c.encoder_attention_heads, "vocab": c.vocab_size}
+    return ModelShape(c.encoder_layers + c.decoder_layers, **sizes, sequence=job.sequence)
 
 
 def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int | None) -> int:

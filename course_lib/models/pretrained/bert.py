@@ -23,6 +23,7 @@ def config_of(folder: Folder) -> tuple[BertConfig, bool]:
 
 def sources(name: str) -> list[Source]:
     """With ``bert.`` where the model was saved with its task, and TensorFlow's names of norms in the first BERTs."""
+    name = name.replace("predictions.decoder.bias", "predictions.bias")
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
     return [Source(prefix + one) for prefix in ("", "bert.") for one in (name, old)]
 

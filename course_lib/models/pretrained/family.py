@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,19 +117,23 @@ class Pretrained:
 
 @torch.no_grad()
 def fill(
-    roots: Iterable[nn.Module], values: Callable[[str, Tensor], Tensor], device: torch.device | str = "cpu"
+    roots: Iterable[nn.Module],
+    values: Callable[[str, Tensor], Tensor],
+    device: torch.device | str = "cpu",
+    chosen: Container[Tensor] | None = None,
 ) -> None:
     """Give values to all parameters and buffers on the meta device; a shared one stays shared.
 
     Args:
         values: of its name, and the tensor that has none. They are copied.
+        chosen: these alone.
     """
     made: dict[Tensor, Tensor] = {}
     for root in roots:
         for path, module in root.named_modules():
             for held in (module._parameters, module._buffers):
                 for attribute, t in held.items():
-                    if t is None or not t.is_meta:
+                    if t is None or not t.is_meta or (chosen is not None and t not in chosen):
                         continue
                     if t not in made:
                         new = (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import course_lib.train.job
+import course_lib.train.material.models
 from course_lib.data.denoising import WORD_PIECES
 from course_lib.data.sharding import split_range
 from course_lib.models.bart import shift_right
@@ -19,7 +19,7 @@ from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.train.cli import _read, main
 from course_lib.train.config import TASKS, read_config, shipped
-from course_lib.train.job import PACKAGES
+from course_lib.train.material.samples import CLASSES
 from course_lib.train.run import train_step
 
 SMALL = ["--layers", "2", "--hidden", "16", "--heads", "2", "--sequence", "64", "--global-batch", "4"]
@@ -54,7 +54,7 @@ def samples_of(task, count, length=16):
     g = torch.Generator().manual_seed(0)
     tokens, targets = torch.randint(3, 200, (2, count, length), generator=g)
     tensors = {
-        "package": (tokens, torch.ones_like(tokens), targets[:, 0] % PACKAGES),
+        "package": (tokens, torch.ones_like(tokens), targets[:, 0] % CLASSES["package"]),
         "denoising": (tokens, shift_right(targets, 2, 1), torch.ones_like(tokens), targets),
     }
     return tensors.get(task, (tokens, targets))
@@ -63,7 +63,7 @@ def samples_of(task, count, length=16):
 def first_steps(jobs):
     """The losses and gradient norms of two steps of each job, with few words, so that the ends take little time."""
     found = {}
-    with patch.object(course_lib.train.job, "WORD_PIECES", WORD_PIECES._replace(words=200)):
+    with patch.object(course_lib.train.material.models, "WORD_PIECES", WORD_PIECES._replace(words=200)):
         for name, job in jobs.items():
             mesh = make_mesh(mesh_axes(job.plan))
             plain = job.tuned(job.make_model())
@@ -130,7 +130,7 @@ def test_options_go_before_the_file(tmp_path):
         ),
         (
             "[model]\nlairs = 2",
-            "model has no key lairs; its keys are heads, hidden, layers, name, sequence, task",
+            "model has no key lairs; its keys are heads, hidden, layers, name, sequence, task, weights",
         ),
         (
             "[training]\nspeed = 2",

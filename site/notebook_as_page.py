@@ -15,8 +15,8 @@ from simulator.explorer import explore, explore_memory
 Notebook = dict[str, Any]
 # The course's own source, as an output links to it: ``show_source`` writes such links.
 SOURCE = re.compile(r'href="\.\./((?:course_lib|simulator)/[\w/]+)\.py"')
-# A chapter that an output links to: those of the map.
-CHAPTER = re.compile(r'href="(\d\d_\w+)\.ipynb"')
+# A notebook that an output links to: those of the map, and the next one.
+CHAPTER = re.compile(r'href="((?:\.\./exercises/)?\d\d_\w+)\.ipynb"')
 # What a notebook says of the site is not said on the site.
 ON_THE_SITE = re.compile(r", (\[[^]]+\]\([^)]+\)), or \[on the site\]\([^)]+\)")
 # The still picture of an explorer, behind which a live view follows that only a kernel shows.

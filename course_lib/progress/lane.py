@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from types import EllipsisType
@@ -24,7 +25,7 @@ class Lane(Bet):
 
 
 class Next:
-    """What to read next; in a notebook it follows the buttons above it."""
+    """What to read next, with links; in a notebook it follows the buttons above it."""
 
     def __init__(self, asked: Bet, root: Path) -> None:
         self.asked, self.root = asked, root
@@ -35,13 +36,22 @@ class Next:
         return "\n".join(next_step(self.root))
 
     def html(self) -> str:
-        return "".join(f"<p>{escape(line)}</p>" for line in repr(self).splitlines())
+        lines = "".join(f"<p>{escape(line)}</p>" for line in repr(self).splitlines())
+        return re.sub(r"(notebooks|exercises)/\w+\.ipynb", _link, lines)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         view = live(html=self.html())
         if view is not None:
             self.asked.then.append(lambda: setattr(view, "html", self.html()))
         return {"text/plain": repr(self), "text/html": self.html(), **as_mime(view)}
+
+
+def _link(found: re.Match[str]) -> str:
+    """A link from chapter 00 to a notebook; JupyterLab opens it beside the others by its command."""
+    path, folder = found[0], found[1]
+    place = path.removeprefix("notebooks/") if folder == "notebooks" else f"../{path}"
+    opens = f'data-commandlinker-command="docmanager:open" data-commandlinker-args=\'{{"path": "{path}"}}\''
+    return f'<a href="{place}" {opens}>{path}</a>'
 
 
 def my_lane(lane: int | str | EllipsisType = ..., root: Path | None = None) -> Next:

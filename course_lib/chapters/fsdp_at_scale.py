@@ -1,4 +1,4 @@
-"""The drawings of what FSDP costs on many GPUs (chapter 07): tokens for each GPU, and the sharding factor."""
+"""The drawings of what FSDP costs on many GPUs (chapter 07): memory in a step, tokens, and the sharding factor."""
 
 from __future__ import annotations
 
@@ -6,14 +6,90 @@ from collections.abc import Mapping, Sequence
 
 from simulator.inputs.checks import positive
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH, human, label_capacity, plain_axes, ticks_in
+from simulator.plots.style import (
+    TEXT,
+    TITLE,
+    WIDTH,
+    bare,
+    human,
+    label_capacity,
+    plain_axes,
+    ticks_in,
+)
 
 POINTS = (("#cc6a26", "o"), ("#143f70", "s"), ("#23614a", "^"))  # told apart by shape as well
 WITHIN, BETWEEN = "#9cc9ee", "#cc6a26"
 
 
+def plot_before_and_in_step(states: float, needed: float, capacity: float, device: str) -> Picture:
+    """A GPU's memory as two bars: the states alone, and with what a step needs besides, which is not said.
+
+    Args:
+        states: bytes of parameters, gradients and optimizer states.
+        needed: bytes of everything else in a step.
+        capacity: bytes of memory of the device that is called ``device``.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    positive(states=states, needed=needed, capacity=capacity)
+    figure = Figure(figsize=(WIDTH, 1.8), layout="constrained")
+    axis = figure.subplots()
+    axis.barh((0, 1), states / 1e9, 0.62, color=WITHIN)
+    axis.barh(1, needed / 1e9, 0.62, states / 1e9, color="#f6d6b8", edgecolor=BETWEEN, hatch="///")
+    axis.text(1, 0, " weights, gradients and Adam's states", va="center", fontsize=TEXT)
+    note = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
+    axis.annotate(human(states), (max(states, capacity) / 1e9, 0), **note)
+    axis.annotate(f"{needed / 1e9:.0f} GB\nof what?", ((states + needed) / 1e9, 1), **note)
+    axis.axvline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
+    end = 1.15 * (states + needed) / 1e9
+    axis.set_title(f"{human(capacity)}, {device}", x=capacity / 1e9 / end, fontsize=TEXT)
+    axis.set_xlim(0, end)
+    axis.xaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
+    axis.set_yticks((0, 1), ["before the step", "in the step"])
+    axis.invert_yaxis()
+    bare(axis)
+    said = f"{human(states)} of states before the step, {human(needed)} more in the step"
+    return render(figure, f"Memory of a GPU: {said}; {device} has {human(capacity)}.")
+
+
+def plot_speed_by_factor(limits: Mapping[int, float], most: float, tokens: int, end: int = 8192) -> Picture:
+    """TFLOP/s of a GPU over its tokens, for each sharding factor: the messages' limit, until the GPU's own.
+
+    Args:
+        limits: sharding factor -> FLOP/s for each token of a GPU in a step, as long as messages set the pace.
+        most: FLOP/s of a GPU that waits for no message.
+        tokens: where the speeds are marked.
+        end: tokens at the right end of the axis.
+    """
+    from matplotlib.figure import Figure
+
+    positive(most=most, tokens=tokens, **{f"factor {factor}": limit for factor, limit in limits.items()})
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    axis = figure.subplots()
+    axis.axvline(tokens, color="#8a8a8a", linewidth=1, linestyle=":")
+    told = []
+    for (factor, limit), (colour, _) in zip(limits.items(), POINTS, strict=False):
+        full, speed = most / limit, min(most, limit * tokens) / 1e12
+        axis.plot((0, full, end), (0, most / 1e12, most / 1e12), color=colour, linewidth=2.2)
+        axis.plot(tokens, speed, "o", color=colour, markersize=7)
+        where = {"xytext": (8, -14), "textcoords": "offset points", "fontsize": TEXT, "color": colour}
+        axis.annotate(f"F = {factor}: {speed:.0f} TFLOP/s", (tokens, speed), **where)
+        told.append(f"F = {factor} reaches {speed:.0f} TFLOP/s at {tokens:,} tokens")
+    axis.set(xlim=(0, end), ylim=(0, 1.12 * most / 1e12))
+    ticks = [end // 4 * n for n in range(5)]
+    axis.set_xticks(ticks, [f"{t:,}" for t in ticks])
+    axis.set_xlabel("tokens of a GPU in a step", fontsize=TEXT, loc="right")
+    axis.set_ylabel("TFLOP/s of a GPU", fontsize=TEXT)
+    plain_axes(axis)
+    return render(figure, f"Speed of a GPU over its tokens. {'; '.join(told)}.")
+
+
 def plot_speed_over_tokens(
-    measured: Mapping[str, Mapping[int, float]], rate: float, flops_per_byte: float = 8 / 6
+    measured: Mapping[str, Mapping[int, float]],
+    rate: float,
+    flops_per_byte: float = 8 / 6,
+    labels: Mapping[int, str] | None = None,
 ) -> Picture:
     """Measured TFLOP/s of a GPU over its tokens in a step, under the most that its link allows.
 
@@ -21,6 +97,7 @@ def plot_speed_over_tokens(
         measured: of each model, tokens -> TFLOP/s.
         rate: of the link, bytes a second.
         flops_per_byte: FLOPs for each token and parameter, over the bytes sent for each parameter in a step.
+        labels: of the first model, tokens -> what is said of the point, right of it.
 
     Raises:
         ValueError: nothing was measured, or more models than can be told apart.
@@ -45,6 +122,15 @@ def plot_speed_over_tokens(
     )
     for (name, points), (colour, shape) in zip(measured.items(), POINTS, strict=False):
         axis.plot(list(points), list(points.values()), shape, color=colour, markersize=7, label=name)
+    first = next(iter(measured.values()))
+    for t, said in (labels or {}).items():
+        end = t == tokens[-1]  # no room at its right
+        where = {
+            "xytext": (-8 if end else 8, -4),
+            "textcoords": "offset points",
+            "va": "top" if not end else "center",
+        }
+        axis.annotate(said, (t, first[t]), ha="right" if end else "left", fontsize=TEXT, **where)
     axis.set(xlim=(0, 1.05 * tokens[-1]), ylim=(0, most))
     axis.set_xticks(tokens, [f"{t:,}" for t in tokens])
     axis.set_xlabel("tokens of a GPU in a step", fontsize=TEXT, loc="right")

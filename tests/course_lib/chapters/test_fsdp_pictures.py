@@ -6,7 +6,13 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.by_hand import fsdp as by_hand
-from course_lib.chapters.fsdp_at_scale import plot_sharding_factors, plot_speed_over_tokens
+from course_lib.chapters.flash_changes import changed
+from course_lib.chapters.fsdp_at_scale import (
+    plot_before_and_in_step,
+    plot_sharding_factors,
+    plot_speed_by_factor,
+    plot_speed_over_tokens,
+)
 from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks
 from course_lib.chapters.whole_units import Moment, plot_whole_units
 from course_lib.runtime import launch
@@ -29,6 +35,22 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)
+
+
+def step_that_keeps_blocks_whole():
+    old = "attach(block, reshard_after_forward=True)"
+    file = changed(by_hand, old, old.replace("True", "False"))
+    model = slow_blocks(Model(), forward=0.001)
+    units = file.fsdp(model, model.blocks)
+    with record_step(file, model, units, gather=0.001) as recorded:
+        model(torch.ones(2, 4)).sum().backward()
+    return recorded()
+
+
+def test_blocks_that_stay_whole_are_gathered_once():
+    for step in launch(step_that_keeps_blocks_whole, RANKS):
+        assert step.sent == 4 * (2 * BLOCKS * BLOCK + 2 * ROOT) / 2
+        assert [m.units.count("whole") for m in step.moments] == [2, 3, 4, 4, 3, 2]
 
 
 def steps():
@@ -88,9 +110,12 @@ def test_a_row_is_a_unit_and_a_column_a_computation():
 
 
 def test_speed_over_tokens():
-    picture = plot_speed_over_tokens({"a model": {2048: 44, 8192: 144}}, 19.5e9)
+    picture = plot_speed_over_tokens(
+        {"a model": {2048: 44, 8192: 144}}, 19.5e9, labels={2048: "1,536 GPUs", 8192: "384 GPUs"}
+    )
     assert "44 TFLOP/s at 2,048 tokens, 144 TFLOP/s at 8,192 tokens" in picture.alt
-    assert "19.5 GB/s" in picture.svg
+    for word in ("19.5 GB/s", "1,536 GPUs", "384 GPUs"):
+        assert word in picture.svg
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="1 to 3 models"):
         plot_speed_over_tokens({}, 1)
@@ -103,3 +128,20 @@ def test_sharding_factors():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="2 factors need as many"):
         plot_sharding_factors([1, 8], [1], [1], 1, "")
+
+
+def test_memory_before_and_in_a_step():
+    picture = plot_before_and_in_step(78.8e9, 19.9e9, 80e9, "one H100")
+    assert "78.8 GB of states before the step, 19.9 GB more in the step; one H100 has 80 GB" in picture.alt
+    assert "of what?" in picture.svg
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="needed"):
+        plot_before_and_in_step(1e9, 0, 80e9, "one H100")
+
+
+def test_speed_by_sharding_factor():
+    picture = plot_speed_by_factor({64: 26e9, 8: 110e9}, 144e12, 2048)
+    assert "F = 64 reaches 53 TFLOP/s at 2,048 tokens; F = 8 reaches 144 TFLOP/s" in picture.alt
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="factor 8"):
+        plot_speed_by_factor({8: 0}, 144e12, 2048)

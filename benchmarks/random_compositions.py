@@ -90,6 +90,7 @@ TUNINGS: dict[str, dict[str, Any]] = {
     "bias": {},
     "lora": {"rank": 2},
     "adapter": {"width": 3},
+    "llama-adapter": {"length": 3},
     "side": {"layers": 1, "width": 12},
     "prompt": {"tokens": 3},
     "p-tuning": {"tokens": 3, "width": 4},

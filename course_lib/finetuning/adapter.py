@@ -15,6 +15,7 @@ Shapes in comments: ``batch``, ``seq``, ``d`` (hidden), ``m``; ``heads``, ``size
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
@@ -24,7 +25,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.finetuning.sites import ADAPTED, add_once, at, in_layers, root_of, train_only
-from course_lib.models.llama import LlamaModel
 
 
 class Adapter(nn.Module):
@@ -103,12 +103,36 @@ class LlamaAdapter(nn.Module):
     attention(Q, K, V) + g softmax(Q (P W_K)^T / sqrt(size)) P W_V
 
     Two softmaxes, because one over all keys would change the model at once; with g = 0 it starts as it was.
+
+    Args:
+        projections: what W_K and W_V are called in the attention.
     """
 
-    def __init__(self, K: int, d: int) -> None:
+    def __init__(self, K: int, d: int, projections: tuple[str, str] = ("k_proj", "v_proj")) -> None:
         super().__init__()
         self.P = nn.Parameter(torch.randn(K, d))
         self.g = nn.Parameter(torch.zeros(1))
+        self.projections = projections
+
+    def forward(self, attention: nn.Module, q: Tensor) -> Tensor:
+        """What the queries ``(batch, heads, seq, size)`` see in P, times g."""
+        P_K, P_V = (
+            F.linear(self.P, W.weight, W.bias).unflatten(-1, (-1, attention.head_size)).transpose(0, 1)
+            for W in (getattr(attention, name) for name in self.projections)
+        )  # (kv_heads, K, size), not rotated
+        if hasattr(attention, "k_norm"):
+            P_K = attention.k_norm(P_K)
+        P_K, P_V = (P.expand(len(q), -1, -1, -1) for P in (P_K, P_V))  # (batch, kv_heads, K, size)
+        seen = F.scaled_dot_product_attention(q, P_K, P_V, enable_gqa=q.shape[1] != P_K.shape[1])
+        return self.g * seen
+
+    def attach(self, attention: nn.Module) -> None:
+        """Become part of the attention, so that a stage of a pipeline takes it along. A hook adds what it sees."""
+        add_once(attention, "adaption", self)
+        if "attend" in inspect.signature(type(attention).forward).parameters:
+            attention.register_forward_pre_hook(self.before_attention, with_kwargs=True)
+        else:
+            attention.core.register_forward_hook(partial(self.after_core, [attention]))
 
     def before_attention(
         self, attention: nn.Module, args: tuple, kwargs: dict[str, Any]
@@ -118,25 +142,14 @@ class LlamaAdapter(nn.Module):
         return args, kwargs | {"attend": partial(self.attend, attention, inner)}
 
     def attend(
-        self,
-        attention: nn.Module,
-        inner: Callable[..., Tensor],
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *mask: Tensor,
+        self, attention: nn.Module, inner: Callable[..., Tensor], q: Tensor, *keys_and_values: Any
     ) -> Tensor:
-        P_K, P_V = (
-            project(self.P).unflatten(-1, (-1, attention.head_size)).transpose(0, 1)  # (kv_heads, K, size)
-            for project in (attention.k_proj, attention.v_proj)
-        )
-        if hasattr(attention, "k_norm"):
-            P_K = attention.k_norm(P_K)
-        P_K, P_V = (
-            P.expand(len(q), -1, -1, -1) for P in (P_K, P_V)
-        )  # (batch, kv_heads, K, size), not rotated
-        seen = F.scaled_dot_product_attention(q, P_K, P_V, enable_gqa=q.shape[1] != P_K.shape[1])
-        return inner(q, k, v, *mask) + self.g * seen  # (batch, heads, seq, size)
+        return inner(q, *keys_and_values) + self(attention, q)  # (batch, heads, seq, size)
+
+    def after_core(
+        self, attention: list[nn.Module], core: nn.Module, args: tuple[Tensor, ...], attended: Tensor
+    ) -> Tensor:
+        return attended + self(attention[0], args[0])
 
 
 def add_llama_adapter(
@@ -144,21 +157,25 @@ def add_llama_adapter(
 ) -> list[LlamaAdapter]:
     """LLaMA-Adapter in the last ``layers`` layers (None: all), in place; all else is frozen.
 
+    Args:
+        model: a Llama, GPT, Bert, BertClassifier or Bart. Of a Bart, whose encoder's layers come first, each layer
+            has one, in its attention to its own text.
+        also: modules that are trained besides; None: a BertClassifier's classifier.
+
     Raises:
-        ValueError: no Llama; K is below 1; more layers than the model has; it has adapters already.
+        ValueError: a model of no known family; K is below 1; more layers than the model has; it has adapters already.
     """
-    root, sites = root_of(model)
-    if not isinstance(root, LlamaModel):
-        raise ValueError(f"a LLaMA-Adapter needs a Llama; this is a {type(root).__name__}.")
-    attentions = at(root, sites.attention)
+    root, sites = root_of(model, ADAPTED)
+    attentions = at(root, sites.attention.replace("*_attn", "self_attn"))
     layers = len(attentions) if layers is None else layers
     if K < 1 or not 1 <= layers <= len(attentions):
         raise ValueError(
             f"{K} tokens in {layers} layers: choose at least 1 token, and 1 to {len(attentions)} layers."
         )
-    adapters = nn.ModuleList(LlamaAdapter(K, root.embed_tokens.embedding_dim) for _ in range(layers))
-    add_once(root, "adapters", adapters)
+    d = at(root, sites.tokens)[0].embedding_dim
+    projections = sites.key, sites.key.replace("key", "value").replace("k_", "v_")
+    adapters = [LlamaAdapter(K, d, projections) for _ in range(layers)]
     for attention, adapter in zip(attentions[-layers:], adapters, strict=True):
-        attention.register_forward_pre_hook(adapter.before_attention, with_kwargs=True)
-    train_only(model, [adapters], also)
-    return list(adapters)
+        adapter.attach(attention)
+    train_only(model, adapters, also)
+    return adapters

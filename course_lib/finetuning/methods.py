@@ -33,6 +33,7 @@ TUNINGS = {
     "bias": Tuning("Biases only (BitFit)"),
     "lora": Tuning("LoRA", {"rank": Count, "alpha": Finite, "dropout": Finite, "targets": list[Text]}),
     "adapter": Tuning("Adapters", {"width": Count, "kind": Text}),
+    "llama-adapter": Tuning("LLaMA-Adapter", {"length": Count, "layers": Count}),
     "side": Tuning("Side tuning", {"layers": Count, "width": Count, "alpha": Finite}),
     "prompt": Tuning("Prompt tuning", {"tokens": Count, "start": Text}),
     "p-tuning": Tuning("P-tuning", {"tokens": Count, "encoder": Text, "width": Count}),

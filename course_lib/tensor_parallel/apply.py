@@ -44,6 +44,7 @@ STYLES = {
     "row": "cut by rows; the output leaves through g (g-bar)",
     "vocabulary": "an embedding cut by words; the output leaves through g (g-bar)",
     "vocabulary head": "the input enters through f (g); cut by words, and so are the logits",
+    "part": "whole on every rank, which computes a part of its gradients",
     "replicated": "every rank computes it in full",
     # with sequence parallelism; without it every rank computes these in full, too
     "sequence": "works on each token by itself (norm, dropout): on this rank's tokens",
@@ -237,6 +238,8 @@ def _apply_style(
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             part.register_forward_pre_hook(enter)
             replace_module(model, name, part)
+        case "part":
+            work_on_shard(module, mesh)
         case "core":
             use_own_random_state(module, mesh)
         case "sequence" | "positions" if sequence_parallel:

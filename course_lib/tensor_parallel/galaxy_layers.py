@@ -74,6 +74,8 @@ def _stack(prefix: str, inner: nn.Module, path: str, family: Family, heads: str,
         for pattern, style in styles_of(anatomy_of(inner)).items()
         if last in pattern.split(".") and matching(pattern, inside)
     }
+    adapted = [name for name in inside if name.endswith(".adaption") and name.startswith(f"{path}.{last}.")]
+    styles |= dict.fromkeys((dot + name for name in adapted), "part")
     return Stack(family, module, layers, getattr(config, heads), getattr(config, columns), group, styles)
 
 

@@ -24,7 +24,7 @@ from simulator.inputs.galaxy import Shares, transitions
 
 CUT = ("heads", "columns")  # placements that give a rank a part of each matrix
 # the styles of ``apply.py`` for modules with parameters inside such a block
-CUT_STYLES = ("heads", "kv heads", "column", "copied", "row", "sequence")
+CUT_STYLES = ("heads", "kv heads", "column", "copied", "row", "sequence", "part")
 
 
 def styles_of(model: nn.Module, stack: Stack, placed: Mapping[str, str]) -> dict[str, str]:
@@ -161,6 +161,8 @@ def cut_module(
         case "row":
             shard = own_share(module.in_features, shares, mesh, dim=1)
             new = PlacedRowLinear(module, mesh, shard, leave, own_tokens)
+        case "part":
+            work_on_shard(module, mesh)
         case "core":
             use_own_random_state(module, mesh)
         case "sequence" if own_tokens:  # B of LoRA, behind the end of the block

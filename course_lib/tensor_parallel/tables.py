@@ -76,7 +76,10 @@ def table_of(model: nn.Module) -> dict[str, str]:
     names = {name for name, _ in inner.named_parameters(prefix=prefix)}
     # What fine-tuning puts between the modules of a layer (adapters) works on each token by itself.
     added = {n.rpartition(".")[0] for n in names if ".adapters." in n}
+    # LLaMA-Adapter's tokens and gate are seen by all heads, of which each rank has some.
+    seen = {n.rpartition(".")[0] for n in names if ".adaption." in n}
     others = {n.rpartition(".")[0] for n, _ in model.named_parameters() if n not in names}
     modules = [name for name, _ in inner.named_modules()]
     styles = {dot + name: style for name, style in styles_of(anatomy).items() if matching(name, modules)}
-    return styles | dict.fromkeys(others - {""}, "replicated") | dict.fromkeys(sorted(added), "sequence")
+    styles |= dict.fromkeys(sorted(seen), "part") | dict.fromkeys(sorted(added), "sequence")
+    return styles | dict.fromkeys(others - {""}, "replicated")

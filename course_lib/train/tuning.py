@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from course_lib.finetuning.adapter import add_adapters
+from course_lib.finetuning.adapter import add_adapters, add_llama_adapter
 from course_lib.finetuning.freeze import (
     ParameterCount,
     count_parameters,
@@ -52,6 +52,8 @@ def tune(model: nn.Module, method: str = "full", **settings: Any) -> ParameterCo
         case "adapter":
             # Inside the layers, so that a pipeline's stages take them along.
             add_adapters(model, inside=True, **renamed(settings, width="m"))
+        case "llama-adapter":
+            add_llama_adapter(model, **renamed(settings, length="K"))
         case "side":
             add_side(model, **renamed(settings, width="hidden_size"))
         case "bias":

@@ -30,6 +30,7 @@ TUNINGS = {
     "full": {},
     "lora": {"rank": 2, "alpha": 4},
     "adapter": {"width": 3},
+    "llama-adapter": {"length": 3, "layers": 1},
     "side": {"layers": 1, "width": 8},
     "prompt": {"tokens": 2},
     "p-tuning": {"tokens": 2, "width": 4},
@@ -49,7 +50,7 @@ MODELS = ("bert", "bart", "llama")
 NAMES = (
     {"bert": "BERT", "bart": "BART", "llama": "LLaMA"}
     | {tuning: tuning for tuning in TUNINGS}
-    | {"lora": "LoRA", "p-tuning": "P-tuning"}
+    | {"lora": "LoRA", "llama-adapter": "LLaMA-Adapter", "p-tuning": "P-tuning"}
 )
 
 # Cells that are refused, each with its sentence.

@@ -101,6 +101,7 @@ METHODS: dict[str, Method] = {
         f"adapter-{kind}": Method("adapter", {"": {"width": 16, "kind": kind}}, variant=f" ({kind.title()})")
         for kind in ("houlsby", "pfeiffer")
     },
+    "llama-adapter": Method("llama-adapter", {"": {"length": VIRTUAL_TOKENS}}),
     "side": Method("side", {"": {}}),
     "prompt": Method(
         "prompt",
@@ -128,6 +129,7 @@ BY_IMPORTANCE = (
         "adapter-houlsby",
         "prefix",
         "p-tuning-v2",
+        "llama-adapter",
         "side",
         "prompt",
         "p-tuning",

@@ -27,7 +27,7 @@ FAMILIES = {  # name in the legend: colour, marker, what its methods' names begi
     "LoRA of rank r, query and value": ("#4a86ba", "o", ("lora-qv",)),
     "adapters": ("#23614a", "^", ("adapter",)),
     "side network": ("#e0a030", "P", ("side",)),
-    "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix")),
+    "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix", "llama-adapter")),
 }
 
 # One inside another, so that two starts in one place are seen: marker, size, and whether it is filled.

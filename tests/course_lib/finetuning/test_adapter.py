@@ -172,6 +172,7 @@ def test_counts_equal_the_papers():
 METHODS = {
     "Houlsby": lambda m: add_adapters(m, 4),
     "Pfeiffer": lambda m: add_adapters(m, 4, "pfeiffer"),
+    "LLaMA-Adapter": lambda m: add_llama_adapter(m, 3, 1),
     "side": lambda m: add_side(m, layers=1, hidden_size=16),
     "prompt": lambda m: add_prompt(m, 3),
     "P-tuning": lambda m: add_p_tuning(m, 3, hidden_size=8),
@@ -217,8 +218,8 @@ def test_bad_input_gets_one_sentence():
         add_adapters(bert, 0)
     with pytest.raises(ValueError, match="choose 'houlsby' or 'pfeiffer'"):
         add_adapters(bert, 4, "parallel")
-    with pytest.raises(ValueError, match="a LLaMA-Adapter needs a Llama; this is a Bert"):
-        add_llama_adapter(bert)
+    with pytest.raises(ValueError, match="this Linear holds none of Bert, GPT, LlamaModel, Bart"):
+        add_llama_adapter(torch.nn.Linear(2, 2))
     llama = Llama(LlamaConfig.tiny())
     for K, layers in ((0, 2), (10, 5), (10, 0)):
         with pytest.raises(ValueError, match="1 to 4 layers"):

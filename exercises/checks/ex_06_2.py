@@ -18,7 +18,7 @@ FACTS = {
     "entries": Fact("the entry of {}", HOLDS, tolerance=1e-4, each="rank"),
     "left": Fact("whole gradients left after backward", "every backward pass leaves no `.grad`", each="rank"),
     "hooks": Fact("gradients that another hook has seen", STAY, each="rank"),
-    "peak": Fact("bytes of gradients at once beyond the two largest", most=0),
+    "peak": Fact("bytes in `.grad` at once beyond the two largest", most=0),
     "sent": Fact("bytes sent beyond a reduce-scatter for each gradient", most=0),
     "kept": Fact("bytes kept by `means` beyond the shards", most=0),
 }

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
 
-ALIVE = "Alive at once are the kept inputs, what autograd saves of one segment, and a handful of tensors."
+ALIVE = "Besides the gradients of weights, at most as many tensors like `x` are alive at once as there are…"
 FACTS = {
     "x": Fact("the gradient of x", "Return the gradient of the loss by `x`.", tolerance=1e-6),
     "weights": Fact("the gradient of {}", "The gradient of a layer's weight is added to…", tolerance=1e-5),
     "kept": Fact("inputs", "`x` and `gradient` stay as they are, and `x` gets no `.grad`."),
     "first": Fact(
-        "bytes kept for backward beyond the input of each segment and 4 tensors", "Run forward…", most=0
+        "bytes kept for backward beyond the input of each segment and 4 tensors", "When backward begins…", most=0
     ),
     "runs": Fact("runs beyond 2 of each layer", "No layer runs forward more than twice.", most=0),
     "bytes": Fact("bytes alive at once beyond those needed", ALIVE, most=0),
@@ -66,7 +66,7 @@ def observe(chain_backward, case: Case) -> dict:
     }
     segments, runs = -(-case.layers // case.every), sum(layer.runs for layer in layers)
     # The kept inputs; what autograd saves of one segment (at most two tensors a layer); the weights' gradients.
-    room = x.nbytes * (segments + 2 * min(case.every, case.layers) + 6 + len(trained))
+    room = x.nbytes * (segments + 2 * case.every + 6 + len(trained))
     return {
         "x": got,
         "weights": {name: weight.grad for name, weight in trained.items()},

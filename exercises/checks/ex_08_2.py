@@ -6,7 +6,7 @@ from course_checks.recomputation import VOCABULARY, LossOfRows, unseen
 from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
 
-RANDOM_STATE = 6000  # bytes of the CPU's random state, and a little
+RANDOM_STATE = torch.get_rng_state().nbytes
 PLAIN = "Result, gradients and random numbers are those of this sum under plain autograd."
 ADDED = "The gradients of the weights that `function` uses are added to their `.grad`"
 DRAWN = "Random numbers drawn after forward or after backward are the same as without your function."
@@ -80,7 +80,7 @@ def observe(loss, case: Case) -> dict:
         "weights": {name: weight.grad for name, weight in weights.items()},
         "drawn": drawn,
         "same": changed and f"after backward, {changed} has other values",
-        "kept": max(0, kept - RANDOM_STATE),
+        "kept": max(0, kept - RANDOM_STATE - sums[0].nbytes),
         "bytes": max(0, alive.most - room),
         "runs": max(0, rows.runs // case.times + 2 * (-case.rows // case.size)),
         "trace": [number.item() for number in drawn.values()],

@@ -37,7 +37,9 @@ def plot_two_times(steps: Mapping[str, tuple[float, float]], alt: str | None = N
     ):
         axis.barh([p + shift for p in places], [t / size for t in times], 0.36, color=colour, label=name)
         for p, t in zip(places, times, strict=True):
-            axis.text(t / size, p + shift, f" {t / size:.3g}", va="center", fontsize=TEXT)
+            end, right = (t / size, p + shift), (4, 0)  # points
+            words = f"{t / size:.3g}"
+            axis.annotate(words, end, right, textcoords="offset points", va="center", fontsize=TEXT)
     axis.set_yticks(places, list(steps))
     axis.invert_yaxis()
     axis.set_xlim(0, 1.1 * max(*arithmetic, *memory) / size or 1)

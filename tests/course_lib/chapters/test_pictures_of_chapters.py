@@ -81,7 +81,7 @@ def test_two_times_say_both_of_each_step_and_refuse_nonsense():
     assert picture.alt == (
         "Bars in pairs. scores: arithmetic 0.3, memory 1.1 ms; softmax: arithmetic 0, memory 2 ms."
     )
-    assert {"scores", "softmax", "arithmetic", "memory", "time, ms", " 1.1"} <= set(texts(picture))
+    assert {"scores", "softmax", "arithmetic", "memory", "time, ms", "1.1"} <= set(texts(picture))
     for steps in ({}, {"scores": (1.0, float("nan"))}, {"scores": (-1.0, 1.0)}):
         with pytest.raises(ValueError, match=r"nothing to draw|seconds"):
             plot_two_times(steps)

@@ -1,6 +1,7 @@
 """Buttons in an exercise notebook: a hint below a check that failed, and at the end the chapter's grade.
 
-They press what stands in the terminal as well: ``course hint 05.2``, ``course grade 05``, ``course next``.
+They press what stands in the terminal as well: ``course hint 05.2``, ``course grade 05``, ``course progress`` and
+``course next``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from course_lib.observe.show.game import as_mime, live
 
 
 def desk(chapter: str) -> None:
-    """Show the buttons that grade chapter ``"05"`` and say what is next."""
-    _buttons("Saved? Then", {f"grade chapter {chapter}": ("grade", chapter), "what is next?": ("next",)})
+    """Show the buttons that grade chapter ``"05"``, show the points of all, and say what is next."""
+    graded = {f"grade chapter {chapter}": ("grade", chapter)}
+    _buttons("Saved? Then", graded | {"my points": ("progress",), "what is next?": ("next",)})
 
 
 def offer_hint(exercise: str) -> None:

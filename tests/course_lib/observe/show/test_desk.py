@@ -5,7 +5,7 @@ from course_lib.observe.show.desk import course, desk, offer_hint
 
 def test_where_no_button_can_be_the_commands_are_named(capsys):
     desk("05")
-    assert capsys.readouterr().out == "course grade 05\ncourse next\n"
+    assert capsys.readouterr().out == "course grade 05\ncourse progress\ncourse next\n"
     offer_hint("05.1")
     assert capsys.readouterr().out == ""
 

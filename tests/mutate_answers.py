@@ -49,13 +49,12 @@ def grading():
 
 def outcome(answers, chapter: str, number: str, source: str) -> tuple[str, str]:
     """(what became of it, what the learner is told): passes, wrong, slow (misses the target only) or raises."""
-    from course_lib.grading import settings
     from course_lib.grading.failed import CheckFailed, TargetMissed
+    from course_lib.runtime import settings
 
-    settings.remember()
     signal.alarm(LIMIT)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with settings.kept(), contextlib.redirect_stdout(io.StringIO()):
             answers.judge.check(number, answers.material(number).make(source))
     except CheckFailed as failed:
         return "slow" if isinstance(failed, TargetMissed) else "wrong", str(failed)
@@ -75,9 +74,9 @@ def work(chapter: str, number: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     answers = grading()
-    from course_lib.grading import ranks
+    from course_lib.runtime.kept import kept
 
-    with ranks.kept():
+    with kept():
         for line in sys.stdin:
             print(json.dumps(outcome(answers, chapter, number, json.loads(line))), file=told, flush=True)
 

@@ -12,7 +12,7 @@ import psutil
 
 from course_lib.elastic.journal import Journal
 from course_lib.elastic.stores import split
-from course_lib.runtime.descendants import is_running
+from course_lib.processes.descendants import is_running
 
 
 def own_processes() -> set[int]:

@@ -31,7 +31,7 @@ from course_lib.elastic.journal import Journal
 from course_lib.elastic.leftovers import own_files, own_processes, what_is_left
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.worker import Session
-from course_lib.runtime.descendants import is_running
+from course_lib.processes.descendants import is_running
 from course_lib.runtime.errors import RankError
 
 PLACES, FEWEST = 5, 3  # agents; fewer than FEWEST form no round

@@ -16,16 +16,8 @@ from typing import Any, TypeGuard
 import numpy as np
 
 _TRUSTED = ("builtins", "numpy", "fractions", "decimal")
-_READ_ONCE: tuple[Any, ...] = (
-    types.GeneratorType,
-    range,
-    map,
-    zip,
-    filter,
-    type({}.keys()),
-    type({}.values()),
-)
-
+_KEYS, _VALUES = type({}.keys()), type({}.values())
+_READ_ONCE: Any = (types.GeneratorType, range, map, zip, filter, _KEYS, _VALUES)
 LONGEST = 100  # characters of a value in a message
 
 
@@ -36,14 +28,13 @@ def _is_tensor(value: Any) -> TypeGuard[Any]:
 
 def settle(got: Any, want: Any) -> Any:
     """The answer's result in the form of the expected one, where it is the same thing in another style."""
-    if isinstance(got, _READ_ONCE) and isinstance(want, list | tuple):
+    in_list = isinstance(want, list | tuple)
+    if in_list and isinstance(got, _READ_ONCE):
         got = list(got)
-    in_array = _is_tensor(got) or type(got) is np.ndarray
-    if in_array and (
-        isinstance(want, list | tuple) or (isinstance(want, numbers.Number) and np.ndim(got) == 0)
-    ):
-        return got.tolist()
-    if isinstance(want, list | tuple) and isinstance(got, list | tuple) and len(got) == len(want):
+    if _is_tensor(got) or type(got) is np.ndarray:
+        number = isinstance(want, numbers.Number) and np.ndim(got) == 0
+        return got.tolist() if in_list or number else got
+    if in_list and isinstance(got, list | tuple) and len(got) == len(want):
         settled = [settle(one, other) for one, other in zip(got, want, strict=True)]
         return tuple(settled) if isinstance(want, tuple) else settled
     return got
@@ -58,22 +49,19 @@ def same(got: Any, want: Any) -> bool:
     if isinstance(got, np.ndarray) or isinstance(want, np.ndarray):
         return type(got) is type(want) and np.array_equal(got, want)
     if isinstance(want, list | tuple):
-        if not isinstance(got, list | tuple) or len(got) != len(want):
-            return False
-        return all(same(one, other) for one, other in zip(got, want, strict=True))
+        alike = isinstance(got, list | tuple) and len(got) == len(want)
+        return alike and all(same(one, other) for one, other in zip(got, want, strict=True))
     if isinstance(want, Mapping):
-        if not isinstance(got, Mapping) or got.keys() != want.keys():
-            return False
-        return all(same(got[key], want[key]) for key in want)
+        alike = isinstance(got, Mapping) and got.keys() == want.keys()
+        return alike and all(same(got[key], want[key]) for key in want)
     # Whose `==` is asked matters: an answer's own class might say yes to anything.
     return _plain(got) == _plain(want) and bool(want == got)
 
 
-def _plain(value: Any) -> type | None:
+def _plain(value: Any) -> type:
     """The family of a plain value, where 1, 1.0 and True are numbers alike; of other things, their class."""
-    return (
-        complex if isinstance(value, numbers.Number) and type(value).__module__ in _TRUSTED else type(value)
-    )
+    trusted = isinstance(value, numbers.Number) and type(value).__module__ in _TRUSTED
+    return complex if trusted else type(value)
 
 
 def describe(value: Any) -> str:
@@ -81,14 +69,16 @@ def describe(value: Any) -> str:
     if _is_tensor(value):
         if value.numel() > 12:
             return f"a tensor of shape {tuple(value.shape)}"
-        numbers = str([float(f"{x:.4g}") for x in value.detach().flatten().tolist()])
-        kind = str(value.dtype).removeprefix("torch.")
-        text = numbers if value.dim() == 1 else f"{numbers} of shape {tuple(value.shape)}"
-        return f"{text} ({kind})"
+        text = str([float(f"{x:.4g}") for x in value.detach().flatten().tolist()])
+        return text + (f" of shape {tuple(value.shape)}" if value.dim() != 1 else "") + f" ({_dtype(value)})"
     if isinstance(value, float):
         return f"{value:.6g}"
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def inequality(got: Any, want: Any) -> tuple[str, ...]:
@@ -98,22 +88,19 @@ def inequality(got: Any, want: Any) -> tuple[str, ...]:
     if _is_tensor(got) and _is_tensor(want):
         if got.dtype != want.dtype:
             return (f"has dtype {_dtype(got)}, expected {_dtype(want)}",)
-        return tuple((difference(got, want, 0.0) or "differs").split("\n"))
+        return difference(got, want, 0.0) or ("differs",)
     clause = f"is {describe(got)}, expected {describe(want)}"
-    both_lists = isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(want) > 3
-    if both_lists and len(got) != len(want):
-        return clause, f"({len(got)} entries, expected {len(want)})"
-    if both_lists:
-        place = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if not same(a, b))
-        return (
-            clause,
-            f"(first difference at [{place}]: got {describe(got[place])}, expected {describe(want[place])})",
-        )
-    if isinstance(got, Mapping) and isinstance(want, Mapping):
-        key = next(k for k in [*want, *got] if k not in got or k not in want or not same(got[k], want[k]))
-        have, expected = (describe(d[key]) if key in d else "nothing" for d in (got, want))
-        return clause, f"(first difference at {key!r}: got {have}, expected {expected})"
-    return (clause,)
+    lists = isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(want) > 3
+    if lists:
+        if len(got) != len(want):
+            return clause, f"({len(got)} entries, expected {len(want)})"
+        got, want = dict(enumerate(got)), dict(enumerate(want))
+    if not (isinstance(got, Mapping) and isinstance(want, Mapping)):
+        return (clause,)
+    key = next(k for k in [*want, *got] if k not in got or k not in want or not same(got[k], want[k]))
+    have, expected = (describe(d[key]) if key in d else "nothing" for d in (got, want))
+    place = [key] if lists else key
+    return clause, f"(first difference at {place!r}: got {have}, expected {expected})"
 
 
 _PLURAL = {"differs": "differ", "is": "are", "has": "have", "holds": "hold"}
@@ -128,55 +115,50 @@ def in_number(fact: str, clause: str) -> str:
     return _PLURAL.get(verb, verb) + space + rest if several else clause
 
 
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def difference(got: Any, want: Any, tolerance: float) -> str | None:
-    """How ``got`` departs from ``want``, to be read after the name of the quantity; None when it does not.
+def difference(got: Any, want: Any, tolerance: float) -> tuple[str, ...]:
+    """How ``got`` departs from ``want``, to be read after the name of the quantity; nothing when it does not.
 
     The first line says "is 2.000 times what is expected" where that is all, else in how many places they differ;
     a second line, in brackets, says where the first difference is.
     """
     if got is None:
-        return "is None: nothing was returned"
+        return ("is None: nothing was returned",)
     try:
         a, b = _array(got), _array(want)
     except (TypeError, ValueError, RuntimeError):
-        return f"is {describe(got)}, not numbers"
+        return (f"is {describe(got)}, not numbers",)
     if a.shape != b.shape:
-        return f"has shape {a.shape}, expected {b.shape}"
+        return (f"has shape {a.shape}, expected {b.shape}",)
     if not np.isfinite(a).all() and np.isfinite(b).all():
         many = int((~np.isfinite(a)).sum())
-        return f"holds {many} value{'s that are' if many > 1 else ' that is'} not finite"
+        return (f"holds {many} value{'s that are' if many > 1 else ' that is'} not finite",)
     near = np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
     if near.all():
-        return None
+        return ()
     norm = float((b * b).sum())
     ratio = float((a * b).sum()) / norm if norm > 0 else 0.0
     if a.ndim == 0:
         # So many digits that the two differ: "1 times" would say that nothing is wrong.
-        digits = next((d for d in (3, 5, 8, 12) if f"{ratio:.{d}g}" != "1"), 17)
-        times = f" ({ratio:.{digits}g} times)" if ratio else ""
-        shown = next((d for d in (6, 9, 12) if f"{float(a):.{d}g}" != f"{float(b):.{d}g}"), 17)
-        return f"is {float(a):.{shown}g}, expected {float(b):.{shown}g}{times}"
+        times = f" ({_digits(ratio, 1.0, (3, 5, 8, 12))} times)" if ratio else ""
+        return (f"is {_digits(a, b)}, expected {_digits(b, a)}{times}",)
     place = tuple(int(index) for index in np.argwhere(~near)[0])
     first = f"(first difference at {list(place)}: got {a[place]:.6g}, expected {b[place]:.6g})"
     if not a.any():
-        return f"is zero everywhere\n{first}"
-    if (
-        a.size > 1
-        and ratio
-        and f"{ratio:.3f}" != "1.000"
-        and np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance)
-    ):
-        return f"is {ratio:.3f} times what is expected\n{first}"
-    return f"differs in {int((~near).sum())} of {a.size} places\n{first}"
+        return "is zero everywhere", first
+    close = np.allclose(a, ratio * b, rtol=max(tolerance, 1e-4), atol=tolerance)
+    if a.size > 1 and ratio and f"{ratio:.3f}" != "1.000" and close:
+        return f"is {ratio:.3f} times what is expected", first
+    return f"differs in {int((~near).sum())} of {a.size} places", first
+
+
+def _digits(one: Any, other: Any, tried: tuple[int, ...] = (6, 9, 12)) -> str:
+    """The number with as many digits as tell it from the other one."""
+    digits = next((d for d in tried if f"{float(one):.{d}g}" != f"{float(other):.{d}g}"), 17)
+    return f"{float(one):.{digits}g}"
 
 
 def _array(value: Any) -> np.ndarray:
-    if isinstance(value, _READ_ONCE):
-        value = list(value)
+    value = list(value) if isinstance(value, _READ_ONCE) else value
     if isinstance(value, list | tuple) and any(_is_tensor(item) for item in value):
         value = np.stack([_array(item) for item in value])
     if _is_tensor(value):

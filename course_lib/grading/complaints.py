@@ -60,21 +60,14 @@ def not_written(what: str) -> None:
 
 
 def explain(error: BaseException, case: str = "") -> list[str]:
-    """Lines for an exception that an answer raised while it was checked: the fact, then what helps.
-
-    Args:
-        error: what was raised; for failing ranks, a RankError.
-        case: what was being tried, to go before the fact.
-    """
+    """Lines for what an answer raised (of ranks, a RankError): the fact, with the case before it, and what helps."""
     of_ranks = type(error).__name__ == "RankError"
     first, *more = _message(error, of_ranks) or [type(error).__name__]
     if not of_ranks and str(error).strip():
         first = f"{type(error).__name__}: {first}"
-    text = first.partition(": ")[2] if ": " in first else first
-    means = next(
-        (said.format(*m.groups()) for p, said in _MEANS if (m := re.search(p, text) or re.search(p, first))),
-        None,
-    )
+    text = first.partition(": ")[2] or first
+    found = ((re.search(p, text) or re.search(p, first), said) for p, said in _MEANS)
+    means = next((said.format(*match.groups()) for match, said in found if match), None)
     return [f"{case}{first}", *filter(None, [*more, _place(error, of_ranks), means])]
 
 
@@ -83,23 +76,22 @@ def _message(error: BaseException, of_ranks: bool) -> list[str]:
     text = str(error).strip()
     for pattern, said in _SAID:
         text = re.sub(pattern, said, text)
-    lines = [line.rstrip() for line in text.splitlines()]
-    lines = [
-        _MACHINERY.split(line)[0].rstrip() if of_ranks or i == 0 else line for i, line in enumerate(lines)
-    ]
-    paragraph = list(itertools.takewhile(bool, lines))
-    if of_ranks:
-        return [line.strip()[:300] for line in paragraph[:12]]
-    return [lines[0][:300]] if lines and lines[0] else []
+    lines = text.splitlines() if of_ranks else text.splitlines()[:1]
+    lines = [_MACHINERY.split(line)[0].rstrip() for line in lines]
+    return [line.strip()[:300] for line in itertools.takewhile(bool, lines[:12])]
 
 
 def _place(error: BaseException, of_ranks: bool) -> str | None:
     """The last line of the learner's own code on the way to the exception, if it went through any."""
     if of_ranks:
-        own = [found for found in _RANK_FRAME.findall(str(error)) if not _INSTALLED.search(found[0])]
-        return f"in line {own[-1][1]} of your answer: `{own[-1][2][:LINE]}`" if own else None
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if frame.f_globals.get("__name__") == "__main__":
-            source = linecache.getline(frame.f_code.co_filename, line).strip()
-            return f"in line {line} of your answer" + (f": `{source[:LINE]}`" if source else "")
-    return None
+        frames = [found[1:] for found in _RANK_FRAME.findall(str(error)) if not _INSTALLED.search(found[0])]
+    else:
+        frames = [
+            (line, linecache.getline(frame.f_code.co_filename, line).strip())
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_globals.get("__name__") == "__main__"
+        ]
+    if not frames:
+        return None
+    line, source = frames[-1]
+    return f"in line {line} of your answer" + (f": `{source[:LINE]}`" if source else "")

@@ -7,12 +7,10 @@ An exercise is a file ``exercises/checks/ex_05_3.py`` with three names::
         "messages": Fact("messages", most=1),  # a target
     }
     def cases(seed): ...        # each case has a ``name``, the same in every run, and may have a ``task`` of its own
-                                # or ``CASES``, a list, where only their field ``seed`` differs from run to run
     def observe(answer, case):  # -> {"gradients": …, "messages": …}; nothing else runs the answer
 
-A quote of the task that ends in "…" goes on to the end of its sentence there. The solution says what is right: it is
-observed, too. A likely mistake is a patch of the solution, listed in
-``solutions/mistakes/``. The notebook's check cell says ``check("05.3", whole_batch_gradients)``::
+In place of ``cases`` it may be a list ``CASES``: only their field ``seed`` differs from run to run then. A likely
+mistake is a patch of the solution (``mistakes.py``). The notebook says ``check("05.3", whole_batch_gradients)``::
 
       ✓ 2 ranks, 7 parameters
       ✗ 3 ranks, tied embedding: the gradient of embedding.weight is 2.000 times what is expected
@@ -28,15 +26,15 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from course_lib.grading.allowed import refuse_what_is_not_allowed
 from course_lib.grading.compare import describe, difference, in_number, inequality, same, settle
 from course_lib.grading.complaints import explain, not_written, unwritten
-from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
-from course_lib.grading.material import Material, Mistake, material
-from course_lib.grading.printed import Printed
+from course_lib.grading.failed import TARGET, CheckFailed, Printed, TargetMissed
+from course_lib.grading.material import Material, material
+from course_lib.grading.mistakes import Mistake
 
 SHOWN = 3  # cases that are told in full
 PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
@@ -71,13 +69,18 @@ class Fact:
         """How ``got`` departs from ``want``: a line, and lines that help; empty where it does not."""
         if self.most is not None:
             counted = got - want if self.beyond else round(100 * got / want, 1) if self.percent else got
-            return [f"{self.says}: {counted:,} {TARGET}at most {self.most:,})"] if counted > self.most else []
-        entries = self._entries(got, want)
-        wrong = [(where, lines) for where, name, *both in entries if (lines := self._differs(name, *both))]
+            return [f"{self.says}: {counted:,} {self.stated}"] if counted > self.most else []
+        told = [(where, self._differs(*entry)) for where, *entry in self._entries(got, want)]
+        wrong = [(where, lines) for where, lines in told if lines]
         if not wrong:
             return []
         (where, (first, *more)), many = wrong[0], len({where for where, _ in wrong})
         return [where + first, *more, *([f"({many} of {len(want)} {self.each}s)"] if many > 1 else [])]
+
+    @property
+    def stated(self) -> str:
+        """The target, as lines end with it."""
+        return f"{TARGET}at most {self.most:,})"
 
     def alike(self, one: Any, other: Any) -> bool:
         """Whether two observations are the same by the measure of this fact."""
@@ -100,36 +103,43 @@ class Fact:
 
     def _differs(self, name: str, got: Any, want: Any) -> list[str]:
         if isinstance(got, str) and want == "":
-            return got.split("\n") if got else []
+            return got.splitlines()
         if want is None:
             return [f"{name} is {describe(got)}, expected None"] if got is not None else []
         if self.tolerance is not None and not isinstance(want, str):
-            lines = (difference(got, want, self.tolerance) or "").split("\n")
+            lines = difference(got, want, self.tolerance)
         else:
             settled = settle(got, want)
-            lines = [""] if same(settled, want) else list(inequality(settled, want))
-        return [f"{name} {in_number(name, lines[0])}", *lines[1:]] if lines[0] else []
+            lines = () if same(settled, want) else inequality(settled, want)
+        return [f"{name} {in_number(name, lines[0])}", *lines[1:]] if lines else []
 
 
 def record(fields: str, name: Callable[[Any], str] | None = None, **defaults: Any) -> Any:
     """A named tuple, for cases: ``Case = record("ranks rows", lambda c: f"{c.ranks} ranks", dtype=torch.float32)``.
 
     Args:
-        fields: those without a default; one is ``name``, unless a function of the case tells it.
+        fields: those without a default; one is ``name``, unless a function of the case tells it. ``seed`` is the last.
     """
+    defaults["seed"] = 0
     case = namedtuple("Case", [*fields.split(), *defaults], defaults=list(defaults.values()))
     return type("Case", (case,), {"name": property(name)}) if name else case
 
 
 @dataclass
 class Seen:
-    """What an answer gave in one case: ``wrong`` is the first fact that does not hold, None where all do."""
+    """What an answer gave in one case, or raised; ``wrong`` is the first fact that does not hold, None where all do."""
 
     case: Any
-    got: dict[str, Any] | BaseException
-    want: dict[str, Any]
+    got: dict[str, Any] = field(default_factory=dict)
+    want: dict[str, Any] = field(default_factory=dict)
     wrong: str | None = None
     missed: tuple[str, ...] = ()  # targets, where the answer is right
+    raised: BaseException | None = None
+
+    @property
+    def hung(self) -> bool:
+        """Its ranks waited for each other: no rank is to blame."""
+        return type(self.raised).__name__ == "RankError" and getattr(self.raised, "rank", None) is None
 
 
 def check(exercise: str, *answers: Any) -> None:
@@ -140,15 +150,12 @@ def check(exercise: str, *answers: Any) -> None:
     """
     refuse_what_is_not_allowed(exercise)
     given, printed = material(exercise), Printed()
-    answer = answers[0] if len(answers) == 1 else answers
-    ranks = sys.modules.get("course_lib.grading.ranks")  # loaded by the checks that need it
+    ranks = sys.modules.get("course_lib.runtime.kept")  # loaded by the checks that need it
     keeping = ranks.kept() if ranks else nullcontext()  # from case to case, and while mistakes are compared
     with keeping, redirect_stdout(printed):
-        seen = look(given, answer)
-        raised = [one.got for one in seen if isinstance(one.got, BaseException)]
-        stub = next(filter(None, (unwritten(error, exercise) for error in raised)), None)
+        seen = look(given, answers[0] if len(answers) == 1 else answers)
+        stub = next(filter(None, (unwritten(one.raised, exercise) for one in seen if one.raised)), None)
         lines, right = ([], True) if stub else tell(given, seen)
-    _failing[exercise] = next((s.case for s in seen if s.wrong or s.missed), None)
     if (stub or lines) and "IPython" in sys.modules:
         from course_lib.observe.show.desk import offer_hint
 
@@ -160,18 +167,10 @@ def check(exercise: str, *answers: Any) -> None:
             print(f"  ✓ {one.case.name}")
     for key, fact in given.facts.items():
         if fact.most is not None and not any(s.wrong or key in s.missed for s in seen):
-            print(f"  ✓ {fact.says} {TARGET}at most {fact.most:,})")
+            print(f"  ✓ {fact.says} {fact.stated}")
     if lines:
         printed.show()
         raise (TargetMissed if right else CheckFailed)(lines, exercise) from None
-
-
-_failing: dict[str, Any] = {}
-
-
-def failing(exercise: str) -> Any:
-    """The first case that went wrong in the last ``check`` of this exercise, to try an answer on; else None."""
-    return _failing.get(exercise)
 
 
 def draw() -> int:
@@ -186,25 +185,33 @@ def look(given: Material, answer: Any) -> list[Seen]:
         given.seed = seed
         given.known.clear()
     for case in given.cases(seed):
-        seen.append(_seen(given, answer, case))
-        raised = seen[-1].got if isinstance(seen[-1].got, BaseException) else None
-        if raised is not None and (unwritten(raised, given.exercise) or _hung(raised)):
+        seen.append(one := _seen(given, answer, case))
+        if one.hung or (one.raised and unwritten(one.raised, given.exercise)):
             break
         if time.monotonic() - started > PATIENCE and any(s.wrong for s in seen):
             break
     return seen
 
 
-def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | None = None) -> Seen:
+def _seen(given: Material, answer: Any, case: Any) -> Seen:
+    """What an answer or a mistake gives in a case: once for each seed, since tests judge many on the same cases."""
+    key = id(answer), case.name
+    if key not in given.known:  # the answer is kept, too, so that no other gets its id
+        given.known[key] = answer, _observe(given, answer, case)
+    return given.known[key][1]
+
+
+def _observe(given: Material, answer: Any, case: Any) -> Seen:
     try:
         got = given.observe(answer, case)
     except BaseException as error:
         if type(error) is KeyboardInterrupt:
             raise
-        return Seen(case, error, want or {}, next(iter(given.facts)))
-    # Of an answer that raised there is none yet.
-    right = want or _once(given, ("the solution", case.name), lambda: given.observe(given.solution, case))
-    seen = Seen(case, got, right)
+        return Seen(case, wrong=next(iter(given.facts)), raised=error)
+    key = "the solution", case.name
+    if key not in given.known:
+        given.known[key] = given.observe(given.solution, case)
+    seen = Seen(case, got, given.known[key])
     holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}
     targets = [key for key, fact in given.facts.items() if fact.most is not None]
     seen.wrong = next((key for key in given.facts if key not in targets and not holds.get(key)), None)
@@ -212,52 +219,28 @@ def _observe(given: Material, answer: Any, case: Any, want: dict[str, Any] | Non
     return seen
 
 
-def _seen(given: Material, answer: Any, case: Any, want: dict[str, Any] | None = None) -> Seen:
-    """What an answer or a mistake gives in a case: once for each seed, since tests judge many on the same cases."""
-    _, seen = _once(given, (id(answer), case.name), lambda: (answer, _observe(given, answer, case, want)))
-    return seen  # the answer is kept beside it, so that no other gets its id
-
-
-def _once(given: Material, key: tuple[Any, str], observe: Callable[[], Any]) -> Any:
-    if key not in given.known:
-        given.known[key] = observe()
-    return given.known[key]
-
-
-def _hung(error: BaseException) -> bool:
-    return type(error).__name__ == "RankError" and getattr(error, "rank", None) is None
-
-
 def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
     """(lines for the cases that went wrong, whether only targets were missed)."""
     wrong = [s for s in seen if s.wrong]
     failed = wrong or [s for s in seen if s.missed]
-    if not failed:
-        return [], True
-    mistake = name_mistake(given, seen)
-    lines, said = [], set()
+    mistake = name_mistake(given, seen) if failed else None
+    lines, said = list[str](), set[str]()
     for one in failed[:SHOWN]:
-        key = one.wrong or one.missed[0]
-        fact = given.facts[key]
-        if isinstance(one.got, BaseException):
-            first, *more = explain(one.got, f"{one.case.name}: ")
-            more, task = (
-                [*more, "After ranks have hung, no further case is tried."] if _hung(one.got) else more,
-                None,
-            )
+        fact = given.facts[key := one.wrong or one.missed[0]]
+        if one.raised:
+            first, *more = explain(one.raised, f"{one.case.name}: ")
+            more += ["After ranks have hung, no further case is tried."] * one.hung
+            task = None
         else:
             first, *more = fact.wrong(one.got[key], one.want[key])
             first, task = f"{one.case.name}: {first}", getattr(one.case, "task", None) or fact.task
         if mistake:
-            more = [*more, f"This is what comes out when {mistake.when}."]
-            task = mistake.task or task
-        lines.append(first)
-        for line in filter(None, [*more, task and f'The task: "{task}"']):
-            if line not in said:
-                lines.append(f"  {line}")
-            said.add(line)
-    if (more := len(failed) - SHOWN) > 0:
-        lines.append(f"… and {more} more" + (" case fails" if more == 1 else " cases fail"))
+            more, task = [*more, f"This is what comes out when {mistake.when}."], mistake.task or task
+        more += [f'The task: "{task}"'] if task else []
+        lines += [first, *(f"  {line}" for line in more if line not in said)]
+        said |= set(more)
+    if (left := len(failed) - SHOWN) > 0:
+        lines.append(f"… and {left} more" + (" case fails" if left == 1 else " cases fail"))
     return lines, not wrong
 
 
@@ -267,8 +250,8 @@ def name_mistake(given: Material, seen: list[Seen]) -> Mistake | None:
     Where several do, the one that also gave the same ``"trace"``: what an observation holds beside its facts, such as
     the messages that were sent.
     """
-    hung = any(isinstance(s.got, BaseException) and _hung(s.got) for s in seen)
-    listed = (mistake for mistake in given.mistakes() if mistake.hangs == hung)
+    hung = any(one.hung for one in seen)
+    listed = (mistake for mistake in given.mistakes if ("hangs" in mistake.words) == hung)
     found = [mistake for mistake in listed if explains(given, mistake, seen)]
     if len(found) > 1:
         found = [mistake for mistake in found if same_trace(given, mistake, seen)]
@@ -279,48 +262,42 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     """Whether this mistake gives what the answer gave: the same wrong fact where one is wrong, none elsewhere."""
     only_targets, explained = not any(s.wrong for s in seen), False
     for one in sorted(seen, key=lambda s: not (s.wrong or s.missed)):  # what is wrong first: most end there
-        by = _seen(given, mistake.answer, one.case, one.want)
-        if isinstance(one.got, BaseException):
-            if not isinstance(by.got, BaseException) or _raised(by.got) != _raised(one.got):
+        by = _seen(given, mistake.answer, one.case)
+        if one.raised:
+            if not by.raised or _told(by) != _told(one):
                 return False
             explained = True
-            continue
-        if isinstance(by.got, BaseException):
+        elif by.raised:
             if not one.wrong:
                 return False
-            continue  # the mistake cannot be made here
-        if by.wrong != one.wrong or (only_targets and by.missed != one.missed):
+            # else the mistake cannot be made here
+        elif by.wrong != one.wrong or (only_targets and by.missed != one.missed):
             return False
-        for key in filter(None, [one.wrong, *one.missed * only_targets]):
-            if key not in one.got or not given.facts[key].alike(one.got[key], by.got[key]):
+        else:
+            keys = [key for key in (one.wrong, *one.missed * only_targets) if key]
+            if not all(key in one.got and given.facts[key].alike(one.got[key], by.got[key]) for key in keys):
                 return False
-            explained = True
+            explained = explained or bool(keys)
     return explained
 
 
 def same_trace(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
-    for one in seen:
-        if isinstance(one.got, dict) and "trace" in one.got:
-            by = _seen(given, mistake.answer, one.case, one.want).got
-            if not isinstance(by, dict) or by.get("trace") != one.got["trace"]:
-                return False
-    return any(isinstance(one.got, dict) and "trace" in one.got for one in seen)
+    traced = [one for one in seen if "trace" in one.got]
+    by = [_seen(given, mistake.answer, one.case) for one in traced]
+    pairs = zip(traced, by, strict=True)
+    return bool(traced) and all(one.got["trace"] == other.got.get("trace") for one, other in pairs)
 
 
-def _raised(error: BaseException) -> list[str]:
+def _told(one: Seen) -> list[str]:
     """What was raised, without what differs from answer to answer or run to run.
 
     Of ranks that hang it is who waits for whom; of ranks that raised or were killed it is not which of them was first.
     """
-    first, *more = explain(error)
-    if _hung(error):
-        return [
-            _WHERE_AND_WHEN.sub("", line) for line in (first, *more) if line.startswith(("the ", "rank "))
-        ]
-    if type(error).__name__ == "RankError":
-        first = _FIRST.sub("a rank", re.sub(r"(killed by signal \d+).*", r"\1", first))
+    assert one.raised
+    first, *more = explain(one.raised)
+    if one.hung:
+        waits = (line for line in (first, *more) if line.startswith(("the ", "rank ")))
+        return [re.sub(r", at <.*|: stopped after .*", "", line) for line in waits]
+    if type(one.raised).__name__ == "RankError":
+        first = re.sub(r"\brank \d+", "a rank", re.sub(r"(killed by signal \d+).*", r"\1", first))
     return [first]
-
-
-_WHERE_AND_WHEN = re.compile(r", at <.*|: stopped after .*")
-_FIRST = re.compile(r"\brank \d+")

@@ -29,29 +29,37 @@ that it violates where that is not the fact's; ``says: `` is part of what the ch
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _WORD = "(?:wrong|slow|right|hangs|without idea)"
 _HEAD = re.compile(f"@@ (?:({_WORD}(?:, {_WORD})*): )?(when )?(.+)")
 
 
 @dataclass
-class Entry:
-    """One answer of the list; ``places`` holds (what stands in the solution, what stands there instead)."""
+class Mistake:
+    """One answer of the list; ``make`` gives what its check cell would hand over.
 
-    text: str  # without "when"
-    named: bool
-    words: tuple[str, ...]
+    Args:
+        when: completes "This is what comes out when …", where the mistake is ``named``.
+        places: (what stands in the solution, what stands there instead).
+    """
+
+    when: str
+    make: Callable[[], Any] = lambda: None
     task: str | None = None
+    named: bool = True
+    words: tuple[str, ...] = ()
     says: str = ""
     places: list[tuple[list[str], list[str]]] = field(default_factory=list)
 
-    @property
-    def hint(self) -> str:
-        """What a check says of it: that it is this mistake, or ``says``."""
-        return f"This is what comes out when {self.text}." if self.named else self.says
+    @functools.cached_property
+    def answer(self) -> Any:
+        return self.make()
 
     def patched(self, solution: str) -> str:
         """The answer's source.
@@ -65,19 +73,19 @@ class Entry:
             if not lines and len(self.places) == 1:
                 return new
             if solution.count(old) != 1 or source.count(old) != 1:
-                raise ValueError(f"{self.text}: {old!r} must stand in the solution exactly once")
+                raise ValueError(f"{self.when}: {old!r} must stand in the solution exactly once")
             source = source.replace(old, new)
         return source
 
 
-def read_mistakes(path: Path) -> dict[str, list[Entry]]:
+def read_mistakes(path: Path) -> dict[str, list[Mistake]]:
     """The answers to each exercise of a chapter, in the order of the file.
 
     Raises:
         ValueError: naming a line that has no meaning.
     """
-    found: dict[str, list[Entry]] = {}
-    entries: list[Entry] = []
+    found: dict[str, list[Mistake]] = {}
+    entries: list[Mistake] = []
     last = ""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         mark, rest = line[:1], line[1:]
@@ -85,7 +93,8 @@ def read_mistakes(path: Path) -> dict[str, list[Entry]]:
             entries = found.setdefault(line[4:], [])
         elif (head := _HEAD.fullmatch(line)) and found:
             words, when, text = head.groups("")
-            entries.append(Entry(text, bool(when), tuple(filter(None, words.split(", ")))))
+            marks = tuple(filter(None, words.split(", ")))
+            entries.append(Mistake(text, named=bool(when), words=marks))
         elif entries and line.startswith(("task: ", "says: ")):
             setattr(entries[-1], line[:4], line[6:])
         elif entries and mark and mark in "-+ ":

@@ -45,51 +45,34 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """The result as ``course grade --json`` prints it."""
         this = {"id": self.id, "title": self.exercise.title, "points": self.exercise.points}
-        return {
-            **this,
-            "earned": self.earned,
-            "status": self.status,
-            "message": self.message,
-            **_kinds([self]),
-        }
+        this |= {"earned": self.earned, "status": self.status, "message": self.message}
+        return this | Grade("", [self]).kinds()
 
 
 @dataclass
 class Grade:
-    """A chapter's results, in the notebook's order; points are ``(earned, possible)``."""
+    """A chapter's results, in the notebook's order."""
 
     chapter: str
     exercises: list[Result]
 
     @property
-    def right(self) -> tuple[int, int]:
-        """For being right."""
-        return sum(r.right for r in self.exercises), sum(r.exercise.right for r in self.exercises)
-
-    @property
-    def target(self) -> tuple[int, int]:
-        """For meeting the targets."""
-        return sum(r.target for r in self.exercises), sum(r.exercise.target for r in self.exercises)
-
-    @property
     def earned(self) -> int:
-        return self.right[0] + self.target[0]
+        return sum(result.earned for result in self.exercises)
 
     @property
     def possible(self) -> int:
-        return self.right[1] + self.target[1]
+        return sum(result.exercise.points for result in self.exercises)
+
+    def kinds(self) -> dict[str, dict[str, int]]:
+        """Points ``earned`` and ``possible`` for being ``right`` and for meeting the ``target``."""
+        sides = {"earned": self.exercises, "possible": [result.exercise for result in self.exercises]}
+        return {
+            kind: {name: sum(getattr(each, kind) for each in side) for name, side in sides.items()}
+            for kind in ("right", "target")
+        }
 
     def as_json(self) -> dict[str, Any]:
         """What ``course grade --json`` prints: ``earned`` and ``possible`` are the sums of both kinds of points."""
-        points = {"earned": self.earned, "possible": self.possible, **_kinds(self.exercises)}
+        points = {"earned": self.earned, "possible": self.possible, **self.kinds()}
         return {"chapter": self.chapter, **points, "exercises": [each.as_json() for each in self.exercises]}
-
-
-def _kinds(results: list[Result]) -> dict[str, dict[str, int]]:
-    return {
-        kind: {
-            "earned": sum(getattr(result, kind) for result in results),
-            "possible": sum(getattr(result.exercise, kind) for result in results),
-        }
-        for kind in ("right", "target")
-    }

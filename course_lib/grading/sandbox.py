@@ -20,13 +20,13 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import psutil
 
 from course_lib.grading import COURSE_TIMEOUT
 from course_lib.notebooks.places import course_root
-from course_lib.runtime import descendants
+from course_lib.processes.descendants import end_marked
 
 MARK = "COURSE_GRADING"  # in the environment of every process of a run, however far it has moved away
 GRACE = 5.0  # seconds for what was interrupted to say where it was
@@ -58,7 +58,7 @@ def run(
     """Judge answers until one hangs for good, ends the process or needs too much memory.
 
     Args:
-        work: as ``answers.to_judge`` gives it; at least one.
+        work: for each answer what ``runner.judged`` takes; at least one.
         on_begin: called with an exercise when it begins.
 
     Returns:
@@ -71,9 +71,12 @@ def run(
         _copy_course(folder)
         process, lines = _start(folder, mark, work)
         while len(found) < len(work):
-            seconds = GRACE if late else COURSE_TIMEOUT if step == "course" else limits.cell
+            limit = COURSE_TIMEOUT if step == "course" else limits.cell
+            took = f"{SAID[step]} took longer than {limit:g} s"
+            busy = "; if other programs keep this computer busy, grade again without them"
+            until = min(time.monotonic() + (GRACE if late else limit), limits.deadline)
             try:
-                line = _next(lines, process, min(seconds, limits.deadline - time.monotonic()), limits.memory)
+                line = _next(lines, process, until, limits.memory)
             except MemoryError:
                 found[at] = Verdict("error", f"{SAID[step]} needs more memory than there is to spare")
                 break
@@ -81,7 +84,7 @@ def run(
                 if time.monotonic() >= limits.deadline:
                     return found, False
                 if late:  # nothing interrupts it
-                    found[at] = Verdict("timeout", _took_longer(step, limits))
+                    found[at] = Verdict("timeout", took + busy)
                     break
                 late = True
                 with suppress(OSError, ValueError):  # gone meanwhile; Windows has no such signal
@@ -89,80 +92,77 @@ def run(
                 continue
             if not line:
                 how = f"the process ended in {SAID[step]}: by os._exit, or a crash?"
-                found[at] = Verdict("error", how if begun else _last_words(folder))
+                if not begun:
+                    words = (folder / "stderr").read_text(errors="replace").split("\n")
+                    how = f"grading did not start ({next(filter(None, reversed(words)), 'without a word')})"
+                found[at] = Verdict("error", how)
                 break
-            event, begun = json.loads(line), True
-            at = event["exercise"]
-            if "step" in event:
-                step = event["step"]
+            at, what, *verdict = json.loads(line)
+            begun = True
+            if not verdict:
+                step = what
                 on_begin(at)
+            elif late:
+                found[at] = Verdict("timeout", f"{took}, and was then {verdict[0]}{busy}")
             else:
-                message = _took_longer(step, limits, event["message"]) if late else event["message"]
-                found[at] = Verdict("timeout" if late else event["status"], message, tuple(event["facts"]))
-                step = "course"
+                found[at] = Verdict(what, verdict[0], tuple(verdict[1]))
             late = False
         return found, True
     finally:
-        descendants.end_marked(MARK, mark)
+        end_marked(MARK, mark)
         if process is not None:
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _took_longer(step: str, limits: Limits, where: str = "") -> str:
-    seconds = COURSE_TIMEOUT if step == "course" else limits.cell
-    late = f"{SAID[step]} took longer than {seconds:g} s" + (f", and was then {where}" if where else "")
-    return f"{late}; if other programs keep this computer busy, grade again without them"
-
-
 def _copy_course(folder: Path) -> None:
     """What an answer writes over is a copy: the course's files stay as they are, whoever edits them meanwhile."""
-    for root, names in (
-        (HOME, ("course_lib", "simulator")),
-        (course_root(), ("solutions", "exercises/checks")),
+    root = course_root()
+    for source in (
+        HOME / "course_lib",
+        HOME / "simulator",
+        root / "solutions",
+        root / "exercises" / "checks",
     ):
-        for name in names:
-            if (root / name).is_dir():
-                shutil.copytree(root / name, folder / name)
+        if source.is_dir():
+            to = folder / ("exercises/checks" if source.name == "checks" else source.name)
+            shutil.copytree(source, to)
 
 
 def _start(
     folder: Path, mark: str, work: list[dict[str, Any]]
-) -> tuple[subprocess.Popen, queue.Queue[bytes]]:
+) -> tuple[subprocess.Popen[str], queue.SimpleQueue[str]]:
     (folder / "tmp").mkdir()
     given = {name: value for name, value in os.environ.items() if not name.startswith(("JPY_", "COV_"))}
     given |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder / "tmp"))
     given |= {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [given.get("PYTHONPATH")])])}
     given |= {MARK: mark, "MPLBACKEND": "agg", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    pipe, command = subprocess.PIPE, [sys.executable, "-c", RUN]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
     with (folder / "stderr").open("wb") as words:  # Ctrl-C is ours to handle: it gets a session of its own
         process = subprocess.Popen(
-            command, cwd=folder, env=given, stdin=pipe, stdout=pipe, stderr=words, start_new_session=True
+            [sys.executable, "-c", RUN], cwd=folder, env=given, stderr=words, start_new_session=True, **pipes
         )
-    assert process.stdin is not None
+    stdin, stdout = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
     with suppress(OSError):  # it did not start, and its last words are read below
-        process.stdin.write(json.dumps(work).encode() + b"\n")
-        process.stdin.flush()
-    lines: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+        print(json.dumps(work), file=stdin, flush=True)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in stdout:
+            lines.put(line)
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True).start()
     return process, lines
 
 
-def _read(process: subprocess.Popen, lines: queue.Queue[bytes]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(line)
-    lines.put(b"")
-
-
-def _next(lines: queue.Queue[bytes], process: subprocess.Popen, seconds: float, memory: int) -> bytes:
+def _next(lines: queue.SimpleQueue[str], process: subprocess.Popen[str], until: float, memory: int) -> str:
     """The next line; an empty one when the process has ended.
 
     Raises:
         TimeoutError: none came.
         MemoryError: the process and what it started hold more than ``memory`` bytes.
     """
-    until = time.monotonic() + seconds
     while True:
         with suppress(queue.Empty):
             return lines.get(timeout=max(0.0, min(LOOK, until - time.monotonic())))
@@ -172,12 +172,6 @@ def _next(lines: queue.Queue[bytes], process: subprocess.Popen, seconds: float, 
         with suppress(psutil.Error):
             parent = psutil.Process(process.pid)
             for each in (parent, *parent.children(recursive=True)):
-                with suppress(psutil.Error):
-                    held += each.memory_info().rss
+                held += each.memory_info().rss
         if held > memory:
             raise MemoryError
-
-
-def _last_words(folder: Path) -> str:
-    words = (folder / "stderr").read_text(errors="replace").strip().splitlines()
-    return f"grading did not start ({words[-1] if words else 'without a word'})"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -19,7 +18,16 @@ import click
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.notebooks.exercise import CHECK_TAG, answer_id, check_id, done, hints_id, read_exercises, stub
+from course_lib.notebooks.exercise import (
+    CHECK_TAG,
+    answer_id,
+    check_id,
+    done,
+    hints_id,
+    read_exercises,
+    read_trusted,
+    stub,
+)
 from course_lib.notebooks.places import exercise_name
 
 METADATA = {
@@ -41,20 +49,10 @@ def read_notebook(path: Path) -> NotebookNode:
     Raises:
         ValueError: where there is none, or it is not a notebook.
     """
+    read_trusted(path)  # says in a sentence where there is none, or no JSON
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"there is no notebook {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    try:
-        content = json.loads(text)
-        if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
-            raise ValueError("it holds no list of cells")
-        notebook = nbformat.reads(text, as_version=4)
+        notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not a notebook: not JSON at line {error.lineno}") from None
     except Exception as error:  # nbformat: a type of its own for each thing that can be missing
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a notebook: {reason}") from None

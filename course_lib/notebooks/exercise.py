@@ -47,7 +47,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -105,26 +105,28 @@ class Exercise:
 
 
 class _Node(dict):
-    """A dict of a notebook, whose entries are attributes, too."""
+    """A dict of a notebook, whose entries are attributes, too; None where there is none."""
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    __getattr__ = dict.get
 
 
 def read_trusted(path: Path) -> NotebookNode:
-    """A notebook of the course's own, for reading only: nbformat, which also validates, takes seconds to import.
+    """A notebook, for reading only: nbformat, which also validates, takes seconds to import.
 
     Raises:
-        ValueError: where it is no notebook.
+        ValueError: where there is none, or it is no notebook.
     """
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"), object_hook=_Node)
         for cell in notebook.cells:
             cell["source"] = "".join(cell.source)
-    except (ValueError, AttributeError, TypeError) as error:
+    except FileNotFoundError:
+        raise ValueError(f"there is no notebook {path}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not a notebook: not JSON at line {error.lineno}") from None
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a notebook: {error}") from None
     return notebook
 

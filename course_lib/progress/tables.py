@@ -60,10 +60,8 @@ def grade_table(result: Grade) -> Table:
     table.add_column(justify="right", no_wrap=True)
     for each in result.exercises:
         sign, style = _SIGNS.get(each.status, ("✗", "red"))
-        points = _points((each.right, each.exercise.right), (each.target, each.exercise.target))
-        table.add_row(
-            hanging(f"{each.id}  ", each.exercise.title, "bold"), Text(points, style=f"bold {style}")
-        )
+        points = Text(_points(Grade(each.id, [each])), style=f"bold {style}")
+        table.add_row(hanging(f"{each.id}  ", each.exercise.title, "bold"), points)
         for fact in each.facts:
             table.add_row(hanging("  ✓ ", fact, "green"))
         told = "" if each.status in ("passed", "target missed", "unwritten", "failed") else f"{each.status}: "
@@ -74,16 +72,14 @@ def grade_table(result: Grade) -> Table:
                 table.add_row(hanging(f"  {sign} ", told + line, style))
                 told = ""
     table.add_section()
-    table.add_row(
-        Text(result.chapter, style="bold"), Text(_points(result.right, result.target), style="bold")
-    )
+    table.add_row(Text(result.chapter, style="bold"), Text(_points(result), style="bold"))
     return table
 
 
-def _points(right: tuple[int, int], target: tuple[int, int]) -> str:
+def _points(result: Grade) -> str:
     """``right 3 / 3   target 0 / 1``, and the latter only where there is a target."""
-    text = f"right {right[0]} / {right[1]}"
-    return f"{text}   target {target[0]} / {target[1]}" if target[1] else text
+    kinds = [(kind, *points.values()) for kind, points in result.kinds().items()]
+    return "   ".join(f"{kind} {earned} / {all_}" for kind, earned, all_ in kinds if all_ or kind == "right")
 
 
 def progress_table(rows: list[tuple[str, int | None, int]]) -> Table:

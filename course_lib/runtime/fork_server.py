@@ -13,8 +13,8 @@ from multiprocessing import util
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
+from course_lib.processes import descendants
 from course_lib.runtime import cleanup as leftovers
-from course_lib.runtime import descendants
 
 # The fork server imports these once, and LAST after them; every rank is forked from it.
 PRELOAD = [

@@ -30,10 +30,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from course_lib.processes.descendants import (
+    MARK,
+    adopt_orphans,
+    end_descendants,
+    is_running,
+    mark_this_process,
+)
 from course_lib.runtime import devices
 from course_lib.runtime import stack_inspection as whereabouts
 from course_lib.runtime.abort import tell_on_abort
-from course_lib.runtime.descendants import MARK, adopt_orphans, end_descendants, is_running, mark_this_process
 from course_lib.runtime.mesh import make_mesh
 from course_lib.runtime.peers import lost_a_peer
 

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
 from typing import Any
 
-from course_lib.runtime import descendants, devices, rank
+from course_lib.processes import descendants
+from course_lib.runtime import devices, rank
 from course_lib.runtime.errors import (
     RankError,
     error_of_raised,

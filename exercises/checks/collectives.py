@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.messages import record_messages
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import collectives
+from course_lib.runtime.kept import launch
 from simulator.predict.message_rounds import Event
 
 SENT_BY = "Every message is sent by `send` or `exchange`; no other collective may be called"
@@ -93,7 +93,3 @@ def noted(name: str, called: set[str]) -> Callable:
         return original(*args, **named)
 
     return noting
-
-
-def count(ranks: int) -> str:
-    return f"{ranks} rank{'s' * (ranks > 1)}"

@@ -32,6 +32,20 @@ class Chain(nn.Module):
         return x
 
 
+def samples_seen(module: nn.Module) -> list[int]:
+    """A list that grows by the samples of each forward pass: the first dimension of the first argument."""
+    seen: list[int] = []
+    module.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(len((*args, *kwargs.values())[0])), with_kwargs=True
+    )
+    return seen
+
+
+def others_samples(seen: list[int], own: int) -> str:
+    """What is wrong, for a rank that has ``own`` samples and computes those of others, too."""
+    return f"the model sees {sum(seen)} samples, and this rank has {own}" if sum(seen) > own else ""
+
+
 def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: dict[str, Tensor]) -> dict:
     ready: list[int] = []  # parameters whose gradients are there, in order
     issued: list[int] = []  # how many were there when a message began

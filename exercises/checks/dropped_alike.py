@@ -27,9 +27,7 @@ def with_dropout(
     for key in ("result", *PARTS):
         name = f"the gradient of {' and '.join(PARTS[key])}" if key in PARTS else "the result"
         said = f"{name} is not what one device gives that drops the same elements"
-        alike = [
-            torch.allclose(flat(one[key]), flat(want[key])) for one, want in zip(seen, right, strict=True)
-        ]
+        alike = [torch.allclose(flat(a[key]), flat(b[key])) for a, b in zip(seen, right, strict=True)]
         found[key] = ["" if same else said for same in alike]
     share = dropped[0].double().mean().item()
     if abs(share - drop) > 0.12:

@@ -9,9 +9,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import BasicBlock, ResNet18
 
 FACTS = {
-    "error": Fact(
-        "the error", "If the forward pass raises, the same holds, and its error reaches the caller."
-    ),
+    "error": Fact("the error", "If the forward pass raises, the same holds…"),
     "calls": Fact("the calls", "one entry for every call of a module without children, in the order of the…"),
     "hooks": Fact("hooks", "Afterwards the model has the hooks that it had before, and no others."),
     "passes": Fact("forward passes", "one forward pass.", most=1),

@@ -17,20 +17,6 @@ FACTS = {
 Case = record("name model", depth=1)
 
 
-def cases(seed: int) -> list[Case]:
-    resnet, gpt = "ResNet-18, depth {}", "GPT, its word matrix tied, a block in bfloat16, depth {}"
-    return [
-        *(Case(resnet.format(depth), lambda: ResNet18(10, 1, width=8), depth) for depth in (2, 3)),
-        *(Case(gpt.format(depth), mixed, depth) for depth in (2, 9)),
-        Case("two layers with one weight", tied),
-        Case("weights that are views of one tensor, and a frozen parameter", stacked),
-        Case("one linear layer", lambda: nn.Linear(1, 1)),
-        Case("eleven layers in a row", lambda: nn.Sequential(*(nn.Linear(2, n) for n in range(1, 12)))),
-        Case("a model without parameters", nn.Tanh),
-        *(Case(f"BERT with wide layers on the device meta, depth {depth}", large, depth) for depth in (1, 3)),
-    ]
-
-
 def mixed() -> nn.Module:
     model = GPT(GPTConfig.tiny(num_layers=2))
     model.blocks[0].to(torch.bfloat16)
@@ -57,6 +43,19 @@ def large() -> nn.Module:
     size = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
     with torch.device("meta"):
         return Bert(BertConfig(num_hidden_layers=2, **size))
+
+
+RESNET, GPT_NAME = "ResNet-18, depth {}", "GPT, its word matrix tied, a block in bfloat16, depth {}"
+CASES = [
+    *(Case(RESNET.format(depth), lambda: ResNet18(10, 1, width=8), depth) for depth in (2, 3)),
+    *(Case(GPT_NAME.format(depth), mixed, depth) for depth in (2, 9)),
+    Case("two layers with one weight", tied),
+    Case("weights that are views of one tensor, and a frozen parameter", stacked),
+    Case("one linear layer", lambda: nn.Linear(1, 1)),
+    Case("eleven layers in a row", lambda: nn.Sequential(*(nn.Linear(2, n) for n in range(1, 12)))),
+    Case("a model without parameters", nn.Tanh),
+    *(Case(f"BERT with wide layers on the device meta, depth {depth}", large, depth) for depth in (1, 3)),
+]
 
 
 def observe(bytes_by_prefix, case: Case) -> dict:

@@ -26,7 +26,7 @@ FACTS = {
     "copied": Fact("bytes of parameters copied", "no parameter is copied.", most=0),
 }  # fmt: skip
 
-Case = record("name model inputs", recorded=True, raises=False, task=None, seed=0)
+Case = record("name model inputs", recorded=True, raises=False, task=None)
 
 
 def cases(seed: int) -> list[Case]:
@@ -72,9 +72,7 @@ def observe(output_shape, case: Case) -> dict:
         return {
             "error": error,
             "recorded": torch.is_grad_enabled(),
-            "training": {
-                name or "the model itself": module.training for name, module in model.named_modules()
-            },
+            "training": {name or "the model itself": m.training for name, m in model.named_modules()},
             "tensors": f"{', '.join(other)}: another tensor is in the buffer's place" if other else "",
             "buffers": {name: buffer.clone() for name, buffer in now.items()},
             "random": torch.get_rng_state(),

@@ -22,22 +22,18 @@ FACTS = {
     ),
 }
 
+pooled = [(8, 2, 4), (6, 3, 2), (4, 1, 3), (4, 4, 2), (12, 3, 1)]
 # A weight is pooled where ``tokens`` is empty; else there are queries of so many of so many tokens
-Case = record("name heads kv_heads size", tokens=(), batch=2, counted=False, seed=0)
-
-
-def cases(seed: int) -> list[Case]:
-    pooled = [(8, 2, 4), (6, 3, 2), (4, 1, 3), (4, 4, 2), (12, 3, 1)]
-    listed = [
-        *(Case(f"{heads} heads become {few}", heads, few, size) for heads, few, size in pooled),
-        Case("2 KV heads, 6 tokens", 4, 2, 3, (6, 6)),
-        Case("3 KV heads, the last 2 of 7 tokens", 6, 3, 4, (2, 7), batch=1),
-        Case("1 KV head, one new token", 4, 1, 2, (1, 9), batch=3),
-        Case("as many KV heads as heads", 3, 3, 2, (4, 5)),
-        Case("one token", 4, 2, 4, (1, 1), batch=1),
-        Case("a new token after 200, 16 heads of 32 numbers, 2 KV heads", 16, 2, 32, (1, 201), counted=True),
-    ]
-    return [case._replace(seed=seed) for case in listed]
+Case = record("name heads kv_heads size", tokens=(), batch=2, counted=False)
+CASES = [
+    *(Case(f"{heads} heads become {few}", heads, few, size) for heads, few, size in pooled),
+    Case("2 KV heads, 6 tokens", 4, 2, 3, (6, 6)),
+    Case("3 KV heads, the last 2 of 7 tokens", 6, 3, 4, (2, 7), batch=1),
+    Case("1 KV head, one new token", 4, 1, 2, (1, 9), batch=3),
+    Case("as many KV heads as heads", 3, 3, 2, (4, 5)),
+    Case("one token", 4, 2, 4, (1, 1), batch=1),
+    Case("a new token after 200, 16 heads of 32 numbers, 2 KV heads", 16, 2, 32, (1, 201), counted=True),
+]
 
 
 class LargestTensor(TorchDispatchMode):

@@ -24,20 +24,17 @@ SHOWN = {
 }
 
 Case = record("name prefixes lengths seq")
-
-
-def cases(seed: int) -> list[Case]:
-    return [
-        Case("no padding, a prefix", [3], [6], 6),
-        Case("padding, a prefix", [2], [4], 6),
-        Case("three sequences", [2, 0, 4], [5, 3, 4], 6),
-        Case("no prefix", [0, 0], [5, 2], 5),
-        Case("all is prefix", [4, 2], [4, 2], 5),
-        Case("a sequence without tokens", [0, 2], [0, 3], 4),
-        Case("one token", [1], [1], 1),
-        Case("a prefix of one", [1], [3], 4),
-        Case("1 and 40 sequences", [2] * 40, [5] * 40, 7),
-    ]
+CASES = [
+    Case("no padding, a prefix", [3], [6], 6),
+    Case("padding, a prefix", [2], [4], 6),
+    Case("three sequences", [2, 0, 4], [5, 3, 4], 6),
+    Case("no prefix", [0, 0], [5, 2], 5),
+    Case("all is prefix", [4, 2], [4, 2], 5),
+    Case("a sequence without tokens", [0, 2], [0, 3], 4),
+    Case("one token", [1], [1], 1),
+    Case("a prefix of one", [1], [3], 4),
+    Case("1 and 40 sequences", [2] * 40, [5] * 40, 7),
+]
 
 
 class Operations(TorchDispatchMode):

@@ -16,22 +16,6 @@ KINDS = ("parameters", "gradients", "optimizer states")
 Case = record("name model")
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case("two linear layers and a batch norm", normed),
-        Case("a GPT whose embedding and output are tied", tied),
-        Case("a frozen layer below a trained one", adapter),
-        Case("a GPT whose tied embedding is frozen", lambda: tied(frozen=True)),
-        Case("a model in bf16", lambda: normed().to(torch.bfloat16)),
-        Case("parameters that are views of one larger tensor", stacked),
-        Case("one parameter of one element", lambda: nn.Linear(1, 1, bias=False)),
-        Case("a model without parameters", nn.Tanh),
-        Case("a GPT as wide as GPT-3 on the device meta", large),
-        Case("one layer of a trillion parameters on the device meta",
-             lambda: nn.Linear(10**6, 10**6, bias=False, device="meta")),
-    ]  # fmt: skip
-
-
 def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3, bias=False))
 
@@ -60,6 +44,21 @@ def large() -> nn.Module:
     """Two layers as wide as those of GPT-3, without data; the output weight is tied to the embedding."""
     with torch.device("meta"):
         return GPT(GPTConfig(num_layers=2, num_heads=96, hidden_size=12288))
+
+
+CASES = [
+    Case("two linear layers and a batch norm", normed),
+    Case("a GPT whose embedding and output are tied", tied),
+    Case("a frozen layer below a trained one", adapter),
+    Case("a GPT whose tied embedding is frozen", lambda: tied(frozen=True)),
+    Case("a model in bf16", lambda: normed().to(torch.bfloat16)),
+    Case("parameters that are views of one larger tensor", stacked),
+    Case("one parameter of one element", lambda: nn.Linear(1, 1, bias=False)),
+    Case("a model without parameters", nn.Tanh),
+    Case("a GPT as wide as GPT-3 on the device meta", large),
+    Case("one layer of a trillion parameters on the device meta",
+         lambda: nn.Linear(10**6, 10**6, bias=False, device="meta")),
+]  # fmt: skip
 
 
 def observe(model_state_bytes, case: Case) -> dict:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from course_checks.on_ranks import count
 from course_checks.where_memory_goes import Watch
 from torch import nn
 
@@ -21,16 +22,17 @@ OVERFLOWS = {2: -math.inf, 6: math.nan, 7: math.inf}  # what stands in the gradi
 
 
 # without: one more parameter, which has no gradient
-class Case(record("interval shapes", max_norm=0.5, without=False, seed=0)):
-    @property
-    def name(self) -> str:
-        tensors = f"{len(self.shapes)} tensor{'s' * (len(self.shapes) > 1)}"
-        clips = "nothing to clip" if self.max_norm > 1 else "gradients to clip"
-        return (
-            f"interval {self.interval}, {tensors}, {clips}" + ", one more without a gradient" * self.without
-        )
-
-
+Case = record(
+    "interval shapes",
+    lambda c: (
+        f"interval {c.interval}, {count(len(c.shapes), 'tensor')}, "
+        f"{'nothing' if c.max_norm > 1 else 'gradients'} to clip"
+        + ", one more without a gradient"
+        * c.without
+    ),
+    max_norm=0.5,
+    without=False,
+)
 CASES = [
     Case(3, ((3, 2), (5,))),
     Case(2, ((4,), (2, 3), (1,))),

@@ -21,27 +21,6 @@ FACTS = {
 Case = record("name model shapes", dtype=torch.float32)
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case("memory that is used again as soon as it is free", Reuse, ((8,),)),
-        Case("linear, tanh, linear", layers, ((5, 6),)),
-        Case("the same, the last layer frozen", one_frozen, ((5, 6),)),
-        Case("linear, tanh, linear in bf16", lambda: layers().bfloat16(), ((5, 6),), torch.bfloat16),
-        Case("two layers that read one input", Twice, ((3, 6),)),
-        Case("one column of a wide tensor", Columns, ((7, 11),)),
-        Case("two parts of one tensor", Split, ((4, 6),)),
-        Case("two parts of one weight", Halves, ((2, 4),)),
-        Case("a buffer that is a part of a larger tensor", Rows, ((4, 5),)),
-        Case("a detached parameter", Detached, ((3, 5),)),
-        Case("a batch norm and a dropout in evaluation mode", resting, ((8, 4),)),
-        Case("one element", nn.Tanh, ((1,),)),
-        Case("a layer that keeps nothing", nn.Identity, ((2, 3),)),
-        Case("a GPT block with dropout", block, ((2, 8, 16),)),
-        Case("a layer with two inputs", lambda: nn.Bilinear(3, 4, 5), ((2, 3), (2, 4))),
-        Case("nothing that is trained", lambda: layers().requires_grad_(False), ((2, 6),)),
-    ]
-
-
 def layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2))
 
@@ -58,6 +37,26 @@ def resting() -> nn.Module:
 
 def block() -> nn.Module:
     return Block(GPTConfig.tiny(num_layers=1, hidden_size=16, num_heads=2, dropout=0.1))
+
+
+CASES = [
+    Case("memory that is used again as soon as it is free", Reuse, ((8,),)),
+    Case("linear, tanh, linear", layers, ((5, 6),)),
+    Case("the same, the last layer frozen", one_frozen, ((5, 6),)),
+    Case("linear, tanh, linear in bf16", lambda: layers().bfloat16(), ((5, 6),), torch.bfloat16),
+    Case("two layers that read one input", Twice, ((3, 6),)),
+    Case("one column of a wide tensor", Columns, ((7, 11),)),
+    Case("two parts of one tensor", Split, ((4, 6),)),
+    Case("two parts of one weight", Halves, ((2, 4),)),
+    Case("a buffer that is a part of a larger tensor", Rows, ((4, 5),)),
+    Case("a detached parameter", Detached, ((3, 5),)),
+    Case("a batch norm and a dropout in evaluation mode", resting, ((8, 4),)),
+    Case("one element", nn.Tanh, ((1,),)),
+    Case("a layer that keeps nothing", nn.Identity, ((2, 3),)),
+    Case("a GPT block with dropout", block, ((2, 8, 16),)),
+    Case("a layer with two inputs", lambda: nn.Bilinear(3, 4, 5), ((2, 3), (2, 4))),
+    Case("nothing that is trained", lambda: layers().requires_grad_(False), ((2, 6),)),
+]
 
 
 def observe(saved_bytes, case: Case) -> dict:

@@ -1,6 +1,7 @@
 """04.1: a reduce-scatter by messages to the left."""
 
-from course_checks.collectives import BASE, VIEWS, Run, count, run, whole_numbers
+from course_checks.collectives import BASE, VIEWS, Run, run, whole_numbers
+from course_checks.on_ranks import count
 
 from course_lib.grading.judge import Fact, record
 from simulator.inputs.chunks import chunk_sizes
@@ -13,15 +14,10 @@ FACTS = BASE | {
 }
 
 Case = record(
-    "seed ranks shape",
-    lambda c: f"{count(c.ranks)}, {VIEWS if c.views else f'{c.shape[0]} rows'}",
-    views=False,
+    "ranks shape", lambda c: f"{count(c.ranks)}, {VIEWS if c.views else f'{c.shape[0]} rows'}", views=False
 )
-
-
-def cases(seed: int) -> list[Case]:
-    plain = [(4, (10, 3)), (3, (7,)), (3, (6, 2)), (2, (5,)), (4, (3, 2)), (1, (4,))]
-    return [*(Case(seed, *case) for case in plain), Case(seed, 3, (5, 2), views=True)]
+PLAIN = [(4, (10, 3)), (3, (7,)), (3, (6, 2)), (2, (5,)), (4, (3, 2)), (1, (4,))]
+CASES = [*(Case(*case) for case in PLAIN), Case(3, (5, 2), views=True)]
 
 
 def observe(answer, case: Case) -> dict:

@@ -1,6 +1,7 @@
 """04.2: an all-gather of as many rows as each rank happens to have, by messages to the right."""
 
-from course_checks.collectives import BASE, VIEWS, count, run, whole_numbers
+from course_checks.collectives import BASE, VIEWS, run, whole_numbers
+from course_checks.on_ranks import count
 
 from course_lib.grading.judge import Fact, record
 
@@ -13,16 +14,13 @@ FACTS = BASE | {
 }
 
 
-class Case(record("seed rows", views=False)):
-    @property
-    def name(self) -> str:
-        words = f", {VIEWS}" if self.views else ""
-        return f"{count(len(self.rows))} with {', '.join(map(str, self.rows))} rows{words}"
-
-
-def cases(seed: int) -> list[Case]:
-    plain = [(2, 2, 2), (2, 5, 1, 3), (4, 0, 1), (3, 1), (0, 0, 1, 0), (3,)]
-    return [*(Case(seed, rows) for rows in plain), Case(seed, (1, 2), views=True)]
+Case = record(
+    "rows",
+    lambda c: f"{count(len(c.rows))} with {', '.join(map(str, c.rows))} rows" + f", {VIEWS}" * c.views,
+    views=False,
+)
+PLAIN = [(2, 2, 2), (2, 5, 1, 3), (4, 0, 1), (3, 1), (0, 0, 1, 0), (3,)]
+CASES = [*map(Case, PLAIN), Case((1, 2), views=True)]
 
 
 def observe(answer, case: Case) -> dict:

@@ -1,6 +1,7 @@
 """04.3: a broadcast in as few rounds as can be, from any rank."""
 
-from course_checks.collectives import BASE, VIEWS, count, run, whole_numbers
+from course_checks.collectives import BASE, VIEWS, run, whole_numbers
+from course_checks.on_ranks import count
 
 from course_lib.grading.judge import Fact, record
 from simulator.predict.message_rounds import in_rounds
@@ -13,21 +14,10 @@ FACTS = BASE | {
 }
 
 Case = record(
-    "seed ranks src shape", lambda c: f"{count(c.ranks)}, src {c.src}" + f", {VIEWS}" * c.views, views=False
+    "ranks src shape", lambda c: f"{count(c.ranks)}, src {c.src}" + f", {VIEWS}" * c.views, views=False
 )
-
-
-def cases(seed: int) -> list[Case]:
-    plain = [
-        (2, 0, (3,)),
-        (3, 2, (1,)),
-        (4, 1, (3,)),
-        (5, 3, (2, 2)),
-        (6, 5, (3,)),
-        (7, 0, (3,)),
-        (1, 0, (3,)),
-    ]
-    return [*(Case(seed, *case) for case in plain), Case(seed, 2, 1, (2, 2), views=True)]
+PLAIN = [(2, 0, (3,)), (3, 2, (1,)), (4, 1, (3,)), (5, 3, (2, 2)), (6, 5, (3,)), (7, 0, (3,)), (1, 0, (3,))]
+CASES = [*(Case(*case) for case in PLAIN), Case(2, 1, (2, 2), views=True)]
 
 
 def observe(answer, case: Case) -> dict:

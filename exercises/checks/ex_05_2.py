@@ -6,7 +6,7 @@ from course_checks.ddp import Chain, observe_step
 
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
+from course_lib.runtime.kept import launch
 
 STAY = "Hooks that the parameters have already stay and are called as usual."
 TARGET = "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before…"
@@ -19,7 +19,7 @@ FACTS = {
     "late": Fact("gradients that a complete bucket waited for", TARGET, most=0),
     "blocking": Fact("all-reduces that stop backward", TARGET, most=0),
 }
-CASES = {  # how the buckets become complete -> words for it
+WAYS = {  # how the buckets become complete -> words for it
     "plain": "",
     "crossed": ", in different orders",
     "earlier": ", gradients from an earlier backward pass",
@@ -28,25 +28,22 @@ CASES = {  # how the buckets become complete -> words for it
 }
 
 Case = record(
-    "seed ranks limit how",
-    lambda c: f"{c.ranks} rank{'s' * (c.ranks > 1)}{CASES[c.how]}, limit {c.limit} bytes",
+    "ranks limit how", lambda c: f"{c.ranks} rank{'s' * (c.ranks > 1)}{WAYS[c.how]}, limit {c.limit} bytes"
 )
+CASES = [
+    Case(2, 700, "plain"),
+    Case(2, 864, "crossed"),
+    Case(3, 300, "earlier"),
+    Case(2, 700, "frozen"),
+    Case(2, 10_000, "crossed"),
+    Case(2, 300, "swapped"),
+    Case(1, 700, "plain"),
+]
 
 
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(seed, 2, 700, "plain"),
-        Case(seed, 2, 864, "crossed"),
-        Case(seed, 3, 300, "earlier"),
-        Case(seed, 2, 700, "frozen"),
-        Case(seed, 2, 10_000, "crossed"),
-        Case(seed, 2, 300, "swapped"),
-        Case(seed, 1, 700, "plain"),
-    ]
-
-
-def on_rank(answer, seed: int, limit: int, how: str) -> list[dict]:
-    rank, model = dist.get_rank(), Chain(seed)
+def on_rank(answer, case: Case) -> list[dict]:
+    (_, limit, how, seed), rank = case, dist.get_rank()
+    model = Chain(seed)
     model.right[1].requires_grad_(how != "frozen")
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     buckets = assign_buckets(list(parameters.values()), limit)
@@ -69,7 +66,7 @@ def on_rank(answer, seed: int, limit: int, how: str) -> list[dict]:
 
 
 def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(answer, case.seed, *case[2:]), backend="gloo", timeout=60.0)
+    ranks = launch(on_rank, case.ranks, args=(answer, case), backend="gloo", timeout=60.0)
     words = ("", " in the second step")
     return {
         "averages": [

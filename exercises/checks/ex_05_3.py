@@ -3,11 +3,11 @@
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from course_checks.on_ranks import on_ranks
+from course_checks.ddp import others_samples, samples_seen
+from course_checks.on_ranks import count, on_ranks
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.observe.ledgers.traffic import record_traffic
 from simulator.predict.collective_traffic import sent_bytes
 
@@ -35,13 +35,13 @@ class Tied(nn.Module):
 
 
 # sizes: samples of each rank
-class Case(record("sizes", frozen=False, seed=0)):
-    @property
-    def name(self) -> str:
-        ranks = f"{len(self.sizes)} rank{'s' * (len(self.sizes) > 1)}"
-        return f"{ranks} with {', '.join(map(str, self.sizes))} samples" + ", a frozen layer" * self.frozen
-
-
+Case = record(
+    "sizes",
+    lambda c: (
+        f"{count(len(c.sizes))} with {', '.join(map(str, c.sizes))} samples" + ", a frozen layer" * c.frozen
+    ),
+    frozen=False,
+)
 CASES = [
     Case((4, 4)),
     Case((5, 2)),
@@ -52,24 +52,20 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: len(case.sizes))
+def observe(answer, case: Case) -> dict:
     sizes, frozen, seed = case
     draw = torch.Generator().manual_seed(seed)
     data = [torch.randint(9, (2, n), generator=draw) for n in sizes]
     model = Tied(seed, frozen)
-    with record_traffic() as log, samples_seen(model) as seen:
+    seen = samples_seen(model)
+    with record_traffic() as log:
         answer(model, *data[dist.get_rank()].clone())
     trained = [p for p in model.parameters() if p.requires_grad]
     room = round(sent_bytes("all-reduce", sum(p.nbytes for p in trained) + 8, len(sizes)))
     return {
-        "gradients": {
-            name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
-        },
+        "gradients": {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()},
         "others": others_samples(seen, sizes[dist.get_rank()]),
         "messages": log.traffic.calls,
         "more": max(0, round(log.traffic.sent) - room),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, len(case.sizes), FACTS, answer, case)

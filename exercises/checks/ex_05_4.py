@@ -3,12 +3,12 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from course_checks.on_ranks import on_ranks
+from course_checks.ddp import others_samples, samples_seen
+from course_checks.on_ranks import count, on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 
@@ -23,14 +23,7 @@ FACTS = {
 
 
 # sizes: the sequences of each microbatch, by rank
-class Case(record("sizes", seed=0)):
-    @property
-    def name(self) -> str:
-        ranks, many = len(self.sizes), len(self.sizes[0])
-        noun = "microbatch" if many == 1 else "microbatches"
-        return f"{ranks} rank{'s' * (ranks > 1)}, {many} {noun}"
-
-
+Case = record("sizes", lambda c: f"{count(len(c.sizes))}, {count(len(c.sizes[0]), 'microbatch', 'es')}")
 CASES = [
     Case(((1, 2), (2, 1))),
     Case(((2, 1, 1), (1, 2, 1), (1, 1, 2))),
@@ -39,7 +32,8 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: len(case.sizes))
+def observe(answer, case: Case) -> dict:
     own, seed = case.sizes[dist.get_rank()], case.seed
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -48,7 +42,8 @@ def on_rank(answer, case: Case) -> dict:
     draw = torch.Generator().manual_seed(seed + 100 * dist.get_rank())
     texts = [torch.randint(256, (n, 9), generator=draw) for n in own]
     model = DistributedDataParallel(module, bucket_cap_mb=0.05)
-    with record_traffic() as log, samples_seen(module) as seen:
+    seen = samples_seen(module)
+    with record_traffic() as log:
         answer(model, [(text[:, :-1].clone(), text[:, 1:].clone()) for text in texts])
     found = {"gradients": gradients(module), "others": others_samples(seen, sum(own))}
     model.zero_grad(set_to_none=False)
@@ -58,7 +53,3 @@ def on_rank(answer, case: Case) -> dict:
 
 def gradients(module: nn.Module) -> dict[str, Tensor | None]:
     return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, len(case.sizes), FACTS, answer, case)

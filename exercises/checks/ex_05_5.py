@@ -27,7 +27,7 @@ FACTS = {
 
 
 # sizes: images of each rank
-class Case(record("sizes channels side", offset=0.0, seed=0)):
+class Case(record("sizes channels side", offset=0.0)):
     @property
     def name(self) -> str:
         words = f", values around {self.offset:,.0f}" if self.offset else ""
@@ -50,7 +50,8 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: len(case.sizes))
+def observe(answer, case: Case) -> dict:
     sizes, channels, side, offset, seed = case
     rank, draw = dist.get_rank(), torch.Generator().manual_seed(seed)
     parts = [offset + r + torch.randn(n, channels, side, side, generator=draw) for r, n in enumerate(sizes)]
@@ -70,7 +71,3 @@ def on_rank(answer, case: Case) -> dict:
         "messages": log.traffic.calls,
         "more": max(0, round(log.traffic.sent) - 8 * (len(sizes) - 1) * (2 * channels + 1)),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, len(case.sizes), FACTS, answer, case)

@@ -2,11 +2,11 @@
 
 import torch
 import torch.distributed as dist
-from course_checks.on_ranks import on_ranks
+from course_checks.ddp import others_samples, samples_seen
+from course_checks.on_ranks import count, on_ranks
 from torch import Tensor, nn
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.samples_seen import others_samples, samples_seen
 from course_lib.observe.ledgers.traffic import record_traffic
 
 SAME = "After the step, every rank has the same parameters as one device that takes the step on the whole…"
@@ -21,13 +21,10 @@ WORDS = {30.0: "large", 1.0: "middling", 0.01: "small"}
 
 
 # scale: of the inputs: larger inputs, larger gradients
-class Case(record("ranks scale frozen", seed=0)):
-    @property
-    def name(self) -> str:
-        ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
-        return f"{ranks}, {WORDS[self.scale]} gradients" + ", a frozen layer" * self.frozen
-
-
+Case = record(
+    "ranks scale frozen",
+    lambda c: f"{count(c.ranks)}, {WORDS[c.scale]} gradients" + ", a frozen layer" * c.frozen,
+)
 CASES = [
     Case(2, 30.0, False),
     Case(3, 30.0, True),
@@ -37,7 +34,8 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     ranks, scale, frozen, seed = case
     rank, draw = dist.get_rank(), torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -53,17 +51,12 @@ def on_rank(answer, case: Case) -> dict:
         # clipping the sum is not the same as dividing by the norm.
         targets = torch.arange(SAMPLES * ranks)[torch.randperm(SAMPLES * ranks, generator=draw)] % 3
         inputs = scale * torch.randn(SAMPLES * ranks, 6, generator=draw)
-        with record_traffic() as log, samples_seen(model) as seen:
-            loss = answer(
-                model, optimizer, inputs.chunk(ranks)[rank].clone(), targets.chunk(ranks)[rank].clone()
-            )
+        seen = samples_seen(model)
+        with record_traffic() as log:
+            loss = answer(model, optimizer, *(t.chunk(ranks)[rank].clone() for t in (inputs, targets)))
         found["loss"][step] = loss.item() if isinstance(loss, Tensor) else loss
         found["others"] = found["others"] or others_samples(seen, SAMPLES)
         found["messages"] = max(found["messages"], log.traffic.calls)
         for name, p in model.named_parameters():
             found["parameters"][f"{name} after step {step}"] = p.detach().clone()
     return found
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

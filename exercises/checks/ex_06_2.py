@@ -38,15 +38,12 @@ class Tied(nn.Module):
         return ((hidden + self.late if step else hidden) @ self.shared.weight).square().sum()
 
 
-Case = record("name ranks size frozen seed")
+Case = record("name ranks size", frozen=False)
+CASES = [Case("2 ranks", 2, 11), Case("3 ranks, a frozen layer", 3, 9, True), Case("4 ranks", 4, 16)]
 
 
-def cases(seed: int) -> list[Case]:
-    listed = [("2 ranks", 2, 11, False), ("3 ranks, a frozen layer", 3, 9, True), ("4 ranks", 4, 16, False)]
-    return [Case(*case, seed) for case in listed]
-
-
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     model, peak, seen, latest = Tied(case.seed, case.size, case.frozen), 0, 0, None
     names, alive = {p: name for name, p in model.named_parameters()}, WeakIdKeyDictionary()
 
@@ -85,7 +82,3 @@ def on_rank(answer, case: Case) -> dict:
         "sent": max(0, round(log.traffic.sent - sent_bytes("reduce-scatter", whole, case.ranks))),
         "kept": max(0, storage_bytes(means.values()) - sum(parts.values())),
     }
-
-
-def observe(scatter_gradients, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, scatter_gradients, case)

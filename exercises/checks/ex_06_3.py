@@ -2,12 +2,13 @@
 
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.runtime.kept import launch
 from simulator.predict.collective_traffic import sent_bytes
 
 STEPS = 3
@@ -22,7 +23,7 @@ FACTS = {
 
 # length: of a shard; max_norms: of each training: 1e6 clips nothing, 0.7 every gradient; size: of the
 # gradients
-Case = record("name ranks length max_norms", size=1.0, seed=0)
+Case = record("name ranks length max_norms", size=1.0)
 CASES = [
     Case("2 ranks, no clipping", 2, 4, (1e6,)),
     Case("3 ranks, every gradient is clipped", 3, 5, (0.7,)),
@@ -33,7 +34,8 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     draw, elements = torch.Generator().manual_seed(case.seed), case.ranks * case.length
     trainings = len(case.max_norms)
     weights = list(torch.randn(trainings, elements, generator=draw))
@@ -60,12 +62,6 @@ def numbers(state: dict) -> int:
     """Numbers in the memory behind ``state``: a view keeps the whole tensor."""
     tensors = [value for value in state.values() if isinstance(value, Tensor)]
     return sum(storage_bytes([t]) // t.element_size() for t in tensors) + len(state) - len(tensors)
-
-
-def observe(mended_step, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(mended_step, case), backend="gloo", timeout=60.0)
-    found = {key: max(one[key] for one in ranks) for key in ("kept", "sent", "calls")}
-    return found | {"weights": [one["weights"] for one in ranks]}
 
 
 def changes(step, gradient: float) -> list[Tensor]:

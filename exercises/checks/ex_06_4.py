@@ -22,16 +22,15 @@ class Case(record("ranks memory", parameters=None, task=None)):
         return text if self.parameters is None else f"{self.parameters / 1e9:g} billion parameters, {text}"
 
 
-def cases(seed: int) -> list[Case]:
-    sizes = [(64, 80e9), (8, 40e9), (2, 141e9), (3, 24e9), (1000, 16e9), (1, 80e9), (3, 100)]
-    models = [(64, 80e9, 1e9), (64, 40e9, 7.5e9), (64, 80e9, 10e9), (64, 80e9, 30e9), (4, 80e9, 30e9)]
-    exact = [(4, memory, 1e9, EXACTLY) for memory in (16e9, 7e9, 5.5e9, 4e9)]
-    return [Case(*case) for case in (*sizes, *models, *exact, (4, 3.999e9, 1e9), (1, 31e9, 2e9))]
+SIZES = [(64, 80e9), (8, 40e9), (2, 141e9), (3, 24e9), (1000, 16e9), (1, 80e9), (3, 100)]
+MODELS = [(64, 80e9, 1e9), (64, 40e9, 7.5e9), (64, 80e9, 10e9), (64, 80e9, 30e9), (4, 80e9, 30e9)]
+EXACT = [(4, memory, 1e9, EXACTLY) for memory in (16e9, 7e9, 5.5e9, 4e9)]
+CASES = [Case(*case) for case in (*SIZES, *MODELS, *EXACT, (4, 3.999e9, 1e9), (1, 31e9, 2e9))]
 
 
 def observe(answers, case: Case) -> dict:
     largest_model, choose_stage = answers
-    ranks, memory, parameters, _ = case
+    ranks, memory, parameters, *_ = case
     if parameters is None:
         fits = [float(largest_model(memory, stage, ranks)) for stage in range(4)]
         return {"fits": fits, "stage": "", "above": 0}

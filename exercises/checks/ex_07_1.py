@@ -28,13 +28,14 @@ FACTS = {
     "collectives": Fact("collectives of an unshard", most=1),
 }
 
-Case = record("name ranks sizes seed", dtype=torch.float32)
-
-
-def cases(seed: int) -> list[Case]:
-    listed = [(2, 41, (5, 4, 3)), (3, 41, (5, 4, 3)), (4, 36, (5, 4, 2)), (3, 4, (1, 1, 1))]
-    found = [Case(f"{p} ranks, {n} numbers", p, sizes, seed) for p, n, sizes in listed]
-    return [*found, found[0]._replace(name="2 ranks, 41 numbers in float64", dtype=torch.float64)]
+Case = record("name ranks sizes", dtype=torch.float32)
+CASES = [
+    Case("2 ranks, 41 numbers", 2, (5, 4, 3)),
+    Case("3 ranks, 41 numbers", 3, (5, 4, 3)),
+    Case("4 ranks, 36 numbers", 4, (5, 4, 2)),
+    Case("3 ranks, 4 numbers", 3, (1, 1, 1)),
+    Case("2 ranks, 41 numbers in float64", 2, (5, 4, 3), torch.float64),
+]
 
 
 def output(first: Tensor, bias: Tensor, scale: Tensor, second: Tensor) -> Tensor:
@@ -47,8 +48,9 @@ def named(tensors: list[Tensor | None], what: str = "") -> dict[str, Tensor | No
     return {f"{what}parameter {i}": x if x is None else x.clone() for i, x in enumerate(tensors)}
 
 
-def on_rank(answer, case: Case) -> dict:
-    _, ranks, sizes, seed, dtype = case
+@on_ranks(FACTS, quiet=True)
+def observe(answer, case: Case) -> dict:
+    _, ranks, sizes, dtype, seed = case
     draw, called, (r, c, o) = torch.Generator().manual_seed(seed), [], sizes
     shapes = [(r, c), (r,), (), (o, r)]
     parameters = [nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
@@ -83,7 +85,3 @@ def on_rank(answer, case: Case) -> dict:
         unit.shard += 2
     unit.unshard()
     return seen | {"updated": named([p.data for p in parameters], "after 3 is added to the shards, ")}
-
-
-def observe(flat_unit, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, flat_unit, case, quiet=True)

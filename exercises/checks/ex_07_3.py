@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.runtime.kept import launch
 
 TARGET = "no more bytes than these in either group. The links between the copies are the slow ones."
 FACTS = {
@@ -22,11 +22,8 @@ FACTS = {
     "inside": Fact("bytes sent inside beyond the reduce-scatter", TARGET, most=0),
 }
 
-Case = record("copies factor elements seed", lambda c: f"{c.copies * c.factor} ranks, F = {c.factor}")
-
-
-def cases(seed: int) -> list[Case]:
-    return [Case(*case, seed) for case in [(2, 3, 12), (3, 2, 20), (1, 3, 9), (3, 1, 5)]]
+Case = record("copies factor elements", lambda c: f"{c.copies * c.factor} ranks, F = {c.factor}")
+CASES = [Case(2, 3, 12), Case(3, 2, 20), Case(1, 3, 9), Case(3, 1, 5)]
 
 
 def on_rank(mesh: DeviceMesh, answer, elements: int, seed: int) -> tuple[Tensor, dict[int, float]]:
@@ -34,9 +31,7 @@ def on_rank(mesh: DeviceMesh, answer, elements: int, seed: int) -> tuple[Tensor,
     draw = torch.Generator().manual_seed(seed + dist.get_rank())
     with record_traffic() as log:
         result = answer(torch.randn(elements, generator=draw), mesh.get_group(1), mesh.get_group(0))
-    return result, {
-        size: sum(r.sent for r in log.traffic.rows if r.group_size == size) for size in range(2, 9)
-    }
+    return result, {n: sum(r.sent for r in log.traffic.rows if r.group_size == n) for n in range(2, 9)}
 
 
 def observe(answers, case: Case) -> dict:

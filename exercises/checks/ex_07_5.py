@@ -9,10 +9,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
+from course_lib.runtime.kept import launch
 from simulator.predict.collective_traffic import sent_bytes
 
 EACH = "call `fully_shard` on every block of `model.blocks`, and then on `model`"
@@ -28,17 +28,16 @@ FACTS = {
 }
 
 
-# room: blocks that the budget has room for; spare: bytes of the budget beside them; frozen: blocks at the
-# end
-class Case(record("ranks blocks room spare frozen seed")):
-    @property
-    def name(self) -> str:
-        frozen = f", {self.frozen} of them frozen" * bool(self.frozen)
-        return f"{self.ranks} ranks, {self.blocks} blocks{frozen}, room for the root and {self.room}"
-
-
-def cases(seed: int) -> list[Case]:  # 25,406 bytes are one parameter less than another block needs
-    return [Case(*case, seed) for case in [(2, 5, 3, 5000, 0), (3, 4, 2, 25_406, 0), (2, 4, 1, 0, 2)]]
+# room: blocks that the budget has room for; spare: its bytes beside them; frozen: blocks at the end
+Case = record(
+    "ranks blocks room spare frozen",
+    lambda c: (
+        f"{c.ranks} ranks, {c.blocks} blocks{f', {c.frozen} of them frozen' * bool(c.frozen)}, "
+        f"room for the root and {c.room}"
+    ),
+)
+# 25,406 bytes are one parameter less than another block needs
+CASES = [Case(2, 5, 3, 5000, 0), Case(3, 4, 2, 25_406, 0), Case(2, 4, 1, 0, 2)]
 
 
 def whole(model: GPT) -> dict[str, Tensor]:

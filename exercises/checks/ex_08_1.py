@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 ALIVE = "Besides the gradients of weights, at most as many tensors like `x` are alive at once as there are…"
 FACTS = {
@@ -14,7 +14,9 @@ FACTS = {
     "weights": Fact("the gradient of {}", "The gradient of a layer's weight is added to…", tolerance=1e-5),
     "kept": Fact("inputs", "`x` and `gradient` stay as they are, and `x` gets no `.grad`."),
     "first": Fact(
-        "bytes kept for backward beyond the input of each segment and 4 tensors", "When backward begins…", most=0
+        "bytes kept for backward beyond the input of each segment and 4 tensors",
+        "When backward begins…",
+        most=0,
     ),
     "runs": Fact("runs beyond 2 of each layer", "No layer runs forward more than twice.", most=0),
     "bytes": Fact("bytes alive at once beyond those needed", ALIVE, most=0),
@@ -39,11 +41,8 @@ class Counted(nn.Module):
         return y if self.weight is None else self.weight * y
 
 
-Case = record("seed layers every", lambda c: f"{c.layers} layer{'s' * (c.layers > 1)}, every={c.every}")
-
-
-def cases(seed: int) -> list[Case]:
-    return [Case(seed, *c) for c in [(16, 4), (24, 12), (7, 3), (6, 1), (5, 8), (6, 6), (1, 1)]]
+Case = record("layers every", lambda c: f"{c.layers} layer{'s' * (c.layers > 1)}, every={c.every}")
+CASES = [Case(*c) for c in [(16, 4), (24, 12), (7, 3), (6, 1), (5, 8), (6, 6), (1, 1)]]
 
 
 def observe(chain_backward, case: Case) -> dict:

@@ -3,8 +3,8 @@
 import torch
 from course_checks.recomputation import VOCABULARY, LossOfRows, unseen
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 RANDOM_STATE = torch.get_rng_state().nbytes
 PLAIN = "Result, gradients and random numbers are those of this sum under plain autograd."
@@ -29,7 +29,7 @@ FACTS = {
 FINE = {key: 0 if fact.most is not None else "" for key, fact in FACTS.items()}
 
 # times: calls before one backward; changed: in place after forward
-Case = record("name rows size", dropout=True, times=1, changed="", seed=0)
+Case = record("name rows size", dropout=True, times=1, changed="")
 CASES = [
     Case("64 rows, 8 a chunk", 64, 8, False),
     Case("50 rows with dropout, 16 a chunk", 50, 16),

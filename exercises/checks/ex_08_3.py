@@ -21,28 +21,25 @@ FACTS = {
 }
 
 Case = record("name kept saved")
-
-
-def cases(seed: int) -> list[Case]:
-    draw = random.Random(83)
-    unequal = [
-        Case(
-            f"{n} unequal layers",
-            [draw.randint(1, 30) for _ in range(n)],
-            [draw.choice((5, 10, 20, 90)) for _ in range(n)],
-        )
-        for n in (9, 12, 40)
-    ]
-    return [
-        *unequal[:2],
-        Case("one layer", [5], [7]),
-        # As in a ResNet, inputs shrink from layer to layer.
-        Case("12 layers that shrink", [2 ** (6 - i // 2) for i in range(12)], [2 ** (7 - i // 2) for i in range(12)]),
-        Case("a large layer in the middle", [1] * 9, [2, 2, 2, 2, 100, 2, 2, 2, 2]),
-        Case("a large input of the last layer", [1, 100], [2, 1]),
-        Case("16 equal layers", [8] * 16, [8] * 16),
-        unequal[2],  # all cuts cannot be tried
-    ]  # fmt: skip
+DRAW = random.Random(83)
+UNEQUAL = [
+    Case(
+        f"{n} unequal layers",
+        [DRAW.randint(1, 30) for _ in range(n)],
+        [DRAW.choice((5, 10, 20, 90)) for _ in range(n)],
+    )
+    for n in (9, 12, 40)
+]
+CASES = [
+    *UNEQUAL[:2],
+    Case("one layer", [5], [7]),
+    # As in a ResNet, inputs shrink from layer to layer.
+    Case("12 layers that shrink", [2 ** (6 - i // 2) for i in range(12)], [2 ** (7 - i // 2) for i in range(12)]),
+    Case("a large layer in the middle", [1] * 9, [2, 2, 2, 2, 100, 2, 2, 2, 2]),
+    Case("a large input of the last layer", [1, 100], [2, 1]),
+    Case("16 equal layers", [8] * 16, [8] * 16),
+    UNEQUAL[2],  # all cuts cannot be tried
+]  # fmt: skip
 
 
 def observe(cut, case: Case) -> dict:

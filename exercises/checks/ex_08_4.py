@@ -4,8 +4,8 @@ import torch
 from course_checks.selective_checkpoint import MODELS, asked_again, listed, made
 from torch import Tensor
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 from course_lib.observe.ledgers.products import RecordProducts
 
 FACTS = {
@@ -19,22 +19,19 @@ FACTS = {
 FINE = {"tensor": "", "result": "", "gradients": "", "kept": "", "answers": "", "flops": 0}
 
 # budget: from the bytes of each product; again: the policy is called in backward, too
-Case = record("name model budget seed", again=False)
-
-
-def cases(seed: int) -> list[Case]:
-    budgets = {
-        "half of the products": lambda sizes: sum(sizes) // 2,
-        "all products, exactly": sum,
-        "no budget": lambda sizes: 0,
-        "exactly one product": lambda sizes: max(sizes[:4]),
-    }
-    asked = [
-        (model, what) for model in MODELS for what in list(budgets)[: 4 if model.startswith("GPT") else 2]
-    ]
-    found = [Case(f"{model}, {what}", model, budgets[what], seed) for model, what in asked]
-    again = found[4]._replace(name="a PyTorch that calls the policy again in backward", again=True)
-    return [*found, again]
+Case = record("name model budget", again=False)
+BUDGETS = {
+    "half of the products": lambda sizes: sum(sizes) // 2,
+    "all products, exactly": sum,
+    "no budget": lambda sizes: 0,
+    "exactly one product": lambda sizes: max(sizes[:4]),
+}
+CASES = [
+    Case(f"{model}, {what}", model, BUDGETS[what])
+    for model in MODELS
+    for what in list(BUDGETS)[: 4 if model.startswith("GPT") else 2]
+]
+CASES.append(CASES[4]._replace(name="a PyTorch that calls the policy again in backward", again=True))
 
 
 def observe(run_block, case: Case) -> dict:

@@ -2,8 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from course_checks.on_ranks import on_ranks
-from course_checks.tensor_parallel import count, grad, kind
+from course_checks.on_ranks import count, on_ranks
+from course_checks.tensor_parallel import grad, kind
 from torch import Tensor
 from torch.nn.functional import gelu
 
@@ -28,19 +28,15 @@ FACTS = {
 }  # fmt: skip
 
 
-class Case(record("ranks tokens hidden frozen seed")):
-    @property
-    def name(self) -> str:
-        tokens = f"{count(self.tokens, 'token')} of {self.hidden}"
-        return f"{count(self.ranks, 'rank')}, {tokens}, a frozen {self.frozen}"
+Case = record(
+    "ranks tokens hidden frozen",
+    lambda c: f"{count(c.ranks)}, {count(c.tokens, 'token')} of {c.hidden}, a frozen {c.frozen}",
+)
+CASES = [Case(2, 5, 4, "shift"), Case(3, 4, 3, "scale"), Case(4, 1, 1, "shift"), Case(1, 3, 2, "input")]
 
 
-def cases(seed: int) -> list[Case]:
-    plain = [(2, 5, 4, "shift"), (3, 4, 3, "scale"), (4, 1, 1, "shift"), (1, 3, 2, "input")]
-    return [Case(*case, seed) for case in plain]
-
-
-def on_rank(answers, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answers, case: Case) -> dict:
     (enter, leave), hidden, watched = answers, case.hidden, []
     draw, mine = (torch.Generator().manual_seed(case.seed + i) for i in (0, 1 + dist.get_rank()))
     shapes = {"input": (case.tokens, hidden), "scale": (hidden,), "shift": (hidden,)}
@@ -87,7 +83,3 @@ def problem(entered, given: list[Tensor]) -> str:
         return f"`enter` gets {len(given)} tensors and returns {len(entered)}"
     alike = [isinstance(e, Tensor) and t.equal(e) for t, e in zip(given, entered, strict=True)]
     return "" if all(alike) else f"tensor {alike.index(False)} of {len(given)} comes back as another one"
-
-
-def observe(answers, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answers, case)

@@ -21,7 +21,7 @@ FACTS = {
 }
 
 # size: of the logits
-Case = record("name ranks words tokens ignored", size=1.0, seed=0)
+Case = record("name ranks words tokens ignored", size=1.0)
 CASES = [
     Case("2 ranks, 10 words", 2, 10, 6, 0),
     Case("3 ranks, 7 words, ignored tokens", 3, 7, 9, 4),
@@ -42,7 +42,8 @@ def drawn(case: Case) -> tuple[Tensor, Tensor]:
     return logits, targets
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     rank, sizes, (logits, targets) = dist.get_rank(), chunk_sizes(case.words, case.ranks), drawn(case)
     own = logits.split(list(sizes), 1)[rank].clone()
     before = own.clone()
@@ -59,7 +60,3 @@ def on_rank(answer, case: Case) -> dict:
         "calls": log.traffic.calls,
         "bytes": round(log.traffic.sent),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

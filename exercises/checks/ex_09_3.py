@@ -26,6 +26,4 @@ CASES = [
     Case("1 rank", 1, 3, 4, 4),
 ]
 
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case)
+observe = on_ranks(FACTS)(on_rank)

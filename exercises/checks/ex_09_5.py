@@ -4,8 +4,7 @@ import warnings
 from fnmatch import fnmatchcase
 
 import torch
-from course_checks.on_ranks import on_ranks
-from course_checks.tensor_parallel import count
+from course_checks.on_ranks import count, on_ranks
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -31,13 +30,8 @@ FACTS = {
     "bytes": Fact("bytes sent beyond those of the all-reduces that are needed", TARGET, most=0, beyond=True),
 }
 
-Case = record(
-    "ranks layers heads kv_heads words seed", lambda c: f"{c.ranks} ranks, {count(c.layers, 'layer')}"
-)
-
-
-def cases(seed: int) -> list[Case]:
-    return [Case(2, 2, 4, 2, 64, seed), Case(3, 1, 6, 3, 96, seed)]
+Case = record("ranks layers heads kv_heads words", lambda c: f"{c.ranks} ranks, {count(c.layers, 'layer')}")
+CASES = [Case(2, 2, 4, 2, 64), Case(3, 1, 6, 3, 96)]
 
 
 def drawn(case: Case) -> tuple[Llama, Tensor, Tensor]:
@@ -49,7 +43,8 @@ def drawn(case: Case) -> tuple[Llama, Tensor, Tensor]:
     return model, *torch.randint(case.words, (2, *BATCH))
 
 
-def on_rank(plan_of, case: Case) -> dict:
+@on_ranks(FACTS, quiet=True)
+def observe(plan_of, case: Case) -> dict:
     warnings.simplefilter("ignore")
     mesh = init_device_mesh("cpu", (case.ranks,), mesh_dim_names=("tp",))  # also where there is a GPU
     model, tokens, targets = drawn(case)
@@ -85,7 +80,3 @@ def matches(module: str, pattern: str) -> bool:
 
 def whole(t: Tensor | None) -> Tensor | None:
     return None if t is None else (t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case, quiet=True)

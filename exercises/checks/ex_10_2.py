@@ -8,8 +8,8 @@ from course_checks.on_ranks import on_ranks
 from course_checks.tensor_parallel import kind, own_group
 from torch import Tensor, nn
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 from course_lib.observe.ledgers.traffic import record_traffic
 
 RESULT = "Return this rank's tokens of the result, (batch, seq/p, hidden)."
@@ -27,7 +27,7 @@ FACTS = {
 PATIENCE = 1.0  # seconds in which gloo's threads let go of what they sent
 
 # ranks: of a group; own: tokens of a rank
-Case = record("name world ranks", batch=2, own=3, frozen=False, seed=0)
+Case = record("name world ranks", batch=2, own=3, frozen=False)
 CASES = [
     Case("2 ranks", 2, 2),
     Case("2 ranks, one token each", 2, 2, 1, 1),
@@ -45,7 +45,8 @@ def drawn(case: Case) -> list[Tensor]:
     return [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: case.world)
+def observe(answer, case: Case) -> dict:
     group, p = own_group(case.ranks), case.ranks
     x, upstream, weight, bias, second = (
         t.chunk(p, dim)[group.rank()].clone() for t, dim in zip(drawn(case), (1, 1, 0, 0, 1), strict=True)
@@ -76,7 +77,3 @@ def on_rank(answer, case: Case) -> dict:
         "kept": max(0, kept - room),
         "bytes": round(log.traffic.sent),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.world, FACTS, answer, case)

@@ -8,8 +8,8 @@ from course_checks.tensor_parallel import kind, own_group
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.runtime.kept import launch
 
 SAME = "computes what one device computes, up to the masks of dropout"
 GRADIENT = "After backward every gradient is that of one device, on every rank"
@@ -29,7 +29,7 @@ FACTS = {
 }
 
 # ranks: of a group
-Case = record("name world ranks", calls=1, drop=0.0, frozen=False, seed=0)
+Case = record("name world ranks", calls=1, drop=0.0, frozen=False)
 CASES = [
     Case("2 ranks", 2, 2),
     Case("3 ranks, two calls", 3, 3, 2),

@@ -4,8 +4,7 @@ import warnings
 from contextlib import nullcontext
 
 import torch
-from course_checks.on_ranks import on_ranks
-from course_checks.tensor_parallel import count
+from course_checks.on_ranks import count, on_ranks
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -30,11 +29,8 @@ FACTS = {
 }
 SHAPE, HIDDEN = (2, 12, 60), 24  # batch, seq, words
 
-Case = record("ranks layers heads kv_heads seed", lambda c: f"{c.ranks} ranks, {count(c.layers, 'layer')}")
-
-
-def cases(seed: int) -> list[Case]:
-    return [Case(2, 2, 4, 2, seed), Case(3, 1, 6, 3, seed)]
+Case = record("ranks layers heads kv_heads", lambda c: f"{c.ranks} ranks, {count(c.layers, 'layer')}")
+CASES = [Case(2, 2, 4, 2), Case(3, 1, 6, 3)]
 
 
 def drawn(case: Case) -> tuple[Llama, Tensor, Tensor]:
@@ -48,7 +44,8 @@ def drawn(case: Case) -> tuple[Llama, Tensor, Tensor]:
     return model.double(), *torch.randint(SHAPE[2], (2, *SHAPE[:2]))
 
 
-def on_rank(mesh: DeviceMesh, parallelise, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: {"tp": case.ranks}, quiet=True)
+def observe(mesh: DeviceMesh, parallelise, case: Case) -> dict:
     warnings.simplefilter("ignore")
     model, tokens, targets = drawn(case)
     names, worked = [name for name, _ in model.named_parameters()], []  # what norms got and returned
@@ -84,7 +81,3 @@ def local(t: Tensor) -> Tensor:
 
 def whole(t: Tensor | None) -> Tensor | None:
     return None if t is None else (t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, None, FACTS, answer, case, mesh={"tp": case.ranks}, quiet=True)

@@ -1,8 +1,8 @@
 """11.1: the 1F1B order of one rank; the lists of all ranks are made into a schedule, and simulated."""
 
-from course_checks.pipeline_orders import Case, cases, facts, observed
+from course_checks.pipeline_orders import CASES, Case, facts, observed
 
-__all__ = ["FACTS", "cases", "observe"]
+__all__ = ["CASES", "FACTS", "observe"]
 
 FACTS = facts(
     pairs='The answer is a list of pairs: `("F", 0)` is the forward of microbatch 0, and `("B", 0)` its whole '
@@ -16,5 +16,5 @@ FACTS = facts(
 
 
 def observe(order_of_rank, case: Case) -> dict:
-    p, m = case
+    p, m, _ = case
     return observed(order_of_rank, case, {"F": "F", "B": "BW"}, lambda rank: p - rank, 3 * (m + p - 1))

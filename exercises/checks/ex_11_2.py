@@ -1,8 +1,8 @@
 """11.2: an order with backwards in two parts; the lists of all ranks are made into a schedule, and simulated."""
 
-from course_checks.pipeline_orders import Case, cases, facts, observed
+from course_checks.pipeline_orders import CASES, Case, facts, observed
 
-__all__ = ["FACTS", "cases", "observe"]
+__all__ = ["CASES", "FACTS", "observe"]
 
 FACTS = facts(
     pairs='The pair `("B", 0)` is the backward for the input of the stage, and `("W", 0)` is the backward for its '
@@ -16,6 +16,6 @@ FACTS = facts(
 
 
 def observe(order_with_weights, case: Case) -> dict:
-    p, m = case
+    p, m, _ = case
     units = max(3 * m + p - 1, 2 * m + 2 * p - 1)
     return observed(order_with_weights, case, dict(zip("FBW", "FBW", strict=True)), lambda _: p, units)

@@ -4,12 +4,13 @@ import random
 
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import count
 from course_checks.pipeline_stages import WORDS, counting, stage
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
 from course_lib.runtime.fork_server import preload
+from course_lib.runtime.kept import launch
 
 preload("torch.distributed.pipelining")  # it takes a second and a half to import
 SEQ = 5
@@ -24,19 +25,14 @@ FACTS = {
 
 
 # silent: rows of which no target counts, the last ones
-class Case(record("ranks rows microbatches silent seed")):
-    @property
-    def name(self) -> str:
-        said = (
-            f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.rows} rows in {self.microbatches} microbatches"
-        )
-        return said + (f", {self.silent} row{'s' * (self.silent > 1)} without targets" if self.silent else "")
-
-
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(*case, seed) for case in [(2, 8, 4, 0), (3, 6, 6, 1), (2, 7, 3, 0), (3, 5, 4, 2), (1, 3, 2, 0)]
-    ]
+Case = record(
+    "ranks rows microbatches silent",
+    lambda c: (
+        f"{count(c.ranks)}, {c.rows} rows in {c.microbatches} microbatches"
+        + f", {count(c.silent, 'row')} without targets" * bool(c.silent)
+    ),
+)
+CASES = [Case(*case) for case in [(2, 8, 4, 0), (3, 6, 6, 1), (2, 7, 3, 0), (3, 5, 4, 2), (1, 3, 2, 0)]]
 
 
 def batch(case: Case) -> tuple[Tensor, Tensor]:

@@ -68,6 +68,4 @@ def leaving(axes: list[str], case: Case) -> int:
     """Bytes from each rank to the next of its group, and from the last to the first, where that is on another node."""
     shape = [case.sizes[axis] for axis in axes[::-1]]  # of a grid of ranks, its last axis varies fastest
     nodes = torch.arange(torch.Size(shape).numel()).view(shape) // case.node
-    return sum(
-        case.sent[axis] * int((nodes != nodes.roll(-1, dim)).sum()) for dim, axis in enumerate(axes[::-1])
-    )
+    return sum(case.sent[axis] * int((nodes != nodes.roll(-1, d)).sum()) for d, axis in enumerate(axes[::-1]))

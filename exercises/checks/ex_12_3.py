@@ -1,11 +1,11 @@
 """12.3: one norm over three dimensions, on real ranks."""
 
 import torch
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.grading.judge import Fact, record
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 
 CUT, TIED = {"embedding", "up", "down"}, {"embedding"}
@@ -20,7 +20,7 @@ FACTS = {
 }
 
 # axes: pp, dp, tp; size: about that of an element; empty: a stage without gradients
-Case = record("name axes", dtype=torch.float32, size=1.0, empty=None, seed=0)
+Case = record("name axes", dtype=torch.float32, size=1.0, empty=None)
 CASES = [
     Case("tp 2", (1, 1, 2)),
     Case("tp 3", (1, 1, 3)),
@@ -45,7 +45,8 @@ def whole_gradients(case: Case) -> list[dict[str, Tensor]]:
     return found
 
 
-def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: dict(zip(("pp", "dp", "tp"), case.axes, strict=True)))
+def observe(mesh: DeviceMesh, answer, case: Case) -> dict:
     stage, _, part = mesh.get_coordinate()
     whole = whole_gradients(case)[stage]
     before = {name: g.chunk(case.axes[2])[part] if name in CUT else g for name, g in whole.items()}
@@ -62,13 +63,4 @@ def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
         else "",
         "calls": log.traffic.calls,
         "bytes": sent,
-    }
-
-
-def observe(answer, case: Case) -> dict:
-    axes = dict(zip(("pp", "dp", "tp"), case.axes, strict=True))
-    ranks = launch(on_rank, mesh=axes, args=(answer, case), backend="gloo", timeout=60.0)
-    return {
-        **{key: [one[key] for one in ranks] for key in ("kept", "norm", "sent")},
-        **{key: max(one[key] for one in ranks) for key in ("calls", "bytes")},
     }

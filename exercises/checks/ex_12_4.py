@@ -3,12 +3,12 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.grading.judge import Fact, record
 from course_lib.grading.material import material
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
 
 VOCAB, HIDDEN, FFN, SEQUENCES, TOKENS = 12, 6, 12, 2, 6
@@ -23,7 +23,7 @@ FACTS = {
 }  # fmt: skip
 
 # axes: pp, dp, tp; padded: of each data-parallel rank's 12 targets
-Case = record("name axes padded", seed=0)
+Case = record("name axes padded")
 CASES = [
     Case("tp 2", (1, 1, 2), (0,)),
     Case("dp 3, other numbers of targets", (1, 3, 1), (0, 5, 2)),
@@ -59,7 +59,8 @@ def own_gradients(case: Case, stage: int, data: int, part: int) -> dict[str, Ten
     return {n: g.chunk(parts)[part].clone() if KINDS[n] in ("cut", "tied") else g for n, g in own.items()}
 
 
-def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
+@on_ranks(FACTS, lambda case: dict(zip(("pp", "dp", "tp"), case.axes, strict=True)))
+def observe(mesh: DeviceMesh, answer, case: Case) -> dict:
     groups = {"tp": mesh["tp"].get_group(), "dp": mesh["dp"].get_group(), "ends": None}
     if case.axes[0] > 1:
         for ends in zip(mesh.mesh[0].flatten().tolist(), mesh.mesh[-1].flatten().tolist(), strict=True):
@@ -71,12 +72,6 @@ def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
     with record_traffic() as log:
         answer(gradients, {n: KINDS[n] for n in names}, SEQUENCES * TOKENS - case.padded[data], groups)
     return {"gradients": {name: gradients.get(name) for name in names}, "calls": log.traffic.calls}
-
-
-def observe(answer, case: Case) -> dict:
-    axes = dict(zip(("pp", "dp", "tp"), case.axes, strict=True))
-    ranks = launch(on_rank, mesh=axes, args=(answer, case), backend="gloo", timeout=60.0)
-    return {"gradients": [one["gradients"] for one in ranks], "calls": max(one["calls"] for one in ranks)}
 
 
 def faults_in_numbers(step) -> list[list[str]]:

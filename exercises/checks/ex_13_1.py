@@ -22,7 +22,7 @@ BATCH, HIDDEN = 2, 5
 
 
 # lengths: the tokens of each rank of a group
-class Case(record("ranks lengths", dtype=torch.float64, strided=False, seed=0)):
+class Case(record("ranks lengths", dtype=torch.float64, strided=False)):
     @property
     def name(self) -> str:
         groups = f" in groups of {len(self.lengths)}" * (self.ranks > len(self.lengths))
@@ -40,7 +40,9 @@ CASES = [
 ]
 
 
-def on_rank(gather_parts, sum_to_parts, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answers, case: Case) -> dict:
+    gather_parts, sum_to_parts = answers
     group, draw = group_of(len(case.lengths)), torch.Generator().manual_seed(case.seed)
     me, p, lengths, whole = group.rank(), group.size(), case.lengths, sum(case.lengths)
 
@@ -69,7 +71,3 @@ def on_rank(gather_parts, sum_to_parts, case: Case) -> dict:
     changed = [FACTS[key].says for key, (_, given, _) in calls.items() if not torch.equal(xs[key], given)]
     found["kept"] = f"{changed[0].split()[1]} changes `x` in place" if changed else ""
     return found | {"bytes": max(map(round, sent.values())) - room}
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, *answer, case)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations_with_replacement, permutations
 
+from course_checks.on_ranks import count
+
 from course_lib.grading.judge import Fact, record
 from simulator.predict.layout_steps import LAYOUTS, sent_by_step
 
@@ -17,19 +19,11 @@ FACTS = {
 }
 
 
-class Case(record("ranks readers backward")):
-    @property
-    def name(self) -> str:
-        where = "backward" if self.backward else "forward"
-        return f"{self.ranks} ranks, {self.readers} reader{'s' * (self.readers > 1)}, {where}"
-
-
-def cases(seed: int) -> list[Case]:
-    return [
-        Case(*case, backward)
-        for case in ((2, 1), (3, 1), (3, 2), (3, 3), (2, 3))
-        for backward in (False, True)
-    ]
+Case = record(
+    "ranks readers backward",
+    lambda c: f"{c.ranks} ranks, {count(c.readers, 'reader')}, {'backward' if c.backward else 'forward'}",
+)
+CASES = [Case(*case, back) for case in ((2, 1), (3, 1), (3, 2), (3, 3), (2, 3)) for back in (False, True)]
 
 
 def questions(case: Case) -> Iterator[tuple]:

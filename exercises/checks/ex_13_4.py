@@ -38,9 +38,7 @@ def observe(answer, case: Case) -> dict:
         }
     others = {way: columns for way, columns in case.columns.items() if way != "tp"}
     return found | {
-        "fewest": {
-            way: fewest_tokens(way, case.hidden, columns, case.ranks) for way, columns in others.items()
-        },
+        "fewest": {way: fewest_tokens(way, case.hidden, n, case.ranks) for way, n in others.items()},
         "lines": max(lines_run(lambda way=way: fewest_tokens(way, 30_000, 120_000, 3)) for way in others),
     }
 

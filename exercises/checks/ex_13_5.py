@@ -22,7 +22,7 @@ WORDS, HIDDEN, BATCH = 11, 6, 2
 
 # tokens: of each sequence, on each rank of a group; words: that are to be predicted, on each rank; times:
 # the loss is multiplied by this before backward
-class Case(record("ranks tokens words", times=1.0, seed=0)):
+class Case(record("ranks tokens words", times=1.0)):
     @property
     def name(self) -> str:
         if len(self.tokens) == 1:
@@ -53,7 +53,8 @@ def inputs(seed: int, tokens, words) -> tuple[list[Tensor], list[Tensor], Tensor
     return xs, targets, weight
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     group = group_of(len(case.tokens))
     xs, targets, weight = inputs(case.seed, case.tokens, case.words)
     x, weight = xs[group.rank()].requires_grad_(), weight.requires_grad_()
@@ -67,7 +68,3 @@ def on_rank(answer, case: Case) -> dict:
         "weight": weight.grad,
         "sent": round(log.traffic.sent - sent_bytes("all-reduce", weight.nbytes, group.size())),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 THREE = "Return the three gradients of the loss, by `q`, by `k` and by `v`, in this order."
 FACTS = {
@@ -30,7 +30,6 @@ Case = record(
     heads=3,
     large=False,
     counted=False,
-    seed=0,
 )
 
 

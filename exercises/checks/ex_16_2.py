@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 SIZE = 16
 FACTS = {
@@ -13,21 +13,12 @@ FACTS = {
     "result": Fact("the result", tolerance=1e-4),
     "halved": Fact("the result", "With numbers of 16 bits, compute in 32 bits.", tolerance=5e-3),
     "dtype": Fact("the dtype of the result", "The result has the shape and the dtype of `q`."),
-    "bytes": Fact(
-        "bytes alive at once beyond 6 · heads · block_size · size numbers", "However long the…", most=0
-    ),
+    "bytes": Fact("bytes alive at once beyond 6 · heads · block_size · size numbers", "However…", most=0),
 }
 
 # nan: in slots that are not the sequence's; scale: of the keys
 Case = record(
-    "name length block_size",
-    heads=4,
-    kv_heads=4,
-    nan=False,
-    scale=1.0,
-    dtype=torch.float32,
-    task=None,
-    seed=0,
+    "name length block_size", heads=4, kv_heads=4, nan=False, scale=1.0, dtype=torch.float32, task=None
 )
 CASES = [
     Case("11 tokens, blocks of 4", 11, 4),

@@ -44,7 +44,7 @@ def drawn(seed: int, count: int, blocks: int, size: int, longest: int) -> list[A
 
 
 def observe(admit, case: Case) -> dict:
-    served = serve_by(admit, *case[1:])
+    served = serve_by(admit, *case[1:-1])
     key = (
         "whole"
         if "the rule returns" in served.problem

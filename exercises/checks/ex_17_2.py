@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 NOTHING = "`merge` of a merged layer and `unmerge` of a layer that is not merged change nothing."
 SUM = "After `merge(layer)`, `layer.weight` is $W_0$ + scaling · $B A$."
 SAME = "`layer.weight` stays the same `Parameter`, because an optimizer may have it, and it still requires a gradient."
+AGAIN = "$W_0$ is what `layer.weight` is when `merge` is called."
 BACK = "After `unmerge(layer)`, `layer.weight` is $W_0$ again, to the last bit."
 FACTS = {
     "idle": Fact("", NOTHING, each="layer"),
@@ -23,16 +24,12 @@ FACTS = {
 }  # fmt: skip
 
 # task: with one, A, B and the weight have changed since an earlier merge
-Case = record("name seed scaling", dtype=torch.float32, task=None)
-
-
-def cases(seed: int) -> list[Case]:
-    again = "$W_0$ is what `layer.weight` is when `merge` is called."
-    return [
-        Case("float32", seed, 2.0),
-        Case("weights in bf16", seed, 0.25, torch.bfloat16),
-        Case("merged, unmerged, changed, and merged again", seed, 0.5, task=again),
-    ]
+Case = record("name scaling", dtype=torch.float32, task=None)
+CASES = [
+    Case("float32", 2.0),
+    Case("weights in bf16", 0.25, torch.bfloat16),
+    Case("merged, unmerged, changed, and merged again", 0.5, task=AGAIN),
+]
 
 
 def observe(answers, case: Case) -> dict:

@@ -3,8 +3,8 @@
 import random
 from itertools import pairwise
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 KEPT = "Return how many **bytes** autograd keeps for backward. Forward gets `tokens` tokens in fp32"
 FACTS = {

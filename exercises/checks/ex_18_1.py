@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 POSITIONS = (
     "The virtual tokens of every sequence have the positions 0 to n - 1, and its first token of text has n, "
@@ -27,7 +27,7 @@ FACTS = {
 }
 
 # lengths: tokens of each sequence; left: padding stands at the left
-Case = record("name n lengths seq", left=False, mask=torch.bool, dtype=torch.float32, d=8, seed=0)
+Case = record("name n lengths seq", left=False, mask=torch.bool, dtype=torch.float32, d=8)
 
 
 LARGE = 512  # with such a d the mask and the positions are small beside the embeddings
@@ -44,10 +44,6 @@ CASES = [
     Case("16 sequences of 16 tokens, 64 virtual tokens, d 512", 64, (16,) * 16, 16, d=LARGE),
     Case("the same in 16 bits", 64, (16,) * 16, 16, dtype=torch.bfloat16, d=LARGE),
 ]
-
-
-def cases(seed: int) -> list[Case]:
-    return [case._replace(seed=seed) for case in CASES]
 
 
 def observe(put_in_front, case: Case) -> dict:

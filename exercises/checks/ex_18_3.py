@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from course_lib.grading.alive import Alive
 from course_lib.grading.judge import Fact, record
+from course_lib.observe.ledgers.alive import Alive
 
 OUTPUT = "`output` is attention over the n keys and values of the prefix and those of the text together"
 SHARE = "`share` is the sum of the weights that a query gives to the prefix"
@@ -26,9 +26,7 @@ FACTS = {
 
 # lengths: tokens of each sequence; None: there is no mask; scale: of the queries; if it is negative, all
 # scores are; counted: bytes are, without autograd
-Case = record(
-    "name batch heads seq size n", lengths=None, task=None, left=False, scale=1.0, counted=False, seed=0
-)
+Case = record("name batch heads seq size n", lengths=None, task=None, left=False, scale=1.0, counted=False)
 CASES = [
     Case("no mask", 2, 2, 4, 8, 3),
     Case("as many heads as sequences, a longer prefix than text", 3, 3, 2, 4, 7),
@@ -41,10 +39,6 @@ CASES = [
     Case("all scores far below zero", 2, 2, 4, 16, 3, (4, 2), LARGE, scale=-300.0),
     Case("16 sequences of 8 tokens, 64 virtual tokens, size 256", 16, 2, 8, 256, 64, counted=True),
 ]
-
-
-def cases(seed: int) -> list[Case]:
-    return [case._replace(seed=seed) for case in CASES]
 
 
 def observe(prefix_attention, case: Case) -> dict:

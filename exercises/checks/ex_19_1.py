@@ -7,9 +7,7 @@ from course_lib.grading.judge import Fact, record
 
 BACK = "For each number it finds the nearest level, and returns these levels, as a tensor of shape (n,)."
 FACTS = {
-    "three": Fact(
-        "what comes back", "`quantise(x, chunk)` returns three tensors: `codes`, `lows` and `steps`."
-    ),
+    "three": Fact("what comes back", "`quantise(x, chunk)` returns three…"),
     "shape": Fact("what comes back", BACK),
     "back": Fact("the numbers that come back", BACK, tolerance=1e-5),
     "near": Fact("the distance", "So the error of a number is at most half the distance of two levels."),
@@ -17,24 +15,20 @@ FACTS = {
     "bytes": Fact("bytes of codes, lows and steps beyond 1 a number and 8 a chunk", "the three…", most=0),
 }
 
+equal = "If all numbers of a chunk are equal, they come back as they are."
 # equal: the chunk whose numbers are all equal; another: is quantised before the first one comes back
-Case = record("n chunk name", size=1.0, equal=None, view=False, another=False, task=None, seed=0)
-
-
-def cases(seed: int) -> list[Case]:
-    equal = "If all numbers of a chunk are equal, they come back as they are."
-    listed = [
-        Case(256, 256, "256 numbers, chunks of 256"),
-        Case(600, 256, "600 numbers, chunks of 256"),
-        Case(300, 100, "300 numbers, chunks of 100, numbers around one in ten thousand", size=1e-4),
-        Case(90, 30, "90 numbers, chunks of 30, a chunk of equal numbers", equal=1, task=equal),
-        Case(200, 64, "200 numbers, chunks of 64, every second number of a tensor", view=True),
-        Case(5, 1, "5 numbers, chunks of 1"),
-        Case(3, 10, "3 numbers, chunks of 10"),
-        Case(0, 16, "0 numbers, chunks of 16"),
-        Case(256, 64, "two tensors, one after the other", another=True),
-    ]
-    return [case._replace(seed=seed + i) for i, case in enumerate(listed)]
+Case = record("n chunk name", size=1.0, equal=None, view=False, another=False, task=None)
+CASES = [
+    Case(256, 256, "256 numbers, chunks of 256"),
+    Case(600, 256, "600 numbers, chunks of 256"),
+    Case(300, 100, "300 numbers, chunks of 100, numbers around one in ten thousand", size=1e-4),
+    Case(90, 30, "90 numbers, chunks of 30, a chunk of equal numbers", equal=1, task=equal),
+    Case(200, 64, "200 numbers, chunks of 64, every second number of a tensor", view=True),
+    Case(5, 1, "5 numbers, chunks of 1"),
+    Case(3, 10, "3 numbers, chunks of 10"),
+    Case(0, 16, "0 numbers, chunks of 16"),
+    Case(256, 64, "two tensors, one after the other", another=True),
+]
 
 
 def numbers(case: Case) -> Tensor:

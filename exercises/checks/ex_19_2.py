@@ -5,7 +5,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from course_checks.gradient_compression import largest, signs
-from course_checks.on_ranks import on_ranks
+from course_checks.on_ranks import count, on_ranks
 
 from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -35,14 +35,13 @@ class FaultyFeedback:
 
 
 # keeps: of a tensor's numbers; None for their signs
-class Case(record("ranks keeps steps shapes", seed=0)):
-    @property
-    def name(self) -> str:
-        compress = "signs" if self.keeps is None else f"largest {self.keeps}"
-        ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
-        return f"{ranks}, {compress}, {', '.join(map(str, self.shapes.values()))}"
-
-
+Case = record(
+    "ranks keeps steps shapes",
+    lambda c: (
+        f"{count(c.ranks)}, {'signs' if c.keeps is None else f'largest {c.keeps}'}, "
+        + ", ".join(map(str, c.shapes.values()))
+    ),
+)
 CASES = [
     Case(2, 2, 4, {"layer 0": (3, 4), "layer 1": (3, 4), "bias": (5,)}),
     Case(3, 3, 5, {"embedding": (8, 2), "bias 0": (6,), "bias 1": (6,)}),
@@ -52,7 +51,8 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     ranks, keeps, steps, shapes, seed = case
     draw = torch.Generator().manual_seed(seed)
     feedback = answer(signs if keeps is None else partial(largest, keeps))
@@ -75,7 +75,3 @@ def on_rank(answer, case: Case) -> dict:
         "messages": max(map(len, messages)),
         "trace": max(messages, key=len),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

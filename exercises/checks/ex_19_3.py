@@ -8,8 +8,8 @@ from course_checks.gradient_compression import mean_of, pair, random_matrix
 from torch import Tensor
 
 from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.runtime.kept import launch
 
 MEAN = "The new tensor of a rank is the mean of its own tensor and of the tensors of its neighbours."
 FACTS = {
@@ -17,9 +17,7 @@ FACTS = {
     "kept": Fact("x", "`x` stays as it is."),
     "mixed": Fact("after one mixing, the tensor", MEAN, tolerance=1e-5, each="rank"),
     "again": Fact("when it is called again, the tensor", MEAN, tolerance=1e-5, each="rank"),
-    "mixings": Fact(
-        "the number of mixings", "It returns the smallest whole number k for which $\\rho^k$ is…"
-    ),
+    "mixings": Fact("the number of mixings", "It returns the smallest whole number k…"),
     "sent": Fact("bytes sent by a rank beyond twice those of x", "A rank sends at most twice the…", most=0),
 }
 NONE = {"matrix": torch.zeros(1), "kept": "", "mixed": [], "again": [], "mixings": 0, "sent": 0}

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from course_checks.on_ranks import on_ranks
+from course_checks.on_ranks import count, on_ranks
 from torch import nn
 
 from course_lib.grading.judge import Fact, record
@@ -20,13 +20,16 @@ FACTS = {
 }
 
 
-class Case(record("ranks lr momentum", frozen=False, tied=False, seed=0)):
-    @property
-    def name(self) -> str:
-        words = [f"{self.ranks} rank{'s' * (self.ranks > 1)}", f"lr {self.lr:g}, momentum {self.momentum:g}"]
-        return ", ".join([*words, *["a frozen layer"] * self.frozen, *["a tied layer"] * self.tied])
-
-
+Case = record(
+    "ranks lr momentum",
+    lambda c: (
+        f"{count(c.ranks)}, lr {c.lr:g}, momentum {c.momentum:g}"
+        + ", a frozen layer" * c.frozen
+        + ", a tied layer" * c.tied
+    ),
+    frozen=False,
+    tied=False,
+)
 CASES = [
     Case(2, 0.7, 0.9),
     Case(3, 0.7, 0.9, frozen=True),
@@ -36,7 +39,8 @@ CASES = [
 ]
 
 
-def on_rank(outer, case: Case) -> dict:
+@on_ranks(FACTS)
+def observe(outer, case: Case) -> dict:
     ranks, lr, momentum, frozen, tied, seed = case
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 5, bias=False))
@@ -67,7 +71,3 @@ def on_rank(outer, case: Case) -> dict:
         "messages": messages,
         "bytes": max(0, sent - round(sent_bytes("all-reduce", sum(p.nbytes for _, p in trained), ranks))),
     }
-
-
-def observe(answer, case: Case) -> dict:
-    return on_ranks(on_rank, case.ranks, FACTS, answer, case)

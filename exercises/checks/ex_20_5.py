@@ -39,10 +39,6 @@ CASES = [
 SHOWN = (CASES[0], CASES[1], CASES[4])
 
 
-def cases(seed: int) -> list[Case]:
-    return CASES
-
-
 def member(rank: int, step: int | None, ahead: int) -> SimpleNamespace:
     """What one rank holds after the ranks have been numbered anew."""
     draw = torch.Generator().manual_seed(step or 0)  # the same for all who have done so many steps
@@ -67,10 +63,8 @@ def observe(recover, case: Case) -> dict:
 
     recover(members, BATCH, send)
     changed = [(r, n) for (r, n), old in before.items() if not torch.equal(getattr(members[r], n), old)]
-    unsent = [place for place in changed if place not in sent]
-    said = (
-        "the {1} of rank {0} changed, and `send` was not called for it".format(*unsent[0]) if unsent else ""
-    )
+    bad = [place for place in changed if place not in sent]
+    said = "the {1} of rank {0} changed, and `send` was not called for it".format(*bad[0]) if bad else ""
     most = max(step for step in case.steps if step is not None)
     found = {"sent": said, "sends": max(0, len(sent) - 2 * sum(step != most for step in case.steps))}
     for each in members:

@@ -22,7 +22,6 @@ Case = record(
     scale=2.0**10,
     remark="",
     peak=False,
-    seed=0,
 )
 
 

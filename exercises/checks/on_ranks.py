@@ -3,17 +3,29 @@
 from collections.abc import Callable, Mapping
 
 from course_lib.grading.judge import Fact
-from course_lib.grading.ranks import launch
+from course_lib.runtime.kept import launch
 
 
-def on_ranks(
-    on_rank: Callable[..., dict], ranks: int | None, facts: Mapping[str, Fact], *args, **how
-) -> dict:
-    """One entry a rank, and of a target or of a text that says what is wrong the largest.
+def on_ranks(facts: Mapping[str, Fact], ranks: Callable = lambda case: case.ranks, **how) -> Callable:
+    """Observe on every rank: one entry a rank, and of a target or of a text that says what is wrong the largest.
 
-    What a rank did not come to is left out.
+    What a rank did not come to is left out. ``ranks`` of a case is a number, or the axes of a mesh.
     """
-    seen = launch(on_rank, ranks, args=args, backend="gloo", timeout=60.0, **how)
-    found = {key: [one[key] for one in seen] for key in (*facts, "trace") if all(key in one for one in seen)}
     one_for_all = {key for key, fact in facts.items() if fact.most is not None or fact.each is None}
-    return {key: max(each) if key in one_for_all else each for key, each in found.items()}
+
+    def observes(on_rank: Callable[..., dict]) -> Callable[..., dict]:
+        def observe(answer, case) -> dict:
+            where = {"mesh": axes} if isinstance(axes := ranks(case), dict) else {"ranks": axes}
+            seen = launch(on_rank, args=(answer, case), backend="gloo", timeout=60.0, **where, **how)
+            keys = [key for key in (*facts, "trace") if all(key in one for one in seen)]
+            found = {key: [one[key] for one in seen] for key in keys}
+            return {key: max(each) if key in one_for_all else each for key, each in found.items()}
+
+        return observe
+
+    return observes
+
+
+def count(n: int, noun: str = "rank", plural: str = "s") -> str:
+    """``"1 rank"``, ``"2 ranks"``."""
+    return f"{n} {noun}{plural * (n != 1)}"

@@ -4,22 +4,18 @@ from collections.abc import Callable
 from itertools import accumulate
 from operator import index
 
+from course_checks.on_ranks import count
+
 from course_lib.grading.judge import Fact, record
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.validate import validate_schedule
 
-
-class Case(record("ranks microbatches")):
-    @property
-    def name(self) -> str:
-        said = f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.microbatches} microbatch"
-        return said + "es" * (self.microbatches > 1)
-
-
-def cases(seed: int) -> list[Case]:
-    """More microbatches than ranks, as many, fewer; one rank, one microbatch; odd numbers."""
-    return [Case(*size) for size in [(4, 8), (3, 7), (2, 5), (4, 4), (5, 3), (1, 4), (4, 1)]]
+Case = record(
+    "ranks microbatches", lambda c: f"{count(c.ranks)}, {count(c.microbatches, 'microbatch', 'es')}"
+)
+# More microbatches than ranks, as many, fewer; one rank, one microbatch; odd numbers.
+CASES = [Case(*size) for size in [(4, 8), (3, 7), (2, 5), (4, 4), (5, 3), (1, 4), (4, 1)]]
 
 
 def facts(pairs: str, fewer: str, work: str, waits: str, room: str, target: str) -> dict[str, Fact]:
@@ -45,7 +41,7 @@ def observed(order, case: Case, names: dict[str, str], room: Callable[[int], int
     lists: list[list[tuple[str, int]]] = []
     for rank in range(case.ranks):
         lists.append([])
-        for pair in order(rank, *case) or ():
+        for pair in order(rank, case.ranks, case.microbatches) or ():
             try:
                 kind, microbatch = pair
                 if kind not in names:
@@ -59,10 +55,8 @@ def observed(order, case: Case, names: dict[str, str], room: Callable[[int], int
                 said = f"rank {rank} has {pair!r} in its list, and the microbatches are 0 to {case.microbatches - 1}"
                 return {"pairs": "", "fewer": said}
     found: dict = {"pairs": "", "fewer": "", "work": "", "trace": lists}
-    actions = tuple(
-        tuple(Action(names[kind], rank, i) for kind, i in pairs) for rank, pairs in enumerate(lists)
-    )
-    schedule = Schedule("your order", *case, 1, actions)
+    actions = tuple(tuple(Action(names[kind], r, i) for kind, i in pairs) for r, pairs in enumerate(lists))
+    schedule = Schedule("your order", case.ranks, case.microbatches, 1, actions)
     try:
         validate_schedule(schedule)
     except ValueError as error:

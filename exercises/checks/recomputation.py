@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 from torch.utils._pytree import tree_leaves
 
-from course_lib.grading.alive import Alive
+from course_lib.observe.ledgers.alive import Alive
 
 VOCABULARY = 512
 TOO_SLOW = object()

@@ -17,7 +17,7 @@ PARTS = ("x", "norm", "gain", "up", "down.weight", "down.bias")
 CUT = {"up.weight": 0, "up.bias": 0, "down.weight": 1}  # along which dimension
 
 # columns: of all ranks
-Case = record("name ranks tokens hidden columns", biased=True, seed=0)
+Case = record("name ranks tokens hidden columns", biased=True)
 
 
 def step(block: Block, case: Case, rank: int, ranks: int) -> dict:

@@ -13,10 +13,6 @@ def grad(t: Tensor) -> Tensor:
     return t.new_zeros(t.shape) if t.grad is None else t.grad.detach().clone()
 
 
-def count(many: int, what: str) -> str:
-    return f"{many} {what}{'s' * (many > 1)}"
-
-
 def own_group(size: int) -> dist.ProcessGroup:
     """This rank's group; every group has ``size`` neighbouring ranks."""
     firsts = range(0, dist.get_world_size(), size)

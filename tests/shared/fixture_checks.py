@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from course_lib.grading import material
 from course_lib.grading.judge import Fact, check  # noqa: F401 - notebooks call it
-from course_lib.grading.material import Mistake
+from course_lib.grading.mistakes import Mistake
 
 
 class Case(NamedTuple):
@@ -22,7 +22,7 @@ def exercise(number, solution, inputs, says, mistakes=None, observe=observe, **t
     listed = [Mistake(when, lambda made=made: made) for when, made in (mistakes or {}).items()]
     given = SimpleNamespace(exercise=number, solution=solution, observe=observe, seed=None, known={})
     given.facts = {"result": Fact(says), **targets}
-    given.cases, given.mistakes = lambda seed: [Case(*item) for item in inputs.items()], lambda: listed
+    given.cases, given.mistakes = lambda seed: [Case(*item) for item in inputs.items()], listed
     material._read[number] = given
 
 

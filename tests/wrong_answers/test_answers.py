@@ -20,13 +20,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.grading import judge, ranks
+from course_lib.grading import judge
 from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
 from course_lib.grading.grade import grade
 from course_lib.grading.material import MISTAKES, check_file, material
 from course_lib.grading.mistakes import read_mistakes
 from course_lib.notebooks.build import drift, read_notebook
 from course_lib.notebooks.exercise import read_exercises, stub
+from course_lib.runtime.kept import kept
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))
@@ -35,7 +36,7 @@ CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.
 @pytest.fixture(scope="module", autouse=True)
 def ranks_that_stay():
     """Hundreds of answers on ranks: to start new ones for each case would take most of the time."""
-    with ranks.kept():
+    with kept():
         yield
 
 
@@ -68,8 +69,13 @@ def entries(chapter):
 def check(number, entry):
     """Run one check on a listed answer."""
     given = material(number)
-    named = (mistake.answer for mistake in given.mistakes() if mistake.when == entry.text)
+    named = (mistake.answer for mistake in given.mistakes if mistake.when == entry.when)
     judge.check(number, next(named, None) or given.make(entry.patched(given.source)))
+
+
+def hint(entry):
+    """What a check says of a listed answer: that it is this mistake, or what stands behind ``says``."""
+    return f"This is what comes out when {entry.when}." if entry.named else entry.says
 
 
 def words(text):
@@ -79,7 +85,7 @@ def words(text):
 QUOTED = re.compile(r'^  The task: "(.*)"$', re.MULTILINE)
 ALL = [(chapter, number) for chapter in CHAPTERS for number in exercises(chapter)]
 LISTED = [
-    pytest.param(chapter, number, entry, id=f"{number}-{entry.text.replace(' ', '_').replace('`', '')}")
+    pytest.param(chapter, number, entry, id=f"{number}-{entry.when.replace(' ', '_').replace('`', '')}")
     for chapter in CHAPTERS
     for number, found in entries(chapter).items()
     for entry in found
@@ -95,7 +101,9 @@ def test_every_exercise_has_wrong_answers_and_a_slow_one(chapter, number):
     assert len(wrong) >= 3, (
         f"{chapter}.diff has {len(wrong)} wrong answers to {number}; at least 3 are wanted"
     )
-    assert len({entry.hint for entry in wrong}) == len(wrong), f"{number}: each wrong answer has its own hint"
+    assert len({hint(entry) for entry in wrong}) == len(wrong), (
+        f"{number}: each wrong answer has its own hint"
+    )
     assert len(found) > len(wrong), f"{chapter}.diff has no slow answer to {number}"
 
 
@@ -104,14 +112,14 @@ def test_an_answer_without_the_idea_earns_one_point_at_most(chapter, number):
     # That a slow answer earns the points for being right and a wrong one none is tested below.
     found = [entry for entry in entries(chapter).get(number, []) if "without idea" in entry.words]
     assert found, f"which answer to {number} leaves out its idea? Mark it in {chapter}.diff"
-    assert exercises(chapter)[number].right <= 1 or not [e.text for e in found if "slow" in e.words]
+    assert exercises(chapter)[number].right <= 1 or not [e.when for e in found if "slow" in e.words]
 
 
 @pytest.mark.parametrize(("chapter", "number", "entry"), WRONG)
 def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
     with pytest.raises(CheckFailed) as failed:
         check(number, entry)
-    assert entry.hint in str(failed.value)
+    assert hint(entry) in str(failed.value)
     if exercises(chapter)[number].target:
         is_right = isinstance(failed.value, TargetMissed)
         assert is_right == ("slow" in entry.words), "slow answers are right, and the others are not"

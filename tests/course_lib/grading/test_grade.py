@@ -262,7 +262,7 @@ def test_when_the_grader_is_killed_the_answers_end_too():
     loop = {"exercise": "98.1", "source": "", "names": [], "course": ["while True: pass"]}
     process.stdin.write(json.dumps([loop]).encode() + b"\n")
     process.stdin.flush()
-    assert json.loads(process.stdout.readline()) == {"exercise": "98.1", "step": "course"}
+    assert json.loads(process.stdout.readline()) == ["98.1", "course"]
     process.stdin.close()
     assert process.wait(timeout=60) == 3
     process.stdout.close()

@@ -50,13 +50,13 @@ def test_each_answer_is_a_patch_of_the_solution_or_a_whole(read):
 
 def test_what_stands_in_its_head_is_told(read):
     (one, slow, wrong, _), (hangs,) = read(LISTED).values()
-    assert (one.named, one.words, one.hint) == (True, (), "This is what comes out when `a` is one too large.")
-    assert (slow.words, slow.text, slow.task) == (
+    assert (one.named, one.words, one.when) == (True, (), "`a` is one too large")
+    assert (slow.words, slow.when, slow.task) == (
         ("slow", "without idea"),
         "all is 3: a, b and c",
         "Add them up.",
     )
-    assert (wrong.named, wrong.hint, hangs.words) == (False, "c is 1", ("hangs",))
+    assert (wrong.named, wrong.says, hangs.words) == (False, "c is 1", ("hangs",))
 
 
 def test_a_place_stands_in_the_solution_exactly_once(read):

@@ -13,7 +13,7 @@ from course_lib.grading.compare import describe, difference, in_number, same, se
 from course_lib.grading.complaints import explain
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.judge import Fact
-from course_lib.grading.material import Mistake
+from course_lib.grading.mistakes import Mistake
 from course_lib.runtime.errors import RankError
 
 FACTS = {"result": Fact("the result", tolerance=1e-5), "calls": Fact("calls", most=1)}
@@ -163,7 +163,7 @@ def test_the_sentence_that_a_named_mistake_violates_takes_the_place_of_the_gener
     exercise("99.1", twice, {"3": 3}, "the result")
     given = material._read["99.1"]
     given.facts = {"result": Fact("the result", task="Twice x.")}
-    given.mistakes = lambda: [Mistake("it is squared", lambda: lambda x: x * x, "Do not square.")]
+    given.mistakes = [Mistake("it is squared", lambda: lambda x: x * x, "Do not square.")]
     for answer, sentence in ((lambda x: x * x, "Do not square."), (lambda x: 7, "Twice x.")):
         assert failure(answer).lines[-1] == f'  The task: "{sentence}"'
 
@@ -252,14 +252,14 @@ def test_same_is_exact_and_knows_types():
 
 
 def test_difference_of_scalars_lists_and_tensors():
-    assert difference([torch.ones(2), torch.zeros(2)], [[1, 1], [0, 0]], 1e-6) is None
-    assert difference(torch.tensor(1, dtype=torch.bfloat16), 1.0, 1e-6) is None
-    assert difference(3, 4, 1e-6) == "is 3, expected 4 (0.75 times)"
-    close = difference(1501380.5, 1501375.5, 1e-6)
+    assert difference([torch.ones(2), torch.zeros(2)], [[1, 1], [0, 0]], 1e-6) == ()
+    assert difference(torch.tensor(1, dtype=torch.bfloat16), 1.0, 1e-6) == ()
+    assert difference(3, 4, 1e-6) == ("is 3, expected 4 (0.75 times)",)
+    (close,) = difference(1501380.5, 1501375.5, 1e-6)
     assert close == "is 1501380.5, expected 1501375.5 (1.0000033 times)", (
         "digits enough to see that they differ"
     )
-    assert difference([Fraction(1, 3)], [1 / 3], 1e-9) is None
+    assert difference([Fraction(1, 3)], [1 / 3], 1e-9) == ()
 
 
 def test_describe_is_short():

@@ -1,4 +1,4 @@
-"""Ranks for checks: ``launch``, on processes that stay from one case to the next.
+"""``launch``, on ranks that stay from one launch to the next: for many short ones, such as the cases of a check.
 
 Starting ranks takes longer than most cases need them. So a check keeps its ranks to its end (``kept``), and whoever
 grades many answers keeps them for all checks.
@@ -6,16 +6,15 @@ grades many answers keeps them for all checks.
 
 from __future__ import annotations
 
-import functools
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.grading import settings
 from course_lib.runtime import launch as _launch
+from course_lib.runtime import settings
 from course_lib.runtime.fork_server import preload
 from course_lib.runtime.launch import checked_ranks
 from course_lib.runtime.serialize import pickle_call
@@ -25,17 +24,27 @@ USES = 100  # launches after which kept ranks are replaced, whatever has gathere
 
 preload(__name__)
 
+# number of ranks -> the ranks, and how often they were used
+_kept: dict[int, tuple[World, int]] | None = None
 
-@functools.wraps(_launch)
+
 def launch(
     fn: Callable[..., Any], ranks: int | None = None, *, args: tuple = (), **options: Any
 ) -> list[Any]:
     """As ``course_lib.runtime.launch``, on ranks that are kept where there are any."""
-    return (_launch if _kept is None else _on_kept)(fn, ranks, args=args, **options)
-
-
-# number of ranks -> the ranks, and how often they were used
-_kept: dict[int, tuple[World, int]] | None = None
+    if _kept is None:
+        return _launch(fn, ranks, args=args, **options)
+    size = checked_ranks(ranks, options.get("mesh"))
+    backend, quiet = options.pop("backend", None), options.pop("quiet", False)
+    world, uses = _kept.pop(size, None) or (World(size, backend, quiet), 0)
+    world.show_output(not quiet)
+    how: dict[str, Any] = {"timeout": 120.0, **options}
+    results = world.run(_set_back_after, (pickle_call(fn, args),), **how)  # ends them if it fails
+    if uses + 1 < USES:
+        _kept[size] = world, uses + 1
+    else:
+        world.stop()
+    return results
 
 
 @contextmanager
@@ -56,30 +65,6 @@ def kept() -> Iterator[None]:
         for world, _ in _kept.values():
             world.stop()
         _kept = None
-
-
-def _on_kept(
-    fn: Callable[..., Any],
-    ranks: int | None,
-    *,
-    args: tuple,
-    mesh: Mapping[str, int] | None = None,
-    timeout: float | None = 120.0,
-    backend: str | None = None,
-    quiet: bool = False,
-) -> list[Any]:
-    size = checked_ranks(ranks, mesh)
-    assert _kept is not None
-    world, uses = _kept.pop(size, None) or (World(size, backend, quiet), 0)
-    world.show_output(not quiet)
-    results = world.run(
-        _set_back_after, (pickle_call(fn, args),), mesh=mesh, timeout=timeout
-    )  # ends them if it fails
-    if uses + 1 < USES:
-        _kept[size] = world, uses + 1
-    else:
-        world.stop()
-    return results
 
 
 def _set_back_after(*given: Any) -> Any:

@@ -15,11 +15,8 @@ class Alive(TorchDispatchMode):
 
     def __init__(self, *known: Tensor) -> None:
         super().__init__()
-        self.known = WeakIdKeyDictionary()
-        self.made = WeakIdKeyDictionary()
-        self.most = 0
-        for tensor in known:
-            self.known[tensor.untyped_storage()] = True
+        self.known = WeakIdKeyDictionary({tensor.untyped_storage(): True for tensor in known})
+        self.made, self.most = WeakIdKeyDictionary(), 0
 
     @property
     def now(self) -> int:

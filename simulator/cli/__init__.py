@@ -10,6 +10,7 @@ import click
 COMMANDS = {
     "memory": "What each rank must hold, and whether it fits.",
     "step": "How long a training step takes, and why.",
+    "plan": "The fastest plans for a model on so many devices.",
     "timeline": "A pipeline schedule: who is busy when; traces for Perfetto.",
     "validate": "Published figures beside their predictions.",
     "calibrate": "Measure this machine; a hardware file for --gpu.",

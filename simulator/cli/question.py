@@ -54,7 +54,7 @@ def read_question(values: dict[str, Any]) -> Question:
     """
     values = _with_plan_text(values)
     hardware = None if values.get("gpu") is None else read_hardware(values["gpu"])
-    shape, parameters = _read_model(values)
+    shape, parameters = read_model(values)
     if shape is None:
         _refuse_unused(values)
     plan = read_plan(values, hardware)
@@ -80,7 +80,7 @@ def _with_plan_text(values: dict[str, Any]) -> dict[str, Any]:
     return values | asked
 
 
-def _read_model(values: dict[str, Any]) -> tuple[ModelShape | None, float]:
+def read_model(values: dict[str, Any]) -> tuple[ModelShape | None, float]:
     """The shape, or None and the number of parameters."""
     sizes, name, parameters = given(values, ModelShape), values.get("model"), values.get("parameters")
     if parameters is not None:

@@ -271,7 +271,7 @@ class Plan:
 
     def expert_parameters(self, kind: ModelShape) -> int:
         """Those of one layer's experts on one rank. A dense MLP and shared experts are on every data-parallel rank."""
-        return kind.expert_parameters(self.tp) * (kind.experts // self.ep) if kind.experts > 1 else 0
+        return kind.expert_parameters(self.tp) * kind.experts_on(self.ep) if kind.experts > 1 else 0
 
     def root_parameters(self, shape: ModelShape, rank: int) -> int:
         """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""

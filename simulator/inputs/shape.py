@@ -239,6 +239,11 @@ class ModelShape:
         bias = (matrices - 1) * f + self.hidden if self.biases else 0
         return matrices * self.hidden * f + bias
 
+    def experts_on(self, ep: int) -> int:
+        """Experts of a layer on one expert-parallel rank; a dense MLP is on every rank."""
+        at_least(1, ep=ep)
+        return max(1, self.experts // ep)
+
     @property
     def router_parameters(self) -> int:
         return self.hidden * self.experts if self.experts > 1 else 0
@@ -246,7 +251,9 @@ class ModelShape:
     def layer_parameters(self, tp: int = 1, ep: int = 1) -> int:
         """Of one layer on one rank: attention, MLP or experts, router, norms. All layers must be of one kind."""
         at_least(1, ep=ep)
-        mlp = self.expert_parameters(tp) * (self.experts // ep + self.shared_experts) + self.router_parameters
+        mlp = (
+            self.expert_parameters(tp) * (self.experts_on(ep) + self.shared_experts) + self.router_parameters
+        )
         norms = self.norms * self.norm_parameters
         return self.attention_parameters(tp) + mlp + norms + self.other_layer_parameters
 

@@ -86,7 +86,7 @@ def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, in
     """The linear layers of one layer as (m, n, k, batch): m tokens, n columns out, k columns in."""
     tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
     f, gates = shape.mlp_width // t, 2 if shape.activation == "swiglu" else 1
-    experts = shape.experts // plan.ep  # each gets its share of k copies of the tokens
+    experts = shape.experts_on(plan.ep)  # each gets its share of k copies of the tokens
     groups = [(ceil(tokens * shape.experts_per_token / experts), experts), (tokens, shape.shared_experts)]
     return {
         "attention": [(tokens, out, into, 1) for out, into in shape.attention_linears(t)],
@@ -203,7 +203,7 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
         ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
         ahead["context_parallel"] = exposed(ring, core[0], hardware)
         back["context_parallel"] = exposed(2 * ring, core[1], hardware)
-    if plan.ep > 1:
+    if plan.ep > 1 and shape.experts > 1:
         copies = e * tokens * shape.experts_per_token * h / (t if plan.sequence_parallel else 1)
         both = 2 * collective_seconds("all-to-all", copies, plan.ep, t * plan.cp, hardware)
         ahead["expert_parallel"] = back["expert_parallel"] = both

@@ -32,6 +32,7 @@ from simulator.ledgers.traffic import TrafficRow
 from simulator.pipeline import schedules, v_schedules
 from simulator.pipeline.actions import Schedule
 from simulator.pipeline.engine import simulate
+from simulator.planner import search
 from simulator.planner.deal import deal
 from simulator.planner.layer_split import price_layer
 from simulator.planner.part import Part
@@ -260,6 +261,7 @@ CALLS = {
             "head_parameters",
         )
     },
+    GPT2.experts_on: {"ep": 1},
     GPT2.kinds: {"first": 1, "count": 2},
     GPT2.layer_parameters: {"tp": 2, "ep": 1},
     Plan: {
@@ -425,6 +427,7 @@ CALLS = {
     finetuning.kept_activations: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
     recomputation.Segment: {"kept": 1.0, "again": 1.0, "forward": 1.0, "repeated": 0.5},
     recomputation.equal_layers: {"layers": 4, "segments": 2, "saved": 4.0, "kept": 1.0},
+    search.search_plans: {"shape": GPT2, "hardware": A100, "gpus": 2, "global_batch": 2, "keep": 1},
     step.stage_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "rank": 1},
     traffic.calls: {
         "collective": "all-reduce",
@@ -525,6 +528,7 @@ ELSEWHERE = {
     "formulas, Term": "of bytes that plan_memory has computed",
     "largest_micro_batch, changes_that_fit": "a device's memory, which Hardware has checked",
     "bytes_around": "of one rank, for replay and for the explorer, which check its numbers",
+    "plans, why_slower, what_binds, what_helps, Found, Search": "of search_plans, which checks its numbers",
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_layer_split": "shares by name, tried in test_split_timeline.py",
     "plot_parts": "numbers by name, tried in test_plots.py",

@@ -28,6 +28,10 @@ COMMANDS = {
         "step --model mixtral-8x7b --dp 16 --ep 8 --zero 3 --gpu h100 --global-batch 16 --recompute full",
         "step --model gpt2-xl --gpu 312e12,2039e9,300e9 --pp 4 --tp 5 --chunks 2 --global-batch 8",
     ],
+    "plan": [
+        "plan --model gpt2 --gpu h100 --gpus 2 --global-batch 4 --micro-batch 1",
+        "plan --model llama-2-13b --gpu a100-80gb --gpus 8 --global-batch 8 --top 3 --recompute none",
+    ],
     "timeline": [
         "timeline --schedule zb-h1 --ranks 2 --microbatches 4",
         "timeline --model gpt2 --gpu a100-80gb --pp 2 --schedule zb-v --global-batch 8",

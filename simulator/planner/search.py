@@ -147,7 +147,7 @@ def _with_axes(
         ways,
     ):
         microbatches, rest = divmod(global_batch // dp, micro_batch)
-        if rest or (not named and v > 1 and microbatches % pp):
+        if rest or (not named and (v or 1) > 1 and microbatches % pp):
             continue  # an uneven interleaving is never the fastest
         free: dict[str, Any] = {
             "ep": ep,

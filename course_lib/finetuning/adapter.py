@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.finetuning.sites import ADAPTED, add_once, at, in_layers, root_of, train_only
+from course_lib.finetuning.sites import add_once, at, in_layers, root_of, train_only
 
 
 class Adapter(nn.Module):
@@ -72,7 +72,7 @@ def add_adapters(
     Raises:
         ValueError: m is below 1, an unknown kind, a model of no known family, or one that has adapters.
     """
-    root, sites = root_of(model, ADAPTED)
+    root, sites = root_of(model)
     d = at(root, sites.tokens)[0].embedding_dim
     if kind == "houlsby":
         patterns, f, name = sites.sublayers, F.gelu, "after_sublayer"
@@ -165,7 +165,7 @@ def add_llama_adapter(
     Raises:
         ValueError: a model of no known family; K is below 1; more layers than the model has; it has adapters already.
     """
-    root, sites = root_of(model, ADAPTED)
+    root, sites = root_of(model)
     attentions = at(root, sites.attention.replace("*_attn", "self_attn"))
     layers = len(attentions) if layers is None else layers
     if K < 1 or not 1 <= layers <= len(attentions):

@@ -12,7 +12,7 @@ Shapes in comments: ``batch``, ``seq`` (of the text), ``n`` virtual tokens, ``he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.attention.drop_in import CAUSAL
 from course_lib.finetuning.sites import (
     add_once,
     arguments_of,
@@ -61,6 +62,11 @@ class Prefix(nn.Module):
         else:
             raise ValueError(f"hidden_size is {h}; an MLP needs at least 1, and None means no MLP.")
 
+    @staticmethod
+    def enter(x: Tensor) -> Tensor:
+        """Tensor parallelism replaces it: each rank then computes a part of the gradient of x."""
+        return x
+
     def forward(self, layer: int) -> tuple[Tensor, Tensor]:
         """One layer's P_K and P_V, each ``(heads, n, size)``."""
         if self.P is not None:
@@ -88,7 +94,13 @@ class Prefix(nn.Module):
             learned = isinstance(module, nn.Embedding)
             module.register_forward_pre_hook(self._shift if learned else self._turn_further, with_kwargs=True)
         for layer, attention in enumerate(at(root, sites.attention)):
-            attention.core.register_forward_pre_hook(partial(self._prepend, layer, sites.causal))
+            core = attention.core
+            causal = core.causal if hasattr(core, "causal") else CAUSAL[type(core)]
+            core.register_forward_pre_hook(partial(self._prepend, layer, causal, attention, sites.key))
+
+    def in_chain(self, name: str, chain: Mapping[str, Any]) -> dict[str, Any]:
+        """In a pipeline every stage holds it: its layers read their keys and values there."""
+        return {**chain, name: None}
 
     def _check(self, root: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         arguments_of(root, args, kwargs, self.n)
@@ -110,12 +122,17 @@ class Prefix(nn.Module):
         self,
         layer: int,
         causal: bool,
+        attention: nn.Module,
+        key: str,
         core: nn.Module,
         args: tuple,
     ) -> tuple:
         # q, k, v: (batch, heads, seq, size); the mask may be left out
         q, k, v, mask = (*args, None)[:4]
         P_K, P_V = (P.to(k.dtype) for P in self(layer))  # (heads, n, size)
+        if cut := getattr(getattr(attention, key), "shards", None):  # this rank has a part of the heads
+            first, heads = cut["weight"].start // self.size, k.shape[1]
+            P_K, P_V = (self.enter(P)[first : first + heads] for P in (P_K, P_V))
         if mask is not None:  # all see the prefix
             seen = True if mask.dtype == torch.bool else 0.0
             mask = F.pad(mask, (self.n, 0), value=seen)
@@ -137,7 +154,8 @@ def add_prefix(
     """Prefix tuning, in place: the model is frozen, and n keys and values in every layer are trained.
 
     Args:
-        model: a Bert, BertClassifier, GPT or Llama. It is called as before; the text's positions begin at n.
+        model: a Bert, BertClassifier, GPT, Llama or Bart, whose attentions all have one. It is called as before; the
+            text's positions begin at n.
         hidden_size: the width of the MLP (reparametrisation); ``fold()`` the prefix after training. None: no MLP.
         start: token ids; the prefix starts as the keys and values that these n tokens have in the model. Without an
             MLP only, which cannot start from given values.
@@ -151,6 +169,8 @@ def add_prefix(
     if start is not None and (hidden_size is not None or len(start) != n):
         raise ValueError(f"start has {len(start)} tokens: give {n}, one for each, and hidden_size=None.")
     attentions = at(root, sites.attention)
+    if len({attention.head_size for attention in attentions}) > 1:
+        raise ValueError("encoder and decoder have heads of different sizes; a prefix needs one size.")
     size, key = attentions[0].head_size, getattr(attentions[0], sites.key)
     linear = next(m for m in key.modules() if isinstance(m, nn.Linear))  # itself, or what LoRA has wrapped
     prefix = Prefix(n, len(attentions), linear.out_features // size, size, hidden_size)

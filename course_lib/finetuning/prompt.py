@@ -11,7 +11,8 @@ Shapes in comments: ``batch``, ``seq`` (of the text), ``n`` virtual tokens, ``d`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -23,11 +24,13 @@ from course_lib.finetuning.sites import (
     add_once,
     arguments_of,
     at,
+    bound,
     check_positions,
     device_beside,
     root_of,
     train_only,
 )
+from course_lib.models.bart import Bart
 from course_lib.models.masks import causal_mask
 
 
@@ -49,6 +52,7 @@ class SoftPrompt(nn.Module):
         self.n = len(P)  # as a number: what is sharded has another length outside its forward
         self.encoder = encoder
         self.pooler_reads = pooler_reads
+        self.expected = False  # the next embedding of tokens is that of the text
 
     def forward(self) -> Tensor:
         if self.encoder is None:
@@ -67,6 +71,7 @@ class SoftPrompt(nn.Module):
         """Become part of the module that takes tokens; four hooks put the virtual tokens in and out."""
         _, sites = root_of(root)
         add_once(root, "prompt", self)
+        self.kind, self.causal = type(root), sites.causal
         root.register_forward_pre_hook(self._make_room, with_kwargs=True)
         at(root, sites.tokens)[0].register_forward_hook(self._insert)
         root.register_forward_hook(self._cut_off)
@@ -80,20 +85,25 @@ class SoftPrompt(nn.Module):
         kwargs: dict[str, Any],
     ) -> tuple[tuple, dict]:
         """Lengthen all inputs by n in front: tokens that ``_insert`` replaces, and a mask that sees them."""
+        return (), self.lengthen(arguments_of(root, args, kwargs, self.n))
+
+    def lengthen(self, call: dict[str, Any]) -> dict[str, Any]:
         n = self.n
-        call = arguments_of(root, args, kwargs, n)
         for name in ("tokens", "token_types"):
             if call.get(name) is not None:
                 call[name] = F.pad(call[name], (n, 0))  # (batch, n + seq)
         if call.get("mask") is not None:
             mask = call["mask"]
-            if root_of(root)[1].causal:
-                call["mask"] = widen_causal(mask, n)
-            else:
-                call["mask"] = F.pad(mask, (n, 0), value=1)
-        return (), call
+            call["mask"] = widen_causal(mask, n) if self.causal else F.pad(mask, (n, 0), value=1)
+        self.expected = True
+        return call
 
     def _insert(self, _: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
+        if (
+            not self.expected
+        ):  # BART's decoder has the same embedding, and the prompt stands before the encoder's text
+            return embedded
+        self.expected = False
         P = self()  # (n, d), for every text of the batch the same
         text = embedded[:, self.n :]  # (batch, seq, d)
         return torch.cat((P.expand(len(text), -1, -1), text), dim=1)
@@ -105,9 +115,30 @@ class SoftPrompt(nn.Module):
         """What the model computed at the virtual tokens' own positions is no part of its output."""
         if isinstance(output, tuple):
             return tuple(self._cut_off(root, args, x) for x in output)
-        if output.dim() == 2:  # a pooled vector has no positions
+        if (
+            self.kind is Bart or output.dim() == 2
+        ):  # the decoder's logits are the text's; a pooled vector has no positions
             return output
         return output[:, self.n :]
+
+    def in_chain(self, name: str, chain: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        """In a pipeline: the first part lengthens the inputs, and what follows the layers gets the text's positions."""
+        new: dict[str, Callable[..., Any]] = {name: SoftPrompt._first_part}
+        above = False
+        for pattern, how in chain.items():
+            cut = (
+                above and self.kind is not Bart and not pattern.endswith("pooler")
+            )  # which has a hook of its own
+            new[pattern] = partial(_of_text, how, self.n) if cut else how
+            above = pattern.endswith("*")
+        return new
+
+    def _first_part(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.lengthen(bound(self.kind, inputs, {})).values())
+
+
+def _of_text(call: Callable[..., Any], n: int, module: nn.Module, x: Tensor, *rest: Tensor) -> Any:
+    return call(module, x[:, n:], *rest)
 
 
 def widen_causal(mask: Tensor, n: int) -> Tensor:
@@ -135,7 +166,8 @@ def add_prompt(
     """Prompt tuning, in place: the model is frozen, and n virtual tokens are trained.
 
     Args:
-        model: a Bert, BertClassifier, GPT or Llama. It is called as before, and its outputs have the text's shape.
+        model: a Bert, BertClassifier, GPT, Llama or Bart, where they stand before the encoder's text. It is called as
+            before, and its outputs have the text's shape.
         start: uniform between -1/2 and 1/2; embeddings of tokens drawn from the vocabulary; or those of these token
             ids (a text), repeated or cut to n.
         pooler_reads: what a BERT's pooler reads, see ``SoftPrompt``.

@@ -10,13 +10,24 @@ Shapes in comments: ``batch``, ``seq``, ``hidden``, ``narrow`` (the side network
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.finetuning.side_decoders import Blend, add_side_decoder
+from course_lib.finetuning.narrow.chain import (
+    Beside,
+    Call,
+    Mix,
+    begin,
+    blend,
+    carry,
+    change,
+    spread,
+    without_dropout,
+)
+from course_lib.finetuning.narrow.decoders import Blend, add_side_decoder
 from course_lib.finetuning.sites import beside, train_only
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder
@@ -38,14 +49,12 @@ class SideTuning(nn.Module):
         self, base: nn.Module, side: nn.Module, alpha: float = 0.5, pooler: nn.Module | None = None
     ) -> None:
         super().__init__()
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha starts at {alpha}; it must be between 0 and 1.")
+        self.mix = Mix(alpha)
         self.base, self.side, self.pooler = base.requires_grad_(False).eval(), side, pooler
-        self.a = nn.Parameter(torch.logit(torch.tensor(alpha)))
 
     @property
     def alpha(self) -> Tensor:
-        return torch.sigmoid(self.a)
+        return self.mix.alpha
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -57,6 +66,28 @@ class SideTuning(nn.Module):
         super().train(mode)
         self.base.eval()  # dropout would be noise: nothing in B is trained
         return self
+
+    def in_chain(self, name: str, chain: Mapping[str, Call]) -> dict[str, Call]:
+        """The parts of a BERT's chain with those of the side network between them; see ``narrow/chain.py``."""
+        without_dropout(self.base)
+        frozen, own = len(self.base.encoder.layer), len(self.side.encoder.layer)
+        layers = spread(frozen, own, f"{name}.side.encoder.layer", bert_side_layer)
+        new: dict[str, Call] = {}
+        for pattern, how in chain.items():
+            match pattern.removeprefix(f"{name}."):
+                case "embeddings":
+                    new |= {f"{name}.base.embeddings": how, f"{name}.side.down": begin(0)}
+                case "encoder.layer.*":
+                    new[f"{name}.base.encoder.layer.*"] = Beside(carry(how), layers)
+                    new |= {f"{name}.side.up": change(-1), f"{name}.mix": blend(0, 1)}
+                case _:
+                    new[pattern] = how
+        return new
+
+
+def bert_side_layer(layer: nn.Module, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    *mask, s = rest
+    return x, *mask, layer(s, *mask)
 
 
 class BertSide(nn.Module):
@@ -101,7 +132,7 @@ def add_side(
 ) -> SideTuning | Blend:
     """Side tuning of a BertClassifier in place: its ``bert`` becomes a ``SideTuning``. A Bert is only wrapped.
 
-    A Llama and a Bart get a narrow decoder beside their own (``side_decoders.py``).
+    A Llama and a Bart get a narrow decoder beside their own (``narrow/decoders.py``).
 
     The pooler comes after the blend, so that it reads R. All but the side network, α and ``also`` (None: the
     classifier) is frozen.
@@ -110,7 +141,9 @@ def add_side(
         ValueError: the model is no Bert, BertClassifier, Llama or Bart; a depth, width or alpha out of range.
     """
     if isinstance(model, Llama | Bart):
+        like = next(model.parameters())
         blend = add_side_decoder(model, layers, hidden_size, alpha)
+        beside(blend, like).train(model.training)
         train_only(model, [blend], also)
         return blend
     bert = model if isinstance(model, Bert) else getattr(model, "bert", None)
@@ -124,5 +157,5 @@ def add_side(
     beside(tuned, like).train(model.training)
     if model is not bert:
         replace_module(model, "bert", tuned)
-    train_only(model if model is not bert else tuned, [tuned.side, tuned.a], also)
+    train_only(model if model is not bert else tuned, [tuned.side, tuned.mix], also)
     return tuned

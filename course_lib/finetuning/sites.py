@@ -67,10 +67,6 @@ FAMILIES: dict[type[nn.Module], Sites] = {
         causal=True,
         most=lambda llama: llama.max_length,
     ),
-}
-
-# Adapters stand in single layers. What changes the tokens or the keys must know which of BART's two texts is meant.
-ADAPTED = FAMILIES | {
     Bart: Sites(
         tokens="model.shared",
         positions="model.*.embed_positions",
@@ -160,14 +156,19 @@ def train_only(
 
 def arguments_of(root: nn.Module, args: tuple, kwargs: dict[str, Any], n: int) -> dict[str, Any]:
     """A call's arguments by name, after a check that ``n`` virtual tokens and the text have positions."""
-    signature = inspect.signature(type(root).forward)  # the class's: recomputation replaces the instance's
-    call = dict(signature.bind(root, *args, **kwargs).arguments)
-    del call["self"]
+    call = bound(type(root), args, kwargs)
     if call.get("cache") is not None:
         raise ValueError(
             f"this model has {n} virtual tokens, which no cache holds; generate with use_cache=False."
         )
     check_positions(root, n, call["tokens"].shape[1])
+    return call
+
+
+def bound(kind: type[nn.Module], args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name, for the forward of the class: recomputation replaces the instance's."""
+    call = dict(inspect.signature(kind.forward).bind(None, *args, **kwargs).arguments)
+    del call["self"]
     return call
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import nn
 
+from course_lib.finetuning.narrow.decoders import Blend
 from course_lib.finetuning.prefix import Prefix
 from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
-from course_lib.finetuning.side_decoders import Blend
 from course_lib.parallelize.comm_hooks import make_hook
+from simulator.inputs.galaxy import placements_of
 from simulator.inputs.plan import Plan
 
 
@@ -27,18 +28,19 @@ def refuse(
     """
     hook = None if make_hook(compression) is None else compression["method"]
     added = {type(module) for module in model.modules()} if model is not None else set()
-    if sentence := next(refusals(plan, added, placement is not None, hook), None):
+    placed = placement and placements_of(placement["placement"])["attention"]
+    if sentence := next(refusals(plan, added, placed, hook), None):
         raise ValueError(sentence)
 
 
 def refusals(
-    p: Plan, added: set[type] = frozenset(), placed: bool = False, hook: str | None = None
+    p: Plan, added: set[type] = frozenset(), placed: str | None = None, hook: str | None = None
 ) -> Iterator[str]:
     """Every reason not to run a plan.
 
     Args:
         added: the types of the model's modules.
-        placed: a placement says how layers are cut.
+        placed: how attention is placed, where a placement says how layers are cut.
         hook: how DDP's buckets are compressed.
     """
     # Asked of the simulator alone.
@@ -64,17 +66,12 @@ def refusals(
     if others := [traffic for traffic in p.overlap if traffic != "gradients"]:
         yield f"overlap must be none or gradients, not {', '.join(others)}: that is priced, but not run yet"
 
-    if added & {SideTuning, Blend}:
-        if p.pp > 1:
-            yield "side tuning has no stages: its network runs beside all layers, from the embeddings to the end"
-        if p.sequence_parallel:
-            yield "sequence_parallel must be no with side tuning: its network reads whole sequences"
-    if added & {Prefix, SoftPrompt} and p.pp > 1:
-        yield f"pp must be 1 with virtual tokens, not {p.pp}: they enter and leave the whole model"
-    if Prefix in added and p.tp > 1:
-        yield f"tp must be 1 with a prefix, not {p.tp}: it holds the keys and values of all heads"
-    if SoftPrompt in added and p.tp > 1 and not placed:
-        yield f"tp must be 1 with a prompt, or there must be a placement, not {p.tp}: the embedding would be cut"
+    if added & {SideTuning, Blend} and p.sequence_parallel:
+        yield "sequence_parallel must be no with side tuning: its network reads whole sequences"
+    if SoftPrompt in added and p.sequence_parallel:
+        yield "sequence_parallel must be no with a prompt: it stands before whole sequences, and each rank has a part"
+    if Prefix in added and placed == "sequence":
+        yield "attention must not be placed by sequence with a prefix: each rank would put it before its own keys"
 
     if placed and p.pp > 1:
         yield f"pp must be 1 with a placement, not {p.pp}: a stage would not know where its blocks are"

@@ -1,32 +1,25 @@
 """A plain model cut into the stages of a pipeline.
 
-Most models are a chain: each part is called with what the part before it returned. ``text_chain`` and ``CHAINS``
-name the parts of the course's models in this order. A stage is some parts that follow one another; the tensors that its
-last part returns go to the next stage.
+Most models are a chain: each part is called with what the part before it returned. ``chains/`` names the parts of
+the course's models in this order. A stage is some parts that follow one another; the tensors that its last part returns
+go to the next stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.models.anatomy import Anatomy, anatomy_of, known_families
-from course_lib.models.bart import Bart
-from course_lib.models.bert import Bert, BertClassifier
-from course_lib.models.masked_words import BertMaskedWords
-from course_lib.models.masks import check_mask
-from course_lib.pipeline.bart_stages import bart_chain
+from course_lib.models.anatomy import anatomy_of, known_families
+from course_lib.pipeline.chains.models import CHAINS, Call, Chain, plainly, text_chain
 from simulator.inputs.chunks import chunk_sizes
 from simulator.pipeline.actions import Schedule
-
-Call = Callable[..., Any]  # (module, *tensors) -> a tensor or a tuple of tensors
-Chain = Sequence[str] | Mapping[str, Call]
 
 
 class Stage(nn.Module):
@@ -40,12 +33,18 @@ class Stage(nn.Module):
         tied: for each parameter that stands in other stages too, the numbers of all stages that have it.
     """
 
-    def __init__(self, index: int, stages: int, parts: Mapping[str, tuple[nn.Module | None, Call]]) -> None:
+    def __init__(
+        self,
+        index: int,
+        stages: int,
+        parts: Mapping[str, tuple[nn.Module | None, Call]],
+        held: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.index, self.stages, self.parts = index, stages, list(parts)
         self.calls = {name: call for name, (_, call) in parts.items()}
         self.tied: dict[str, tuple[int, ...]] = {}
-        for name, (module, _) in parts.items():
+        for name, module in ({name: module for name, (module, _) in parts.items()} | dict(held)).items():
             *path, last = name.split(".")
             holder: nn.Module = self
             for word in path:
@@ -102,7 +101,8 @@ def split_model(
     Args:
         layers: how many layers each stage has; None: as many as the others, and where that is impossible the first
             stages have one more.
-        chain: the names of the model's parts in the order in which they are called. ``blocks.*`` stands for all
+        chain: the names of the model's parts in the order in which they are called (None in the place of a call: every
+            stage holds the part, and its hooks use it). ``blocks.*`` stands for all
             modules in ``blocks``: these are the layers; without such a name every part is a layer. Where a part is
             not simply called with what the part before it returned, a function ``(module, *tensors)`` for the name.
             None: that of the course's model.
@@ -110,7 +110,8 @@ def split_model(
     Raises:
         ValueError: the layers cannot be dealt out like this, or the chain leaves out something of the model.
     """
-    parts, first, count = parts_of(model, chain)
+    parts, held, places = parts_of(model, chain)
+    count = len(places)
     if layers is None:
         if not 1 <= stages <= count:
             raise ValueError(
@@ -121,21 +122,16 @@ def split_model(
         raise ValueError(
             f"layers must be {stages} numbers of at least 1 with the sum {count}, not {list(layers)}"
         )
-    edges = [first + done for done in accumulate(layers, initial=0)]
-    edges[0], edges[-1] = 0, len(parts)
-    names = list(parts)
-    cut = [
-        Stage(index, stages, {name: parts[name] for name in names[a:b]})
-        for index, (a, b) in enumerate(pairwise(edges))
-    ]
+    edges = [0, *(places[done] for done in accumulate(layers[:-1])), len(parts)]
+    cut = [Stage(i, stages, dict([*parts.items()][a:b]), held) for i, (a, b) in enumerate(pairwise(edges))]
     mark_tied_parameters(cut)
     return cut
 
 
 def parts_of(
     model: nn.Module, chain: Chain | None = None
-) -> tuple[dict[str, tuple[nn.Module | None, Call]], int, int]:
-    """Every part's module and how it is called, by name; the place of the first layer; the number of layers."""
+) -> tuple[dict[str, tuple[nn.Module | None, Call]], dict[str, nn.Module], list[int]]:
+    """Every part's module and how it is called, by name; what every stage holds; the places of the layers."""
     if chain is None:
         anatomy = anatomy_of(model)
         chain = next((chain for kind, chain in CHAINS.items() if isinstance(model, kind)), None)
@@ -147,22 +143,29 @@ def parts_of(
             )
     if callable(chain):
         chain = chain(model)
-    calls = chain if isinstance(chain, Mapping) else dict.fromkeys(chain, call)
+    calls = dict(chain) if isinstance(chain, Mapping) else dict.fromkeys(chain, plainly)
+    for name, module in model.named_modules():
+        if hasattr(module, "in_chain"):  # what fine-tuning has added knows its own place
+            calls = module.in_chain(name, calls)
     parts: dict[str, tuple[nn.Module | None, Call]] = {}
-    first, count = 0, 0
+    held: dict[str, nn.Module] = {}
+    places: list[int] = []
     for pattern, how in calls.items():
         container, star, _ = pattern.rpartition("*")
         try:
             holder = attrgetter(container.rstrip("."))(model) if container else model
             names = [container + name for name, _ in holder.named_children()] if star else [pattern]
-            found = {name: (attrgetter(name)(model), how) for name in names}
+            if how is None:
+                held[pattern] = model.get_submodule(pattern)
+                continue
+            for number, name in enumerate(names):
+                places += [len(parts)] if star else []
+                behind = getattr(how, "beside", {}).get(number, {})
+                parts |= {one: (attrgetter(one)(model), its) for one, its in ({name: how} | behind).items()}
         except AttributeError:
             raise ValueError(f"{type(model).__name__} has no module {pattern.removesuffix('.*')}") from None
-        if star:
-            first, count = (first if count else len(parts)), count + len(names)  # two lists follow each other
-        parts |= found
-    check_complete(model, parts)
-    return parts, first, count or len(parts)
+    check_complete(model, parts | {name: (module, plainly) for name, module in held.items()})
+    return parts, held, places or list(range(len(parts)))
 
 
 def check_complete(model: nn.Module, parts: Mapping[str, tuple[nn.Module | None, Call]]) -> None:
@@ -178,9 +181,9 @@ def check_complete(model: nn.Module, parts: Mapping[str, tuple[nn.Module | None,
         if model.get_submodule(name.rpartition(".")[0]) not in held:
             raise ValueError(f"{name} is in no part of the chain {', '.join(parts)}")
     for name, module in model.named_modules():
-        if not inside(name) and (
-            module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-        ):
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        hooks = [h for h in hooks if not hasattr(getattr(h, "__self__", None), "in_chain")]
+        if not inside(name) and (hooks or "forward" in vars(module)):
             raise ValueError(
                 f"{name or type(model).__name__} has hooks, but stages call the parts {', '.join(parts)} without it: "
                 "put the hooks on a part"
@@ -197,73 +200,6 @@ def mark_tied_parameters(stages: Sequence[Stage]) -> None:
         if len(names) > 1:
             for index, name in names.items():
                 stages[index].tied[name] = tuple(names)
-
-
-# ---- the course's models ----------------------------------------------------------------------------------
-
-
-def call(module: nn.Module, *tensors: Tensor) -> Any:
-    return module(*tensors)
-
-
-def bert_embeddings(
-    embeddings: nn.Module, tokens: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None
-) -> Any:
-    """The mask goes along from stage to stage, in the form in which the layers take it: ``(batch, 1, 1, seq)``."""
-    x = embeddings(tokens, token_types)
-    return x if mask is None else (x, mask[:, None, None, :].bool())
-
-
-def bert_layer(layer: nn.Module, x: Tensor, *mask: Tensor) -> tuple[Tensor, ...]:
-    return layer(x, *mask), *mask
-
-
-def bert_pooler(pooler: nn.Module | None, x: Tensor, *mask: Tensor) -> Any:
-    return x if pooler is None else (x, pooler(x))
-
-
-def text_embedding(embedding: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> Any:
-    """The mask goes along as it is: one for each sequence, ``(batch, 1, seq, seq)``."""
-    if mask is None:
-        return embedding(tokens)
-    check_mask(mask, tokens.shape[1], tokens.shape[1])
-    return embedding(tokens), mask
-
-
-def text_layer(layer: nn.Module, x: Tensor, *mask: Tensor) -> tuple[Tensor, ...]:
-    return layer(x, **({"mask": mask[0]} if mask else {})), *mask
-
-
-def without_mask(module: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
-    return module(x)
-
-
-def text_chain(anatomy: Anatomy) -> dict[str, Call] | None:
-    """That of a causal model (GPT, LLaMA, Falcon); None for another."""
-    calls = {"layer": text_layer, "final norm": without_mask, "head": call}
-    if not anatomy.causal or not anatomy.names("head"):
-        return None
-    [embedding, *_] = anatomy.names("embedding", "tokens")
-    return {embedding: text_embedding} | {n: calls[r] for n, r in anatomy.roles.items() if r in calls}
-
-
-CHAINS: dict[type[nn.Module], Chain | Callable[[Any], Chain]] = {
-    Bert: {"embeddings": bert_embeddings, "encoder.layer.*": bert_layer, "pooler": bert_pooler},
-    BertClassifier: {
-        "bert.embeddings": bert_embeddings,
-        "bert.encoder.layer.*": bert_layer,
-        "bert.pooler": without_mask,
-        "dropout": call,
-        "classifier": call,
-    },
-    BertMaskedWords: {
-        "bert.embeddings": bert_embeddings,
-        "bert.encoder.layer.*": bert_layer,
-        "cls.predictions": without_mask,
-    },
-    Bart: bart_chain,
-    nn.Sequential: ("*",),
-}
 
 
 def gradients_of(inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -88,6 +88,7 @@ def apply_tensor_parallel(
     _start_equal(model, mesh)
     for name, style in styles.items():
         _apply_style(model, name, style, shards[name], mesh, sequence_parallel)
+    enter_in_parts(model, mesh)
     for first, *others in tied:
         for name in others:
             module, _, attribute = name.rpartition(".")
@@ -233,7 +234,9 @@ def _apply_style(
         case "row":
             replace_module(model, name, row_linear(module, mesh, shard))
         case "vocabulary":
-            replace_module(model, name, embedding(module, mesh))
+            words = embedding(module, mesh)
+            words._forward_hooks = module._forward_hooks  # a prompt stands behind it
+            replace_module(model, name, words)
         case "vocabulary head":
             part = ColumnParallelLinear(module, mesh, shard, multiply)
             part.register_forward_pre_hook(enter)
@@ -251,6 +254,13 @@ def _apply_style(
                 module.register_forward_pre_hook(partial(_on_first_input, own_positions, mesh))
         case "whole" if sequence_parallel:
             module.register_forward_hook(lambda _module, _inputs, x: whole_sequence(x, mesh.get_group()))
+
+
+def enter_in_parts(model: nn.Module, mesh: DeviceMesh) -> None:
+    """What every rank computes in full and uses for its own heads alone (a prefix) enters there through f."""
+    for module in model.modules():
+        if hasattr(module, "enter"):
+            module.enter = partial(f, group=mesh.get_group())
 
 
 def _on_first_input(

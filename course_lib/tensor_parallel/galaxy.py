@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.tensor_parallel.apply import _start_equal
+from course_lib.tensor_parallel.apply import _start_equal, enter_in_parts
 from course_lib.tensor_parallel.galaxy_family import Forward
 from course_lib.tensor_parallel.galaxy_layers import stacks_of
 from course_lib.tensor_parallel.galaxy_modules import check_overlap, place_layer, styles_of
@@ -161,6 +161,7 @@ def apply_galaxy(
     if overlap:
         check_overlap(stacks, placement)
     _start_equal(model, mesh)
+    enter_in_parts(model, mesh)
     for stack, its_shares, its_styles in zip(stacks, shares, styles, strict=True):
         family = stack.family
         for number, (name, layer) in enumerate(stack.layers.items()):

@@ -79,6 +79,7 @@ def table_of(model: nn.Module) -> dict[str, str]:
     # LLaMA-Adapter's tokens and gate are seen by all heads, of which each rank has some.
     seen = {n.rpartition(".")[0] for n in names if ".adaption." in n}
     others = {n.rpartition(".")[0] for n, _ in model.named_parameters() if n not in names}
+    others |= {n.rpartition(".")[0] for n in names if ".prefix." in f".{n}"}
     modules = [name for name, _ in inner.named_modules()]
     styles = {dot + name: style for name, style in styles_of(anatomy).items() if matching(name, modules)}
     styles |= dict.fromkeys(sorted(seen), "part") | dict.fromkeys(sorted(added), "sequence")

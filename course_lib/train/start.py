@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.checkpoints.saves import DiskFull, newest_first
-from course_lib.finetuning.sites import ADAPTED, root_of
+from course_lib.finetuning.sites import root_of
 from course_lib.models.bart import Bart
 from course_lib.observe.device import device_name
 from course_lib.parallelize import mesh_axes
@@ -66,7 +66,7 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
 
 def check_length(model: nn.Module, tokens: int) -> None:
     """Raise a ValueError if the model has fewer positions than a sample has tokens, virtual ones with them."""
-    root, sites = root_of(model, ADAPTED)
+    root, sites = root_of(model)
     if tokens > (most := sites.most(root)):
         raise ValueError(
             f"sequence, with virtual tokens, must be at most the model's {most} positions, not {tokens}"

@@ -45,6 +45,7 @@ WAYS = {  # name -> (plan, placement)
     "Galaxy": ({"tp": 2}, "galaxy"),
     "Galaxy2": ({"tp": 2}, "galaxy2"),
     "PP": ({"pp": 2, "microbatches": 2}, None),
+    "TP and PP": ({"tp": 2, "pp": 2, "microbatches": 2}, None),
 }
 MODELS = ("bert", "bart", "llama")
 NAMES = (
@@ -54,21 +55,18 @@ NAMES = (
 )
 
 # Cells that are refused, each with its sentence.
-SIDE = {
-    "PP": "side tuning has no stages: its network runs beside all layers, from the embeddings to the end",
-    "TP and SP": "sequence_parallel must be no with side tuning: its network reads whole sequences",
+NARROW = "sequence_parallel must be no with side tuning: its network reads whole sequences"
+BEFORE = (
+    "sequence_parallel must be no with a prompt: it stands before whole sequences, and each rank has a part"
+)
+KEYS = "attention must not be placed by sequence with a prefix: each rank would put it before its own keys"
+OF_TUNINGS = {
+    ("side", "TP and SP"): NARROW,
+    ("prompt", "TP and SP"): BEFORE,
+    ("p-tuning", "TP and SP"): BEFORE,
+    ("prefix", "SP"): KEYS,
 }
-REFUSED = {("side", model, way): sentence for model in MODELS for way, sentence in SIDE.items()}
-NO_STAGES = "pp must be 1 with virtual tokens, not 2: they enter and leave the whole model"
-CUT = "tp must be 1 with a prompt, or there must be a placement, not 2: the embedding would be cut"
-ALL_HEADS = "tp must be 1 with a prefix, not 2: it holds the keys and values of all heads"
-NOT_BART = "this Bart holds none of Bert, GPT, LlamaModel, which can be adapted"
-for tuning in ("prompt", "p-tuning", "prefix"):
-    cut = WAYS.keys() - {"DP", "PP"} if tuning == "prefix" else ("TP", "TP and SP")
-    for model in ("bert", "llama"):
-        REFUSED |= {(tuning, model, way): ALL_HEADS if tuning == "prefix" else CUT for way in cut}
-        REFUSED[tuning, model, "PP"] = NO_STAGES
-    REFUSED |= {(tuning, "bart", way): NOT_BART for way in ("serial", *WAYS)}
+REFUSED = {(tuning, model, way): why for (tuning, way), why in OF_TUNINGS.items() for model in MODELS}
 
 
 def make(name, tuning):
@@ -163,12 +161,11 @@ def cells(name, ways, expected):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_each_cell_is_one_device_or_says_why_not(name, ranks):
-    ways = WAYS if ranks == 2 else {"serial": ({"microbatches": 2}, None)}
-    expected = {
-        tuning: one_device(name, tuning) for tuning in TUNINGS if (tuning, name, "serial") not in REFUSED
-    }
+    ways = {"serial": ({"microbatches": 2}, None), **WAYS}
+    ways = {way: its for way, its in ways.items() if Plan(**its[0]).ranks == ranks}
+    expected = {tuning: one_device(name, tuning) for tuning in TUNINGS}
     wrong = {}
     for found in launch(cells, ranks, args=(name, ways, expected)):
         for cell, result in found.items():
@@ -189,10 +186,10 @@ def document():
     lines = [
         "# What runs with what",
         "",
-        "Each cell trains a small model for two steps, on two ranks (serial: on one). Losses, gradient norms and "
-        "trained parameters are those of one device, with a difference of at most 1e-9 in 64 bits: *yes*. A number "
-        "stands for the sentence below, with which the cell is refused. `tests/course_lib/test_matrix.py` tests every "
-        "cell and makes this page.",
+        "Each cell trains a small model for two steps, on two ranks (serial: on one; TP and PP: on four). Losses, "
+        "gradient norms and trained parameters are those of one device, with a difference of at most 1e-9 in 64 bits: "
+        "*yes*. A number stands for the sentence below, with which the cell is refused. "
+        "`tests/course_lib/test_matrix.py` tests every cell and makes this page.",
         "",
         "SP, Galaxy and Galaxy2 are placements of hybrid layers, here with three heads on one rank and one on the "
         "other. "

@@ -7,13 +7,12 @@ import pytest
 from course_lib.finetuning.prefix import Prefix
 from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
-from course_lib.finetuning.side_decoders import Blend
 from course_lib.parallelize.refusals import refusals, refuse
 from simulator.inputs.plan import Plan
 
 SGD = {"optimizer": "sgd", "dp": 2}
 SIDE, PROMPT, PREFIX = {"added": {SideTuning}}, {"added": {SoftPrompt}}, {"added": {Prefix}}
-HOOK, PLACED = {"hook": "top-k"}, {"placed": True}
+HOOK, PLACED, BY_SEQUENCE = {"hook": "top-k"}, {"placed": "heads"}, {"placed": "sequence"}
 # How the sentence begins; the plan and what goes with it; what must change for it to be run.
 REFUSED = [
     ("cp must be 1, not 2: ", {"cp": 2}, {}, {"cp": 1}),
@@ -29,23 +28,24 @@ REFUSED = [
         {},
         {"overlap": ("gradients",)},
     ),
-    ("side tuning has no stages: ", {"pp": 2}, SIDE, {"pp": 1, "tp": 2}),
-    ("side tuning has no stages: ", {"pp": 2}, {"added": {Blend}}, {"pp": 1, "tp": 2}),
     (
         "sequence_parallel must be no with side",
         {"tp": 2, "sequence_parallel": True},
         SIDE,
         {"sequence_parallel": False},
     ),
-    ("pp must be 1 with virtual tokens, not 2: ", {"pp": 2}, PROMPT, {"pp": 1}),
-    ("pp must be 1 with virtual tokens, not 2: ", {"pp": 2}, PREFIX, {"pp": 1}),
-    ("tp must be 1 with a prefix, not 2: ", {"tp": 2}, PREFIX | PLACED, {"tp": 1}),
-    ("tp must be 1 with a prompt, or ", {"tp": 2}, PROMPT, {"tp": 1, "dp": 2}),
+    (
+        "sequence_parallel must be no with a prompt",
+        {"tp": 2, "sequence_parallel": True},
+        PROMPT,
+        {"sequence_parallel": False, "pp": 2},
+    ),
+    ("attention must not be placed by sequence", {"tp": 2}, PREFIX | BY_SEQUENCE, None),
     ("pp must be 1 with a placement, not 2: ", {"pp": 2, "tp": 2}, PLACED, {"pp": 1}),
     (
         "sequence_parallel must be no with a placement",
         {"tp": 2, "sequence_parallel": True},
-        PROMPT | PLACED,
+        PLACED,
         {"sequence_parallel": False},
     ),
     ("zero must be 0 with compression, not 1: ", SGD | {"zero": 1}, HOOK, {"zero": 0}),
@@ -67,6 +67,8 @@ REFUSED = [
 def test_each_sentence_refuses_what_no_other_does(begins, plan, around, change):
     (sentence,) = refusals(Plan(**plan), **around)
     assert sentence.startswith(begins)
+    if change is None:  # what is placed otherwise is run
+        around, change = around | PLACED, {}
     assert not list(refusals(Plan(**plan | change), **around))
 
 

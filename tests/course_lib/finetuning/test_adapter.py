@@ -121,7 +121,7 @@ def test_side_tuning_blends_and_keeps_no_activation_within_the_backbone():
     tuned.train()(tokens, mask).square().mean().backward()
     trained = {name for name, p in tuned.named_parameters() if p.grad is not None}
     assert {name.split(".")[0] for name in trained} == {"bert", "classifier"}
-    assert all(name.startswith(("bert.side", "bert.a", "classifier")) for name in trained)
+    assert all(name.startswith(("bert.side", "bert.mix.a", "classifier")) for name in trained)
     assert not side.base.training
 
     plain.requires_grad_(False).classifier.requires_grad_(True)

@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
             "no table": "there is a table for GPT, Bert, BertMaskedWords, Llama, Falcon, Bart, and Net holds 0 "
             "of them: give one as table=",
             "unknown style": "net.a has the style 'diagonal'; the styles are enter, column, heads, kv heads, grouped "
-            "heads, copied, core, row, vocabulary, vocabulary head, replicated, sequence, positions, whole",
+            "heads, copied, core, row, vocabulary, vocabulary head, part, replicated, sequence, positions, whole",
             "unknown name": "ModuleDict has no module net.c; it has net, net.a, net.b",
             "not entered": "net.a is cut by columns, but no module around it has the style 'enter': its input would "
             "get a part of its gradient",

@@ -150,7 +150,7 @@ def test_options_go_before_the_file(tmp_path):
         ),
         (
             "[tuning]\nmethod = 'lara'",
-            "tuning.method must be one of full, head, bias, lora, adapter, side, prompt, p-tuning, prefix, p-tuning",
+            "tuning.method must be one of full, head, bias, lora, adapter, llama-adapter, side, prompt, p-tuning, pre",
         ),
         ("[tuning]\nmethod = 'ptuning'", "prompt, p-tuning, prefix, p-tuning-v2, not 'ptuning'"),
         ("[tuning]\nmethod = 'head'", "no parameter of GPT is chosen, so nothing would be trained"),
@@ -175,11 +175,13 @@ def test_options_go_before_the_file(tmp_path):
         ("[tuning]\nmethod = 'prompt'\nstart = 'words'", "start must be 'random', 'vocabulary' or"),
         ("[tuning]\nmethod = 'p-tuning'\nencoder = 'gru'", "the encoder is 'gru'; choose 'lstm' or 'mlp'"),
         (
-            "[model]\nname = 'bart'\n[tuning]\nmethod = 'prefix'",
-            "this Bart holds none of Bert, GPT, LlamaModel",
+            "world = 2\n[model]\nname = 'bert'\n[tuning]\nmethod = 'prefix'\n[placement]\nway = 'sp'",
+            "attention must not be placed by sequence with a prefix",
         ),
-        ("[tuning]\nmethod = 'prefix'\n[plan]\npp = 2", "pp must be 1 with virtual tokens, not 2"),
-        ("[tuning]\nmethod = 'prompt'\n[plan]\ntp = 2", "tp must be 1 with a prompt, or there must be a"),
+        (
+            "[tuning]\nmethod = 'prompt'\n[plan]\ntp = 2\nsequence_parallel = true",
+            "sequence_parallel must be no with a prompt",
+        ),
         ("[tuning]\nmethod = 'lora'\ntargets = ['qerry']", "qerry"),
         ("world = 'two'", "world must be a whole number of at least 1, not 'two'"),
         ("world = 3\n[plan]\ntp = 2", "world must be the 2 ranks of the plan, not 3"),

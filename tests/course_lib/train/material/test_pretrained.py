@@ -40,8 +40,7 @@ PLANS = {
     "galaxy": ({"tp": 2}, {"placement": "galaxy", "heads": (3, 1), "sequence": (5, 3)}),
 }
 READ = {"fsdp": 0.51, "tp": 0.57, "sp": 0.57, "pp": 0.8}  # most of the weights that a rank may read
-TUNINGS = ("lora", "adapter", "side", "prompt", "p-tuning", "prefix")
-ON_ONE_SIDE = {"prompt", "p-tuning", "prefix"}  # not with tp and pp: docs/matrix.md
+TUNINGS = ("lora", "adapter", "llama-adapter", "side", "prompt", "p-tuning", "prefix")
 
 
 def config_of(kind):
@@ -152,9 +151,7 @@ def cells_of(kind):
     ways = [way for way in PLANS if way != "galaxy" or kind != "gpt"]
     cells = [("full", way) for way in ways if way != "one rank"]
     if kind == "llama":
-        cells += [(t, way) for t in TUNINGS for way in ("dp", "fsdp")]
-        cells += [(t, way) for t in TUNINGS if t not in ON_ONE_SIDE for way in ("tp", "galaxy")]
-        cells += [(t, "pp") for t in ("lora", "adapter")]
+        cells += [(t, way) for t in TUNINGS for way in ("dp", "fsdp", "tp", "pp", "galaxy")]
     return [*cells, ("lora", "tp"), ("lora", "pp")]
 
 

@@ -10,12 +10,22 @@ Shapes in comments: ``batch``, ``seq``, ``hidden``, ``narrow`` (the side network
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
-from course_lib.finetuning.sites import beside
+from course_lib.finetuning.narrow.chain import (
+    Beside,
+    Call,
+    Mix,
+    begin,
+    blend,
+    carry,
+    change,
+    spread,
+    without_dropout,
+)
 from course_lib.models.bart import Bart, BartDecoder, BartDecoderLayer
 from course_lib.models.kv_cache import Cache
 from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
@@ -34,6 +44,7 @@ class LlamaSide(nn.Module):
         self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(layers))
         self.norm = RMSNorm(narrow, c.rms_norm_eps)
         self.up = nn.Linear(narrow, c.hidden_size, bias=False)
+        self.frozen = c.num_hidden_layers
 
     def forward(
         self, model: LlamaModel, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None
@@ -43,6 +54,24 @@ class LlamaSide(nn.Module):
         for layer in self.layers:
             x = layer(x) if mask is None else layer(x, mask=mask)
         return self.up(self.norm(x))  # (batch, seq, hidden)
+
+    def beside(self, name: str, chain: Mapping[str, Call]) -> dict[str, Call]:
+        """The chain of a LLaMA with these parts, and the blend, between its own."""
+        layers = spread(self.frozen, len(self.layers), f"{name}.side.layers", llama_side_layer)
+        end = {"side.norm": change(-1), "side.up": change(-1), "mix": blend(0, 1)}
+        return {
+            "model.embed_tokens": chain["model.embed_tokens"],
+            f"{name}.side.down": begin(0),
+            "model.layers.*": Beside(carry(chain["model.layers.*"]), layers),
+            "model.norm": carry(chain["model.norm"]),
+            **{f"{name}.{part}": call for part, call in end.items()},
+            "lm_head": chain["lm_head"],
+        }
+
+
+def llama_side_layer(layer: nn.Module, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    *mask, s = rest
+    return x, *mask, layer(s, **({"mask": mask[0]} if mask else {}))
 
 
 class BartSide(nn.Module):
@@ -57,6 +86,7 @@ class BartSide(nn.Module):
         self.down_memory = nn.Linear(c.d_model, narrow)
         self.layers = nn.ModuleList(BartDecoderLayer(config, *sizes) for _ in range(layers))
         self.up = nn.Linear(narrow, c.d_model)
+        self.frozen = c.encoder_layers, c.decoder_layers
 
     def forward(
         self,
@@ -73,6 +103,28 @@ class BartSide(nn.Module):
             x = layer(x, memory, memory_mask, mask)
         return self.up(x)  # (batch, seq, hidden)
 
+    def beside(self, name: str, chain: Mapping[str, Call]) -> dict[str, Call]:
+        """The same for a BART: its narrow state is made of the target, and later its narrow memory joins it."""
+        encoder, decoder = self.frozen
+        memory = {encoder - 1: {f"{name}.side.down_memory": begin(0)}}
+        layers = spread(decoder, len(self.layers), f"{name}.side.layers", bart_side_layer)
+        new: dict[str, Call] = {}
+        for pattern, how in chain.items():
+            match pattern:
+                case "model.encoder.layers.*":
+                    new |= {f"{name}.side.down": begin(1), pattern: Beside(carry(how), memory)}
+                case "model.decoder.layers.*":
+                    new |= {pattern: Beside(carry(how, 2), layers), f"{name}.side.up": change(-2)}
+                    new[f"{name}.mix"] = blend(1, 2)
+                case _:
+                    new[pattern] = how
+        return new
+
+
+def bart_side_layer(layer: nn.Module, x: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    *masks, s, memory = rest
+    return x, y, *masks, layer(s, memory, *masks), memory
+
 
 class Blend(nn.Module):
     """S and α, and the hook that makes R of a decoder's result.
@@ -84,16 +136,17 @@ class Blend(nn.Module):
 
     def __init__(self, side: nn.Module, alpha: float) -> None:
         super().__init__()
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha starts at {alpha}; it must be between 0 and 1.")
-        self.side, self.a = side, nn.Parameter(torch.logit(torch.tensor(alpha)))
+        self.side, self.mix = side, Mix(alpha)
 
     @property
     def alpha(self) -> Tensor:
-        return torch.sigmoid(self.a)
+        return self.mix.alpha
 
     def after_decoder(self, decoder: nn.Module, args: tuple, named: dict, B: Tensor) -> Tensor:
-        return self.alpha * B + (1 - self.alpha) * self.side(decoder, *args, **named)
+        return self.mix(B, self.side(decoder, *args, **named))
+
+    def in_chain(self, name: str, chain: Mapping[str, Call]) -> dict[str, Call]:
+        return self.side.beside(name, chain)
 
 
 def add_side_decoder(model: Llama | Bart, layers: int, hidden_size: int, alpha: float) -> Blend:
@@ -106,15 +159,10 @@ def add_side_decoder(model: Llama | Bart, layers: int, hidden_size: int, alpha: 
         raise ValueError(f"{layers} layers of width {hidden_size}: both must be at least 1.")
     if hasattr(model, "blend"):
         raise ValueError(f"this {type(model).__name__} has a side network already; start from a plain model.")
-    for module in model.modules():  # it would be noise: nothing in B is trained
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
+    without_dropout(model)  # before the narrow decoder is there: nothing in B is trained
     llama = isinstance(model, Llama)
     blend = Blend((LlamaSide if llama else BartSide)(model, layers, hidden_size), alpha)
-    like = next(model.parameters())
-    model.blend = beside(blend, like).train(model.training)
+    model.blend = blend
     decoder = model.model if llama else model.model.decoder
     decoder.register_forward_hook(blend.after_decoder, with_kwargs=True)
     return blend

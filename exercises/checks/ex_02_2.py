@@ -37,9 +37,7 @@ CASES = [
 class Angles(TorchDispatchMode):
     """Counts the angles whose cosine and whose sine is computed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.cosines = self.sines = 0
+    cosines = sines = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))

@@ -22,13 +22,15 @@ BATCH, HIDDEN = 2, 5
 
 
 # lengths: the tokens of each rank of a group
-class Case(record("ranks lengths", dtype=torch.float64, strided=False)):
-    @property
-    def name(self) -> str:
-        groups = f" in groups of {len(self.lengths)}" * (self.ranks > len(self.lengths))
-        return f"{self.ranks} ranks{groups}, {' + '.join(map(str, self.lengths))} tokens"
-
-
+Case = record(
+    "ranks lengths",
+    lambda c: (
+        f"{c.ranks} ranks{f' in groups of {len(c.lengths)}' * (c.ranks > len(c.lengths))}, "
+        f"{' + '.join(map(str, c.lengths))} tokens"
+    ),
+    dtype=torch.float64,
+    strided=False,
+)
 CASES = [
     Case(2, (5, 3)),
     Case(2, (0, 4)),

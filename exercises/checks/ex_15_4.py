@@ -1,6 +1,7 @@
 """15.4: causal attention with a window that skips tiles; the FLOPs of its matrix products are counted."""
 
 import torch
+from course_checks.on_ranks import count
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,14 +21,13 @@ FACTS = {
 }
 
 
-class Case(record("rows keys window tile_rows tile_keys")):
-    @property
-    def name(self) -> str:
-        queries = "1 query" if self.rows == 1 else f"{self.rows} queries"
-        keys = "1 key" if self.keys == 1 else f"{self.keys} keys"
-        return f"{queries}, {keys}, a window of {self.window}, tiles of {self.tile_rows} × {self.tile_keys}"
-
-
+Case = record(
+    "rows keys window tile_rows tile_keys",
+    lambda c: (
+        f"{'1 query' if c.rows == 1 else f'{c.rows} queries'}, {count(c.keys, 'key')}, "
+        f"a window of {c.window}, tiles of {c.tile_rows} × {c.tile_keys}"
+    ),
+)
 CASES = [
     Case(64, 64, 1000, 16, 16),
     Case(64, 64, 17, 16, 16),  # the window's first key is the first key of a tile

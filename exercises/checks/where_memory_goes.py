@@ -11,9 +11,7 @@ from torch.utils._pytree import tree_leaves
 class _Asked(TorchFunctionMode):
     """Counts what hands a tensor's values over without an operator: ``tolist`` and ``numpy``."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers_read = 0
+    numbers_read = 0
 
     def __torch_function__(self, func, types, args: tuple = (), kwargs: dict | None = None):
         self.numbers_read += getattr(func, "__name__", "") in ("tolist", "numpy", "__array__")

@@ -24,7 +24,7 @@ def test_the_order_is_1f1b():
     for case in given.cases(0):
         orders = [
             [(action.kind[0], action.microbatch) for action in actions]
-            for actions in make_schedule("1f1b", *case).actions
+            for actions in make_schedule("1f1b", case.ranks, case.microbatches).actions
         ]
         assert given.observe(given.solution, case)["trace"] == orders
 

@@ -19,7 +19,7 @@ def test_the_tokens_and_their_sums_are_those_of_the_course_s_own_collectives():
 
 def test_no_list_of_three_steps_is_cheaper():
     given = material("13.2")
-    [every_list] = [given.make(e.patched(given.source)) for e in given.entries if "right" in e.words]
+    [every_list] = [given.make(e.patched(given.source)) for e in given.listed if "right" in e.words]
     for case in given.cases(0):
         assert given.observe(given.solution, case) == given.observe(every_list, case)
 

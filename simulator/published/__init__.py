@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulator.published.a100 import (
     flashattention_2_2023,
+    fsdp_2024,
     korthikanti_2022,
     megatron_2021,
     megatron_2021_table_2,
@@ -30,7 +31,14 @@ TARGETS = {
 
 def published_rows() -> list[PublishedRow]:
     """Every row, in the order of the papers."""
-    papers = (megatron_2021, korthikanti_2022, zero_bubble_2023, megatron_2021_table_2, flashattention_2_2023)
+    papers = (
+        megatron_2021,
+        korthikanti_2022,
+        zero_bubble_2023,
+        megatron_2021_table_2,
+        flashattention_2_2023,
+        fsdp_2024,
+    )
     return [
         *(row for paper in papers for row in paper()),
         *measured_runs(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.published.row import PublishedRow
@@ -169,5 +170,42 @@ def zero_bubble_2023() -> Iterator[PublishedRow]:
             printed,
             shape,
             plan,
+            fitted=False,
+        )
+
+
+def fsdp_2024() -> Iterator[PublishedRow]:
+    """PyTorch's FSDP on 128 GPUs with 400 Gbit/s a node: hybrid shards of 8, and full ones. None was fitted.
+
+    Sequences of 4,096 tokens, FlashAttention 2, bf16 throughout. The device's own network, whose rate was fitted to
+    other runs, brings 384 Gbit/s to a node, and is taken as it is.
+    """
+    hybrid: dict[str, Any] = {"shard": 8}
+    full: dict[str, Any] = {"recompute": "full"}
+    table = [
+        ("7B", "llama-2-7b", hybrid, 2, 3760),
+        ("13B", "llama-2-13b", hybrid, 1, 1700),
+        ("34B", "codellama-34b", full, 8, 772),
+        ("70B", "llama-2-70b", full, 6, 380),
+    ]
+    for name, model, options, micro_batch, tokens in table:
+        plan = Plan(
+            dp=128,
+            zero=3,
+            micro_batch=micro_batch,
+            microbatches=1,
+            attention="flash",
+            precision="bf16",
+            **options,
+        )
+        yield PublishedRow(
+            "foundation-model-stack/fms-fsdp",
+            f"{name}, {'hybrid shards' if options is hybrid else 'full shards, recomputation'}",
+            "time",
+            "tokens_per_gpu",
+            tokens,
+            MODELS[model],
+            plan,
+            group="A100 FSDP",
             fitted=False,
         )

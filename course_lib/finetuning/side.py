@@ -27,11 +27,9 @@ from course_lib.finetuning.narrow.chain import (
     spread,
     without_dropout,
 )
-from course_lib.finetuning.narrow.decoders import Blend, add_side_decoder
+from course_lib.finetuning.narrow.decoders import SIDES, Blend, add_side_decoder
 from course_lib.finetuning.sites import beside, train_only
-from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert, BertEncoder
-from course_lib.models.llama import Llama
 from course_lib.models.names import replace_module
 
 
@@ -132,15 +130,15 @@ def add_side(
 ) -> SideTuning | Blend:
     """Side tuning of a BertClassifier in place: its ``bert`` becomes a ``SideTuning``. A Bert is only wrapped.
 
-    A Llama and a Bart get a narrow decoder beside their own (``narrow/decoders.py``).
+    A Llama, a GPT and a Bart get a narrow decoder beside their own (``narrow/decoders.py``).
 
     The pooler comes after the blend, so that it reads R. All but the side network, α and ``also`` (None: the
     classifier) is frozen.
 
     Raises:
-        ValueError: the model is no Bert, BertClassifier, Llama or Bart; a depth, width or alpha out of range.
+        ValueError: the model is no Bert, BertClassifier, Llama, GPT or Bart; a depth, width or alpha out of range.
     """
-    if isinstance(model, Llama | Bart):
+    if isinstance(model, tuple(SIDES)):
         like = next(model.parameters())
         blend = add_side_decoder(model, layers, hidden_size, alpha)
         beside(blend, like).train(model.training)
@@ -149,7 +147,7 @@ def add_side(
     bert = model if isinstance(model, Bert) else getattr(model, "bert", None)
     if not isinstance(bert, Bert):
         raise ValueError(
-            f"side tuning needs a Bert, BertClassifier, Llama or Bart; this is a {type(model).__name__}."
+            f"side tuning needs a Bert, BertClassifier, Llama, GPT or Bart; this is a {type(model).__name__}."
         )
     tuned = SideTuning(bert, BertSide(bert, layers, hidden_size), alpha, bert.pooler)
     bert.pooler = None

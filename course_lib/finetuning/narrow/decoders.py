@@ -1,4 +1,4 @@
-"""Side tuning (arXiv:1912.13503) of LLaMA and BART: a narrow decoder beside the frozen one.
+"""Side tuning (arXiv:1912.13503) of LLaMA, GPT and BART: a narrow decoder beside the frozen one.
 
     R = α B + (1 - α) S        B the frozen decoder's last hidden states, S those of the narrow one, α = sigmoid(a)
 
@@ -27,8 +27,9 @@ from course_lib.finetuning.narrow.chain import (
     without_dropout,
 )
 from course_lib.models.bart import Bart, BartDecoder, BartDecoderLayer
+from course_lib.models.gpt import GPT, Block
 from course_lib.models.kv_cache import Cache
-from course_lib.models.llama import Llama, LlamaLayer, LlamaModel
+from course_lib.models.llama import Llama, LlamaLayer
 from course_lib.models.norms import RMSNorm
 
 
@@ -47,29 +48,53 @@ class LlamaSide(nn.Module):
         self.frozen = c.num_hidden_layers
 
     def forward(
-        self, model: LlamaModel, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None
+        self, model: nn.Module, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
         refuse_cache(cache)
-        x = self.down(model.embed_tokens(tokens))  # (batch, seq, narrow)
+        x = self.down(self.embed(model, tokens))  # (batch, seq, narrow)
         for layer in self.layers:
             x = layer(x) if mask is None else layer(x, mask=mask)
         return self.up(self.norm(x))  # (batch, seq, hidden)
 
+    def embed(self, model: nn.Module, tokens: Tensor) -> Tensor:
+        return model.embed_tokens(tokens)
+
     def beside(self, name: str, chain: Mapping[str, Call]) -> dict[str, Call]:
-        """The chain of a LLaMA with these parts, and the blend, between its own."""
-        layers = spread(self.frozen, len(self.layers), f"{name}.side.layers", llama_side_layer)
-        end = {"side.norm": change(-1), "side.up": change(-1), "mix": blend(0, 1)}
-        return {
-            "model.embed_tokens": chain["model.embed_tokens"],
-            f"{name}.side.down": begin(0),
-            "model.layers.*": Beside(carry(chain["model.layers.*"]), layers),
-            "model.norm": carry(chain["model.norm"]),
-            **{f"{name}.{part}": call for part, call in end.items()},
-            "lm_head": chain["lm_head"],
-        }
+        return beside_text(name, chain, self.frozen, len(self.layers))
 
 
-def llama_side_layer(layer: nn.Module, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+class GPTSide(LlamaSide):
+    """A narrow GPT, likewise."""
+
+    def __init__(self, gpt: GPT, layers: int, narrow: int) -> None:
+        nn.Module.__init__(self)
+        c = gpt.config
+        self.down = nn.Linear(c.hidden_size, narrow)
+        self.layers = nn.ModuleList(Block(replace(c, hidden_size=narrow)) for _ in range(layers))
+        self.norm = nn.LayerNorm(narrow)
+        self.up = nn.Linear(narrow, c.hidden_size)
+        self.frozen = c.num_layers
+
+    def embed(self, model: nn.Module, tokens: Tensor) -> Tensor:
+        return model.embedding(tokens)
+
+
+def beside_text(name: str, chain: Mapping[str, Call], frozen: int, own: int) -> dict[str, Call]:
+    """The chain of a causal model with the narrow network's parts, and the blend, between its own."""
+    tokens, layers, norm, head = chain
+    return {
+        tokens: chain[tokens],
+        f"{name}.side.down": begin(0),
+        layers: Beside(carry(chain[layers]), spread(frozen, own, f"{name}.side.layers", text_side_layer)),
+        norm: carry(chain[norm]),
+        f"{name}.side.norm": change(-1),
+        f"{name}.side.up": change(-1),
+        f"{name}.mix": blend(0, 1),
+        head: chain[head],
+    }
+
+
+def text_side_layer(layer: nn.Module, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
     *mask, s = rest
     return x, *mask, layer(s, **({"mask": mask[0]} if mask else {}))
 
@@ -137,6 +162,7 @@ class Blend(nn.Module):
     def __init__(self, side: nn.Module, alpha: float) -> None:
         super().__init__()
         self.side, self.mix = side, Mix(alpha)
+        self.S: Tensor | None = None  # of a GPT, between its first part and its last norm
 
     @property
     def alpha(self) -> Tensor:
@@ -145,11 +171,19 @@ class Blend(nn.Module):
     def after_decoder(self, decoder: nn.Module, args: tuple, named: dict, B: Tensor) -> Tensor:
         return self.mix(B, self.side(decoder, *args, **named))
 
+    def before_model(self, gpt: nn.Module, args: tuple, named: dict) -> None:
+        """A GPT's layers and head are in one module: S is made before, and blended behind its last norm."""
+        self.S = self.side(gpt, *args, **named)
+
+    def after_norm(self, norm: nn.Module, args: tuple, B: Tensor) -> Tensor:
+        S, self.S = self.S, None
+        return B if S is None else self.mix(B, S)  # a pipeline has parts for both
+
     def in_chain(self, name: str, chain: Mapping[str, Call]) -> dict[str, Call]:
         return self.side.beside(name, chain)
 
 
-def add_side_decoder(model: Llama | Bart, layers: int, hidden_size: int, alpha: float) -> Blend:
+def add_side_decoder(model: Llama | Bart | GPT, layers: int, hidden_size: int, alpha: float) -> Blend:
     """Put a narrow decoder beside that of ``model``, in place. Dropout of the frozen model is turned off for good.
 
     Raises:
@@ -160,12 +194,18 @@ def add_side_decoder(model: Llama | Bart, layers: int, hidden_size: int, alpha: 
     if hasattr(model, "blend"):
         raise ValueError(f"this {type(model).__name__} has a side network already; start from a plain model.")
     without_dropout(model)  # before the narrow decoder is there: nothing in B is trained
-    llama = isinstance(model, Llama)
-    blend = Blend((LlamaSide if llama else BartSide)(model, layers, hidden_size), alpha)
-    model.blend = blend
-    decoder = model.model if llama else model.model.decoder
-    decoder.register_forward_hook(blend.after_decoder, with_kwargs=True)
+    kind = next(kind for family, kind in SIDES.items() if isinstance(model, family))
+    model.blend = blend = Blend(kind(model, layers, hidden_size), alpha)
+    if kind is GPTSide:
+        model.register_forward_pre_hook(blend.before_model, with_kwargs=True)
+        model.norm.register_forward_hook(blend.after_norm)
+    else:
+        decoder = model.model if kind is LlamaSide else model.model.decoder
+        decoder.register_forward_hook(blend.after_decoder, with_kwargs=True)
     return blend
+
+
+SIDES: dict[type[nn.Module], type[nn.Module]] = {Llama: LlamaSide, Bart: BartSide, GPT: GPTSide}
 
 
 def refuse_cache(cache: Cache | None) -> None:

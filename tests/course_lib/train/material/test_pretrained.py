@@ -152,6 +152,8 @@ def cells_of(kind):
     cells = [("full", way) for way in ways if way != "one rank"]
     if kind == "llama":
         cells += [(t, way) for t in TUNINGS for way in ("dp", "fsdp", "tp", "pp", "galaxy")]
+    if kind == "gpt":
+        cells += [("side", way) for way in ("dp", "tp", "pp")]
     return [*cells, ("lora", "tp"), ("lora", "pp")]
 
 

@@ -1,0 +1,103 @@
+"""New words for a vocabulary: their tokens, and the rows that a trained model needs for them.
+
+A byte-level model can write every character, but a Chinese one takes three tokens. Words that are added to its
+vocabulary take one each (Chinese LLaMA, arXiv:2304.08177). The embedding and the output matrix each get a row a word,
+and no training has seen these rows: they begin as noise, or as the mean of the rows that wrote the word before.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from course_lib.models.llama import Llama
+
+BYTES = 256
+MATRICES = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+class BytesAndWords:
+    """Bytes are the tokens 0 to 255, and each added word is one token from 256 on. The longest word is taken."""
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = list(words)
+        self.ids = {word: BYTES + i for i, word in enumerate(self.words)}
+        longest_first = sorted(self.words, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if self.words else None
+
+    def encode(self, text: str) -> list[int]:
+        tokens: list[int] = []
+        at = 0
+        for found in self._pattern.finditer(text) if self._pattern else ():
+            tokens += [*text[at : found.start()].encode(), self.ids[found[0]]]
+            at = found.end()
+        return [*tokens, *text[at:].encode()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        parts = (bytes([t]) if t < BYTES else self.words[t - BYTES].encode() for t in tokens)
+        return b"".join(parts).decode(errors="replace")
+
+
+def with_new_rows(model: Llama, words: Sequence[str], start: str = "mean", seed: int = 0) -> Llama:
+    """A copy of a model of bytes with a row for each word in its embedding and its output matrix.
+
+    Args:
+        start: ``"mean"`` of the rows of the word's bytes, or ``"random"`` numbers as spread as the old rows' are.
+
+    Raises:
+        ValueError: another start, or a model whose vocabulary is not the 256 bytes.
+    """
+    if start not in ("mean", "random"):
+        raise ValueError(f"start is {start!r}; choose 'mean' or 'random'.")
+    if model.config.vocab_size != BYTES:
+        raise ValueError(f"the model has {model.config.vocab_size} tokens; it must have the {BYTES} bytes.")
+    state, draw = model.state_dict(), torch.Generator().manual_seed(seed)
+    for name in MATRICES:
+        old = state[name]  # (256, hidden)
+        if start == "mean":
+            new = torch.stack([old[[*word.encode()]].mean(0) for word in words])
+        else:
+            new = old.std() * torch.randn(len(words), old.shape[1], generator=draw)
+        state[name] = torch.cat((old, new))
+    grown = Llama(replace(model.config, vocab_size=BYTES + len(words)))
+    grown.load_state_dict(state)
+    return grown
+
+
+@cache
+def chinese_text() -> str:
+    """200,000 characters: the words of OpenCC's tables in a random order, with commas between them."""
+    spec = find_spec("opencc")
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            "OpenCC's tables are not installed; `pip install opencc-python-reimplemented` brings them."
+        )
+    table = Path(spec.origin).parent / "dictionary" / "STPhrases.txt"
+    words = [line.split("\t")[0] for line in table.read_text(encoding="utf-8").splitlines() if line]
+    random.Random(0).shuffle(words)
+    return "，".join(words)
+
+
+def frequent_characters(text: str, n: int) -> list[str]:
+    """The ``n`` most frequent characters, the first in the order of Unicode where several are as frequent."""
+    counts = Counter(text)
+    return sorted(counts, key=lambda c: (-counts[c], c))[:n]
+
+
+@torch.no_grad()
+def loss_per_character(model: Llama, tokenizer: BytesAndWords, text: str, length: int = 64) -> float:
+    """In nats. A loss per token cannot be compared when one model's tokens say more than the other's."""
+    tokens = torch.tensor(tokenizer.encode(text))
+    used = (len(tokens) - 1) // length * length
+    x, y = tokens[:used].view(-1, length), tokens[1 : used + 1].view(-1, length)
+    losses: Tensor = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+    return losses.item() / (len(text) * used / len(tokens))

@@ -29,6 +29,7 @@ from course_lib.finetuning.sites import (
     root_of,
     train_only,
 )
+from course_lib.models.bart import Bart
 from course_lib.models.masks import causal_mask
 
 
@@ -97,6 +98,14 @@ class Prefix(nn.Module):
             core = attention.core
             causal = core.causal if hasattr(core, "causal") else CAUSAL[type(core)]
             core.register_forward_pre_hook(partial(self._prepend, layer, causal, attention, sites.key))
+
+        if isinstance(root, Bart):
+            root.model.decoder.register_forward_pre_hook(self._refuse_cache, with_kwargs=True)
+
+    def _refuse_cache(self, decoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Who writes with a BART calls its decoder, and not what ``_check`` stands before."""
+        if kwargs.get("cache") is not None:
+            raise ValueError("no cache holds a prefix; generate with use_cache=False.")
 
     def in_chain(self, name: str, chain: Mapping[str, Any]) -> dict[str, Any]:
         """In a pipeline every stage holds it: its layers read their keys and values there."""

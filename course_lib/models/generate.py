@@ -101,8 +101,11 @@ class BartWriter(nn.Module):
     def __init__(self, bart: Bart, tokens: Tensor, mask: Tensor | None = None) -> None:
         super().__init__()
         self.bart = bart.eval()
-        self.keys, _ = attention_masks(mask, None)
-        self.memory = bart.model.encoder(tokens, self.keys)
+        call = {"tokens": tokens, "mask": mask}
+        if hasattr(bart, "prompt"):  # of fine-tuning: it stands before the sources
+            call = bart.prompt.lengthen(call)
+        self.keys, _ = attention_masks(call["mask"], None)
+        self.memory = bart.model.encoder(call["tokens"], self.keys)
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         if len(tokens) != len(self.memory):

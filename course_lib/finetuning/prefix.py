@@ -68,6 +68,14 @@ class Prefix(nn.Module):
         """Tensor parallelism replaces it: each rank then computes a part of the gradient of x."""
         return x
 
+    def own_heads(self, P: Sequence[Tensor], key: nn.Module, k: Tensor) -> list[Tensor]:
+        """In k's dtype; under tensor parallelism those of this rank, which has a part of ``key``."""
+        P = [one.to(k.dtype) for one in P]
+        if not (cut := getattr(key, "shards", None)):
+            return P
+        first = cut["weight"].start // self.size
+        return [self.enter(one)[first : first + k.shape[1]] for one in P]
+
     def forward(self, layer: int) -> tuple[Tensor, Tensor]:
         """One layer's P_K and P_V, each ``(heads, n, size)``."""
         if self.P is not None:
@@ -138,10 +146,7 @@ class Prefix(nn.Module):
     ) -> tuple:
         # q, k, v: (batch, heads, seq, size); the mask may be left out
         q, k, v, mask = (*args, None)[:4]
-        P_K, P_V = (P.to(k.dtype) for P in self(layer))  # (heads, n, size)
-        if cut := getattr(getattr(attention, key), "shards", None):  # this rank has a part of the heads
-            first, heads = cut["weight"].start // self.size, k.shape[1]
-            P_K, P_V = (self.enter(P)[first : first + heads] for P in (P_K, P_V))
+        P_K, P_V = self.own_heads(self(layer), getattr(attention, key), k)  # (heads, n, size)
         if mask is not None:  # all see the prefix
             seen = True if mask.dtype == torch.bool else 0.0
             mask = F.pad(mask, (self.n, 0), value=seen)

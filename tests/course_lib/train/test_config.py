@@ -54,7 +54,7 @@ def samples_of(task, count, length=16):
     g = torch.Generator().manual_seed(0)
     tokens, targets = torch.randint(3, 200, (2, count, length), generator=g)
     tensors = {
-        "package": (tokens, torch.ones_like(tokens), targets[:, 0] % CLASSES["package"]),
+        **{name: (tokens, torch.ones_like(tokens), targets[:, 0] % n) for name, n in CLASSES.items()},
         "denoising": (tokens, shift_right(targets, 2, 1), torch.ones_like(tokens), targets),
     }
     return tensors.get(task, (tokens, targets))
@@ -68,7 +68,8 @@ def first_steps(jobs):
             mesh = make_mesh(mesh_axes(job.plan))
             plain = job.tuned(job.make_model())
             ways = {"placement": job.placement, "compression": job.compression}
-            model, optimizer = parallelize(plain, job.plan, mesh, **ways, lr=job.lr)
+            read = job.reader(plain)
+            model, optimizer = parallelize(plain, job.plan, mesh, **ways, read=read, lr=job.lr)
             tensors = samples_of(job.task, job.plan.global_batch)
             own = split_range(job.plan.global_batch, model.data_rank, model.data_ranks)
             batch = [tensor[own.start : own.stop] for tensor in tensors]

@@ -69,4 +69,7 @@ def _said(computing: float, sending: float) -> str:
 def _patches() -> list:
     from matplotlib.patches import Patch
 
-    return [Patch(facecolor=COMPUTING, label="computing"), Patch(facecolor=SENDING, label="sending")]
+    return [
+        Patch(facecolor=COMPUTING, label="computing"),
+        Patch(facecolor=SENDING, label="messages not hidden"),
+    ]

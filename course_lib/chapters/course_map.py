@@ -36,6 +36,7 @@ class Chapter:
 CHAPTERS = {
     "00": Chapter("start_here", (), 15),
     "01": Chapter("seeing_networks", ("00",), 15),
+    "25": Chapter("text_and_tasks", ("00",), 25),
     "02": Chapter("anatomy_of_llms", ("00",), 25, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 30),
     "04": Chapter("collectives", ("00",), 35),
@@ -66,8 +67,8 @@ LANES = {
     "one GPU and not enough memory": ("03", "06", "08", "17"),
     "a cluster for the first time": ("03", "04", "05", "06", "07", "08"),
     "one model over many devices": ("04", "09", "10", "11", "12", "13", "14", "21"),
-    "fine-tuning": ("02", "03", "17", "18"),
-    "attention": ("02", "15", "16"),
+    "fine-tuning": ("25", "02", "03", "17", "18"),
+    "attention": ("25", "02", "15", "16"),
 }
 # Paul Tol's "light" scheme: told apart by colour-blind readers, and light enough to print black text on.
 COLOURS = dict(zip(LANES, ("#ee8866", "#77aadd", "#44bb99", "#eedd88", "#ffaabb"), strict=True))

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from course_lib.comparison.finetuning.selection.cli import main
-from course_lib.comparison.finetuning.selection.kept import Runs, lines
+from course_lib.comparison.finetuning.selection.kept import Runs, kept_lines, lines
 from course_lib.comparison.finetuning.selection.methods import METHODS
 from course_lib.comparison.finetuning.selection.pretrain import main as pretrain
 from course_lib.comparison.finetuning.selection.run import Setting, right_answers, train_one
@@ -72,6 +72,11 @@ def test_the_rate_is_chosen_by_the_mean_of_all_seeds_on_the_validation_part():
     line = lines(rows)["reverse", "prompt"]
     assert (line.lr, line.tests, line.test) == (0.3, (0.2, 0.4), pytest.approx(0.3))
     assert line.tried == ((0.1, 0.5), (0.3, 0.6))
+
+
+def test_the_runs_that_are_kept_find_the_task_that_the_model_knows():
+    found = kept_lines()
+    assert all(found["reverse", method].test > 0.9 for method in ("prompt", "prefix", "p-tuning-v2"))
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path):

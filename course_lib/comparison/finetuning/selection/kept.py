@@ -16,8 +16,7 @@ from course_lib.comparison.finetuning.selection.methods import METHODS
 from course_lib.comparison.finetuning.selection.run import Setting
 
 FOLDER = Path(__file__).parent / "kept"
-TASKS = ("reverse", "stars")  # one that the model knows, and one that it never saw
-SEEDS, STEPS, BATCH = 3, 100, 16
+STEPS, BATCH = 100, 16
 COMMAND = "python -m course_lib.comparison.finetuning.selection --out course_lib/comparison/finetuning/selection/kept"
 
 

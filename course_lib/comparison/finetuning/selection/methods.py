@@ -19,8 +19,9 @@ VIRTUAL_TOKENS = 8
 ANCHOR = (
     "task"  # stands between the trained vectors of P-tuning; no instruction, so it says nothing of the task
 )
-LOW = (1e-3, 3e-3, 1e-2)  # where matrices are trained
-HIGH = (3e-2, 1e-1, 3e-1)  # where vectors are
+# Learning rates: where networks are trained, where LoRA's matrices are, where vectors are, and behind a gate.
+LOW, MIDDLE = (1e-3, 3e-3, 1e-2), (3e-3, 1e-2, 3e-2)
+HIGH, HIGHEST = (3e-2, 1e-1, 3e-1), (1e-1, 3e-1, 1.0)
 MATRICES = ("query", "key", "value", "attention.output", "up", "down")
 
 
@@ -63,7 +64,9 @@ METHODS = {
     "p-tuning-v2": Method(
         "P-tuning v2, deep", lambda model, seed: add_deep_prompts(model, VIRTUAL_TOKENS, letters(seed)), HIGH
     ),
-    "llama-adapter": Method("LLaMA-Adapter", lambda model, _: add_llama_adapter(model, VIRTUAL_TOKENS), HIGH),
-    "lora-r1": Method("LoRA, rank 1", lambda model, _: lora(model, 1), LOW),
-    "lora-r8": Method("LoRA, rank 8", lambda model, _: lora(model, 8), LOW),
+    "llama-adapter": Method(
+        "LLaMA-Adapter", lambda model, _: add_llama_adapter(model, VIRTUAL_TOKENS), HIGHEST
+    ),
+    "lora-r1": Method("LoRA, rank 1", lambda model, _: lora(model, 1), MIDDLE),
+    "lora-r8": Method("LoRA, rank 8", lambda model, _: lora(model, 8), MIDDLE),
 }

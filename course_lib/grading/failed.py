@@ -38,8 +38,7 @@ class Printed(io.StringIO):
     def show(self) -> None:
         """Print the first lines, for whoever put a ``print`` there to find out."""
         if lines := self.getvalue().splitlines():
-            print(
-                "  your answer printed:", *(f"    {line[:200]}" for line in lines[:PRINTED_SHOWN]), sep="\n"
-            )
+            print("  your answer printed:")
+            print(*(f"    {line[:200]}" for line in lines[:PRINTED_SHOWN]), sep="\n")
         if len(lines) > PRINTED_SHOWN:
             print(f"    … and {len(lines) - PRINTED_SHOWN:,} more lines")

@@ -5,13 +5,8 @@ from itertools import combinations
 
 import torch
 from course_checks.sequence_layer import PARTS, Layer, of_one_device
+from course_checks.tensor_parallel import flat
 from torch import Tensor
-
-
-def flat(values: Tensor | dict[str, Tensor | None]) -> Tensor:
-    """End to end; what is None is left out."""
-    found = values.values() if isinstance(values, dict) else [values]
-    return torch.cat([t.flatten() for t in found if t is not None])
 
 
 def with_dropout(

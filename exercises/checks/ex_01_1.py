@@ -8,18 +8,16 @@ from course_lib.grading.judge import Fact, record
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import BasicBlock, ResNet18
 
+RAISES = "If the forward pass raises, the same holds, and its error reaches the caller."
 FACTS = {
-    "error": Fact("the error", "If the forward pass raises, the same holds…"),
+    "error": Fact("the error", RAISES),
     "calls": Fact("the calls", "one entry for every call of a module without children, in the order of the…"),
     "hooks": Fact("hooks", "Afterwards the model has the hooks that it had before, and no others."),
     "passes": Fact("forward passes", "one forward pass.", most=1),
 }
 
 
-class Case(record("name model inputs", raises=False)):
-    @property
-    def task(self) -> str | None:
-        return FACTS["error"].task if self.raises else None
+Case = record("name model inputs", raises=False, task=None)
 
 
 def cases(seed: int) -> list[Case]:
@@ -35,7 +33,7 @@ def cases(seed: int) -> list[Case]:
         Case("a layer with two inputs", lambda: nn.Bilinear(3, 4, 5), (torch.randn(2, 3), torch.randn(2, 4))),
         Case("a model that has a hook already", hooked, (rows,)),
         Case("a model that raises half-way", lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5)),
-             (torch.zeros(1, 4),), raises=True),
+             (torch.zeros(1, 4),), raises=True, task=RAISES),
     ]  # fmt: skip
 
 

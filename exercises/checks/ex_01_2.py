@@ -1,7 +1,7 @@
 """01.2: bytes of parameters by prefix, and what is copied for it."""
 
 import torch
-from course_checks.seeing_networks import ParameterCopies
+from course_checks.seeing_networks import ParameterCopies, stacked
 from torch import nn
 
 from course_lib.grading.judge import Fact, record
@@ -26,16 +26,6 @@ def mixed() -> nn.Module:
 def tied() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     model[2].weight = model[0].weight
-    return model
-
-
-def stacked() -> nn.Module:
-    """Two layers whose weights are rows of one tensor, a bias that is frozen, and a parameter of the model itself."""
-    together = torch.zeros(20, 6)
-    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
-    model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
-    model[1].bias.requires_grad_(False)
-    model.register_parameter("gain", nn.Parameter(torch.ones(1)))
     return model
 
 

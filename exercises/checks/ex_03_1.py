@@ -1,6 +1,7 @@
 """03.1: bytes of parameters, gradients and optimizer states in mixed precision with Adam."""
 
 import torch
+from course_checks.seeing_networks import stacked
 from course_checks.where_memory_goes import Watch
 from torch import nn
 
@@ -29,14 +30,6 @@ def tied(frozen: bool = False) -> nn.Module:
 def adapter() -> nn.Module:
     model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 4))
     model[0].requires_grad_(False)
-    return model
-
-
-def stacked() -> nn.Module:
-    """Two layers whose weights are rows of one tensor, which has more rows than they use."""
-    together = torch.zeros(20, 6)
-    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
-    model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
     return model
 
 

@@ -20,7 +20,6 @@ FACTS = {
 SCRIPT = "..x...xx....."  # a good step, or one that overflows
 OVERFLOWS = {2: -math.inf, 6: math.nan, 7: math.inf}  # what stands in the gradient then
 
-
 # without: one more parameter, which has no gradient
 Case = record(
     "interval shapes",

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import torch
 from course_checks.kept_views import Columns, Detached, Halves, Reuse, Rows, Split, Twice
+from course_checks.seeing_networks import changed_hooks, hooks_of
 from course_checks.where_memory_goes import Held, Watch
 from torch import nn
 
@@ -70,17 +71,9 @@ def observe(saved_bytes, case: Case) -> dict:
     before = hooks_of(model)
     with nullcontext() if isinstance(model, Reuse) else Held(), Watch() as watch:
         got = saved_bytes(model, *inputs)
-    after = hooks_of(model)
-    said = f"the model had {len(before)} hooks, and has {len(after)}, not all of them the same"
     return {
         "bytes": got,
-        "hooks": "" if after == before else said,
+        "hooks": changed_hooks(model, before),
         "passes": len(passes),
         "made": max(0, watch.bytes - plain.bytes),
     }
-
-
-def hooks_of(model: nn.Module) -> list:
-    """All hooks that a forward pass runs."""
-    found = [(module._forward_hooks, module._forward_pre_hooks) for module in model.modules()]
-    return [hook for both in found for hooks in both for hook in hooks.values()]

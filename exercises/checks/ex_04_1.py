@@ -35,9 +35,7 @@ def observe(answer, case: Case) -> dict:
 
 
 def not_to_the_left(found: Run, p: int) -> str:
-    rank, to = next(((r, e.peer) for r, e in found.sends if e.peer != (r - 1) % p), (0, None))
-    return (
-        ""
-        if to is None
-        else f"rank {rank} sends to rank {to}, and its left neighbour is rank {(rank - 1) % p}"
-    )
+    for rank, event in found.sends:
+        if event.peer != (left := (rank - 1) % p):
+            return f"rank {rank} sends to rank {event.peer}, and its left neighbour is rank {left}"
+    return ""

@@ -13,7 +13,6 @@ FACTS = BASE | {
     "messages": Fact("messages sent by a rank beyond p − 1", TARGET, most=0),
 }
 
-
 Case = record(
     "rows",
     lambda c: f"{count(len(c.rows))} with {', '.join(map(str, c.rows))} rows" + f", {VIEWS}" * c.views,

@@ -21,12 +21,10 @@ Case = record("name ranks link")
 
 def cases(seed: int) -> list[Case]:
     draw, found = random.Random(seed), []
-    for ranks in (4, 8, 64, 5, 3, 2):
-        long_and_fast = ranks == 64  # a latency that is left in a slope shows there, whatever is drawn
-        latency = draw.uniform(20e-6 if long_and_fast else 4e-6, 50e-6)
-        found.append(
-            Case(f"{ranks} ranks", ranks, Link(latency, draw.uniform(50e9 if long_and_fast else 1e9, 100e9)))
-        )
+    for ranks in (4, 8, 64, 5, 3, 2):  # a latency that is left in a slope shows with 64, whatever is drawn
+        latency, rate = (20e-6, 50e9) if ranks == 64 else (4e-6, 1e9)
+        link = Link(draw.uniform(latency, 50e-6), draw.uniform(rate, 100e9))
+        found.append(Case(f"{ranks} ranks", ranks, link))
     return found
 
 

@@ -3,10 +3,10 @@
 import torch
 import torch.distributed as dist
 from course_checks.ddp import Chain, observe_step
+from course_checks.on_ranks import on_ranks
 
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.grading.judge import Fact, record
-from course_lib.runtime.kept import launch
 
 STAY = "Hooks that the parameters have already stay and are called as usual."
 TARGET = "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before…"
@@ -41,7 +41,8 @@ CASES = [
 ]
 
 
-def on_rank(answer, case: Case) -> list[dict]:
+@on_ranks(FACTS)
+def observe(answer, case: Case) -> dict:
     (_, limit, how, seed), rank = case, dist.get_rank()
     model = Chain(seed)
     model.right[1].requires_grad_(how != "frozen")
@@ -62,16 +63,6 @@ def on_rank(answer, case: Case) -> list[dict]:
         begun = zip(steps[-1]["issued"], due, strict=False)
         steps[-1]["late"] = sum(max(0, found - end) for found, end in begun)
         steps[-1]["messages"] = max(0, steps[-1]["messages"] - len(buckets))
-    return steps
-
-
-def observe(answer, case: Case) -> dict:
-    ranks = launch(on_rank, case.ranks, args=(answer, case), backend="gloo", timeout=60.0)
-    words = ("", " in the second step")
-    return {
-        "averages": [
-            {name + words[i]: g for i, step in enumerate(steps) for name, g in step["averages"].items()}
-            for steps in ranks
-        ],
-        **{key: max(step[key] for steps in ranks for step in steps) for key in list(FACTS)[1:]},
-    }
+    first, second = (step["averages"] for step in steps)
+    averages = first | {f"{name} in the second step": g for name, g in second.items()}
+    return {"averages": averages} | {key: max(step[key] for step in steps) for key in list(FACTS)[1:]}

@@ -21,7 +21,6 @@ FACTS = {
     "sent": Fact("bytes in all-reduces beyond one synchronisation", "A rank sends as…", most=0, beyond=True),
 }
 
-
 # sizes: the sequences of each microbatch, by rank
 Case = record("sizes", lambda c: f"{count(len(c.sizes))}, {count(len(c.sizes[0]), 'microbatch', 'es')}")
 CASES = [

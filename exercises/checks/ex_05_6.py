@@ -19,7 +19,6 @@ FACTS = {
 SAMPLES = 4  # of a rank
 WORDS = {30.0: "large", 1.0: "middling", 0.01: "small"}
 
-
 # scale: of the inputs: larger inputs, larger gradients
 Case = record(
     "ranks scale frozen",

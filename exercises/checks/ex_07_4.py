@@ -2,11 +2,11 @@
 
 import torch
 import torch.distributed as dist
+from course_checks.on_ranks import on_ranks
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.runtime.kept import launch
 from simulator.predict.collective_traffic import sent_bytes
 
 LR = 1e-3
@@ -17,6 +17,7 @@ FACTS = {
         "the update, divided by `lr` and by the largest element of the mean gradient,",
         "The mean gradient may be wrong by at most a thousandth of its largest element.",
         tolerance=1e-3,
+        each="rank",
     ),
     "gathered": Fact("bytes gathered beyond 2 for each parameter", TARGET, most=0),
     "sent": Fact("bytes sent of the gradients beyond a reduce-scatter in fp32", TARGET, most=0),
@@ -41,32 +42,28 @@ def slope_of(weight: int, elements: int, seed: int) -> Tensor:
     return (signal + weight * noise).bfloat16()
 
 
-def on_rank(answer, weights: tuple[int, ...], elements: int, seed: int) -> dict:
-    rank, given = dist.get_rank(), []
-    shard, slope = first_shard(rank, elements, seed), slope_of(weights[rank], len(weights) * elements, seed)
+@on_ranks(FACTS, lambda case: len(case.weights), quiet=True)
+def observe(mixed_step, case: Case) -> dict:
+    weights, elements, seed = case
+    ranks, total, given = len(weights), len(weights) * elements, []
+    before = [first_shard(rank, elements, seed) for rank in range(ranks)]
+    slopes = [slope_of(weight, total, seed) for weight in weights]
+    own = [torch.cat(before).bfloat16() + slope for slope in slopes]
+    scale = (sum(gradient.double() for gradient in own) / ranks).abs().max()
+    shard, slope = before[dist.get_rank()].clone(), slopes[dist.get_rank()]
 
     def loss_of(parameters: Tensor) -> Tensor:
         given.append((str(parameters.dtype).removeprefix("torch."), *parameters.shape))
         return (parameters * slope.to(parameters.dtype)).sum() + parameters.square().sum() / 2
 
     with record_traffic() as log:
-        answer(shard, loss_of, LR)
-    return {"shard": shard, "given": given, "rows": log.traffic.rows}
-
-
-def observe(mixed_step, case: Case) -> dict:
-    weights, elements, seed = case
-    ranks, total = len(weights), len(weights) * elements
-    seen = launch(on_rank, ranks, args=(mixed_step, *case), backend="gloo", timeout=60.0, quiet=True)
-    before = torch.cat([first_shard(rank, elements, seed) for rank in range(ranks)])
-    own = [before.bfloat16() + slope_of(weight, total, seed) for weight in weights]
-    scale = (sum(gradient.double() for gradient in own) / ranks).abs().max()
-    rows = seen[0]["rows"]
+        mixed_step(shard, loss_of, LR)
+    rows = log.traffic.rows
     gathered = sum(row.payload for row in rows if row.collective == "all-gather")
     sent = sum(row.sent for row in rows if row.collective != "all-gather")
     return {
-        "given": seen[0]["given"],
-        "update": (before.double() - torch.cat([one["shard"] for one in seen])) / LR / scale,
+        "given": given,
+        "update": (before[dist.get_rank()].double() - shard) / LR / scale,
         "gathered": max(0, gathered - 2 * total),
         "sent": max(0, round(sent - sent_bytes("reduce-scatter", 4 * total, ranks))),
         "trace": [(row.collective, row.payload) for row in rows],

@@ -27,7 +27,6 @@ FACTS = {
     "gathers": Fact("gathers of blocks beyond the fewest", most=0, beyond=True),
 }
 
-
 # room: blocks that the budget has room for; spare: its bytes beside them; frozen: blocks at the end
 Case = record(
     "ranks blocks room spare frozen",

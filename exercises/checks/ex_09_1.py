@@ -27,7 +27,6 @@ FACTS = {
     "bytes": Fact("bytes sent in backward beyond the gradients that are needed", NEEDED, most=0, beyond=True),
 }  # fmt: skip
 
-
 Case = record(
     "ranks tokens hidden frozen",
     lambda c: f"{count(c.ranks)}, {count(c.tokens, 'token')} of {c.hidden}, a frozen {c.frozen}",

@@ -44,7 +44,6 @@ CASES = [
     Case("llama-2-13b", "a100-40gb", 24, 96),
     Case("gpt3-175b", "a100-80gb", 128, 256),
 ]
-CASES = CASES
 
 
 def observe(choose_plan, case: Case) -> dict:

@@ -55,12 +55,11 @@ def observe(mesh: DeviceMesh, answer, case: Case) -> dict:
         norm = answer(own, set(CUT), set(TIED), mesh)
     changed = [name for name, g in before.items() if name not in own or not torch.equal(own[name], g)]
     held, sent = sum(g.nbytes for g in before.values()), sum(row.payload for row in log.traffic.rows)
+    said = f"collectives carry {sent:,} bytes, and the gradients have {held:,}"
     return {
         "kept": f"the gradient of {changed[0]} has other values than before" if changed else "",
         "norm": norm.item() if isinstance(norm, Tensor) and norm.numel() == 1 else norm,
-        "sent": f"collectives carry {sent:,} bytes, and the gradients have {held:,}"
-        if sent >= held > 0
-        else "",
+        "sent": said if sent >= held > 0 else "",
         "calls": log.traffic.calls,
         "bytes": sent,
     }

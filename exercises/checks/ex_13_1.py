@@ -2,8 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from course_checks.galaxy import group_of
 from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import own_group
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
@@ -19,7 +19,6 @@ FACTS = {
     "bytes": Fact("bytes that a rank sends beyond those of two rings", "Forward and backward are…", most=0),
 }
 BATCH, HIDDEN = 2, 5
-
 
 # lengths: the tokens of each rank of a group
 Case = record(
@@ -45,7 +44,7 @@ CASES = [
 @on_ranks(FACTS)
 def observe(answers, case: Case) -> dict:
     gather_parts, sum_to_parts = answers
-    group, draw = group_of(len(case.lengths)), torch.Generator().manual_seed(case.seed)
+    group, draw = own_group(len(case.lengths)), torch.Generator().manual_seed(case.seed)
     me, p, lengths, whole = group.rank(), group.size(), case.lengths, sum(case.lengths)
 
     def numbers(tokens: int) -> Tensor:  # small whole ones, which bf16 has exactly

@@ -1,6 +1,7 @@
 """13.2: the cheapest steps between layouts, one of which the chapter does not have."""
 
 from collections.abc import Iterator
+from copy import copy
 from fractions import Fraction
 from itertools import combinations_with_replacement, permutations
 
@@ -17,7 +18,6 @@ FACTS = {
     "wanted": Fact("the end", "After all steps no layout but `wanted` is left."),
     "bytes": Fact("bytes sent beyond the fewest, in 36ths of a tensor", "The steps…", most=0, beyond=True),
 }
-
 
 Case = record(
     "ranks readers backward",
@@ -41,7 +41,7 @@ def observe(answer, case: Case) -> dict:
     for first, second in questions(case):
         start, goal = (set(first), {second}) if case.backward else ({first}, set(second))
         asked = f"from {listed(start)} to {listed(goal)}: "
-        steps = answer[case.backward](*map(copied, (first, second)), case.ranks)
+        steps = answer[case.backward](*map(copy, (first, second)), case.ranks)
         try:
             steps = [(str(a), str(b)) for a, b in steps]
         except (TypeError, ValueError):
@@ -71,7 +71,3 @@ def problem(start: set[str], goal: set[str], steps, backward: bool) -> tuple[str
 
 def listed(layouts: set[str]) -> str:
     return " and ".join(repr(layout) for layout in LAYOUTS if layout in layouts)
-
-
-def copied(given):
-    return list(given) if isinstance(given, list) else given

@@ -1,8 +1,8 @@
 """13.4: bytes of the four ways, and from how many tokens on one sends fewer than tensor parallelism."""
 
 import random
-import sys
-from collections.abc import Callable
+
+from course_checks.counted_lines import lines_run
 
 from course_lib.grading.judge import Fact, record
 
@@ -30,7 +30,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def observe(answer, case: Case) -> dict:
-    (layer_bytes, fewest_tokens), found = answer, {}
+    (layer_bytes, fewest_tokens), found, most = answer, {}, FACTS["lines"].most
     for key, training in (("inference", False), ("training", True)):
         found[key] = {
             way: layer_bytes(way, case.tokens, case.hidden, columns, case.ranks, training)
@@ -39,31 +39,5 @@ def observe(answer, case: Case) -> dict:
     others = {way: columns for way, columns in case.columns.items() if way != "tp"}
     return found | {
         "fewest": {way: fewest_tokens(way, case.hidden, n, case.ranks) for way, n in others.items()},
-        "lines": max(lines_run(lambda way=way: fewest_tokens(way, 30_000, 120_000, 3)) for way in others),
+        "lines": max(lines_run(most, fewest_tokens, way, 30_000, 120_000, 3)[1] for way in others),
     }
-
-
-class _Enough(BaseException):
-    """So many lines have run that the target is missed. No `except Exception` of an answer catches it."""
-
-
-def lines_run(call: Callable[[], object]) -> int:
-    """Lines of Python that ``call`` runs, counted up to one more than the target."""
-    lines = -1  # that of the call itself
-
-    def count(_frame: object, event: str, _argument: object) -> Callable:
-        nonlocal lines
-        lines += event == "line"
-        if lines > FACTS["lines"].most:
-            raise _Enough
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        call()
-    except _Enough:
-        pass
-    finally:
-        sys.settrace(before)
-    return lines

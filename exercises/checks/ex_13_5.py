@@ -1,8 +1,8 @@
 """13.5: a loss of which each rank computes its own tokens, and its one fault."""
 
 import torch
-from course_checks.galaxy import group_of
 from course_checks.on_ranks import on_ranks
+from course_checks.tensor_parallel import own_group
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
@@ -55,7 +55,7 @@ def inputs(seed: int, tokens, words) -> tuple[list[Tensor], list[Tensor], Tensor
 
 @on_ranks(FACTS)
 def observe(answer, case: Case) -> dict:
-    group = group_of(len(case.tokens))
+    group = own_group(len(case.tokens))
     xs, targets, weight = inputs(case.seed, case.tokens, case.words)
     x, weight = xs[group.rank()].requires_grad_(), weight.requires_grad_()
     with record_traffic() as log:

@@ -32,7 +32,6 @@ Case = record(
     counted=False,
 )
 
-
 CASES = [
     Case(32, 48, 16),
     Case(30, 50, 16),
@@ -67,9 +66,7 @@ def observe(backward, case: Case) -> dict:
     return {
         "three": "",
         "gradients": dict(zip("qkv", result, strict=True)),
-        "kept": ""
-        if all(a.equal(b) for a, b in zip(given, before, strict=True))
-        else "a tensor that was given has other values",
+        "kept": "" if all(map(torch.equal, given, before)) else "a tensor that was given has other values",
         "bytes": max(0, alive.most - 2 * results - 6 * 4 * tiles) if case.counted else 0,
         "flops": max(0, flops.get_total_flops() - enough) if case.counted else 0,
     }

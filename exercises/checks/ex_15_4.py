@@ -20,7 +20,6 @@ FACTS = {
     ),
 }
 
-
 Case = record(
     "rows keys window tile_rows tile_keys",
     lambda c: (
@@ -57,8 +56,6 @@ def observe(attention, case: Case) -> dict:
     return {
         "shape": tuple(got.shape),
         "output": got,
-        "kept": ""
-        if all(a.equal(b) for a, b in zip(given, before, strict=True))
-        else "q, k or v has other values",
+        "kept": "" if all(map(torch.equal, given, before)) else "q, k or v has other values",
         "flops": flops.get_total_flops(),
     }

@@ -45,13 +45,8 @@ def drawn(seed: int, count: int, blocks: int, size: int, longest: int) -> list[A
 
 def observe(admit, case: Case) -> dict:
     served = serve_by(admit, *case[1:-1])
-    key = (
-        "whole"
-        if "the rule returns" in served.problem
-        else "progress"
-        if "none is" in served.problem
-        else "problem"
-    )
+    kinds = {"the rule returns": "whole", "none is": "progress"}
+    key = next((kind for said, kind in kinds.items() if said in served.problem), "problem")
     before = {each: "" for each in list(FACTS)[: list(FACTS).index(key)]}
     found = {"problem": served.problem, "steps": len(served.history.steps), "trace": served.admitted}
     return before | {key: served.problem} | found

@@ -29,7 +29,6 @@ FACTS = {
 # lengths: tokens of each sequence; left: padding stands at the left
 Case = record("name n lengths seq", left=False, mask=torch.bool, dtype=torch.float32, d=8)
 
-
 LARGE = 512  # with such a d the mask and the positions are small beside the embeddings
 CASES = [
     Case("one sequence without padding", 3, (5,), 5),

@@ -1,8 +1,9 @@
 """18.5: the longest prompt and the longest prefix for which a server has room, and the lines run to find them."""
 
 import random
-import sys
 from typing import NamedTuple
+
+from course_checks.counted_lines import lines_run
 
 from course_lib.grading.judge import Fact, record
 
@@ -31,7 +32,6 @@ class Shape(NamedTuple):
 
 # given: shape, tasks, requests, seq, room
 Case = record("name given", task=None)
-
 
 SMALL, LARGE = Shape(32, 4096, 8, 128, 8192), Shape(32, 4096, 32, 128, 4096)  # Llama-3-8B, Llama-2-7B
 TOKEN = 131072  # bytes of a token's keys and values in all layers of the first
@@ -64,20 +64,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def observe(longest, case: Case) -> dict:
-    lines, before = 0, sys.gettrace()
-
-    def trace(frame, event: str, _):
-        nonlocal lines
-        lines += event == "line"
-        if lines > FACTS["lines"].most:
-            sys.settrace(None)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        got = longest(*case.given)
-    finally:
-        sys.settrace(before)
+    got, lines = lines_run(FACTS["lines"].most, longest, *case.given)
     if not isinstance(got, dict) or got.keys() != {"prompt", "prefix"}:
         return {"dict": f"the result is {got!r:.80}"}
     return {"dict": "", "longest": {method: got[method] for method in ("prompt", "prefix")}, "lines": lines}

@@ -19,7 +19,6 @@ FACTS = {
     "bytes": Fact("bytes sent by a rank beyond the trained parameters", ONE, most=0),
 }
 
-
 Case = record(
     "ranks lr momentum",
     lambda c: (

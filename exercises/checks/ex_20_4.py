@@ -3,9 +3,8 @@
 import functools
 import math
 import random
-from typing import NamedTuple
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 
 FACTS = {
     "steps": Fact("the number of steps", "All work since the last complete checkpoint is lost"),
@@ -14,21 +13,9 @@ FACTS = {
 }
 
 
-class Run(NamedTuple):
-    name: str
-    every: int
-    step: int
-    save: int
-    restart: int
-    failures: list[int]
-    until: int
-
-
-class Choices(NamedTuple):
-    """All at once: each of them alone is little evidence for a likely mistake."""
-
-    name: str
-    settings: dict[str, tuple[float, float, float, float]]  # step, save, restart, between, in seconds
+Run = record("name every step save restart failures until")
+# settings: step, save, restart and between, in seconds; all at once: each alone is little evidence for a mistake
+Choices = record("name settings")
 
 
 def cases(seed: int) -> list[Run | Choices]:

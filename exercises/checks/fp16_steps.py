@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.grading.judge import record
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.runtime import settings
 
 CONFIG = GPTConfig.tiny(num_layers=1, hidden_size=32, num_heads=2, max_length=16, vocab_size=64)
 
@@ -48,20 +46,10 @@ class LossTypes(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Operators on tensors this small take longer on several threads, and very long where the cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def play(step, case: Case, watch, steps: int = 2) -> dict:
     """Make some steps on drawn tokens, each on other ones; gradients of earlier work are there at the start."""
-    with torch.random.fork_rng(), one_thread():
+    with settings.kept():
+        torch.set_num_threads(1)  # with several, tensors this small wait for busy cores
         torch.manual_seed(case.seed)
         model = GPT(CONFIG)
         model.embedding.requires_grad_(not case.frozen)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from course_checks.tensor_parallel import grad, kind
+from course_checks.tensor_parallel import flat, grad, kind
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
@@ -86,7 +86,3 @@ def measured_against_one_device(block: Block, ranks: int) -> list[list[str]]:
             verdict = "a part: the sum over the ranks is that of one device"
         rows.append([key if key == "output" else f"gradient of {key}", verdict])
     return rows
-
-
-def flat(values: Tensor | dict[str, Tensor]) -> Tensor:
-    return torch.cat([t.flatten() for t in (values.values() if isinstance(values, dict) else [values])])

@@ -1,4 +1,4 @@
-"""Models that a run leaves traces in, their hooks, and copies of their parameters: for the checks of chapter 01."""
+"""Models that a run leaves traces in, their hooks, copies of their parameters: for the checks of chapters 01 and 03."""
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,16 @@ def counted() -> nn.Module:
     model.dropout.eval()
     model.wide.register_forward_hook(lambda *_: None)
     model(torch.randn(4, 6)).sum().backward()
+    return model
+
+
+def stacked() -> nn.Module:
+    """Two layers whose weights are rows of one larger tensor, a frozen bias, and a parameter of the model itself."""
+    together = torch.zeros(20, 6)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
+    model[0].weight, model[1].weight = nn.Parameter(together[:6]), nn.Parameter(together[6:10])
+    model[1].bias.requires_grad_(False)
+    model.register_parameter("gain", nn.Parameter(torch.ones(1)))
     return model
 
 

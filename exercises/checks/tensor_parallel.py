@@ -1,5 +1,6 @@
-"""Chapters 09 and 10: words for what an answer returned instead of a tensor, and its gradient."""
+"""Chapters 09, 10 and 13: words for what an answer returned, its gradient, tensors end to end, and a rank's group."""
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -11,6 +12,12 @@ def kind(value) -> str:
 def grad(t: Tensor) -> Tensor:
     """Zero where there is none."""
     return t.new_zeros(t.shape) if t.grad is None else t.grad.detach().clone()
+
+
+def flat(values: Tensor | dict[str, Tensor | None]) -> Tensor:
+    """End to end; what is None is left out."""
+    found = values.values() if isinstance(values, dict) else [values]
+    return torch.cat([t.flatten() for t in found if t is not None])
 
 
 def own_group(size: int) -> dist.ProcessGroup:

@@ -1,8 +1,9 @@
 """02.1: one merge step of BPE, and its encoder on merges that count how often they are looked into."""
 
 import random
-from collections.abc import Callable
 from itertools import product
+
+from course_checks.counted import CountedDict
 
 from course_lib.grading.judge import Fact, record
 
@@ -17,23 +18,6 @@ FACTS = {
 FINE = {key: "" if fact.most is None else 0 for key, fact in FACTS.items()}
 NEW = 50
 
-
-class Merges(dict):
-    """Merges that count how often they are looked into; going through all of them counts each."""
-
-    looked = 0
-
-
-def _counted(name: str) -> Callable:
-    def method(merges: Merges, *given):
-        merges.looked += 1 if given else len(merges)
-        return getattr(dict, name)(merges, *given)
-
-    return method
-
-
-for _name in ("__getitem__", "__contains__", "get", "__iter__", "keys", "values", "items", "copy"):
-    setattr(Merges, _name, _counted(_name))
 
 # words: for merge_once: how often each word stands in the text; ids: for encode
 Case = record("name", words=None, ids=None, merges=None)
@@ -77,7 +61,7 @@ def observe(answers, case: Case) -> dict:
             return {"form": f"the result is {type(got).__name__}, not the pair `(pair, words)`"}
         changed = "`words` has been changed in place" if given != case.words else ""
         return FINE | {"pair": got[0], "words": got[1], "same": changed}
-    ids, merges = list(case.ids), Merges(case.merges)
+    ids, merges = list(case.ids), CountedDict(case.merges)
     got = encode(ids, merges)
     looks = max(0, merges.looked - 2 * len(case.ids) ** 2)
     changed = "" if ids == case.ids and dict.items(merges) == case.merges.items() else "`ids` or `merges`"

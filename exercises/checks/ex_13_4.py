@@ -2,7 +2,7 @@
 
 import random
 
-from course_checks.counted_lines import lines_run
+from course_checks.counted import lines_run
 
 from course_lib.grading.judge import Fact, record
 

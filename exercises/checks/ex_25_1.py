@@ -3,6 +3,8 @@
 import math
 import random
 
+from course_checks.counted import CountedDict
+
 from course_lib.grading.judge import Fact, record
 
 FACTS = {
@@ -12,27 +14,7 @@ FACTS = {
     "asked": Fact("pieces looked up beyond n (n + 1) / 2", "look up at most n (n + 1) / 2 pieces…", most=0),
 }
 
-
-class Case(record("name word log_p", has_cut=True)):
-    pass
-
-
-class Asked(dict):
-    """A table of pieces that counts how often it is asked."""
-
-    times = 0
-
-    def get(self, *key):
-        self.times += 1
-        return super().get(*key)
-
-    def __getitem__(self, key):
-        self.times += 1
-        return super().__getitem__(key)
-
-    def __contains__(self, key):
-        self.times += 1
-        return super().__contains__(key)
+Case = record("name word log_p", has_cut=True)
 
 
 def logs(**shares: float) -> dict[str, float]:
@@ -56,13 +38,12 @@ def cases(seed: int) -> list[Case]:
 
 
 def observe(likeliest_cut, case: Case) -> dict:
-    table = Asked(case.log_p)
-    answer = likeliest_cut(case.word, table)
-    pieces, score = answer
+    table = CountedDict(case.log_p)
+    pieces, score = likeliest_cut(case.word, table)
     n = len(case.word)
     return {
         "cut": list(pieces) if case.has_cut else [],
         "score": float(score) if case.has_cut else 0.0,
         "none": "" if case.has_cut else f"{list(pieces)}, {score}",
-        "asked": max(0, table.times - n * (n + 1) // 2),
+        "asked": max(0, table.looked - n * (n + 1) // 2),
     }

@@ -135,8 +135,8 @@ def pieces(name: str, text: str) -> list[str]:
 # The same sentence, and some code: what the chapter looks at.
 SENTENCES = {
     "English": "My cat knocked over the coffee and soaked my keyboard.",
-    "Chinese": "猫咪踢翻了滚烫的咖啡，把我的笔记本键盘淋得湿透了。",
-    "traditional Chinese": "貓咪踢翻了滾燙的咖啡，把我的筆記本鍵盤淋得濕透了。",
+    "Chinese": "我家猫咪打翻了咖啡，把我的键盘浇得湿透了。",
+    "traditional Chinese": "我家貓咪打翻了咖啡，把我的鍵盤澆得濕透了。",
     "code": "for i in range(3):\n    print(i * i)",
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import accumulate
 from math import prod
 
@@ -280,10 +279,3 @@ class Plan:
         first = shape.embedding_parameters(self.tp) if rank == 0 else 0
         last = shape.head_parameters(self.tp, own_copy=last_rank != 0) if rank == last_rank else 0
         return first + last
-
-
-def __getattr__(name: str):
-    """Until no notebook asks here for the known models."""
-    if name == "MODELS":
-        return import_module("simulator.inputs.known_models").MODELS
-    raise AttributeError(name)

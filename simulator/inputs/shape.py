@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from importlib import import_module
 
 from simulator.inputs.checks import at_least, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
@@ -287,10 +286,3 @@ class ModelShape:
             for kind, n in self.kinds().items()
         )
         return self.parameters - idle
-
-
-def __getattr__(name: str):
-    """Until no notebook asks here for the known models."""
-    if name in ("MODELS", "PARAMETERS_ONLY"):
-        return getattr(import_module("simulator.inputs.known_models"), name)
-    raise AttributeError(name)

@@ -112,7 +112,8 @@ def test_links_lead_from_the_chapter_to_its_exercises_and_to_the_library_and_bac
 def test_a_lane_is_chosen_by_a_button_and_its_chapter_opens_beside(page, lab):
     notebook = nbformat.read(lab.root / "notebooks" / "00_start_here.ipynb", as_version=4)
     asked = next(each for each in notebook.cells if each.source == "my_lane(...)")
-    asked.source = "from pathlib import Path\nfrom course_lib.progress.lane import my_lane\nmy_lane(..., Path.cwd().parent)"
+    imports = "from pathlib import Path\nfrom course_lib.progress.lane import my_lane\n"
+    asked.source = imports + "my_lane(..., Path.cwd().parent)"
     notebook.cells = [asked]
     nbformat.write(notebook, lab.root / "notebooks" / "97_lane.ipynb")
     open_page(page, lab, "notebooks/97_lane.ipynb")

@@ -122,7 +122,8 @@ def parallelize(
         whole.tied = tied_copies(stages, schedule, whole)
     first.fill(stages.values(), current_device(), parameters=plan.zero != 3)
     for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
-        stage.forward = torch.autocast(mesh.device_type, torch.bfloat16)(stage.forward)
+        cast = torch.autocast(mesh.device_type, torch.bfloat16)
+        stage.forward = cast(stage.forward)
     if plan.zero == 0:
         data = Replicated(model, plan, mesh["dp"], make_hook(compression))
     elif plan.zero == 3:

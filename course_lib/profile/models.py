@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,12 +67,24 @@ def read_config(name: str, file: Path | None) -> Any:
     return MODELS[name].config(**given)
 
 
+KINDS = {
+    "int": Count,
+    "float": Finite,
+    "bool": bool,
+    "str": Text,
+}  # of a config's field, as a file can give it
+
+
+def _fields(name: str) -> list[Field]:
+    """Those of a config that a file can give: numbers, words, yes and no."""
+    return [f for f in fields(MODELS[name].config) if str(f.type).removesuffix(" | None") in KINDS]
+
+
 def _types(name: str) -> type:
-    kinds = {"int": Count, "float": Finite, "bool": bool, "str": Text}
     keys = {}
-    for field in fields(MODELS[name].config):
+    for field in _fields(name):
         kind = str(field.type).removesuffix(" | None")
-        found = CountOrZero if field.name.endswith("token_id") else kinds[kind]
+        found = CountOrZero if field.name.endswith("token_id") else KINDS[kind]
         keys[field.name] = found | None if str(field.type) != kind else found
     return table(name, keys)
 
@@ -80,7 +92,7 @@ def _types(name: str) -> type:
 def _read(file: Path, name: str) -> dict[str, Any]:
     content = read_json(file) if file.suffix == ".json" else read_toml(file)
     if isinstance(content, dict) and "model_type" in content and file.suffix == ".json":
-        known = {field.name for field in fields(MODELS[name].config)}
+        known = {field.name for field in _fields(name)}
         return {key: value for key, value in content.items() if key in known}  # Hugging Face's has much more
     return content.get("model", content) if isinstance(content, dict) else content
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -18,10 +18,10 @@ from simulator.cli.options import (
     SHAPE_OPTIONS,
     Command,
     Whole,
-    given,
     options,
 )
-from simulator.cli.question import Question, read_hardware, read_model
+from simulator.cli.plan_text import plan_text
+from simulator.cli.question import Question, plan_fields, read_hardware, read_model
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -29,8 +29,6 @@ from simulator.planner.search import Found, Search, search_plans, what_binds, wh
 
 UNITS = {"seconds": "seconds", "peak_total": "bytes", "mfu": "part of the peak", "helps": "times as fast"}
 TOP = click.option("--top", type=Whole(), default=10, metavar="N", help="Plans to show.  [default: 10]")
-# A plan in a line: what differs from the default, in this order.
-SHOWN = {field.name: field.default for field in fields(Plan) if field.name not in ("microbatches", "shard")}
 
 
 @click.command(cls=Command)
@@ -60,7 +58,7 @@ def plan(as_json: bool, top: int, **values: Any) -> None:
     shape, _ = read_model(values)
     if shape is None:
         raise ValueError(f"of {values['model']} only the parameters are known: a plan needs a shape")
-    hardware, fixed = read_hardware(values["gpu"]), given(values, Plan)
+    hardware, fixed = read_hardware(values["gpu"]), plan_fields(values)
     found = search_plans(
         shape, hardware, values["gpus"], values["global_batch"], fixed=fixed, keep=top, each=_bar
     )
@@ -85,19 +83,6 @@ def _bar(plans: Iterator[Plan]) -> Iterator[Plan]:
         click.echo("\r" + " " * 30 + "\r", nl=False, err=True)
 
 
-def plan_line(plan: Plan) -> str:
-    """A plan as ``--plan`` takes it: ``dp=8,tp=2,micro_batch=4``."""
-    differ = {name: getattr(plan, name) for name, default in SHOWN.items() if getattr(plan, name) != default}
-    differ = {name: value for name, value in differ.items() if name not in ("attention", "sequence_parallel")}
-    if plan.sequence_parallel:
-        differ["sequence_parallel"] = "yes"
-    if plan.chunks == 1 or plan.schedule in ("zb-v", "dualpipe-v"):
-        differ.pop("chunks", None)
-    if plan.schedule in ("1f1b", "interleaved-1f1b"):
-        differ.pop("schedule", None)
-    return ",".join(f"{name}={value}" for name, value in differ.items())
-
-
 def _print_table(found: Search, shape: ModelShape, hardware: Hardware) -> None:
     best = found.best[0]
     click.echo(f"{found.tried:,} plans, {found.fitting:,} fit {hardware.name}; the fastest first")
@@ -105,13 +90,13 @@ def _print_table(found: Search, shape: ModelShape, hardware: Hardware) -> None:
     for one in found.best:
         slower = "" if one is best else f"   {why_slower(one, best)}"
         click.echo(
-            f"{one.seconds:10.4g} {one.cost.mfu:6.1%} {one.peak / 1e9:6.1f}  {plan_line(one.plan)}{slower}"
+            f"{one.seconds:10.4g} {one.cost.mfu:6.1%} {one.peak / 1e9:6.1f}  {plan_text(one.plan)}{slower}"
         )
     click.echo(f"Beside arithmetic the best spends most on {what_binds(best)}.")
     helps = sorted(what_helps(shape, hardware, found).items(), key=lambda item: -item[1])
     click.echo("Twice of one thing: " + ", ".join(f"{name} {times - 1:.1%} faster" for name, times in helps))
     if found.with_more_memory:
-        click.echo(f"With twice the memory: {plan_line(found.with_more_memory.plan)}")
+        click.echo(f"With twice the memory: {plan_text(found.with_more_memory.plan)}")
 
 
 def _print_json(found: Search, shape: ModelShape, hardware: Hardware, model: str | None) -> None:
@@ -119,7 +104,7 @@ def _print_json(found: Search, shape: ModelShape, hardware: Hardware, model: str
 
     def told(one: Found) -> dict[str, Any]:
         numbers = {"seconds": one.seconds, "mfu": one.cost.mfu, "peak_total": round(one.peak)}
-        return numbers | {"line": plan_line(one.plan), "parts": one.cost.parts, "plan": asdict(one.plan)}
+        return numbers | {"line": plan_text(one.plan), "parts": one.cost.parts, "plan": asdict(one.plan)}
 
     answer = {
         "tried": found.tried,
@@ -127,6 +112,6 @@ def _print_json(found: Search, shape: ModelShape, hardware: Hardware, model: str
         "best": [told(one) for one in found.best],
         "binds": what_binds(best),
         "helps": what_helps(shape, hardware, found),
-        "with_more_memory": plan_line(found.with_more_memory.plan) if found.with_more_memory else None,
+        "with_more_memory": plan_text(found.with_more_memory.plan) if found.with_more_memory else None,
     }
     print_json("plan", UNITS, answer, Question(model, shape, shape.parameters, best.plan, hardware))

@@ -123,10 +123,7 @@ def _refuse_unused(values: dict[str, Any]) -> None:
 
 def read_plan(values: dict[str, Any], hardware: Hardware | None) -> Plan:
     """The plan on its device; options that it would not use are refused."""
-    asked = given(values, Plan)
-    for name in [field.name for field in fields(Plan) if "tuple" in str(field.type)]:
-        if name in asked:
-            asked[name] = _numbers(name, asked[name]) if name == "stage_layers" else _words(asked[name])
+    asked = plan_fields(values)
     if values.get("global_batch") is not None:
         asked["microbatches"] = _microbatches(values["global_batch"], asked)
     plan = Plan(**asked)
@@ -138,6 +135,15 @@ def read_plan(values: dict[str, Any], hardware: Hardware | None) -> Plan:
         if asked.get(name) and not used:
             raise ValueError(f"{flag(name)} would not be used: it needs {needed}")
     return plan.on(hardware)
+
+
+def plan_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan that were given, lists as tuples."""
+    asked = given(values, Plan)
+    for name in [field.name for field in fields(Plan) if "tuple" in str(field.type)]:
+        if name in asked:
+            asked[name] = _numbers(name, asked[name]) if name == "stage_layers" else _words(asked[name])
+    return asked
 
 
 def _microbatches(global_batch: int, asked: dict[str, Any]) -> int:

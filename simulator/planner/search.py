@@ -18,6 +18,21 @@ from simulator.predict.step import StepCost, step_cost
 MOST_CHUNKS = 8
 LEAST_TOKENS = 2048  # of a sequence on one rank, where it is cut over a context-parallel axis
 MORE = 2  # what would help: so many times the memory, or the speed of a link
+# Fields of a plan that are right or wrong only beside others.
+BY_AXES = (
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "zero",
+    "shard",
+    "chunks",
+    "schedule",
+    "micro_batch",
+    "offload",
+    "prefetch",
+)
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline", "data_parallel")
 
 
@@ -118,6 +133,9 @@ def plans(
     for name in fixed:
         if name in ("microbatches", "stage_layers"):
             refuse(name, "left out: it follows from the batch and the stages", fixed[name])
+    # What is fixed and no axis decides is checked once, so that its own sentence says what is wrong
+    own: dict[str, Any] = {name: value for name, value in fixed.items() if name not in BY_AXES}
+    Plan(**own).on(hardware)
     choose = _Choices(fixed)
     near = [n for n in _divisors(gpus) if n <= hardware.node_size and shape.heads % n == 0]
     long = [n for n in _powers(gpus) if shape.sequence // n >= LEAST_TOKENS] or [1]

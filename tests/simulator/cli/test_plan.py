@@ -19,6 +19,7 @@ def test_a_line_is_a_plan_that_step_takes(read, run):
         ("--model gpt2 --gpu h100 --global-batch 4", "Missing option '--gpus'"),
         ("--model llama-3-405b --gpu h100 --gpus 2 --global-batch 4", "the smallest needs"),
         ("--model resnet50 --gpu h100 --gpus 2 --global-batch 4", "only the parameters"),
+        ("--model gpt2 --gpu a100-80gb --gpus 2 --global-batch 4 --precision fp8", "no 8-bit arithmetic"),
         ("--config nowhere.json --gpu h100 --gpus 2 --global-batch 4", "nowhere.json cannot be read"),
         ("--config a --model gpt2 --gpu h100 --gpus 2 --global-batch 4", "either --model or --config"),
     ],
@@ -27,6 +28,13 @@ def test_what_cannot_be_asked_ends_in_a_sentence(run, line, words):
     result = run(f"plan {line}")
     assert result.exit_code == 2
     assert words in result.output
+
+
+@pytest.mark.parametrize("held", ["--overlap none", "--zero 3 --shard 2", "--attention unfused"])
+def test_a_line_holds_all_that_was_fixed(read, held):
+    question = "--model gpt2 --gpu h100 --global-batch 8"
+    best = read(f"plan {question} --gpus 4 --top 1 {held}")["best"][0]
+    assert read(f"step {question} --plan {best['line']}")["seconds"] == pytest.approx(best["seconds"])
 
 
 def test_a_config_is_a_model_for_every_command(read, tmp_path):

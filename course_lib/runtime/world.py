@@ -40,7 +40,7 @@ LOOK_AGAIN = (
     0.1  # seconds: to look takes a rank processor time, by which one that works is told from one that waits
 )
 GRACE = 0.3  # seconds in which other ranks may report their own exception after the first
-GRACE_AFTER_ABORT = 2.0  # the others lose their connection, and their exceptions tell what they had called
+GRACE_AFTER_LOSS = 5.0  # where a connection was lost: the exception of the rank at its other end tells why
 RECONNECT_WITHIN = 10.0  # seconds for ranks whose connections were closed to fail, and to connect again
 MAX_RANKS = "COURSE_LIB_MAX_RANKS"
 RANKS_A_CORE, FEW = 8, 32  # at most so many, but these in any case
@@ -205,7 +205,9 @@ class World:
 
     def _give_others_a_moment(self, members: list[RankProcess]) -> None:
         aborted = any(p.exit_code() == -signal.SIGABRT for p in members)
-        until = time.monotonic() + (GRACE_AFTER_ABORT if aborted else GRACE)
+        raised = [p.raised for p in members if p.raised]
+        only_lost = bool(raised) and all(error.lost_peer for error in raised)
+        until = time.monotonic() + (GRACE_AFTER_LOSS if aborted or only_lost else GRACE)
         while (left := until - time.monotonic()) > 0:
             pending = [p for p in members if not (p.is_done() or p.is_dead())]
             if not pending:

@@ -735,7 +735,7 @@ def test_a_rank_that_only_lost_its_connection_is_not_the_first_cause():
                 raise ValueError("mine")
             dist.barrier()
         finally:
-            late = 0.2 * dist.get_rank()
+            late = 1.0 * dist.get_rank()  # longer than the moment after an exception of a rank's own
             dist.destroy_process_group()
             time.sleep(late)
 

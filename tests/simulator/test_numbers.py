@@ -52,6 +52,7 @@ from simulator.predict import (
     compression_time,
     compression_traffic,
     consensus,
+    context_traffic,
     finetuning,
     flops,
     galaxy_traffic,
@@ -480,6 +481,13 @@ CALLS = {
         "experts_per_token": 2,
         "ranks": 2,
         "layers": 2,
+        "itemsize": 2,
+    },
+    context_traffic.context_layer_traffic: {
+        "context": "ring",
+        "queries": 64,
+        "keys": 32,
+        "ranks": 2,
         "itemsize": 2,
     },
     galaxy_traffic.galaxy_traffic: {

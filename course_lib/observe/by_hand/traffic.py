@@ -13,6 +13,7 @@ from simulator.predict.compression_traffic import (
     power_sgd_traffic,
     top_k_traffic,
 )
+from simulator.predict.context_traffic import context_layer_traffic
 from simulator.predict.galaxy_traffic import step_traffic
 from simulator.predict.traffic import calls, pipeline_traffic, tensor_parallel_traffic
 from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic
@@ -60,6 +61,30 @@ def in_sequence(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
         tokens, hidden, ranks, layers, 4, sequence_parallel=True, regather=regather
     )
     return sent + calls("all-reduce", [whole, 1], 4, ranks)
+
+
+def context_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """With all gradients in one message, since each rank has seen its tokens only."""
+    c = model.config
+    context = {"keys gathered": "all-gather", "all-to-all": "all-to-all"}.get(rung, "ring")
+    own = batch * SEQUENCE // ranks * c.hidden_size
+    both = context_layer_traffic(context, own, 2 * own, ranks, 4, regather=False)
+    gradients = calls("all-reduce", [sum(p.numel() for p in model.parameters())], 4, ranks)
+    return sum(both * c.num_layers, gradients)
+
+
+def muon(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """Matrices that a rank turns itself are reduced whole; the others travel as rows, padded to equal parts."""
+    inside = {id(p) for p in model.blocks.parameters() if p.ndim == 2}
+    others = [p.numel() for p in model.parameters() if id(p) not in inside]
+    sizes = [-(-len(p) // ranks) * ranks * p.shape[1] for p in model.parameters() if id(p) in inside]
+    sent = calls("all-reduce", others, 4, ranks)
+    if rung == "every rank":
+        return sent + calls("all-reduce", sizes, 4, ranks)
+    sent += calls("all-reduce", [1], 4, ranks)  # the gradient norm
+    sent += calls("reduce-scatter", sizes, 4, ranks) + calls("all-gather", sizes, 4, ranks)
+    turned = ("all-gather",) if rung == "gathered" else ("gather", "scatter")
+    return sum((calls(kind, sizes, 4, ranks) for kind in turned), sent)
 
 
 def galaxy(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:

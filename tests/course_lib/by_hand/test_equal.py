@@ -357,6 +357,7 @@ IMPLEMENTATIONS = [
         same_samples=True,
         ranks=(1, 2, 4),
     ),
+    *by_hand("context_parallel", models=("long gpt",), same_samples=True),
     *by_hand("galaxy", models=("gpt",), same_samples=True),
     Implementation(
         "galaxy",
@@ -417,8 +418,10 @@ class MLP(nn.Module):
         return x
 
 
-def gpt(layers=3):
-    return GPT(GPTConfig.tiny(vocab_size=29, max_length=8, num_layers=layers, num_heads=12, hidden_size=24))
+def gpt(layers=3, length=8):
+    return GPT(
+        GPTConfig.tiny(vocab_size=29, max_length=length, num_layers=layers, num_heads=12, hidden_size=24)
+    )
 
 
 def bert():
@@ -428,7 +431,7 @@ def bert():
     )
 
 
-MODELS = {"gpt": gpt, "deep gpt": partial(gpt, 8), "bert": bert, "mlp": MLP}
+MODELS = {"gpt": gpt, "deep gpt": partial(gpt, 8), "long gpt": partial(gpt, 2, 24), "bert": bert, "mlp": MLP}
 
 
 def new_model(name, seed=0):
@@ -441,7 +444,8 @@ def batches(name, rank=0, ranks=1):
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
         if name != "mlp":
-            tokens = torch.randint(29, (BATCH, 9), generator=generator)
+            length = 24 if name == "long gpt" else 8
+            tokens = torch.randint(29, (BATCH, length + 1), generator=generator)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
         else:
             inputs = torch.randn(BATCH, 8, generator=generator, dtype=torch.float64)

@@ -30,7 +30,10 @@ def row(text, name):
 
 
 LOSSY = ("compress",)
-TRAINED = ("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "galaxy", "pipeline")
+TRAINED = (
+    *("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "context_parallel"),
+    *("galaxy", "pipeline"),
+)
 
 
 @pytest.mark.parametrize("technique", TRAINED)

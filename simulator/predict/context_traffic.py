@@ -1,0 +1,57 @@
+"""What context parallelism sends in one layer, by direction: a ring, an all-to-all, or gathered keys.
+
+Sources: ring attention arXiv:2310.01889; Ulysses arXiv:2309.14509; all-gather of keys and values arXiv:2407.21783,
+section 3.3.2.
+"""
+
+from __future__ import annotations
+
+from simulator.inputs.checks import at_least, one_of
+from simulator.ledgers.traffic import Traffic, TrafficRow
+from simulator.predict.collective_traffic import sent_bytes
+
+CONTEXT = ("ring", "all-to-all", "all-gather")
+
+
+def context_layer_traffic(
+    context: str, queries: int, keys: int, ranks: int, itemsize: int = 2, *, regather: bool = True
+) -> tuple[Traffic, Traffic]:
+    """One layer on one microbatch, as sent by one rank: (forward, backward). Recomputing the layer, or its attention
+    alone, repeats what forward sends.
+
+    A ring passes keys and values on p - 1 times; backward does so again, and their gradient takes one step more, which
+    brings it home. The all-to-all takes queries, keys and values to their heads in one message and the result back in
+    another; backward does the same with gradients. An all-gather brings all keys and values; backward gathers them
+    again, and reduce-scatters their gradient.
+
+    Args:
+        context: ``"ring"``, ``"all-to-all"`` or ``"all-gather"``.
+        queries: elements of this rank's queries: batch x sequence / p x columns.
+        keys: elements of this rank's keys and values together. The all-to-all deals out heads: where p does not divide
+            those of the keys, they are repeated first.
+        regather: False: backward still has the keys and values that forward gathered.
+    """
+    one_of("context", context, CONTEXT)
+    at_least(0, queries=queries, keys=keys)
+    at_least(1, ranks=ranks, itemsize=itemsize)
+    if ranks == 1:
+        return Traffic(), Traffic()
+
+    def sent(collective: str, *elements: int) -> Traffic:
+        payload = sum(elements) * itemsize
+        return Traffic(
+            [TrafficRow(collective, ranks, len(elements), payload, sent_bytes(collective, payload, ranks))]
+        )
+
+    if context == "ring":
+        forward, backward = (
+            Traffic([TrafficRow("send", 2, n, n * keys * itemsize, n * keys * itemsize)])
+            for n in (ranks - 1, 2 * ranks - 1)
+        )
+        return forward, backward
+    if context == "all-to-all":
+        there_and_back = sent("all-to-all", queries + keys, queries)
+        return there_and_back, there_and_back
+    gathered = sent("all-gather", ranks * keys)
+    reduced = sent("reduce-scatter", ranks * keys)
+    return gathered, gathered + reduced if regather else reduced

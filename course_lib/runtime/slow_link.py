@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
@@ -55,11 +55,17 @@ class DelayedWork:
 
 
 @contextmanager
-def slow_link(bandwidth: float, latency: float = 0.0) -> Iterator[None]:
+def slow_link(
+    bandwidth: float, latency: float = 0.0, fast: Collection[dist.ProcessGroup] = ()
+) -> Iterator[None]:
     """Inside the ``with``, this rank's messages take as long as on a link of ``bandwidth`` bytes a second.
 
     Messages queue: one is sent when those before it have left. A collective takes its messages' latencies and the
     time of the bytes that this rank sends. Sends and receives issued as a batch count together.
+
+    Args:
+        bandwidth, latency: bytes a second, seconds a message.
+        fast: groups in which a collective is not slowed, such as the ranks of a node.
 
     It sees calls of ``dist.all_reduce``, ``broadcast``, ``all_to_all_single`` and ``batch_isend_irecv``, and of
     ``native.all_gather`` and ``native.reduce_scatter``. PyTorch's own DDP sends from C++, so it is not slowed.
@@ -82,6 +88,8 @@ def slow_link(bandwidth: float, latency: float = 0.0) -> Iterator[None]:
 
         def call(*args: Any, **named: Any) -> Any:
             given = signature.bind(*args, **named).arguments
+            if any(given.get("group") is group for group in fast):
+                return original(*args, **named)
             async_op = given.pop("async_op", False)
             p, whole = dist.get_world_size(given.get("group")), list(given.values())[place]
             until = due(sent_bytes(collective, whole.numel() * whole.element_size(), p), messages(p))

@@ -59,3 +59,15 @@ def test_a_message_takes_as_long_as_on_the_link():
 def test_an_impossible_link_is_refused(given):
     with pytest.raises(ValueError, match="must be a number"), slow_link(**given):
         pass
+
+
+def not_slowed(mesh):
+    t, node = torch.ones(1), mesh.get_group("gpu")
+    with slow_link(1.0, latency=1e6, fast=[node]):
+        dist.all_reduce(t, group=node)
+        dist.all_reduce(t, group=node, async_op=True).wait()
+    return t.item()
+
+
+def test_groups_with_fast_links_do_not_wait():
+    assert launch(not_slowed, mesh={"node": 1, "gpu": 2}, backend="gloo") == [4.0, 4.0]

@@ -6,10 +6,12 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_ring``           04       ``(ranks=4)``: the ring all-reduce, round by round
 ``explore_buckets``        05       ``(bucket_bytes=25e6, bandwidth=1e10)``: DDP's buckets beside backward
 ``explore_block_life``     07       ``(prefetch=True, reshard_after_forward=True, ranks=4)``: a step of FSDP on one rank
+``explore_shared_layer``   09       ``(bandwidth=6e9)``: a layer on 1 to 8 GPUs, computing and waiting for messages
 ``explore_unequal``        13       ``(slowness=3, bandwidth=1.25e8, heads=None)``: a layer of BERT on two devices
 ``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
 ``explore_kv_blocks``      16       ``(block_size=4, share=False)``: blocks of a KV cache, handed out and given back
 ``explore_rank``           17       ``(r=4, alpha=16, stabilised=False)``: LoRA's B A, and what alpha does to it
+``explore_prompt``         18       ``(n=100)``: what a step with n virtual tokens computes
 ``explore_interval``       20       ``(failures=8, cost=60, restart=900, interval=7200)``: how often to save
 =========================  =======  ==================================================================================
 
@@ -18,6 +20,7 @@ picture that stands there for readers without a kernel.
 """
 
 from simulator.figures.attention import explore_kv_blocks, explore_tiles
+from simulator.figures.bars import explore_prompt, explore_shared_layer
 from simulator.figures.data_parallel import explore_block_life, explore_buckets, explore_ring
 from simulator.figures.elastic import explore_interval
 from simulator.figures.figure import Figure
@@ -30,8 +33,10 @@ __all__ = [
     "explore_buckets",
     "explore_interval",
     "explore_kv_blocks",
+    "explore_prompt",
     "explore_rank",
     "explore_ring",
+    "explore_shared_layer",
     "explore_tiles",
     "explore_unequal",
 ]

@@ -550,8 +550,8 @@ ELSEWHERE = {
     "cost, slowest, enough, trimmed, fits, check_fits, lacking": "of shares that were dealt out",
     "fastest, fastest_within, shortest_times, levels": "of a Part, for deal, which checks the room",
     "Figure, explore_block_life, explore_buckets, explore_interval": "sliders; tests/simulator/figures",
-    "explore_kv_blocks, explore_rank, explore_ring": "sliders; tests/simulator/figures",
-    "explore_tiles, explore_unequal": "sliders; tests/simulator/figures",
+    "explore_kv_blocks, explore_prompt, explore_rank, explore_ring": "sliders; tests/simulator/figures",
+    "explore_shared_layer, explore_tiles, explore_unequal": "sliders; tests/simulator/figures",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

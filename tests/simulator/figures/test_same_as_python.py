@@ -7,6 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from course_lib.by_hand.prompt import Prompt, add
+from course_lib.chapters.prompt_costs import step_costs
+from course_lib.models.gpt import GPTConfig
 from course_lib.observe.ledgers.messages import trace_collective
 from course_lib.runtime import collectives
 from simulator.figures import (
@@ -14,6 +17,7 @@ from simulator.figures import (
     explore_buckets,
     explore_interval,
     explore_kv_blocks,
+    explore_prompt,
     explore_rank,
     explore_ring,
     explore_tiles,
@@ -214,3 +218,11 @@ console.log(JSON.stringify(cases.map((values) => lora(values, given))));
         assert found["trained"] == A[:r].size + B[:, :r].size
         moved = factor * drawn[:, :r].sum(1).mean() / (alpha * drawn[:, :1].mean())
         assert found["moves"] == pytest.approx(moved, rel=0.05)
+
+
+def test_a_step_with_a_prompt_computes_what_is_counted():
+    table = {n: dict(bars) for n, bars, _ in explore_prompt().given["table"]}
+    for n in (0, 4, 100):
+        bars = table[n or 4]["all weights" if n == 0 else f"{n} vectors"]
+        flops = step_costs(GPTConfig(), lambda model, n=n: n and add(model, Prompt, n=n), seq=100).flops
+        assert [1e9 * bars[0], 1e9 * (bars[1] + bars[2])] == pytest.approx([flops.forward, flops.backward])

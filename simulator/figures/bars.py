@@ -1,0 +1,72 @@
+"""Bars that a slider changes: a layer on several GPUs (chapter 09), a step with a prompt (chapter 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from simulator.figures.figure import Figure, Slider
+from simulator.inputs.hardware import Link
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
+from simulator.inputs.plan import Plan
+from simulator.predict.flops import forward_flops
+from simulator.predict.layer_time import layer_seconds
+
+RATES = [float(f"{10 ** (9 + k / 20):.2g}") for k in range(14, 51)]  # bytes a second, 5 GB to 320 GB
+Bars = dict[str, list[float]]  # what a bar stands for -> how long its parts are
+
+
+def _over(
+    title: str, slider: Slider, unit: str, parts: dict[str, str], at: Callable[[Any], tuple[Bars, str]]
+) -> Figure:
+    """The figure; ``parts``: name -> colour; ``at``: the bars and the sentence for each choice of the slider."""
+    figure = Figure("bars", title, [slider], unit=unit, parts=list(parts.items()))
+    table = [(choice, *at(choice)) for choice in figure.sliders[0]["choices"]]
+    figure.given["table"] = [[choice, list(bars.items()), says] for choice, bars, says in table]
+    return figure
+
+
+def explore_shared_layer(bandwidth: float = 6e9) -> Figure:
+    """A layer of a GPT with 22 billion parameters, shared by 1, 2, 4 and 8 A100s: computing, and waiting for messages.
+
+    Args:
+        bandwidth: bytes a second that each GPU really sends (``Link.rate``), from 5e9 to 3.2e11.
+    """
+    a100, shape = GPUS["a100-80gb"], MODELS["gpt-22b"]
+
+    def at(bandwidth: float) -> tuple[Bars, str]:
+        hardware, bars = replace(a100, node=Link(a100.node.latency, bandwidth)), {}
+        for p in (1, 2, 4, 8):
+            parts = layer_seconds(shape, Plan(tp=p, micro_batch=4), hardware).parts
+            waiting = parts.pop("tensor_parallel")
+            bars[f"{p} GPU{'s' * (p > 1)}"] = [1e3 * sum(parts.values()), 1e3 * waiting]
+        one, eight = sum(bars["1 GPU"]), sum(bars["8 GPUs"])
+        return bars, f"At {bandwidth / 1e9:g} GB/s eight GPUs are {one / eight:.1f} times as fast as one."
+
+    slider = Slider("bandwidth", bandwidth, RATES, "what a GPU sends", "B/s")
+    parts = {"computing": "forward", "waiting for messages": "backward"}
+    return _over("A layer that GPUs share", slider, "ms", parts, at)
+
+
+def explore_prompt(n: int = 100) -> Figure:
+    """What a step of GPT-2 computes for a text of 100 tokens, with all weights trained and with n virtual tokens.
+
+    Args:
+        n: virtual tokens, 1 to 200.
+    """
+
+    def at(n: int) -> tuple[Bars, str]:
+        flops = [forward_flops(replace(MODELS["gpt2"], sequence=100 + k), 1) for k in (0, n)]
+        (full, core), (more, wide) = ((sum(each.values()) / 1e9, each["core"] / 1e9) for each in flops)
+        bars = {"all weights": [full, full + core, full - core], f"{n} vectors": [more, more + wide, 0.0]}
+        part = sum(bars[f"{n} vectors"]) / sum(bars["all weights"])
+        return (
+            bars,
+            f"With {n} virtual tokens, a step computes {100 * part:.0f} % of what it computes with all weights.",
+        )
+
+    slider = Slider("n", n, [1, *range(4, 201, 4)], "virtual tokens")
+    parts = {"forward": "forward", "gradients of inputs": "backward", "gradients of weights": "gradients"}
+    return _over("A prompt's length", slider, "GFLOP", parts, at)

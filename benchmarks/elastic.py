@@ -12,18 +12,13 @@ took 3 s or more after a kill. Takes about a minute a round, and three where tor
 
 from __future__ import annotations
 
-import os
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import click
-import psutil
 import torch
 import torch.distributed as dist
 from paired import rounds
@@ -31,6 +26,7 @@ from paired import rounds
 from course_lib.elastic.fleet import Fleet
 from course_lib.elastic.journal import Journal, JournalWriter
 from course_lib.elastic.limits import Limits
+from course_lib.elastic.torchrun_fleet import TorchrunFleet
 from course_lib.runtime import RankError
 
 SETTINGS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
@@ -59,63 +55,6 @@ def torchruns_training(folder: str) -> None:
     while True:
         step()
         writer.write("step", rank=dist.get_rank(), ranks=dist.get_world_size())
-
-
-class TorchrunFleet:
-    """What ``Fleet`` is for us: agents as processes, a journal, and a kill."""
-
-    def __init__(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="torchrun-")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-        self.agents = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"2:{AGENTS}"),
-                    *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
-                    *("--rdzv-id", "elastic", "--max-restarts", "9", "--monitor-interval", "0.1"),
-                    *("--local-addr", "127.0.0.1"),
-                    *("--rdzv-conf", f"{SETTINGS},is_host={'false' if i else 'true'}"),
-                    *(__file__, "--worker", self.folder.name),
-                ],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-            )
-            for i in range(AGENTS)
-        ]
-
-    def __enter__(self) -> TorchrunFleet:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for i in range(AGENTS):
-            self.kill_agent(i)
-        self.folder.cleanup()
-
-    @property
-    def journal(self) -> Journal:
-        return Journal.read(self.folder.name)
-
-    def kill_agent(self, i: int) -> float:
-        at = time.monotonic()
-        family = psutil.Process(self.agents[i].pid).children(recursive=True) if self.is_alive(i) else []
-        for process in (self.agents[i], *family):
-            process.kill()
-        self.agents[i].wait()
-        return at
-
-    def is_alive(self, i: int) -> bool:
-        return self.agents[i].poll() is None
-
-    def wait_until(self, done: Callable[[Journal], Any], timeout: float) -> Any:
-        until = time.monotonic() + timeout
-        while not (found := done(self.journal)):
-            time.sleep(0.05)
-            if time.monotonic() > until or not any(map(self.is_alive, range(AGENTS))):
-                raise TimeoutError
-        return found
 
 
 def seconds_until(fleet: Any, ranks: int, since: float) -> float | None:
@@ -161,7 +100,11 @@ def shown(found: list[float | None]) -> str:
 def main(rounds: int, worker: str | None) -> None:
     if worker:
         torchruns_training(worker)
-    sides = {"ours": lambda: Fleet(our_training, AGENTS, limits=LIMITS), "torchrun": TorchrunFleet}
+    program = (__file__, "--worker")
+    sides = {
+        "ours": lambda: Fleet(our_training, AGENTS, limits=LIMITS),
+        "torchrun": lambda: TorchrunFleet(program, AGENTS, least=2, settings=SETTINGS, restarts=9),
+    }
     found: dict[str, list] = {name: [] for name in sides}
     for turn in range(rounds):
         for name, make in sides.items():

@@ -12,6 +12,7 @@ from course_lib.finetuning.prefix import Prefix
 from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.parallelize.comm_hooks import make_hook
+from simulator.export.course_lib import plan_refusals
 from simulator.inputs.galaxy import placements_of
 from simulator.inputs.plan import Plan
 
@@ -43,28 +44,7 @@ def refusals(
         placed: how attention is placed, where a placement says how layers are cut.
         hook: how DDP's buckets are compressed.
     """
-    # Asked of the simulator alone.
-    for axis in ("cp", "ep"):
-        if (ranks := getattr(p, axis)) > 1:
-            yield f"{axis} must be 1, not {ranks}: that is priced, but not run yet"
-    if p.zero in (2, 3) and p.pp > 1:
-        yield (
-            f"zero must be 0 or 1 with pp {p.pp}, not {p.zero}: gradients are kept whole until a pipeline's last "
-            "microbatch, and parameters would be gathered for each of them"
-        )
-    if p.zero in (1, 2) and p.shard < p.dp:
-        yield (
-            f"shard must be the {p.dp} data-parallel ranks with zero {p.zero}, not {p.shard}: hybrid sharding is run "
-            "with zero 3"
-        )
-    if p.offload == "optimizer":
-        yield "offload must be none, or parameters with zero 3, not optimizer"
-    if p.precision == "fp8":
-        yield "precision must be fp32, bf16 or mixed, not fp8: that is priced, but not run yet"
-    if p.precision == "bf16" and p.gradients == "fp32":
-        yield "gradients must be same with precision bf16, not fp32: PyTorch keeps them as the parameters"
-    if others := [traffic for traffic in p.overlap if traffic != "gradients"]:
-        yield f"overlap must be none or gradients, not {', '.join(others)}: that is priced, but not run yet"
+    yield from plan_refusals(p)
 
     if added & {SideTuning, Blend} and p.sequence_parallel:
         yield "sequence_parallel must be no with side tuning: its network reads whole sequences"

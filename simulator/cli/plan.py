@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from simulator.cli.answer import print_json
+from simulator.cli.export import EXPORT, print_export, that_run_in
 from simulator.cli.options import (
     BATCH,
     HARDWARE_OPTIONS,
@@ -21,7 +22,7 @@ from simulator.cli.options import (
     options,
 )
 from simulator.cli.plan_text import plan_text
-from simulator.cli.question import Question, plan_fields, read_hardware, read_model
+from simulator.cli.question import StepQuestion, plan_fields, read_hardware, read_model
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -38,10 +39,10 @@ TOP = click.option("--top", type=Whole(), default=10, metavar="N", help="Plans t
         "Device": HARDWARE_OPTIONS,
         "What is wanted": [BATCH, TOP],
         "What a plan must have (all else is searched)": PLAN_OPTIONS,
-        "Other": [JSON],
+        "Other": [EXPORT, JSON],
     }
 )
-def plan(as_json: bool, top: int, **values: Any) -> None:
+def plan(as_json: bool, top: int, framework: str | None, **values: Any) -> None:
     """The fastest plans that fit, out of all that use every device.
 
     It needs --gpu, --gpus and --global-batch. Options of a plan are held as they are given: --tp 8, --recompute none.
@@ -51,6 +52,8 @@ def plan(as_json: bool, top: int, **values: Any) -> None:
         --global-batch 256
     python -m simulator plan --config config.json --gpu a100-80gb --gpus 8 \\
         --global-batch 64 --zero 3
+    python -m simulator plan --model llama-3-8b --gpu h100 --gpus 16 \\
+        --global-batch 256 --export torchtitan > train.sh
     """
     for name in ("gpu", "gpus", "global_batch"):
         if values.get(name) is None:
@@ -59,16 +62,24 @@ def plan(as_json: bool, top: int, **values: Any) -> None:
     if shape is None:
         raise ValueError(f"of {values['model']} only the parameters are known: a plan needs a shape")
     hardware, fixed = read_hardware(values["gpu"]), plan_fields(values)
+
+    def each(plans: Iterator[Plan]) -> Iterator[Plan]:
+        return _bar(plans if framework is None else that_run_in(framework, shape, plans))
+
     found = search_plans(
-        shape, hardware, values["gpus"], values["global_batch"], fixed=fixed, keep=top, each=_bar
+        shape, hardware, values["gpus"], values["global_batch"], fixed=fixed, keep=top, each=each
     )
     if not found.best:
         raise ValueError(
             f"none of {found.tried:,} plans fits: the smallest needs {found.least / 1e9:.1f} GB on a device and "
             f"{hardware.name} has {hardware.memory / 1e9:.0f} GB; take more devices, or --offload parameters --zero 3"
         )
-    if as_json:
-        _print_json(found, shape, hardware, values.get("model"))
+    best = found.best[0]
+    question = StepQuestion(values.get("model"), shape, shape.parameters, best.plan, hardware)
+    if framework:
+        print_export(framework, question, best.seconds)
+    elif as_json:
+        _print_json(found, question)
     else:
         _print_table(found, shape, hardware)
 
@@ -99,8 +110,8 @@ def _print_table(found: Search, shape: ModelShape, hardware: Hardware) -> None:
         click.echo(f"With twice the memory: {plan_text(found.with_more_memory.plan)}")
 
 
-def _print_json(found: Search, shape: ModelShape, hardware: Hardware, model: str | None) -> None:
-    best = found.best[0]
+def _print_json(found: Search, question: StepQuestion) -> None:
+    best, shape, hardware = found.best[0], question.shape, question.hardware
 
     def told(one: Found) -> dict[str, Any]:
         numbers = {"seconds": one.seconds, "mfu": one.cost.mfu, "peak_total": round(one.peak)}
@@ -114,4 +125,4 @@ def _print_json(found: Search, shape: ModelShape, hardware: Hardware, model: str
         "helps": what_helps(shape, hardware, found),
         "with_more_memory": plan_text(found.with_more_memory.plan) if found.with_more_memory else None,
     }
-    print_json("plan", UNITS, answer, Question(model, shape, shape.parameters, best.plan, hardware))
+    print_json("plan", UNITS, answer, question)

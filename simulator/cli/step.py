@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from simulator.cli.answer import print_json
+from simulator.cli.export import EXPORT, print_export
 from simulator.cli.options import (
     BATCH,
     HARDWARE_OPTIONS,
@@ -39,10 +40,10 @@ UNITS = {
         "Model": SHAPE_OPTIONS,
         "Plan": [PLAN, BATCH, *PLAN_OPTIONS],
         "Device": HARDWARE_OPTIONS,
-        "Other": [JSON],
+        "Other": [EXPORT, JSON],
     }
 )
-def step(as_json: bool, **values: Any) -> None:
+def step(as_json: bool, framework: str | None, **values: Any) -> None:
     """Seconds of one training step, by part, with MFU and HFU.
 
     It needs --gpu and --global-batch. A plan that does not fit is refused, and `memory` says what would fit.
@@ -54,6 +55,8 @@ def step(as_json: bool, **values: Any) -> None:
     shape, plan, hardware = question.shape, question.plan, question.hardware
     check_fits(shape, plan, hardware)
     cost = step_cost(shape, plan, hardware)
+    if framework:
+        return print_export(framework, question, cost.seconds)
     if as_json:
         numbers = {name: getattr(cost, name) for name in ("seconds", "tflops_per_gpu", "mfu", "hfu")}
         answer = numbers | {

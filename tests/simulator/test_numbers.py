@@ -17,6 +17,7 @@ import pytest
 import simulator
 from simulator.explorer import Explorer, explore
 from simulator.explorer.question import Question
+from simulator.export import export
 from simulator.inputs import compression, mixing, placement
 from simulator.inputs.chunks import chunk_sizes, proportional_chunks
 from simulator.inputs.galaxy import Shares, deal_shares
@@ -396,6 +397,15 @@ CALLS = {
     },
     price_stages: {"shape": GPT2, "devices": [A100, A100], "plan": PLAN, "layers": [9, 3]},
     kernel_time.matmul_seconds: {"m": 8, "n": 8, "k": 8, "hardware": A100, "itemsize": 2, "batch": 1},
+    kernel_time.grouped_seconds: {
+        "m": 8,
+        "n": 8,
+        "k": 8,
+        "hardware": A100,
+        "itemsize": 2,
+        "groups": 2,
+        "gradient": 8.0,
+    },
     kernel_time.memory_seconds: {"size": 8.0, "hardware": A100},
     kernel_time.flash_seconds: {"heads": 2, "rows": 8, "columns": 8, "width": 4, "hardware": A100},
     partial(kernel_time.at_size, POINTS): {"size": 1e7},
@@ -428,6 +438,7 @@ CALLS = {
     finetuning.kept_activations: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
     recomputation.Segment: {"kept": 1.0, "again": 1.0, "forward": 1.0, "repeated": 0.5},
     recomputation.equal_layers: {"layers": 4, "segments": 2, "saved": 4.0, "kept": 1.0},
+    export: {"framework": "deepspeed", "shape": GPT2, "plan": Plan(), "node_size": 8},
     search.search_plans: {"shape": GPT2, "hardware": A100, "gpus": 2, "global_batch": 2, "keep": 1},
     step.stage_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "rank": 1},
     traffic.calls: {
@@ -534,6 +545,7 @@ ELSEWHERE = {
     "Measured": "of a recorded Timeline, which checks its numbers; tests/simulator/explorer/test_measured.py",
     "MemoryQuestion": "counts for Plan and ModelShape; tests/simulator/explorer/test_calculator.py tries wrong ones",
     "formulas, Term": "of bytes that plan_memory has computed",
+    "Asked": "of export, which has checked it",
     "largest_micro_batch, changes_that_fit": "a device's memory, which Hardware has checked",
     "bytes_around": "of one rank, for replay and for the explorer, which check its numbers",
     "plans, why_slower, what_binds, what_helps, Found, Search": "of search_plans, which checks its numbers",

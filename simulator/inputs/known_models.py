@@ -48,6 +48,7 @@ def _bart(side: int, hidden: int, heads: int) -> ModelShape:
 
 
 ROTARY: dict[str, Any] = {"learned_positions": False, "dropout": False}
+LATENT: dict[str, Any] = {"head_dim": 128, "rope_dim": 64, "q_rank": 1536, "kv_rank": 512}
 MODELS = {
     # arXiv:2005.14165, with the padded vocabulary of arXiv:2104.04473 and arXiv:2205.05198
     "gpt3-175b": ModelShape(96, 12288, 96, 51200, 2048),
@@ -99,13 +100,19 @@ MODELS = {
         experts_per_token=8,
         expert_ffn=768,
     ),
-    # arXiv:2412.19437
+    # arXiv:2405.04434, arXiv:2412.19437
+    "deepseek-v2": _llama(
+        *(60, 5120, 128, 128, 12288, 102400, 4096),
+        **LATENT,
+        experts=160,
+        experts_per_token=6,
+        expert_ffn=1536,
+        shared_experts=2,
+        dense_layers=1,
+    ),
     "deepseek-v3": _llama(
         *(61, 7168, 128, 128, 18432, 129280, 4096),
-        head_dim=128,
-        rope_dim=64,
-        q_rank=1536,
-        kv_rank=512,
+        **LATENT,
         experts=256,
         experts_per_token=8,
         expert_ffn=2048,

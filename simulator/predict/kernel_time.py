@@ -25,22 +25,57 @@ def matmul_seconds(
     device has measured points, they take the place of the tiles.
     """
     at_least(1, m=m, n=n, k=k, itemsize=itemsize, batch=batch)
+    compute = max(_compute_seconds(m, n, k, hardware, itemsize, batch, fp8, start=hardware.tile_start))
+    moved = itemsize * batch * (m * k + k * n + m * n)
+    return hardware.launch + max(compute, memory_seconds(moved, hardware))
+
+
+def grouped_seconds(
+    m: int,
+    n: int,
+    k: int,
+    hardware: Hardware,
+    itemsize: int = 2,
+    groups: int = 1,
+    *,
+    fp8: bool = False,
+    gradient: float = 0,
+) -> float:
+    """A product (m, k) @ (k, n) for each of ``groups`` experts: one kernel behind another, each with a last wave of its
+    own, but launched while the one before it runs.
+
+    Args:
+        gradient: bytes that are moved for each number of the result where it is a weight's gradient. Then k is the few
+            tokens of an expert, and a tile's products are too short to hide them.
+    """
+    at_least(1, m=m, n=n, k=k, itemsize=itemsize, groups=groups)
+    not_negative(gradient=gradient)
+    if gradient and groups > 1:
+        tiles, sustained = _compute_seconds(m, n, k, hardware, itemsize, 1, fp8, start=0)
+        one = max(tiles + memory_seconds(gradient * m * n, hardware), sustained)
+    else:
+        one = matmul_seconds(m, n, k, hardware, itemsize, fp8=fp8) - hardware.launch
+    return hardware.launch + groups * one
+
+
+def _compute_seconds(
+    m: int, n: int, k: int, hardware: Hardware, itemsize: int, batch: int, fp8: bool, start: int
+) -> tuple[float, float]:
+    """Of its arithmetic: as its tiles need, and as power allows."""
     if fp8 and not hardware.fp8_flops:
         raise ValueError(f"{hardware.name} has no 8-bit arithmetic: fp8 must be False there")
     peak = hardware.fp8_flops if fp8 else hardware.peak_flops * (2 / max(itemsize, 2))
     flops = 2.0 * batch * m * n * k
     if hardware.matmul_sizes:
-        compute = flops / (peak * at_size(hardware.matmul_sizes, flops / batch))
-    else:
-        waves = (
-            ceil(batch * ceil(m / rows) * ceil(n / columns) / hardware.units) * rows * columns / quality
-            for (rows, columns), quality in TILES.items()
-        )
-        reach = hardware.units * (k + hardware.tile_start) / hardware.matmul_efficiency
-        sustained = hardware.sustained_fp8 if fp8 else hardware.sustained
-        compute = max(2 * min(waves) * reach, flops / sustained) / peak
-    moved = itemsize * batch * (m * k + k * n + m * n)
-    return hardware.launch + max(compute, memory_seconds(moved, hardware))
+        return flops / (peak * at_size(hardware.matmul_sizes, flops / batch)), 0.0
+    waves = (
+        ceil(batch * ceil(m / rows) * ceil(n / columns) / hardware.units) * rows * columns / quality
+        for (rows, columns), quality in TILES.items()
+    )
+    reach = hardware.units * (k + start) / hardware.matmul_efficiency
+    return 2 * min(waves) * reach / peak, flops / (
+        hardware.sustained_fp8 if fp8 else hardware.sustained
+    ) / peak
 
 
 def memory_seconds(size: float, hardware: Hardware) -> float:

@@ -9,13 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from operator import add
 
 from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, exposed, group_link
-from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
+from simulator.predict.kernel_time import (
+    flash_seconds,
+    grouped_seconds,
+    matmul_seconds,
+    memory_seconds,
+)
 
 # Bytes that the loss moves for one logit. Unfused, in fp32: converted, maximum, shifted, exponential, sum, and back.
 # Fused: a 16-bit logit is read for the maximum and the sum, and once more when its gradient takes its place.
@@ -59,11 +65,14 @@ def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSec
     """How long one layer takes on one microbatch; all layers of ``shape`` are alike."""
     plan = plan.on(hardware)
     core = _core(shape, plan, hardware)
-    products = {part: _products(sizes, plan, hardware) for part, sizes in _linears(shape, plan).items()}
+    products = {
+        part: _products(sizes, plan, hardware, fp8=plan.precision == "fp8" and part != "router")
+        for part, sizes in _linears(shape, plan).items()
+    }
     forward, backward = {}, {}
     for ahead, back in (
         _attention(shape, plan, hardware, products["attention"], core),
-        _mlp(shape, plan, hardware, products["mlp"]),
+        _mlp(shape, plan, hardware, products["mlp"], products["router"]),
         _norms(shape, plan, hardware),
         _communication(shape, plan, hardware, core),
     ):
@@ -83,14 +92,16 @@ def _tokens(shape: ModelShape, plan: Plan) -> int:
 
 
 def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, int, int]]]:
-    """The linear layers of one layer as (m, n, k, batch): m tokens, n columns out, k columns in."""
+    """The linear layers of one layer as (m, n, k, groups): m tokens, n columns out, k in, for so many experts."""
     tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
     f, gates = shape.mlp_width // t, 2 if shape.activation == "swiglu" else 1
     experts = shape.experts_on(plan.ep)  # each gets its share of k copies of the tokens
     groups = [(ceil(tokens * shape.experts_per_token / experts), experts), (tokens, shape.shared_experts)]
+    local = tokens // t if plan.sequence_parallel else tokens
     return {
         "attention": [(tokens, out, into, 1) for out, into in shape.attention_linears(t)],
         "mlp": [size for m, n in groups if n for size in ((m, gates * f, h, n), (m, h, f, n))],
+        "router": [(local, shape.experts, h, 1)] if shape.experts > 1 else [],
     }
 
 
@@ -100,11 +111,16 @@ Products = tuple[
 ]  # of a part's linear layers: forward, backward for the input and for the weight
 
 
-def _products(sizes: list[tuple[int, int, int, int]], plan: Plan, hardware: Hardware) -> Products:
-    e, fp8 = plan.itemsize, plan.precision == "fp8"
-    forward = sum(matmul_seconds(m, n, k, hardware, e, batch, fp8=fp8) for m, n, k, batch in sizes)
-    of_input = sum(matmul_seconds(m, k, n, hardware, e, batch, fp8=fp8) for m, n, k, batch in sizes)
-    of_weight = sum(matmul_seconds(k, n, m, hardware, e, batch, fp8=fp8) for m, n, k, batch in sizes)
+def _products(
+    sizes: list[tuple[int, int, int, int]], plan: Plan, hardware: Hardware, *, fp8: bool
+) -> Products:
+    e = plan.itemsize
+    forward = sum(grouped_seconds(m, n, k, hardware, e, groups, fp8=fp8) for m, n, k, groups in sizes)
+    of_input = sum(grouped_seconds(m, k, n, hardware, e, groups, fp8=fp8) for m, n, k, groups in sizes)
+    added = 8 if plan.gradients == "fp32" and e < 4 else e  # an fp32 gradient is read, added to and written
+    of_weight = sum(
+        grouped_seconds(k, n, m, hardware, e, groups, fp8=fp8, gradient=added) for m, n, k, groups in sizes
+    )
     if fp8:
         # Input and weight, and the output's gradient, are read in 16 bits and written in 8, as they are and transposed.
         forward += sum(memory_seconds(4 * batch * (m * k + k * n), hardware) for m, n, k, batch in sizes)
@@ -152,15 +168,21 @@ def core_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, heads: int, 
     )
 
 
-def _mlp(shape: ModelShape, plan: Plan, hardware: Hardware, products: Products) -> tuple[dict, dict]:
-    forward, *backward = products
+def _mlp(
+    shape: ModelShape, plan: Plan, hardware: Hardware, products: Products, router: Products
+) -> tuple[dict, dict]:
+    forward, *backward = map(add, products, router)
     gates = 2 if shape.activation == "swiglu" else 1
     one = plan.itemsize * _tokens(shape, plan)
-    copies, inner = one * shape.experts_per_token, one * shape.visits * shape.mlp_width / plan.tp
+    inner = one * shape.visits * shape.mlp_width / plan.tp
     ahead = memory_seconds((gates + 1) * inner, hardware)
     back = memory_seconds((2 * gates + 1) * inner, hardware)
-    # With experts, tokens are dealt out to them and put together again.
-    dealt = memory_seconds(4 * copies * shape.hidden, hardware) if shape.experts > 1 else 0
+    # Tokens are read and their k copies written in the order of the experts, and the other way round. Copies that come
+    # from several ranks are put in order once more.
+    k, dealt = shape.experts_per_token, 0.0
+    if shape.experts > 1:
+        passes = 2 * (k + 1) + (4 * k if plan.ep > 1 and shape.experts > plan.ep else 0)
+        dealt = memory_seconds(passes * one * shape.hidden, hardware)
     return {"mlp": forward + ahead + dealt}, {"mlp": sum(backward) + back + dealt}
 
 

@@ -102,8 +102,9 @@ def layer_bytes(shape: ModelShape, plan: Plan) -> float:
     # (tokens, ffn/t): the activation's input (gate and up projection of SwiGLU, fused) and output
     inner = shape.visits * e * (3 if shape.activation == "swiglu" else 2) * shape.mlp_width / t
     if shape.experts > 1:
-        # Every token visits k experts: its copies travel there and back, and are weighed on return.
-        inner += shape.experts_per_token * 2 * e * h / split + 4 * shape.experts / split
+        # k copies of every token are the experts' inputs: not divided by ep, whose ranks get as many as they send. They
+        # are weighed between an expert's matrices, as Megatron-LM does, so that what comes back need not be kept.
+        inner += shape.experts_per_token * e * h / split + 4 * shape.experts / split
     return tokens * (outside + attention + inner) + attention_core_bytes(shape, plan)
 
 
@@ -229,14 +230,15 @@ def placeholder_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     """What autograd is given in place of a gradient where a kernel adds into an fp32 gradient by itself.
 
     Megatron-LM and Transformer Engine return an empty 16-bit tensor for each linear weight. Those of the layers are
-    kept, one for each shape of weight, and shared by all layers; the output layer's lives while it runs backward.
+    kept, one for each shape of weight, and shared by all layers and by all experts; the output layer's lives while it
+    runs backward.
     """
     index(plan.pp, rank=rank)
     if plan.gradients == "same" or plan.itemsize == 4 or plan.zero >= 2:
         return 0
     last = rank == plan.rank_of(plan.stages - 1)
     output = -(-shape.vocab // plan.tp) * shape.hidden if last else 0
-    layer = max(kind.layer_parameters(plan.tp, plan.ep) for kind in plan.kinds_on(shape, rank))
+    layer = max(kind.layer_parameters(plan.tp, kind.experts) for kind in plan.kinds_on(shape, rank))
     return plan.itemsize * (layer + output)
 
 

@@ -18,8 +18,9 @@ from simulator.predict.layer_time import LayerSeconds
 from simulator.predict.memory import plan_memory
 from simulator.predict.stages import UnitSeconds, run_schedule, unit_seconds
 
-# Bytes for one gradient before the optimizer uses it: unscaled to fp32, checked, its norm, clipped, and zeroed.
-GRADIENT_BYTES = 20
+# All gradients that a rank keeps are scaled (read and written), checked and zeroed: four passes. Those that it updates
+# with are then fp32: 4 bytes for the norm and 8 to clip.
+GRADIENT_PASSES, OWN_GRADIENT_BYTES = 4, 12
 # Bytes a second of the host's memory, for one device's share of an optimizer that lives there, and of the link to it.
 HOST_MEMORY, HOST_LINK = 100e9, 25e9
 # What a step's time is spent on, the same names for every plan.
@@ -250,8 +251,10 @@ def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> 
     """States read and written, gradients prepared and read, parameters written: nothing but memory traffic."""
     shares = _copies(shape, plan, plan.parameters_of(shape, rank))
     own = sum(n / (shard if plan.zero else 1) for n, _, shard, _ in shares)
+    kept = sum(n / (shard if plan.zero >= 2 else 1) for n, _, shard, _ in shares)
     update = own * (2 * plan.optimizer_bytes + plan.gradient_itemsize + plan.itemsize)
-    prepare = memory_seconds(own * GRADIENT_BYTES, hardware)
+    passes = GRADIENT_PASSES * plan.gradient_itemsize * kept
+    prepare = memory_seconds(passes + OWN_GRADIENT_BYTES * own, hardware)
     if plan.offload == "none":
         return {"optimizer": prepare + memory_seconds(update, hardware), "offload": 0.0}
     moved = own * (plan.gradient_itemsize + plan.itemsize) / HOST_LINK  # gradients there, parameters back

@@ -25,6 +25,8 @@ TARGETS = {
     "H100 time": (0.06, 0.12),
     "B200 time": (0.06, 0.12),
     "B200 memory": (0.02, 0.06),
+    "B200 experts time": (0.06, 0.12),
+    "B200 experts memory": (0.02, 0.05),
     "activations": (0.02, 0.02),
 }
 

@@ -20,7 +20,9 @@ OVERLAPPED: dict[str, Any] = {"overlap": ("gradients", "parameters", "tensor", "
 
 def measured_runs() -> Iterator[PublishedRow]:
     """Every row of the tables."""
-    yield from _b200(_read("b200"))
+    tables = _read("b200")
+    yield from _b200(tables)
+    yield from _b200_experts(tables["source"], tables["experts"])
     tables = _read("h100")
     yield from _megatron_readme(tables["megatron_readme"])
     yield from _recipes(tables["recipes"], tables["shapes"])
@@ -49,12 +51,33 @@ def _b200(table: dict[str, Any]) -> Iterator[PublishedRow]:
         plan = Plan(**axes, **together, **MEGATRON)
         name = f"{row['model'][8:].upper()} tp{row['tp']} pp{row['pp']} cp{row['cp']}"
         name += f", {row['microbatches']} x {row['sequence']}"
-        common = {"shape": shape, "plan": plan, "gpu": "b200", "fitted": row["fitted"]}
-        seconds, peak = row["step_ms"] / 1e3, row["peak_allocated_GiB"] * 2**30
-        yield PublishedRow(table["source"], name, "time", "seconds", seconds, **common, group="B200 time")
-        # No number was fitted to a peak: all of them are held out.
-        common["fitted"] = False
-        yield PublishedRow(table["source"], name, "memory", "peak_bytes", peak, **common, group="B200 memory")
+        yield from _time_and_memory(table["source"], name, row, shape, plan, "B200")
+
+
+def _b200_experts(source: str, table: dict[str, Any]) -> Iterator[PublishedRow]:
+    for row in _rows(table):
+        sizes = {"layers": row["layers"], "vocab": row["vocab"], "sequence": 4096, "dense_layers": 1}
+        shape = replace(MODELS[row["model"]], **sizes)
+        axes = {axis: row[axis] for axis in ("pp", "ep", "dp", "microbatches")}
+        plan = Plan(**axes, overlap=(), **MEGATRON)
+        name = f"{row['model'][9:].upper()} pp{row['pp']} ep{row['ep']}, {row['microbatches']} x 4096"
+        yield from _time_and_memory(source, name, row, shape, plan, "B200 experts")
+
+
+def _time_and_memory(
+    source: str, name: str, row: dict[str, Any], shape: ModelShape, plan: Plan, group: str
+) -> Iterator[PublishedRow]:
+    common = {"shape": shape, "plan": plan, "gpu": "b200"}
+    seconds, peak = row["step_ms"] / 1e3, row["peak_allocated_GiB"] * 2**30
+    fitted = row["fitted"]
+    yield PublishedRow(
+        source, name, "time", "seconds", seconds, **common, group=f"{group} time", fitted=fitted
+    )
+    # No number was fitted to a peak of a dense model: all of them are held out.
+    fitted &= group != "B200"
+    yield PublishedRow(
+        source, name, "memory", "peak_bytes", peak, **common, group=f"{group} memory", fitted=fitted
+    )
 
 
 def _megatron_readme(table: dict[str, Any]) -> Iterator[PublishedRow]:

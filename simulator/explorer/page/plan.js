@@ -62,7 +62,7 @@ function shapeOf(given, sequence) {
     const width = Math.floor(shape.ffn / tp), matrices = shape.activation === "swiglu" ? 3 : 2;
     return matrices * hidden * width + (biases ? (matrices - 1) * width + hidden : 0);
   };
-  const layer = (tp) => attention(tp) + expert(tp) * experts + (experts > 1 ? hidden * experts : 0) + 2 * norm;
+  const layer = (tp, each = experts) => attention(tp) + expert(tp) * each + (experts > 1 ? hidden * experts : 0) + 2 * norm;
   const vocabulary = (tp) => Math.ceil(shape.vocab / tp) * hidden;
   const embedding = (tp) => vocabulary(tp) + (shape.learned_positions ? shape.sequence * hidden : 0);
   const head = (tp, ownCopy) => norm + (shape.tied && !ownCopy ? 0 : vocabulary(tp)) + shape.other_parameters;

@@ -44,7 +44,7 @@ function layerBytes(shape, plan) {
   let inner = e * (shape.activation === "swiglu" ? 3 : 2) * shape.ffn / t;
   if (shape.experts > 1) {
     const k = shape.experts_per_token;
-    inner = k * (inner + 2 * e * h / split) + 4 * shape.experts / split;
+    inner = k * (inner + e * h / split) + 4 * shape.experts / split;
   }
   return tokensOf(shape, plan) * (outside + e * (2 * own + 2 * kvOf(shape, plan)) + inner) + attentionCoreBytes(shape, plan);
 }
@@ -137,5 +137,5 @@ function bufferBytes(shape, plan, rank) {
 export function placeholderBytes(shape, plan, rank) {
   if (plan.gradients === "same" || plan.itemsize === 4 || plan.zero >= 2) return 0;
   const output = rank === plan.lastRank ? Math.ceil(shape.vocab / plan.tp) * shape.hidden : 0;
-  return plan.itemsize * (shape.layer(plan.tp) + output);
+  return plan.itemsize * (shape.layer(plan.tp, 1) + output);
 }

@@ -74,6 +74,7 @@ SUFFIX = {
 }
 # Parameters in all and those that one token meets, as their authors' checkpoints have them.
 COUNTED = {
+    "deepseek-v2": (235_741_434_880, 21_375_800_320),
     "deepseek-v3": (671_026_404_352, 37_552_282_624),
     "mixtral-8x7b": (46_702_792_704, 12_879_925_248),
     "mixtral-8x22b": (140_630_071_296, None),

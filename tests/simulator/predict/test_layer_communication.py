@@ -8,7 +8,6 @@ from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.predict.kernel_time import matmul_seconds
 from simulator.predict.layer_time import layer_seconds
 
 # Links whose latency is nothing, and memory and arithmetic that cost next to nothing: only bytes count.
@@ -67,11 +66,13 @@ def test_dispatching_to_experts_and_back_is_two_all_to_alls_each_way(sequence_pa
     assert layer_seconds(mixtral, replace(plan, ep=1), FAST).forward["expert_parallel"] == 0
 
 
-def test_experts_also_read_and_write_what_they_are_dealt():
-    """Dealing tokens out and putting them together reads and writes each of the k copies twice, each way."""
+@pytest.mark.parametrize("ep", [1, 2])
+def test_experts_also_read_and_write_what_they_are_dealt(ep):
+    """Tokens become k copies in the order of the experts, and k copies a token again; copies from several ranks are put
+    in order once more where a rank has several experts."""
     memory = replace(FAST, memory_bandwidth=1e9, memory_efficiency=1.0)
     mixtral = MODELS["mixtral-8x7b"]
-    layer = layer_seconds(mixtral, Plan(attention="flash"), memory)
+    layer = layer_seconds(mixtral, Plan(dp=8, ep=ep, attention="flash"), memory)
     tokens, k, E, h, f = (
         mixtral.sequence,
         mixtral.experts_per_token,
@@ -79,15 +80,19 @@ def test_experts_also_read_and_write_what_they_are_dealt():
         mixtral.hidden,
         mixtral.ffn,
     )
-    sizes = [
-        (tokens * k // E, 2 * f, h),
-        (tokens * k // E, h, f),
-    ]  # of one expert: gate and up together, down
-    products = sum(matmul_seconds(*size, memory, 2, E) for size in sizes)
-    dealt, inner = 4 * 2 * tokens * k * h / 1e9, 3 * 2 * tokens * k * f / 1e9
-    assert layer.forward["mlp"] == pytest.approx(products + inner + dealt, rel=1e-6)
-    # Backward each product becomes two that read and write the same three matrices.
-    assert layer.backward["mlp"] == pytest.approx(2 * products + inner * 5 / 3 + dealt, rel=1e-6)
+    # of one expert: gate and up together, down
+    sizes = [(tokens * k * ep // E, 2 * f, h), (tokens * k * ep // E, h, f)]
+    bytes_of = [2 * (m * n + m * k + k * n) for m, n, k in sizes]
+    products = E / ep * sum(bytes_of) / 1e9
+    router = 2 * (tokens * E + tokens * h + h * E) / 1e9
+    again = 4 * k if ep > 1 else 0
+    dealt, inner = (2 * (k + 1) + again) * 2 * tokens * h / 1e9, 3 * 2 * tokens * k * f / 1e9
+    assert layer.forward["mlp"] == pytest.approx(router + products + inner + dealt, rel=1e-5)
+    # Backward, one product reads and writes the same three matrices; the other one ends with its 16-bit output.
+    weights = E / ep * sum(2 * k * n for m, n, k in sizes) / 1e9
+    assert layer.backward["mlp"] == pytest.approx(
+        2 * router + products + weights + inner * 5 / 3 + dealt, rel=1e-5
+    )
 
 
 def test_tensor_parallel_layers_reduce_twice_each_way():

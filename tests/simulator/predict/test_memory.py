@@ -148,8 +148,8 @@ def test_experts():
     assert states.parameters == 2 * (dense + experts)
     assert states.optimizer_states == 12 * (dense / 8 + experts)  # no other rank holds the same experts
     dense_layer = replace(mixtral, experts=1, experts_per_token=1)
-    # each token's second copy of the MLP's inner activations, two copies there and back, and the router's logits
-    more = 3 * 2 * mixtral.ffn + 2 * 2 * 2 * mixtral.hidden + 4 * 8
+    # each token's second copy of the MLP's inner activations, its two copies at the experts, and the router's logits
+    more = 3 * 2 * mixtral.ffn + 2 * 2 * mixtral.hidden + 4 * 8
     assert layer_bytes(mixtral, plan) - layer_bytes(dense_layer, plan) == mixtral.sequence * more
 
 

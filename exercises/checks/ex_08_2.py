@@ -31,7 +31,7 @@ FINE = {key: 0 if fact.most is not None else "" for key, fact in FACTS.items()}
 # times: calls before one backward; changed: in place after forward
 Case = record("name rows size", dropout=True, times=1, changed="")
 CASES = [
-    Case("64 rows, 8 a chunk", 64, 8, False),
+    Case("400 rows, 150 a chunk", 400, 150, False),
     Case("50 rows with dropout, 16 a chunk", 50, 16),
     Case("7 rows with dropout, 1 a chunk", 7, 1),
     Case("5 rows with dropout, 20 a chunk", 5, 20),

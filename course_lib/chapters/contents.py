@@ -14,17 +14,18 @@ SOURCE, PAGE = ROOT / "docs" / "contents.toml", ROOT / "docs" / "contents.md"
 BEGINNING = """# What the course contains
 
 Each line names a thing, the chapter that teaches it, the file that does it, and a test that holds it. \
+A notebook under *done* has it in its cells, which are run and compared. What is only told says why. \
 `python -m course_lib.chapters.contents` makes this page from `contents.toml`.
 """
 
 
 class Item(NamedTuple):
-    """One line: ``taught`` is None for what only the code does."""
+    """One line: ``taught`` is None for what only the code does, ``code`` and ``test`` for what is only told."""
 
     what: str
     taught: Path | None
-    code: Path
-    test: Path
+    code: Path | None
+    test: Path | None
 
 
 def contents() -> dict[str, list[Item]]:
@@ -34,13 +35,14 @@ def contents() -> dict[str, list[Item]]:
 
 
 def _item(what: str, taught: str, code: str, test: str) -> Item:
-    inside = ROOT / "course_lib" / code
-    return Item(what, _taught(taught), inside if inside.exists() else ROOT / code, ROOT / "tests" / test)
+    return Item(what, _place(taught), _place(code, "course_lib"), _place(test, "tests"))
 
 
-def _taught(name: str) -> Path | None:
-    if not name or name.endswith(".md"):
-        return ROOT / name if name else None
+def _place(name: str, folder: str = "") -> Path | None:
+    """Of a file, in ``folder`` or else in the project, or of the notebook with this number."""
+    if not name or not name[:2].isdigit():
+        inside = ROOT / folder / name
+        return (inside if inside.exists() else ROOT / name) if name else None
     found = sorted((ROOT / "notebooks").glob(f"{name[:2]}_*.ipynb"))
     deep = name.endswith("d")
     return next((path for path in found if path.stem.endswith("_in_depth") == deep), ROOT / name)

@@ -76,6 +76,7 @@ PLACEMENT = {"way": Text} | dict.fromkeys(BLOCKS, Text)
 PLACEMENT |= dict.fromkeys(("heads", "columns", "sequence"), list[CountOrZero])
 KINDS = {
     "int": Count,
+    "float": Positive,
     "bool": bool,
     "str": Text,
     "tuple[int, ...]": list[Count],

@@ -20,6 +20,7 @@ from simulator.inputs.placement import SCHEDULES
 from simulator.inputs.plan import (
     ATTENTION,
     CONTEXT,
+    DISPATCH,
     GRADIENTS,
     LOSS,
     OFFLOAD,
@@ -27,6 +28,7 @@ from simulator.inputs.plan import (
     OVERLAP,
     PRECISIONS,
     RECOMPUTE,
+    SCALING,
     Plan,
 )
 from simulator.inputs.shape import ACTIVATIONS, ModelShape
@@ -42,6 +44,8 @@ CHOICES = {
     "gradients": GRADIENTS,
     "loss": LOSS,
     "context": CONTEXT,
+    "dispatch": DISPATCH,
+    "scaling": SCALING,
 }
 MOST_COLUMNS = 32  # of an option with its choices beside its text; longer lists go into the text
 FLAGS = {"tied": "--tied/--untied"}  # every other flag is --name/--no-name
@@ -93,6 +97,11 @@ HELP = {
     "overlap": f"Traffic beside computation: none, or of {','.join(OVERLAP)}; gradients if not given.",
     "loss": "Fused leaves the logits in 16 bits.",
     "context": "How context-parallel ranks bring queries and keys together.",
+    "zigzag": "A context-parallel rank has a piece from either end of the sequence, for equal work.",
+    "dispatch": "How tokens travel to their experts.",
+    "node_limit": "Most nodes that a token is sent to; if not given, every copy travels by itself.",
+    "imbalance": "Tokens of the busiest expert-parallel rank, as a multiple of the mean.",
+    "scaling": "What shares one scale in fp8.",
 }
 
 

@@ -55,6 +55,11 @@ def _value(name: str, kind: str, value: str) -> Any:
             few = " of at most 15 digits" if len(value) > 15 else ""
             raise ValueError(f"{name} must be a whole number{few}, not {shown(value)}")
         return int(value)
+    if kind == "float":
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"{name} must be a number, not {shown(value)}") from None
     if not value:
         raise ValueError(f"{name} has no value in the plan: {name}=…")
     return value

@@ -25,7 +25,9 @@ def write(asked: Asked) -> Export:
         "tensor-model-parallel-size": plan.tp,
         "sequence-parallel": plan.sequence_parallel or None,
         "context-parallel-size": plan.cp,
-        "cp-comm-type": {"ring": "p2p", "all-to-all": "a2a"}[plan.context] if plan.cp > 1 else None,
+        "cp-comm-type": {"ring": "p2p", "all-to-all": "a2a", "all-gather": "allgather"}[plan.context]
+        if plan.cp > 1
+        else None,
         "expert-model-parallel-size": plan.ep,
         **_pipeline(asked),
         **_states(asked),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import prod
+from math import inf, prod
 
-from simulator.inputs.checks import at_least, index, one_of, refuse, yes_or_no
+from simulator.inputs.checks import at_least, index, is_number, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.placement import chunks_of, placement_of, rank_of, stages_of
@@ -30,9 +30,11 @@ PRECISIONS = {
 }  # bytes of a parameter as the layers compute with it
 OFFLOAD = ("none", "optimizer", "parameters")
 GRADIENTS = ("same", "fp32")
-OVERLAP = ("gradients", "parameters", "tensor", "pipeline")
+OVERLAP = ("gradients", "parameters", "tensor", "pipeline", "experts")
 LOSS = ("unfused", "fused")
-CONTEXT = ("ring", "all-to-all")
+CONTEXT = ("ring", "all-to-all", "all-gather")
+DISPATCH = ("same", "fp8")
+SCALING = ("tensor", "block", "mx")
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,22 @@ class Plan:
         overlap: what runs beside computation: ``"gradients"`` (reductions beside backward), ``"parameters"``
             (ZeRO 1 and 2 gather the new parameters beside the next forward), ``"tensor"`` (tensor-parallel
             collectives beside the product that they feed, piece by piece), ``"pipeline"`` (messages between
-            stages beside another chunk). ZeRO 3 gathers ahead by ``prefetch``.
+            stages beside another chunk), ``"experts"`` (tokens travel beside another microbatch, arXiv:2412.19437).
+            ZeRO 3 gathers ahead by ``prefetch``.
         loss: ``"unfused"`` converts the logits to fp32 and keeps them, ``"fused"`` turns the 16-bit logits into
             their gradients in place.
-        context: how context parallelism brings queries and keys together: ``"ring"`` (arXiv:2310.01889), or
-            ``"all-to-all"``, which splits the heads in place of the sequence (Ulysses, arXiv:2309.14509).
+        context: how context parallelism brings queries and keys together: ``"ring"`` (arXiv:2310.01889),
+            ``"all-to-all"``, which splits the heads in place of the sequence (Ulysses, arXiv:2309.14509), or
+            ``"all-gather"`` of keys and values (arXiv:2407.21783, section 3.3.2).
+        zigzag: a context-parallel rank has two pieces of the sequence, one from either end, so that all have as much to
+            do under a causal mask. Otherwise its piece is contiguous, and all wait for the rank of the last one.
+        dispatch: how tokens travel to their experts: ``"same"``, as the layers compute, or ``"fp8"``, in 8 bits with a
+            scale for every 128 numbers (arXiv:2412.19437). They come back as the layers compute.
+        node_limit: most nodes that a token is sent to. It goes to each of them once and on to its experts inside; None:
+            every copy travels by itself.
+        imbalance: tokens that the busiest expert-parallel rank gets, as a multiple of the mean.
+        scaling: what shares one scale in ``"fp8"`` precision: a ``"tensor"``, a ``"block"`` (1 x 128 of activations,
+            128 x 128 of weights, arXiv:2412.19437) or 32 numbers (``"mx"``, OCP Microscaling).
         offload: ``"optimizer"`` keeps gradients and optimizer states in host memory (arXiv:2101.06840),
             ``"parameters"`` the parameters too (arXiv:2104.07857).
     """
@@ -96,6 +109,11 @@ class Plan:
     overlap: tuple[str, ...] = ("gradients",)
     loss: str = "unfused"
     context: str = "ring"
+    zigzag: bool = True
+    dispatch: str = "same"
+    node_limit: int | None = None
+    imbalance: float = 1.0
+    scaling: str = "tensor"
 
     def __post_init__(self) -> None:
         at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
@@ -111,7 +129,7 @@ class Plan:
             refuse("stage_layers", "a tuple of whole numbers, one a stage", self.stage_layers)
         for layers in self.stage_layers or ():
             at_least(1, stage_layers=layers)
-        yes_or_no(sequence_parallel=self.sequence_parallel)
+        yes_or_no(sequence_parallel=self.sequence_parallel, zigzag=self.zigzag)
         one_of("recompute", self.recompute, RECOMPUTE)
         if self.attention is not None:
             one_of("attention", self.attention, ATTENTION)
@@ -121,6 +139,12 @@ class Plan:
         one_of("gradients", self.gradients, GRADIENTS)
         one_of("loss", self.loss, LOSS)
         one_of("context", self.context, CONTEXT)
+        one_of("dispatch", self.dispatch, DISPATCH)
+        one_of("scaling", self.scaling, SCALING)
+        if self.node_limit is not None:
+            at_least(1, node_limit=self.node_limit)
+        if not (is_number(self.imbalance) and 1 <= self.imbalance < inf):
+            refuse("imbalance", "a number of at least 1", self.imbalance)
         if isinstance(self.overlap, str) or not hasattr(self.overlap, "__len__"):
             refuse("overlap", f"a tuple of names out of {', '.join(OVERLAP)}", self.overlap)
         for traffic in self.overlap:

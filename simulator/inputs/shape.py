@@ -214,7 +214,7 @@ class ModelShape:
                 (heads * (self.head_size + self.value_size), self.kv_rank),
             ]
             return [*queries, *keys, (h, values)]
-        kv = 2 * self.kv_heads_on(tp) * self.head_size
+        kv = self.kv_columns(tp)
         cross = [(own, h), (kv, h), (h, own)] if self.crosses else []
         return [(own + kv, h), (h, own), *cross]
 
@@ -222,6 +222,13 @@ class ModelShape:
         """Heads of keys and values on one tensor-parallel rank; fewer heads than ranks: copies."""
         at_least(1, tp=tp)
         return max(1, self.kv_heads // tp)
+
+    def kv_columns(self, tp: int) -> int:
+        """Columns of keys and values together on one tensor-parallel rank; latent attention has both for every head."""
+        at_least(1, tp=tp)
+        if self.kv_rank:
+            return self.heads // tp * (self.key_size + self.value_size)
+        return 2 * self.kv_heads_on(tp) * self.head_size
 
     def attention_parameters(self, tp: int = 1) -> int:
         """Of one layer, on one tensor-parallel rank. The bias of a row-parallel layer is not split."""

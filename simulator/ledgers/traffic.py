@@ -55,6 +55,16 @@ class Traffic:
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic((*self.rows, *other.rows))
 
+    def __mul__(self, times: int) -> Traffic:
+        """So often the same."""
+        at_least(0, times=times)
+        return Traffic(
+            TrafficRow(
+                row.collective, row.group_size, times * row.calls, times * row.payload, times * row.sent
+            )
+            for row in self.rows
+        )
+
     @property
     def calls(self) -> int:
         return sum(row.calls for row in self.rows)

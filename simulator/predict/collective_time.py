@@ -93,6 +93,39 @@ def collective_seconds(
     return group_link(ranks, stride, hardware, flat).seconds(steps * payload / ranks, steps)
 
 
+def dispatch_seconds(
+    tokens: float,
+    copies: int,
+    size: float,
+    ranks: int,
+    stride: int,
+    node_limit: int | None,
+    hardware: Hardware,
+) -> float:
+    """Tokens on their way to their experts, or back.
+
+    A copy travels by itself in one all-to-all, or (arXiv:2412.19437, section 3.2.2) a token travels once to each node
+    that it visits, at most ``node_limit``, and is forwarded over the node's links meanwhile. k experts drawn among m
+    nodes stand on m (1 - (1 - 1/m)^k) of them.
+
+    Args:
+        tokens, copies, size: of one rank: tokens, experts of each, and bytes of one.
+        ranks, stride: of the expert-parallel group.
+    """
+    not_negative(tokens=tokens, size=size)
+    at_least(1, copies=copies, ranks=ranks, stride=stride)
+    nodes = ranks * stride / hardware.node_size
+    if node_limit is None or nodes <= 1:
+        return collective_seconds("all-to-all", tokens * copies * size, ranks, stride, hardware)
+    at_least(1, node_limit=node_limit)
+    among = min(node_limit, nodes)
+    visited = among * (1 - (1 - 1 / among) ** copies)
+    far = hardware.network.seconds(tokens * visited * (1 - 1 / nodes) * size, round(nodes) - 1)
+    members = max(1, hardware.node_size // stride)
+    near = hardware.node.seconds(tokens * copies * (1 - 1 / members) * size, members - 1)
+    return max(far, near)
+
+
 def exposed(
     communication: float, computation: float, hardware: Hardware, overlap: float | None = None
 ) -> float:

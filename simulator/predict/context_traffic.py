@@ -7,10 +7,9 @@ section 3.3.2.
 from __future__ import annotations
 
 from simulator.inputs.checks import at_least, one_of
+from simulator.inputs.plan import CONTEXT
 from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.predict.collective_traffic import sent_bytes
-
-CONTEXT = ("ring", "all-to-all", "all-gather")
 
 
 def context_layer_traffic(

@@ -15,7 +15,7 @@ from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.predict.collective_time import collective_seconds, exposed, group_link
+from simulator.predict.collective_time import collective_seconds, dispatch_seconds, exposed, group_link
 from simulator.predict.kernel_time import (
     flash_seconds,
     grouped_seconds,
@@ -26,6 +26,9 @@ from simulator.predict.kernel_time import (
 # Bytes that the loss moves for one logit. Unfused, in fp32: converted, maximum, shifted, exponential, sum, and back.
 # Fused: a 16-bit logit is read for the maximum and the sum, and once more when its gradient takes its place.
 LOSS_BYTES = {"unfused": 36, "fused": 6}
+# Bytes that a cast to 8 bits moves for a number: inputs, weights and outputs' gradients are read in 16 bits, and
+# written in 8 as they are and transposed, with a scale of 4 bytes for 128 numbers or of 1 byte for 32.
+CAST_BYTES = {"tensor": 4, "block": 4 + 2 * 4 / 128, "mx": 4 + 2 / 32}
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, in
     tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
     f, gates = shape.mlp_width // t, 2 if shape.activation == "swiglu" else 1
     experts = shape.experts_on(plan.ep)  # each gets its share of k copies of the tokens
-    groups = [(ceil(tokens * shape.experts_per_token / experts), experts), (tokens, shape.shared_experts)]
+    busiest = ceil(tokens * shape.experts_per_token * plan.imbalance / experts)
+    groups = [(busiest, experts), (tokens, shape.shared_experts)]
     local = tokens // t if plan.sequence_parallel else tokens
     return {
         "attention": [(tokens, out, into, 1) for out, into in shape.attention_linears(t)],
@@ -122,9 +126,9 @@ def _products(
         grouped_seconds(k, n, m, hardware, e, groups, fp8=fp8, gradient=added) for m, n, k, groups in sizes
     )
     if fp8:
-        # Input and weight, and the output's gradient, are read in 16 bits and written in 8, as they are and transposed.
-        forward += sum(memory_seconds(4 * batch * (m * k + k * n), hardware) for m, n, k, batch in sizes)
-        of_input += sum(memory_seconds(4 * batch * m * n, hardware) for m, n, k, batch in sizes)
+        cast = CAST_BYTES[plan.scaling]
+        forward += sum(memory_seconds(cast * batch * (m * k + k * n), hardware) for m, n, k, batch in sizes)
+        of_input += sum(memory_seconds(cast * batch * m * n, hardware) for m, n, k, batch in sizes)
     return forward, of_input, of_weight
 
 
@@ -147,7 +151,11 @@ def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
     if plan.context == "all-to-all":  # all of the sequence for a part of the heads
         heads, rows = heads // plan.cp, s
     ahead, back = core_seconds(shape, plan, hardware, heads, rows)
-    return (2 * ahead, 2 * back) if shape.crosses else (ahead, back)
+    times = 2 if shape.crosses else 1
+    if not plan.zigzag and plan.context != "all-to-all" and plan.attention == "flash":
+        # Of n contiguous pieces the last meets n - 1/2, and the mean is n/2.
+        times *= 2 - 1 / plan.cp
+    return times * ahead, times * back
 
 
 def core_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, heads: int, rows: int) -> Core:
@@ -174,7 +182,8 @@ def _mlp(
     forward, *backward = map(add, products, router)
     gates = 2 if shape.activation == "swiglu" else 1
     one = plan.itemsize * _tokens(shape, plan)
-    inner = one * shape.visits * shape.mlp_width / plan.tp
+    routed = shape.experts_per_token * plan.imbalance if shape.experts > 1 else shape.experts_per_token
+    inner = one * (routed + shape.shared_experts) * shape.mlp_width / plan.tp
     ahead = memory_seconds((gates + 1) * inner, hardware)
     back = memory_seconds((2 * gates + 1) * inner, hardware)
     # Tokens are read and their k copies written in the order of the experts, and the other way round. Copies that come
@@ -182,7 +191,7 @@ def _mlp(
     k, dealt = shape.experts_per_token, 0.0
     if shape.experts > 1:
         passes = 2 * (k + 1) + (4 * k if plan.ep > 1 and shape.experts > plan.ep else 0)
-        dealt = memory_seconds(passes * one * shape.hidden, hardware)
+        dealt = memory_seconds(passes * one * shape.hidden * plan.imbalance, hardware)
     return {"mlp": forward + ahead + dealt}, {"mlp": sum(backward) + back + dealt}
 
 
@@ -213,21 +222,29 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
     back = ahead | {"tensor_parallel": (tensor + again) * (1 - hardware.overlap)}
     if "tensor" in plan.overlap:
         ahead["tensor_parallel"] = tensor * (1 - hardware.overlap)
+    own, kv = shape.heads // t * (shape.key_size + shape.value_size), shape.kv_columns(t)
     if plan.cp > 1 and plan.context == "all-to-all":
         # Queries, keys and values go to their heads and the context comes back; backward the same of the gradients.
-        own, kv = shape.attention_width / t, shape.kv_heads_on(t) * shape.head_size
-        moved = e * tokens * (2 * own + 2 * kv)
+        moved = e * tokens * (own + kv)
         exchanged = collective_seconds("all-to-all", moved, plan.cp, t, hardware)
         # Both ends put the pieces in order: everything is read and written twice.
         ahead["context_parallel"] = back["context_parallel"] = exchanged + memory_seconds(4 * moved, hardware)
+    elif plan.cp > 1 and plan.context == "all-gather":
+        # Before attention begins; backward gathers again, and the gradients go back by a reduce-scatter.
+        gathered = collective_seconds("all-gather", e * tokens * kv * plan.cp, plan.cp, t, hardware)
+        ahead["context_parallel"], back["context_parallel"] = gathered, 2 * gathered
     elif plan.cp > 1:
-        kv = 2 * e * tokens * shape.kv_heads_on(t) * shape.head_size
-        ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * kv, plan.cp - 1)
+        ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * e * tokens * kv, plan.cp - 1)
         ahead["context_parallel"] = exposed(ring, core[0], hardware)
         back["context_parallel"] = exposed(2 * ring, core[1], hardware)
     if plan.ep > 1 and shape.experts > 1:
-        copies = e * tokens * shape.experts_per_token * h / (t if plan.sequence_parallel else 1)
-        both = 2 * collective_seconds("all-to-all", copies, plan.ep, t * plan.cp, hardware)
+        # There, and back; backward, gradients go there, and come back.
+        group = plan.ep, t * plan.cp, plan.node_limit, hardware
+        sent = tokens * plan.imbalance / (t if plan.sequence_parallel else 1)
+        there = h * (1 + 4 / 128) if plan.dispatch == "fp8" else e * h
+        both = sum(dispatch_seconds(sent, shape.experts_per_token, size, *group) for size in (there, e * h))
+        if "experts" in plan.overlap:
+            both *= 1 - hardware.data_overlap
         ahead["expert_parallel"] = back["expert_parallel"] = both
     return ahead, back
 

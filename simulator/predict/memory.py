@@ -100,19 +100,19 @@ def layer_bytes(shape: ModelShape, plan: Plan) -> float:
     # What queries, keys and values are made of, before and after its norm
     attention += e * 2 * ((shape.q_rank or 0) + (shape.kv_rank or 0))
     # (tokens, ffn/t): the activation's input (gate and up projection of SwiGLU, fused) and output
-    inner = shape.visits * e * (3 if shape.activation == "swiglu" else 2) * shape.mlp_width / t
+    routed = shape.experts_per_token * (plan.imbalance if shape.experts > 1 else 1)
+    gates = 2 if shape.activation == "swiglu" else 1
+    inner = (routed + shape.shared_experts) * e * (gates + 1) * shape.mlp_width / t
     if shape.experts > 1:
         # k copies of every token are the experts' inputs: not divided by ep, whose ranks get as many as they send. They
         # are weighed between an expert's matrices, as Megatron-LM does, so that what comes back need not be kept.
-        inner += shape.experts_per_token * e * h / split + 4 * shape.experts / split
+        inner += routed * e * h / split + 4 * shape.experts / split
     return tokens * (outside + attention + inner) + attention_core_bytes(shape, plan)
 
 
 def _qkv(shape: ModelShape, tp: int) -> float:
     """Columns of q, k and v of one attention on one rank."""
-    if shape.kv_rank:
-        return shape.heads * (2 * shape.key_size + shape.value_size) / tp
-    return shape.attention_width / tp + 2 * max(1, shape.kv_heads / tp) * shape.head_size
+    return shape.attention_width / tp + shape.kv_columns(tp)
 
 
 def recomputed_bytes(shape: ModelShape, plan: Plan) -> float:

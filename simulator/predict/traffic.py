@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from simulator.inputs.checks import amounts, at_least, index, one_of, refuse
+from simulator.inputs.checks import amounts, at_least, index, not_negative, one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.placement import placement_of, rank_of
 from simulator.inputs.plan import Plan
@@ -27,6 +27,7 @@ from simulator.predict.collective_traffic import (
     ring_reduce_scatter_sent,
     sent_bytes,
 )
+from simulator.predict.context_traffic import context_layer_traffic
 
 _EXACT: dict[str, Callable[..., int]] = {
     "all-reduce": ring_all_reduce_sent,
@@ -212,31 +213,29 @@ def schedule_traffic(schedule: Schedule, elements: int, rank: int, itemsize: int
     return Traffic([TrafficRow("send", 2, messages, size, size)] if messages else [])
 
 
-def context_parallel_traffic(elements: int, ranks: int, layers: int = 1, itemsize: int = 2) -> Traffic:
-    """Ring attention on one microbatch: ``elements`` is one rank's block of keys and values together.
-
-    Forward passes the block on p - 1 times. Backward passes it round again, together with its gradient, which needs
-    one step more to return to the rank that it belongs to.
-    """
-    at_least(0, elements=elements, layers=layers)
-    at_least(1, ranks=ranks, itemsize=itemsize)
-    if ranks == 1:
-        return Traffic()
-    messages = layers * ((ranks - 1) + (ranks - 1) + ranks)
-    size = messages * elements * itemsize
-    return Traffic([TrafficRow("send", 2, messages, size, size)])
-
-
 def expert_parallel_traffic(
-    tokens: int, hidden: int, experts_per_token: int, ranks: int, layers: int = 1, itemsize: int = 2
+    tokens: int,
+    hidden: int,
+    experts_per_token: int,
+    ranks: int,
+    layers: int = 1,
+    itemsize: int = 2,
+    *,
+    dispatch: float | None = None,
 ) -> Traffic:
-    """Balanced routing of one microbatch: tokens go to their experts and back, forward and backward."""
+    """Balanced routing of one microbatch: tokens go to their experts and back, forward and backward.
+
+    Args:
+        itemsize, dispatch: bytes of a number on the way back, and on the way there; None: as many.
+    """
     at_least(0, layers=layers)
     at_least(
         1, tokens=tokens, hidden=hidden, experts_per_token=experts_per_token, ranks=ranks, itemsize=itemsize
     )
     elements = tokens * experts_per_token * hidden
-    payload = 4 * layers * elements * itemsize
+    dispatch = itemsize if dispatch is None else dispatch
+    not_negative(dispatch=dispatch)
+    payload = 2 * layers * elements * (itemsize + dispatch)
     if ranks == 1:
         return Traffic()
     return Traffic(
@@ -253,8 +252,11 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     local = tokens // plan.tp if plan.sequence_parallel else tokens
     layers = Traffic()
     for kind, n in plan.kinds_on(shape, stage).items():
-        kv = 2 * tokens * kind.kv_heads_on(plan.tp) * kind.head_size
-        layers += context_parallel_traffic(kv, plan.cp, n * m, e)
+        queries = tokens * kind.heads // plan.tp * kind.key_size
+        ahead, back = context_layer_traffic(
+            plan.context, queries, tokens * kind.kv_columns(plan.tp), plan.cp, e
+        )
+        layers += (ahead + back) * (n * m)
         layers += tensor_parallel_traffic(
             tokens,
             kind.hidden,
@@ -267,7 +269,8 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
         )
         if kind.experts > 1:
             sent = local, kind.hidden, kind.experts_per_token
-            layers += expert_parallel_traffic(*sent, plan.ep, n * m, e)
+            there = 1 + 4 / 128 if plan.dispatch == "fp8" else e  # a scale of 4 bytes for 128 numbers
+            layers += expert_parallel_traffic(*sent, plan.ep, n * m, e, dispatch=there)
     # Every tensor-parallel rank would send the same activation; with sequence parallelism, its own part.
     placement = placement_of(plan.schedule)
     pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e, placement=placement)

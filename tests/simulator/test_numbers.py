@@ -264,6 +264,7 @@ CALLS = {
         )
     },
     GPT2.experts_on: {"ep": 1},
+    GPT2.kv_columns: {"tp": 2},
     GPT2.kinds: {"first": 1, "count": 2},
     GPT2.layer_parameters: {"tp": 2, "ep": 1},
     Plan: {
@@ -280,6 +281,9 @@ CALLS = {
         "zero": 1,
         "shard": 2,
         "prefetch": 1,
+        "node_limit": 2,
+        "imbalance": 1.5,
+        "zigzag": False,
     },
     PLAN.rank_of: {"stage": 1},
     PLAN.stages_of: {"rank": 1},
@@ -348,6 +352,15 @@ CALLS = {
         "payload": 8.0,
         "ranks": 4,
         "stride": 2,
+        "hardware": A100,
+    },
+    collective_time.dispatch_seconds: {
+        "tokens": 8.0,
+        "copies": 2,
+        "size": 4.0,
+        "ranks": 16,
+        "stride": 2,
+        "node_limit": 2,
         "hardware": A100,
     },
     collective_time.exposed: {"communication": 1.0, "computation": 1.0, "hardware": A100, "overlap": 0.5},
@@ -485,7 +498,6 @@ CALLS = {
         "itemsize": 2,
     },
     traffic.schedule_traffic: {"schedule": SCHEDULE, "elements": 8, "rank": 1, "itemsize": 2},
-    traffic.context_parallel_traffic: {"elements": 8, "ranks": 2, "layers": 2, "itemsize": 2},
     traffic.expert_parallel_traffic: {
         "tokens": 8,
         "hidden": 4,
@@ -493,6 +505,7 @@ CALLS = {
         "ranks": 2,
         "layers": 2,
         "itemsize": 2,
+        "dispatch": 1.0,
     },
     context_traffic.context_layer_traffic: {
         "context": "ring",

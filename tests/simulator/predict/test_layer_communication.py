@@ -8,7 +8,8 @@ from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.predict.layer_time import layer_seconds
+from simulator.predict.collective_time import dispatch_seconds
+from simulator.predict.layer_time import core_seconds, layer_seconds
 
 # Links whose latency is nothing, and memory and arithmetic that cost next to nothing: only bytes count.
 NODE = Link(0.0, 1e9)
@@ -23,6 +24,31 @@ def test_the_ring_of_context_parallelism_carries_keys_and_values_and_backward_th
     block = 2 * (2 * b * SHAPE.sequence // p * SHAPE.hidden)  # keys and values, two bytes each
     assert layer.forward["context_parallel"] == pytest.approx((p - 1) * block / 1e9, rel=1e-6)
     assert layer.backward["context_parallel"] == pytest.approx(2 * (p - 1) * block / 1e9, rel=1e-6)
+
+
+def test_contiguous_pieces_wait_for_the_last_one():
+    """Counted position by position: of n pieces the last meets 2 n - 1 times a half, and the mean is n halves."""
+    slow, shape = replace(FAST, peak_flops=1e12, units=1), replace(SHAPE, sequence=2**16)
+    zigzag, contiguous = (
+        layer_seconds(shape, Plan(cp=8, zigzag=way, attention="flash", context="all-gather"), slow)
+        for way in (True, False)
+    )
+    piece = 2**13
+    met = [sum(range(k * piece + 1, (k + 1) * piece + 1)) for k in range(8)]
+    slower = max(met) / (sum(met) / 8)
+    assert slower == pytest.approx(2 - 1 / 8, rel=1e-4)
+    core = core_seconds(shape, Plan(cp=8, attention="flash"), slow, 8, piece)
+    more = (slower - 1) * core[0], (slower - 1) * core[1]
+    assert contiguous.forward["attention"] - zigzag.forward["attention"] == pytest.approx(more[0], rel=1e-3)
+    assert contiguous.backward["attention"] - zigzag.backward["attention"] == pytest.approx(more[1], rel=1e-3)
+
+
+def test_keys_and_values_are_gathered_once_forward_and_twice_the_bytes_move_backward():
+    p, b = 4, 3
+    layer = layer_seconds(SHAPE, Plan(cp=p, context="all-gather", micro_batch=b, attention="flash"), FAST)
+    gathered = 2 * 2 * b * SHAPE.sequence * SHAPE.hidden * (p - 1) / p / 1e9
+    assert layer.forward["context_parallel"] == pytest.approx(gathered, rel=1e-6)
+    assert layer.backward["context_parallel"] == pytest.approx(2 * gathered, rel=1e-6)
 
 
 def test_all_to_all_context_parallelism_sends_four_tensors_and_orders_their_pieces():
@@ -64,6 +90,40 @@ def test_dispatching_to_experts_and_back_is_two_all_to_alls_each_way(sequence_pa
     assert layer.forward["expert_parallel"] == pytest.approx(2 * once, rel=1e-6)
     assert layer.backward["expert_parallel"] == pytest.approx(2 * once, rel=1e-6)
     assert layer_seconds(mixtral, replace(plan, ep=1), FAST).forward["expert_parallel"] == 0
+
+
+def test_tokens_that_travel_in_8_bits_come_back_in_16():
+    """arXiv:2412.19437, section 3.3.2: one byte and, for 128 numbers, a scale of four."""
+    mixtral, plan = MODELS["mixtral-8x7b"], Plan(dp=8, ep=8, attention="flash")
+    whole, eighth = (
+        layer_seconds(mixtral, replace(plan, dispatch=way), FAST).forward["expert_parallel"]
+        for way in ("same", "fp8")
+    )
+    assert eighth / whole == pytest.approx((1 + 4 / 128 + 2) / 4)
+
+
+def test_the_busiest_rank_decides():
+    mixtral, plan = MODELS["mixtral-8x7b"], Plan(dp=8, ep=8, attention="flash")
+    slow = replace(FAST, peak_flops=1e12)
+    even, uneven = (layer_seconds(mixtral, replace(plan, imbalance=n), slow) for n in (1, 1.5))
+    assert uneven.forward["expert_parallel"] == pytest.approx(1.5 * even.forward["expert_parallel"])
+    assert uneven.forward["mlp"] == pytest.approx(1.5 * even.forward["mlp"], rel=0.02)
+    assert uneven.forward["attention"] == even.forward["attention"]
+    with pytest.raises(ValueError, match=r"imbalance must be a number of at least 1, not 0.5"):
+        Plan(imbalance=0.5)
+
+
+def test_a_token_goes_to_a_node_once_and_on_from_there():
+    """8 experts among 4 of 8 nodes: 3.6 nodes, 7 of 8 of them not its own; inside, every copy but its own rank's."""
+    device = replace(FAST, network=Link(0.0, 0.2e9))
+    nodes = 4 * (1 - (3 / 4) ** 8)
+    far, near = 100 * nodes * 7 / 8 * 10 / 0.2e9, 100 * 8 * 7 / 8 * 10 / 1e9
+    assert far > near
+    assert dispatch_seconds(100, 8, 10, 64, 1, 4, device) == pytest.approx(far)
+    assert dispatch_seconds(100, 8, 10, 64, 1, 4, FAST) == pytest.approx(near)
+    by_itself = dispatch_seconds(100, 8, 10, 64, 1, None, device)
+    assert by_itself == pytest.approx(100 * 8 * 63 / 64 * 10 / 0.2e9)
+    assert dispatch_seconds(100, 8, 10, 8, 1, 4, device) == dispatch_seconds(100, 8, 10, 8, 1, None, device)
 
 
 @pytest.mark.parametrize("ep", [1, 2])

@@ -192,6 +192,16 @@ def test_converting_to_fp8_reads_and_writes_every_expert():
     assert fp8.backward["mlp"] - bf16.backward["mlp"] == pytest.approx(4 * gradients / 1e6, rel=1e-5)
 
 
+def test_scales_add_little_to_a_cast():
+    slow = replace(H100, memory_bandwidth=1e6, memory_efficiency=1.0, memory_sizes=())
+    shape = MODELS["llama-3-8b"]
+    tensor, block, mx = (
+        layer_seconds(shape, Plan(precision="fp8", scaling=way, attention="flash"), slow).forward_seconds
+        for way in ("tensor", "block", "mx")
+    )
+    assert tensor < block == mx < 1.01 * tensor
+
+
 def test_products_of_experts_as_fast_as_measured():
     """SimuMax's kernel table (configs/system/b200_bf16_ceperm.json): parts of 2,250 TFLOP/s that grouped products
     reach, forward, for the input and for the weight with its fp32 gradient. Nothing was fitted to them."""

@@ -3,11 +3,11 @@
 import pytest
 
 from simulator.inputs.known_models import MODELS
-from simulator.inputs.plan import Plan
+from simulator.inputs.plan import CONTEXT, Plan
 from simulator.inputs.shape import ModelShape
 from simulator.pipeline.schedules import make_schedule
+from simulator.predict.context_traffic import context_layer_traffic
 from simulator.predict.traffic import (
-    context_parallel_traffic,
     data_parallel_traffic,
     ddp_traffic,
     expert_parallel_traffic,
@@ -100,14 +100,24 @@ def test_the_bottom_of_a_v_sends_nothing():
     assert sum(schedule_traffic(schedule, 1, rank).calls for rank in range(4)) == loop - 2 * 8
 
 
-def test_ring_attention_and_experts():
-    assert context_parallel_traffic(10, 4, itemsize=1).sent == 10 * (3 + 3 + 4)
+def test_experts():
     assert expert_parallel_traffic(100, 8, 2, 4, itemsize=1).sent == 4 * (100 * 2 * 8) * 3 / 4
     assert (
         expert_parallel_traffic(100, 8, 2, 4).sent
         == 2 * expert_parallel_traffic(100, 8, 2, 4, itemsize=1).sent
     )
-    assert context_parallel_traffic(10, 1).rows == expert_parallel_traffic(1, 1, 1, 1).rows == ()
+    eight_bits = expert_parallel_traffic(100, 8, 2, 4, dispatch=1)  # there; back in 16
+    assert eight_bits.sent == 3 / 4 * expert_parallel_traffic(100, 8, 2, 4).sent
+    assert expert_parallel_traffic(1, 1, 1, 1).rows == ()
+
+
+@pytest.mark.parametrize("context", CONTEXT)
+def test_a_plan_sends_what_its_way_of_context_parallelism_sends(context):
+    shape = ModelShape(4, 64, 8, 128, 32, kv_heads=4)
+    sent = plan_traffic(shape, Plan(cp=4, microbatches=3, context=context, zero=1))
+    other = data_parallel_traffic(shape, Plan(cp=4, microbatches=3, zero=1))
+    ahead, back = context_layer_traffic(context, 8 * 64, 8 * 2 * 4 * 8, 4)
+    assert sent.sent - other.sent == 3 * 4 * (ahead.sent + back.sent)
 
 
 def test_a_whole_plan_is_the_sum_of_its_parts():

@@ -460,16 +460,11 @@ def sgd(parameters):
 
 
 def trained(train, name, data, seed=0):
-    """Losses, norms, and the parameters after the first step and after the last. The first step changes a parameter
-    by the learning rate times its gradient."""
-    found = []
-    for steps in (1, STEPS):
-        model = new_model(name, seed)
-        told = [(loss, float(norm)) for loss, norm in train(model, list(data)[:steps], sgd, cross_entropy)]
-        found.append(
-            {key: t.detach().cpu().clone() for key, t in getattr(model, "whole", model.state_dict)().items()}
-        )
-    return [None if loss is None else float(loss) for loss, _ in told], [norm for _, norm in told], *found
+    """Losses and norms of all steps, and the parameters after the last."""
+    model = new_model(name, seed)
+    told = [(loss, float(norm)) for loss, norm in train(model, list(data), sgd, cross_entropy)]
+    last = {key: t.detach().cpu().clone() for key, t in getattr(model, "whole", model.state_dict)().items()}
+    return [None if loss is None else float(loss) for loss, _ in told], [norm for _, norm in told], last
 
 
 @cache
@@ -509,16 +504,15 @@ CASES = [
 @pytest.mark.parametrize(("row", "name", "ranks"), CASES)
 def test_equals_one_device(row, name, ranks):
     every = [found[str(row), name] for found in on_ranks(ranks)]
-    losses, norms, first, last = expected(name)
+    losses, norms, last = expected(name)
     for step, loss in enumerate(losses):
         known = [rank[0][step] for rank in every if rank[0][step] is not None]
         assert sum(known) / len(known) == pytest.approx(loss, abs=CLOSE)
-    for _, their_norms, their_first, their_last in every:
+    for _, their_norms, theirs in every:
         if row.norms:
             assert their_norms == pytest.approx(norms, abs=CLOSE)
-        for theirs, ours in ((their_first, first), (their_last, last)):
-            assert theirs.keys() == ours.keys()
-            for key, tensor in ours.items():
-                torch.testing.assert_close(
-                    theirs[key], tensor, rtol=0, atol=CLOSE, msg=lambda m, k=key: f"{k}: {m}"
-                )
+        assert theirs.keys() == last.keys()
+        for key, tensor in last.items():
+            torch.testing.assert_close(
+                theirs[key], tensor, rtol=0, atol=CLOSE, msg=lambda m, k=key: f"{k}: {m}"
+            )

@@ -33,7 +33,7 @@ FURTHEST = {
     "course_lib/models": 725,
     "course_lib/notebooks": 544,
     "course_lib/observe/networks": 879,
-    "course_lib/parallelize": 961,
+    "course_lib/parallelize": 973,  # an axis more
     "course_lib/pipeline": 822,
     "course_lib/runtime": 1720,
     "course_lib/tensor_parallel": 1426,

@@ -2,15 +2,12 @@
 
 1. All ranks take the values of rank 0, so that a model starts alike under every plan.
 2. Tensor and sequence parallelism cut each layer: they replace modules, so they come before what wraps them.
-3. Recomputation wraps the layers as they are now: what it repeats includes their messages.
-4. The pipeline keeps this rank's layers, and the others are freed.
-5. Data parallelism shards or averages what is left, among the ranks that hold the same.
-6. Optimizers are made last, because each step before it may have made new parameters.
-
->>> from simulator.inputs.plan import Plan
->>> plan = Plan(dp=2, tp=2, zero=1, precision="fp32")
->>> mesh_axes(plan)
-{'pp': 1, 'dp': 2, 'tp': 2}
+3. Context parallelism replaces the core of attention, which is left of each layer's work on whole texts.
+4. Recomputation wraps the layers as they are now: what it repeats includes their messages.
+5. The pipeline keeps this rank's layers, and the others are freed.
+6. Data parallelism shards or averages what is left, among the ranks that hold the same: those that have other tokens
+   of the same texts are among them.
+7. Optimizers are made last, because each step before it may have made new parameters.
 """
 
 from __future__ import annotations
@@ -24,9 +21,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
+from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.first_values import FirstValues, Read, start
 from course_lib.one_device.recompute import apply_recompute
-from course_lib.parallelize.checks import AXES, check_fits, check_loss
+from course_lib.parallelize.checks import check_fits, check_loss
 from course_lib.parallelize.comm_hooks import make_hook
 from course_lib.parallelize.data_parallel import FullySharded, Replicated, ZeroSharded
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun, Stages
@@ -51,14 +49,6 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "momentum": (SGD, {"momentum": 0.9}),
     "sgd": (SGD, {}),
 }
-
-
-def mesh_axes(plan: Plan) -> dict[str, int]:
-    """The mesh that a plan needs, in Megatron-LM's rank order: the last axis varies fastest.
-
-    >>> launch(train_on_ranks, mesh=mesh_axes(plan))                                 # doctest: +SKIP
-    """
-    return {axis: getattr(plan, axis) for axis in AXES}
 
 
 def parallelize(
@@ -110,6 +100,10 @@ def parallelize(
         table = pipelined_table(model) if plan.pp > 1 else None
         apply_tensor_parallel(model, mesh["tp"], table, sequence_parallel=plan.sequence_parallel)
     loss_fn = loss_fn or cross_entropy_in_fp32
+    cut = None
+    if plan.cp > 1:
+        cut = apply_context_parallel(model, mesh["cp"], plan.context)
+        mesh = with_context_in_dp(mesh)
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)
     whole = Whole(model, mesh, meaning)
@@ -141,11 +135,17 @@ def parallelize(
         optimizer_class, defaults = OPTIMIZERS[plan.optimizer]
         settings = defaults | settings
     optimizer = data.make_optimizer(optimizer_class, settings)
-    parallel = ParallelModel(plan, mesh, run, data, whole)
+    parallel = ParallelModel(plan, mesh, run, data, whole, cut)
     if plan.zero in (1, 2):
         optimizer.clip_whole = parallel.clip_grad_norm
     seed_ranks(mesh)
     return parallel.train(), optimizer
+
+
+def with_context_in_dp(mesh: DeviceMesh) -> DeviceMesh:
+    """For all that is not attention, ranks that have other tokens of a text are ranks that have other texts."""
+    pp, dp, cp, tp = mesh.shape
+    return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp * cp, tp), mesh_dim_names=("pp", "dp", "tp"))
 
 
 def seed_ranks(mesh: DeviceMesh) -> None:
@@ -200,8 +200,8 @@ def pipelined_table(model: nn.Module) -> dict[str, str]:
 
 def sharding_mesh(plan: Plan, mesh: DeviceMesh) -> DeviceMesh:
     """The data axis; with hybrid sharding in two axes, copies and the neighbours that share one."""
-    if plan.shard == plan.dp:
+    if plan.shard == (ranks := mesh["dp"].size()):
         return mesh["dp"]
-    ranks = mesh.mesh.view(plan.pp, plan.dp // plan.shard, plan.shard, plan.tp)
+    ranks = mesh.mesh.view(plan.pp, ranks // plan.shard, plan.shard, plan.tp)
     whole = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=("pp", "copies", "shards", "tp"))
     return whole["copies", "shards"]

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.context_parallel.apply import check_context
 from course_lib.parallelize.refusals import refuse
 from course_lib.parallelize.shape import model_shape
 from course_lib.pipeline.microbatches import IGNORED, LossFunction, checked_loss
@@ -17,7 +18,18 @@ from course_lib.tensor_parallel.galaxy_layers import stacks_of
 from simulator.inputs.galaxy import deal_shares, placements_of
 from simulator.inputs.plan import Plan
 
-AXES = ("pp", "dp", "tp")
+AXES = ("pp", "dp", "cp", "tp")
+
+
+def mesh_axes(plan: Plan) -> dict[str, int]:
+    """The mesh that a plan needs, in Megatron-LM's rank order: the last axis varies fastest. Without context
+    parallelism there is no axis cp.
+
+    >>> mesh_axes(Plan(dp=2, tp=2, zero=1, precision="fp32"))
+    {'pp': 1, 'dp': 2, 'tp': 2}
+    >>> launch(train_on_ranks, mesh=mesh_axes(plan))                                 # doctest: +SKIP
+    """
+    return {axis: getattr(plan, axis) for axis in AXES if axis != "cp" or plan.cp > 1}
 
 
 def check_fits(
@@ -33,13 +45,17 @@ def check_fits(
     refuse(plan, placement, compression, model)
     if placement is not None:
         check_placement(model, plan, placement)
-    sizes = {axis: getattr(plan, axis) for axis in AXES}
+    if plan.cp > 1:
+        check_context(model, plan.context)
+    sizes = mesh_axes(plan)
     given = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False))
     if list(given.items()) != list(sizes.items()):
         raise ValueError(f"this plan needs the mesh {sizes}, as mesh_axes(plan) gives it, not {given}")
     if dist.get_world_size() != plan.ranks:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and {dist.get_world_size()} are running")
-    shape = model_shape(model, sequence=plan.tp)  # the length of a sequence is not known before forward
+    shape = model_shape(
+        model, sequence=plan.tp * plan.cp
+    )  # the length of a sequence is not known before forward
     if shape is not None:
         plan_to_check(plan, placement).check(shape)
 

@@ -17,7 +17,7 @@ def evaluate(model: ParallelModel, score: LossFunction, *batch: Tensor) -> float
     Args:
         batch: as for ``model.forward_backward``.
     """
-    *inputs, targets = (tensor.to(model.mesh.device_type) for tensor in batch)
+    *inputs, targets = model.own(*batch)
     total = torch.zeros((), dtype=torch.float64, device=targets.device)
     model.eval()
     if (pipeline := getattr(model.run, "pipeline", None)) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -35,19 +35,28 @@ class ParallelModel:
     A pipeline runs the forward of one microbatch beside the backward of another, so the two cannot be called apart.
 
     Attributes:
-        plan, mesh: as given to ``parallelize``.
+        plan: as given to ``parallelize``.
+        mesh: of pp, dp and tp; the axis cp, if there is one, is within dp.
+        cut: of inputs and targets what belongs to this rank's tokens; None: all of it.
         module: what this rank holds of the model.
         data_rank, data_ranks: which slice of each batch this rank takes, of how many.
         targets: how many targets the last loss was the mean of, on all ranks.
     """
 
     def __init__(
-        self, plan: Plan, mesh: DeviceMesh, run: Accumulation | PipelineRun, data: Replicated, whole: Whole
+        self,
+        plan: Plan,
+        mesh: DeviceMesh,
+        run: Accumulation | PipelineRun,
+        data: Replicated,
+        whole: Whole,
+        cut: Callable[..., list[Tensor]] | None = None,
     ) -> None:
         self.plan, self.mesh = plan, mesh
         self.run, self.data, self.whole = run, data, whole
         self.module: nn.Module = data.module
-        self.data_rank, self.data_ranks = mesh["dp"].get_local_rank(), plan.dp
+        self.data_rank, self.data_ranks = mesh["dp"].get_local_rank() // plan.cp, plan.dp
+        self.cut = cut
         self.targets = 0
 
     def forward_backward(self, *batch: Tensor) -> Tensor:
@@ -57,7 +66,8 @@ class ParallelModel:
         and in whichever microbatch it is. Gradients of several calls add up until ``optimizer.zero_grad()``.
 
         Args:
-            batch: inputs, then targets, of this data-parallel rank; ranks that differ in tp or pp alone give the same.
+            batch: inputs, then targets, of this data-parallel rank; ranks that differ in tp, pp or cp alone give the
+                same.
                 They are cut into the plan's microbatches along the first dimension, as evenly as possible.
 
         Returns:
@@ -66,14 +76,19 @@ class ParallelModel:
         Raises:
             ValueError: on any rank fewer rows than microbatches, or no target that counts; every rank raises it.
         """
-        *inputs, targets = (tensor.to(self.mesh.device_type) for tensor in batch)
+        *inputs, targets = self.own(*batch)
         self.targets = self._count_on_all_ranks(targets)
         # Data parallelism takes the mean over its ranks, so a rank's share of the loss is its sum x dp / count.
-        total = self.run(inputs, targets, self.targets / self.plan.dp)
+        total = self.run(inputs, targets, self.targets / self.mesh["dp"].size())
         self.data.average()
         self._mark_gradients()
         dist.all_reduce(total)  # in each copy of the model one rank has its loss, and all others have 0
         return total / self.targets
+
+    def own(self, *batch: Tensor) -> list[Tensor]:
+        """Inputs and targets as this rank works on them, on its device."""
+        batch = tuple(tensor.to(self.mesh.device_type) for tensor in batch)
+        return list(batch) if self.cut is None else self.cut(*batch)
 
     def _count_on_all_ranks(self, targets: Tensor) -> int:
         """The targets that count. What is wrong on one rank is raised on all, so that none waits for it."""

@@ -11,6 +11,8 @@ from course_lib.finetuning.narrow.decoders import Blend
 from course_lib.finetuning.prefix import Prefix
 from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
+from course_lib.models.bart import Bart
+from course_lib.models.bert import BertPooler
 from course_lib.parallelize.comm_hooks import make_hook
 from simulator.export.course_lib import plan_refusals
 from simulator.inputs.galaxy import placements_of
@@ -52,6 +54,14 @@ def refusals(
         yield "sequence_parallel must be no with a prompt: it stands before whole sequences, and each rank has a part"
     if Prefix in added and placed == "sequence":
         yield "attention must not be placed by sequence with a prefix: each rank would put it before its own keys"
+
+    if p.cp > 1:
+        if added & {SideTuning, Blend, SoftPrompt, Prefix}:
+            yield f"cp must be 1 with side tuning, a prompt or a prefix, not {p.cp}: they take a text as a whole"
+        if added & {Bart, BertPooler}:
+            yield f"cp must be 1, not {p.cp}, for a model that reads two texts, or pools one: a rank has a part"
+        if placed:
+            yield f"cp must be 1 with a placement, not {p.cp}: both would deal out the sequence"
 
     if placed and p.pp > 1:
         yield f"pp must be 1 with a placement, not {p.pp}: a stage would not know where its blocks are"

@@ -34,18 +34,17 @@ def write(asked: Asked) -> Export:
 
 def plan_refusals(p: Plan) -> Iterator[str]:
     """Every reason for which ``course_lib`` does not run a plan, whatever the model is."""
-    for axis in ("cp", "ep"):
-        if (ranks := getattr(p, axis)) > 1:
-            yield f"{axis} must be 1, not {ranks}: that is priced, but not run yet"
+    if p.ep > 1:
+        yield f"ep must be 1, not {p.ep}: that is priced, but not run yet"
     if p.zero in (2, 3) and p.pp > 1:
         yield (
             f"zero must be 0 or 1 with pp {p.pp}, not {p.zero}: gradients are kept whole until a pipeline's last "
             "microbatch, and parameters would be gathered for each of them"
         )
-    if p.zero in (1, 2) and p.shard < p.dp:
+    if p.zero in (1, 2) and p.shard < p.dp * p.cp:
         yield (
-            f"shard must be the {p.dp} data-parallel ranks with zero {p.zero}, not {p.shard}: hybrid sharding is run "
-            "with zero 3"
+            f"shard must be the {p.dp * p.cp} data-parallel ranks with zero {p.zero}, not {p.shard}: hybrid sharding "
+            "is run with zero 3"
         )
     if p.offload == "optimizer":
         yield "offload must be none, or parameters with zero 3, not optimizer"
@@ -76,7 +75,9 @@ def _width(shape: ModelShape) -> int:
 
 def _plan(plan: Plan) -> dict[str, Any]:
     """What is not by default. Attention is left to the device; precision would be, too, and must not."""
-    left = {"microbatches", "attention", "precision"} | ({"shard"} if plan.shard == plan.dp else set())
+    left = {"microbatches", "attention", "precision"} | (
+        {"shard"} if plan.shard == plan.dp * plan.cp else set()
+    )
     names = [field.name for field in fields(Plan) if field.name not in left]
     table = {name: getattr(plan, name) for name in names if getattr(plan, name) != getattr(Plan(), name)}
     return table | {"precision": plan.precision}

@@ -1,0 +1,64 @@
+"""Ulysses (arXiv:2309.14509): in place of some tokens of all heads, attention gets all tokens of some heads.
+
+An all-to-all of queries, keys and values in one message, the model's own attention, and an all-to-all of its result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib.context_parallel.order import whole_mask
+from course_lib.runtime import trace
+
+
+class HeadsCore(nn.Module):
+    """Takes the place of a model's core of attention, which it calls; see ``ring.RingCore``.
+
+    Where p does not divide the heads of keys and values, they are repeated until it does.
+    """
+
+    def __init__(self, core: nn.Module, group: ProcessGroup) -> None:
+        super().__init__()
+        self.core, self.group = core, group
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        p, own = self.group.size(), q.shape[2]
+        k, v = (x.repeat_interleave(p // math.gcd(p, x.shape[1]), 1) for x in (k, v))
+        # (batch, heads, own, size) -> (p, batch, heads / p, own, size), all three beside each other
+        pieces = [x.unflatten(1, (p, -1)).movedim(1, 0) for x in (q, k, v)]
+        heads = [x.shape[2] for x in pieces]
+        together = Exchange.apply(torch.cat(pieces, 2), self.group)
+        q, k, v = (
+            x.movedim(0, 2).flatten(2, 3) for x in together.split(heads, 2)
+        )  # (batch, heads / p, seq, size)
+        masks = [] if mask is None else [whole_mask(mask, p, own)]
+        if masks and masks[0].shape[1] > 1:  # one for each head
+            masks = [masks[0].chunk(p, 1)[self.group.rank()]]
+        O = self.core(q, k, v, *masks)
+        O = Exchange.apply(
+            O.unflatten(2, (p, own)).movedim(2, 0), self.group
+        )  # (p, batch, heads / p, own, size)
+        return O.movedim(0, 1).flatten(1, 2)
+
+
+class Exchange(torch.autograd.Function):
+    """Rank i's j-th part becomes rank j's i-th, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        parts = parts.contiguous()
+        came = torch.empty_like(parts)
+        with trace.waiting(), trace.span("communication", "all-to-all"):
+            dist.all_to_all_single(came, parts, group=group)
+        return came
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return Exchange.apply(gradient, ctx.group), None

@@ -1,0 +1,95 @@
+"""Context parallelism applied to a plain model from outside: each rank has some tokens of every text, in all layers.
+
+>>> cut = apply_context_parallel(model, mesh["cp"])                                  # doctest: +SKIP
+>>> tokens, targets = cut(tokens, targets)  # of whole texts, the same on all ranks  # doctest: +SKIP
+>>> loss_fn(model(tokens), targets).backward()                                       # doctest: +SKIP
+
+Whatever works on each token by itself needs no change. Attention gets the keys of the other ranks, positions are those
+that a rank's tokens have in the text, and gradients are added up over the ranks, as under data parallelism.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.context_parallel.all_to_all import HeadsCore
+from course_lib.context_parallel.order import Cutter, Order
+from course_lib.context_parallel.ring import RingCore
+from course_lib.models.anatomy import Anatomy, find_anatomies
+from course_lib.models.names import matching
+from course_lib.models.positions import RotaryPositions
+
+CONTEXT = ("ring", "all-to-all", "all-gather")
+
+
+def apply_context_parallel(model: nn.Module, mesh: DeviceMesh, context: str = "ring") -> Cutter:
+    """Change ``model`` in place; returns what cuts a batch for this rank.
+
+    Apply it after tensor parallelism, and before recomputation, pipelines and data parallelism. Names of modules and
+    parameters stay as they are.
+
+    Args:
+        mesh: one axis.
+        context: how attention gets what it lacks: ``"ring"``, ``"all-to-all"`` or ``"all-gather"``.
+
+    Raises:
+        ValueError: see ``check_context``; the model is as it was. From the cutter: p does not divide a text.
+    """
+    check_context(model, context)
+    [(prefix, inner, anatomy)] = find_anatomies(model, has_core)
+    rank, by_heads = mesh.get_local_rank(), context == "all-to-all"
+    order = Order(mesh.size(), anatomy.causal, zigzag=anatomy.causal and not by_heads)
+    for name, core in of_role(prefix, inner, anatomy, "core"):
+        group = mesh.get_group()
+        new = HeadsCore(core, group) if by_heads else RingCore(order, group, gather=context == "all-gather")
+        model.set_submodule(name, new.train(core.training))
+
+    def own_row(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The positions 0, 1, 2, … of this rank's tokens are others in the text."""
+        ids, *others = inputs
+        return order.positions(ids.shape[-1], rank, ids.device)[ids], *others
+
+    def own_turn(module: nn.Module, heads: tuple[Tensor, ...], named: dict[str, Any]) -> tuple[Any, dict]:
+        positions = order.positions(heads[0].shape[-2], rank, heads[0].device)
+        return heads, named | {"positions": positions}
+
+    for _, embedding in of_role(prefix, inner, anatomy, "positions"):
+        embedding.register_forward_pre_hook(own_row, prepend=True)  # before tensor parallelism takes its part
+    for module in model.modules():
+        if isinstance(module, RotaryPositions):
+            module.register_forward_pre_hook(own_turn, with_kwargs=True)
+    return Cutter(order, rank, [*signature(model.forward).parameters], whole_rows=by_heads)
+
+
+def check_context(model: nn.Module, context: str) -> None:
+    """Raise a ValueError if attention of this model cannot be spread like this."""
+    if context not in CONTEXT:
+        raise ValueError(f"context must be one of {', '.join(CONTEXT)}, not {context}")
+    found = find_anatomies(model, has_core)
+    if len(found) != 1:
+        raise ValueError(
+            f"context parallelism needs one text model with a core of attention, and {type(model).__name__} holds "
+            f"{len(found)}"
+        )
+    [(prefix, inner, anatomy)] = found
+    dropout = max(getattr(core, "dropout", 0.0) for _, core in of_role(prefix, inner, anatomy, "core"))
+    if dropout and context != "all-to-all":
+        raise ValueError(
+            f"dropout in attention must be 0 with the context {context}, not {dropout}: no rank has a row's weights"
+        )
+
+
+def has_core(anatomy: Anatomy) -> bool:
+    return bool(anatomy.names("core"))
+
+
+def of_role(prefix: str, inner: nn.Module, anatomy: Anatomy, role: str) -> list[tuple[str, nn.Module]]:
+    """The modules with this role: their names in the whole model."""
+    dot = f"{prefix}." if prefix else ""
+    names = [name for name, _ in inner.named_modules()]
+    called = [name for pattern in anatomy.names(role) for name in matching(pattern, names)]
+    return [(dot + name, inner.get_submodule(name)) for name in called]

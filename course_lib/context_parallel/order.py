@@ -1,0 +1,152 @@
+"""Which tokens of a text each rank has, and which of another rank's keys they may see: the data side.
+
+A causal text is cut in 2p pieces, of which rank r has the pieces r and 2p-1-r (zigzag): an early one, which sees
+little, and a late one, which sees much. So all ranks compute as many scores. A text in which every token sees all
+others is cut in p pieces, and so is one whose heads are dealt out by an all-to-all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Tile(NamedTuple):
+    """What a rank's queries see of another rank's keys."""
+
+    rows: slice
+    keys: slice
+    causal: bool  # a query sees itself and the keys before it; otherwise all of them
+
+
+@dataclass(frozen=True)
+class Order:
+    """How texts are dealt out.
+
+    Args:
+        ranks: p.
+        causal: without a mask a token sees no later one.
+        zigzag: 2p pieces in place of p.
+    """
+
+    ranks: int
+    causal: bool
+    zigzag: bool
+
+    @property
+    def pieces(self) -> int:
+        """All of a text's."""
+        return self.ranks * (1 + self.zigzag)
+
+    def check(self, length: int) -> None:
+        """Raise a ValueError if a text of so many tokens cannot be dealt out."""
+        if length % self.pieces:
+            raise ValueError(
+                f"{self.ranks} context-parallel ranks cannot share a text of {length} tokens in {self.pieces} equal "
+                "pieces: pad it to a multiple"
+            )
+
+    def of(self, rank: int) -> list[int]:
+        """The numbers of a rank's pieces."""
+        return [rank, 2 * self.ranks - 1 - rank] if self.zigzag else [rank]
+
+    def cut(self, x: Tensor, rank: int, dim: int = 1) -> Tensor:
+        """What belongs to a rank's tokens of something that all tokens have."""
+        self.check(x.shape[dim])
+        pieces = x.chunk(self.pieces, dim)
+        return torch.cat([pieces[i] for i in self.of(rank)], dim)
+
+    def dealt(self, x: Tensor, dim: int) -> Tensor:
+        """All of it, one rank's tokens after the other's."""
+        return torch.cat([self.cut(x, rank, dim) for rank in range(self.ranks)], dim)
+
+    def positions(self, own: int, rank: int, device: torch.device | None = None) -> Tensor:
+        """Where a rank's ``own`` tokens stand in the text."""
+        return self.cut(torch.arange(own * self.ranks, device=device), rank, 0)
+
+    def tile(self, own: int, rank: int, source: int) -> Tile | None:
+        """What ``rank`` sees of the ``own`` tokens of rank ``source``, without a mask; None: nothing.
+
+        A rank's tokens stand in the order of the text, so among themselves they are plainly causal.
+        """
+        everything, half = slice(0, own), own // 2
+        if not self.causal or source == rank:
+            return Tile(everything, everything, self.causal)
+        if (
+            self.zigzag
+        ):  # of an earlier rank the late piece is hidden; of a later one all, but from the late piece
+            rows, keys = (slice(0, own), slice(0, half)) if source < rank else (slice(half, own), everything)
+            return Tile(rows, keys, False)
+        return Tile(everything, everything, False) if source < rank else None
+
+    def scores(self, length: int, rank: int) -> int:
+        """How many pairs of a query and a key a rank computes for one head of one text: its work."""
+        self.check(length)
+        own, total = length // self.ranks, 0
+        for source in range(self.ranks):
+            if tile := self.tile(own, rank, source):
+                rows, keys = (part.stop - part.start for part in tile[:2])
+                total += rows * (rows + 1) // 2 if tile.causal else rows * keys
+        return total
+
+
+class Cutter:
+    """Cuts a batch for one rank, as the model's forward takes it.
+
+    Masks keep the keys of all ranks. One for each query, ``(batch, heads, seq, seq)``, becomes ``(batch, p * heads,
+    own, own)``: the blocks of the ranks' keys stand where heads do, since models look at the other dimensions. One of
+    padding alone, ``(batch, seq)``, keeps its length. ``blocks_of_mask`` takes both apart again.
+
+    Args:
+        names: those of the model's arguments, in order: a mask has "mask" in its name.
+        whole_rows: a rank keeps the rows of all queries, too: p * p * heads blocks (``whole_mask``).
+    """
+
+    def __init__(self, order: Order, rank: int, names: Sequence[str], whole_rows: bool = False) -> None:
+        self.order, self.rank, self.names, self.whole_rows = order, rank, names, whole_rows
+
+    def __call__(self, *batch: Tensor) -> list[Tensor]:
+        """Inputs, then targets: of each the part of this rank."""
+        *inputs, targets = batch
+        if targets.dim() < 2:
+            raise ValueError(
+                f"with context parallelism each token has a target, and these have the shape {tuple(targets.shape)}"
+            )
+        cut = [
+            self._mask(x) if "mask" in name else self.order.cut(x, self.rank)
+            for name, x in zip(self.names, inputs, strict=False)
+        ]
+        return [*cut, self.order.cut(targets, self.rank)]
+
+    def _mask(self, mask: Tensor) -> Tensor:
+        columns = self.order.dealt(mask, -1)
+        if mask.dim() == 2:
+            return columns
+        p, seq = self.order.ranks, mask.shape[-1]
+        columns = columns if mask.dim() == 4 else columns[:, None]
+        rows = columns.expand(*columns.shape[:2], seq, seq)
+        if self.whole_rows:
+            rows = rows.unflatten(-2, (p, -1)).movedim(-3, 1).flatten(1, 2)
+        else:
+            rows = self.order.cut(rows, self.rank, -2)
+        return rows.unflatten(-1, (p, -1)).movedim(-2, 1).flatten(1, 2)
+
+
+def blocks_of_mask(mask: Tensor, ranks: int, own: int) -> Tensor:
+    """Of what ``Cutter`` has made of a mask: ``(p, batch, heads, own or 1, own)``, a block for each rank's keys."""
+    if mask.shape[-1] != own:  # padding alone
+        return mask.unflatten(-1, (ranks, own)).movedim(-2, 0)
+    return mask.unflatten(1, (ranks, -1)).movedim(1, 0)
+
+
+def whole_mask(mask: Tensor, ranks: int, own: int) -> Tensor:
+    """Of what ``Cutter`` has made of a mask with ``whole_rows``: ``(batch, heads, seq or 1, seq)``."""
+    if mask.shape[-1] != own:
+        return mask
+    # (batch, ranks of keys, ranks of queries, heads, own, own) -> (batch, heads, queries, keys)
+    blocks = mask.unflatten(1, (ranks, ranks, -1)).permute(0, 3, 2, 4, 1, 5)
+    return blocks.flatten(4, 5).flatten(2, 3)

@@ -1,0 +1,133 @@
+"""Context parallelism of whole models: losses and gradients of one device, in fp64, and as many bytes as predicted."""
+
+from functools import cache, partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.context_parallel.apply import CONTEXT, apply_context_parallel
+from course_lib.models.bert import Bert, BertConfig
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.masked_words import BertMaskedWords
+from course_lib.models.masks import causal_mask
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.pipeline.microbatches import sum_cross_entropy
+from course_lib.runtime import launch
+from course_lib.runtime.fork_server import preload
+from course_lib.runtime.mesh import make_mesh
+from simulator.ledgers.traffic import Traffic
+from simulator.predict.context_traffic import context_layer_traffic
+
+preload("course_lib.context_parallel.apply")
+SEQ, BATCH, LAYERS, HIDDEN, HEADS = 24, 3, 2, 24, 12
+KV_HEADS = 4  # of the LLaMA: 3 ranks do not divide them
+
+
+def gpt():
+    return GPT(GPTConfig.tiny(vocab_size=31, num_layers=LAYERS, num_heads=HEADS, hidden_size=HIDDEN))
+
+
+def llama():
+    sizes = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS}
+    return Llama(LlamaConfig.tiny(vocab_size=31, hidden_size=HIDDEN, intermediate_size=36, **sizes))
+
+
+def masked_words():
+    sizes = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}
+    return BertMaskedWords(Bert(BertConfig.tiny(vocab_size=31, hidden_size=HIDDEN, **sizes)))
+
+
+def documents(tokens):
+    """Packed texts: nobody sees another document, and the second text ends with padding that nobody sees."""
+    at = torch.arange(SEQ)
+    ends = torch.tensor([[5, 11, 24], [1, 2, 20], [8, 16, 24]])
+    number = (at >= ends[..., None]).sum(1)  # (batch, seq): of each token's document
+    same = number[:, None, :, None] == number[:, None, None, :]
+    return same & causal_mask(SEQ)
+
+
+def padding(tokens):
+    return (torch.arange(SEQ) < torch.tensor([[24], [3], [13]])).long()  # whole blocks of keys are hidden
+
+
+CASES = {  # name -> (model, what it gets beside tokens)
+    "gpt": (gpt, ()),
+    "llama": (llama, ()),
+    "gpt, documents": (gpt, (documents,)),
+    "llama, documents": (llama, (documents,)),
+    "bert": (masked_words, ()),
+    "bert, padding": (masked_words, (padding,)),
+}
+
+
+def make(name):
+    torch.manual_seed(0)
+    model = CASES[name][0]()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.15)
+    return model.double()
+
+
+def batch(name):
+    g = torch.Generator().manual_seed(1)
+    tokens, targets = torch.randint(31, (2, BATCH, SEQ), generator=g)
+    targets = targets.masked_fill(torch.rand(targets.shape, generator=g) < 0.2, -100)
+    return tokens, *(mask(tokens) for mask in CASES[name][1]), targets
+
+
+def gradients(model, *its_batch):
+    *inputs, targets = its_batch
+    loss = sum_cross_entropy(model(*inputs), targets)
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+
+def on_a_rank():
+    found = {}
+    mesh = make_mesh({"cp": dist.get_world_size()})
+    for name in CASES:
+        for context in CONTEXT:
+            model = make(name)
+            cut = apply_context_parallel(model, mesh, context)
+            with record_traffic() as log:
+                loss, own = gradients(model, *cut(*batch(name)))
+            dist.all_reduce(loss)
+            for gradient in own.values():
+                dist.all_reduce(gradient)
+            found[name, context] = loss, own, log.traffic
+    return found
+
+
+@cache
+def on_ranks(ranks):
+    return launch(on_a_rank, ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("context", CONTEXT)
+@pytest.mark.parametrize("name", CASES)
+def test_the_sum_over_ranks_is_that_of_one_device(name, context, ranks):
+    expected, theirs = gradients(make(name), *batch(name))
+    for found in on_ranks(ranks):
+        loss, ours, _ = found[name, context]
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-9)
+        for key, gradient in theirs.items():
+            torch.testing.assert_close(
+                ours[key], gradient, rtol=0, atol=1e-9, msg=partial("{}: {}".format, key)
+            )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("context", CONTEXT)
+@pytest.mark.parametrize("name", CASES)
+def test_a_rank_sends_what_is_predicted(name, context, ranks):
+    kv_heads = KV_HEADS if name.startswith("llama") else HEADS
+    if context == "all-to-all" and kv_heads % ranks:
+        kv_heads *= ranks  # 3 copies of 4 heads
+    own = BATCH * SEQ // ranks * HIDDEN
+    keys = 2 * own * kv_heads // HEADS
+    layer = context_layer_traffic(context, own, keys, ranks, 8)
+    for found in on_ranks(ranks):
+        assert found[name, context][2] == sum(layer * LAYERS, Traffic())

@@ -1,0 +1,123 @@
+"""Context parallelism beside every other axis: losses, gradient norms, gradients and parameters of one device."""
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.data.sharding import batches
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.llama import Llama, LlamaConfig
+from course_lib.models.masks import prefix_mask
+from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.pipeline.microbatches import sum_cross_entropy
+from course_lib.runtime import launch
+from course_lib.runtime.fork_server import preload
+from course_lib.runtime.mesh import make_mesh
+from simulator.inputs.plan import Plan
+
+preload("course_lib.parallelize")
+STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 12, 31, 0.1
+SP, ULYSSES = {"sequence_parallel": True}, {"context": "all-to-all"}
+
+
+def make(name):
+    torch.manual_seed(0)
+    if name == "llama":
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+        model = Llama(LlamaConfig.tiny(vocab_size=VOCAB, num_key_value_heads=2, **sizes))
+    else:
+        sizes = {"max_length": 16, "num_layers": 3, "num_heads": 4, "hidden_size": 16}
+        model = GPT(GPTConfig.tiny(vocab_size=VOCAB, **sizes))
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+    return model.double()
+
+
+def data(name):
+    """Later tokens count more often than early ones, so ranks count differently many targets."""
+    g = torch.Generator().manual_seed(1)
+    tokens, targets = torch.randint(VOCAB, (2, STEPS * BATCH, SEQ), generator=g)
+    rows = torch.arange(len(tokens))[:, None] % BATCH
+    masks = [prefix_mask(rows[:, 0] + 1, SEQ)] if name == "prefix" else []
+    return tokens, *masks, targets.masked_fill(torch.arange(SEQ) < rows, -100)
+
+
+def one_device(name):
+    model, losses, norms, first = make(name), [], [], None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for *inputs, targets in batches(data(name), BATCH, epochs=1):
+        optimizer.zero_grad()
+        loss = sum_cross_entropy(model(*inputs), targets) / (targets != -100).sum()
+        loss.backward()
+        first = first or {n: p.grad.clone() for n, p in model.named_parameters()}
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+        optimizer.step()
+        losses.append(loss.item())
+    assert min(norms) > CLIP
+    return losses, norms, first, model.state_dict()
+
+
+def run(name, settings, expected):
+    plan = Plan(**settings, precision="fp32")
+    model, optimizer = parallelize(make(name), plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
+    losses, norms, first = [], [], None
+    for batch in batches(data(name), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1):
+        optimizer.zero_grad()
+        losses.append(model.forward_backward(*batch).item())
+        first = first or model.gradients()
+        norms.append(model.clip_grad_norm(CLIP).item())
+        optimizer.step()
+    found = numbered(losses), numbered(norms), first, model.state_dict()
+    wanted = numbered(expected[0]), numbered(expected[1]), *expected[2:]
+    return [furthest(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)]
+
+
+def numbered(numbers):
+    return {i: torch.tensor(number, dtype=torch.float64) for i, number in enumerate(numbers)}
+
+
+def furthest(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - t).abs().max()) for name, t in theirs.items())
+
+
+CASES = {  # ranks -> (model, plan)
+    2: [
+        ("gpt", {"cp": 2}),
+        ("prefix", {"cp": 2, "microbatches": 2}),
+        ("llama", {"cp": 2, **ULYSSES}),
+        ("prefix", {"cp": 2, "zero": 1, "microbatches": 2, **ULYSSES}),
+        ("llama", {"cp": 2, "zero": 2}),
+        ("gpt", {"cp": 2, "zero": 3, "recompute": "full"}),
+        ("llama", {"cp": 2, "recompute": "selective", "overlap": ()}),
+    ],
+    4: [
+        ("gpt", {"dp": 2, "cp": 2}),
+        ("llama", {"dp": 2, "cp": 2, "zero": 1, "microbatches": 2}),
+        ("prefix", {"dp": 2, "cp": 2, "zero": 3, "recompute": "full"}),
+        ("llama", {"dp": 2, "cp": 2, "zero": 3, "shard": 2}),
+        ("gpt", {"cp": 2, "tp": 2}),
+        ("llama", {"cp": 2, "tp": 2, "recompute": "selective", **SP}),
+        ("gpt", {"cp": 2, "tp": 2, "zero": 1, **SP, **ULYSSES}),
+        ("prefix", {"cp": 2, "tp": 2, "zero": 3, **SP}),
+        ("gpt", {"cp": 2, "pp": 2, "microbatches": 3}),
+        ("prefix", {"cp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, "zero": 1}),
+        ("llama", {"cp": 2, "pp": 2, "microbatches": 2, "recompute": "full", **ULYSSES}),
+    ],
+    8: [
+        ("llama", {"dp": 2, "cp": 2, "tp": 2, "zero": 1, **SP}),
+        ("gpt", {"cp": 2, "tp": 2, "pp": 2, "microbatches": 2, "zero": 1, **SP}),
+    ],
+}
+
+
+def everything(cases, expected):
+    return [run(name, settings, expected[name]) for name, settings in cases]
+
+
+@pytest.mark.parametrize("ranks", CASES)
+def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
+    expected = {name: one_device(name) for name, _ in CASES[ranks]}
+    for results in launch(everything, ranks, args=(CASES[ranks], expected)):
+        for (name, settings), far in zip(CASES[ranks], results, strict=True):
+            assert max(far) < 1e-10, (name, settings, far)

@@ -18,7 +18,7 @@ FACTS = {
     "entries": Fact("the entry of {}", HOLDS, tolerance=1e-4, each="rank"),
     "left": Fact("whole gradients left after backward", "every backward pass leaves no `.grad`", each="rank"),
     "hooks": Fact("gradients that another hook has seen", STAY, each="rank"),
-    "peak": Fact("bytes in `.grad` at once beyond the two largest", most=0),
+    "peak": Fact("bytes of whole gradients at once beyond the two largest", most=0),
     "sent": Fact("bytes sent beyond a reduce-scatter for each gradient", most=0),
     "kept": Fact("bytes kept by `means` beyond the shards", most=0),
 }
@@ -45,13 +45,16 @@ CASES = [Case("2 ranks", 2, 11), Case("3 ranks, a frozen layer", 3, 9, True), Ca
 @on_ranks(FACTS)
 def observe(answer, case: Case) -> dict:
     model, peak, seen, latest = Tied(case.seed, case.size, case.frozen), 0, 0, None
+    come = 0  # bytes of all gradients so far
     names, alive = {p: name for name, p in model.named_parameters()}, WeakIdKeyDictionary()
 
     def watch(parameter: nn.Parameter) -> None:  # runs before the answer's hook: this one is registered first
-        nonlocal peak, seen, latest
+        nonlocal peak, seen, latest, come
         latest, seen = parameter, seen + (parameter.grad.shape == parameter.shape)
         alive[parameter.grad.untyped_storage()] = parameter.grad.nbytes
-        peak = max(peak, sum(alive.values()))
+        come += parameter.grad.nbytes
+        gone = round(log.traffic.sent * case.ranks / (case.ranks - 1))
+        peak = max(peak, sum(alive.values()), come - gone)  # copies are kept until they are sent
 
     trained = [p for p in names if p.requires_grad]
     for p in trained:

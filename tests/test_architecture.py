@@ -38,14 +38,14 @@ FURTHEST = {
     "course_lib/runtime": 1720,
     "course_lib/tensor_parallel": 1426,
     "course_lib/train": 908,
-    "simulator/cli": 666,
+    "simulator/cli": 716,
     "simulator/explorer": 781,
-    "simulator/inputs": 629,  # two kinds of layers, latent attention, shared experts
+    "simulator/inputs": 637,  # two kinds of layers, latent attention, shared experts, how they travel
     "simulator/pipeline": 430,
     "simulator/planner": 551,
     "simulator/plots": 834,
-    "simulator/published": 439,  # four measured runs more
-    "simulator/predict": 837,
+    "simulator/published": 638,  # every paper's rows in one list
+    "simulator/predict": 917,  # experts' products and messages, three ways of context parallelism
 }
 
 

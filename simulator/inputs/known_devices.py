@@ -20,7 +20,7 @@ ALIASES = {"a100-sxm": "a100-80gb"}
 class _Devices(Mapping[str, Hardware]):
     """Name -> device. A device's file is read when it is asked for, and once."""
 
-    names = ("v100", "a100-40gb", "a100-80gb", "a100-pcie", "h100", "h200", "b200", "laptop-cpu")
+    names = ("v100", "a100-40gb", "a100-80gb", "a100-pcie", "h100", "h800", "h200", "b200", "laptop-cpu")
 
     def __getitem__(self, name: str) -> Hardware:
         if name not in self.names:

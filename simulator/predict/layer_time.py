@@ -26,9 +26,10 @@ from simulator.predict.kernel_time import (
 # Bytes that the loss moves for one logit. Unfused, in fp32: converted, maximum, shifted, exponential, sum, and back.
 # Fused: a 16-bit logit is read for the maximum and the sum, and once more when its gradient takes its place.
 LOSS_BYTES = {"unfused": 36, "fused": 6}
-# Bytes that a cast to 8 bits moves for a number: inputs, weights and outputs' gradients are read in 16 bits, and
-# written in 8 as they are and transposed, with a scale of 4 bytes for 128 numbers or of 1 byte for 32.
-CAST_BYTES = {"tensor": 4, "block": 4 + 2 * 4 / 128, "mx": 4 + 2 / 32}
+# Bytes that a cast to 8 bits moves for a number: inputs, weights and outputs' gradients are read in 16 bits, and written
+# in 8 as they are and transposed. Scales of 4 bytes for 128 numbers in a row, or of 1 byte for 32, differ in the two, so
+# that both are cast from 16 bits.
+CAST_BYTES = {"tensor": 4, "block": 6 + 2 * 4 / 128, "mx": 6 + 2 / 32}
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
         there = h * (1 + 4 / 128) if plan.dispatch == "fp8" else e * h
         both = sum(dispatch_seconds(sent, shape.experts_per_token, size, *group) for size in (there, e * h))
         if "experts" in plan.overlap:
-            both *= 1 - hardware.data_overlap
+            both *= 1 - hardware.overlap  # it takes processors from the computation beside it
         ahead["expert_parallel"] = back["expert_parallel"] = both
     return ahead, back
 

@@ -14,6 +14,7 @@ from simulator.published.a100 import (
     megatron_2021_table_2,
     zero_bubble_2023,
 )
+from simulator.published.experts_and_context import experts_and_context
 from simulator.published.formulas import activations, zero_2019
 from simulator.published.row import PublishedRow
 from simulator.published.runs import measured_runs
@@ -27,6 +28,7 @@ TARGETS = {
     "B200 memory": (0.02, 0.06),
     "B200 experts time": (0.06, 0.12),
     "B200 experts memory": (0.02, 0.05),
+    "context parallel time": (0.06, 0.12),
     "activations": (0.02, 0.02),
 }
 
@@ -44,6 +46,7 @@ def published_rows() -> list[PublishedRow]:
     return [
         *(row for paper in papers for row in paper()),
         *measured_runs(),
+        *experts_and_context(),
         *activations(),
         *zero_2019(),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.inputs.known_devices import GPUS
@@ -12,7 +13,14 @@ from simulator.predict.memory import activation_bytes, kept_layer_bytes, model_s
 from simulator.predict.stages import stage_durations
 from simulator.predict.step import step_cost
 
-RATES = ("mfu", "tflops_per_gpu", "tokens_per_gpu", "model_tflops_per_gpu")
+RATES = (
+    "mfu",
+    "tflops_per_gpu",
+    "tokens_per_gpu",
+    "model_tflops_per_gpu",
+    "bytes_per_second",
+    "part_of_ideal",
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class PublishedRow:
         group: rows that have one target together.
         fitted: whether numbers of the device were fitted to this row; otherwise it was only compared.
         verified: whether the printed figure has been found again in its source, or in a copy of that table.
+        predict: computes what is neither a step, a stage, a layer nor its bytes.
     """
 
     source: str
@@ -43,9 +52,12 @@ class PublishedRow:
     group: str = "A100 time"
     fitted: bool = True
     verified: bool = True
+    predict: Callable[[], float] | None = None
 
     def predicted(self) -> float:
         """The same quantity from the simulator."""
+        if self.predict is not None:
+            return self.predict()
         shape, hardware = self.shape, GPUS[self.gpu]
         plan = self.plan.on(hardware)
         match self.quantity:

@@ -17,6 +17,7 @@ LEAST = {
     "B200 memory": 31,
     "B200 experts time": 12,
     "B200 experts memory": 12,
+    "context parallel time": 8,
     "activations": 17,
 }
 
@@ -33,7 +34,7 @@ def test_mean_and_worst_error(group):
 @pytest.mark.parametrize("part", ["fitted", "held_out"])
 @pytest.mark.parametrize(
     "group",
-    [g for g in TARGETS if g not in ("A100 time", "activations")],
+    [g for g in TARGETS if g not in ("A100 time", "activations", "context parallel time")],
 )
 def test_rows_that_were_fitted_and_rows_that_were_not_meet_the_target_apart(group, part):
     mean, worst = TARGETS[group]
@@ -53,7 +54,7 @@ def test_a_group_above_its_target_is_named():
 
 
 def test_a_device_with_fitted_rows_says_so_in_its_file():
-    for gpu in {row.gpu for row in ROWS}:
+    for gpu in {row.gpu for row in ROWS if row.fitted}:
         assert fitted_rows(gpu)["fitted"]
         assert fitted_rows(gpu)["held_out"]
 

@@ -192,14 +192,15 @@ def test_converting_to_fp8_reads_and_writes_every_expert():
     assert fp8.backward["mlp"] - bf16.backward["mlp"] == pytest.approx(4 * gradients / 1e6, rel=1e-5)
 
 
-def test_scales_add_little_to_a_cast():
+def test_what_shares_a_scale_decides_what_a_cast_moves():
+    """A scale for a tensor serves its transpose, too; one for 128 or 32 numbers in a row does not."""
     slow = replace(H100, memory_bandwidth=1e6, memory_efficiency=1.0, memory_sizes=())
     shape = MODELS["llama-3-8b"]
-    tensor, block, mx = (
-        layer_seconds(shape, Plan(precision="fp8", scaling=way, attention="flash"), slow).forward_seconds
-        for way in ("tensor", "block", "mx")
+    plain, tensor, block, mx = (
+        layer_seconds(shape, Plan(precision=precision, scaling=way, attention="flash"), slow).forward_seconds
+        for precision, way in (("mixed", "tensor"), ("fp8", "tensor"), ("fp8", "block"), ("fp8", "mx"))
     )
-    assert tensor < block == mx < 1.01 * tensor
+    assert block - plain == mx - plain == pytest.approx((6 + 1 / 16) / 4 * (tensor - plain), rel=1e-4)
 
 
 def test_products_of_experts_as_fast_as_measured():

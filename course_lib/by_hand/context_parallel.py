@@ -230,7 +230,7 @@ def train(model, batches, make_optimizer, loss_fn, attend=ring, n=2):
 
 
 RUNGS = {
-    "keys gathered": {"attend": gathered, "n": 1},
+    "all-gather": {"attend": gathered, "n": 1},
     "ring": {"n": 1},
     "ring, zigzag": {"n": 2},
     "all-to-all": {"attend": all_to_all, "n": 1},
@@ -240,6 +240,7 @@ if __name__ == "__main__":
     from course_lib.observe.by_hand import main
     from course_lib.observe.by_hand.traffic import context_parallel
 
-    context = dict.fromkeys(RUNGS, "ring") | {"all-to-all": "all-to-all"}
+    context = {name: name.split(",")[0] for name in RUNGS}
+    zigzag = {name: "zigzag" in name for name in RUNGS}
     same = {"same_samples": True, "traffic": context_parallel}
-    main(train, RUNGS, cp=None, context=context, **same)
+    main(train, RUNGS, cp=None, context=context, zigzag=zigzag, **same)

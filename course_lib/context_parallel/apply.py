@@ -22,11 +22,12 @@ from course_lib.context_parallel.ring import RingCore
 from course_lib.models.anatomy import Anatomy, find_anatomies
 from course_lib.models.names import matching
 from course_lib.models.positions import RotaryPositions
+from simulator.inputs.plan import CONTEXT
 
-CONTEXT = ("ring", "all-to-all", "all-gather")
 
-
-def apply_context_parallel(model: nn.Module, mesh: DeviceMesh, context: str = "ring") -> Cutter:
+def apply_context_parallel(
+    model: nn.Module, mesh: DeviceMesh, context: str = "ring", *, zigzag: bool = True
+) -> Cutter:
     """Change ``model`` in place; returns what cuts a batch for this rank.
 
     Apply it after tensor parallelism, and before recomputation, pipelines and data parallelism. Names of modules and
@@ -35,6 +36,7 @@ def apply_context_parallel(model: nn.Module, mesh: DeviceMesh, context: str = "r
     Args:
         mesh: one axis.
         context: how attention gets what it lacks: ``"ring"``, ``"all-to-all"`` or ``"all-gather"``.
+        zigzag: each rank gets an early and a late piece of a causal text, unless heads are dealt out.
 
     Raises:
         ValueError: see ``check_context``; the model is as it was. From the cutter: p does not divide a text.
@@ -42,7 +44,7 @@ def apply_context_parallel(model: nn.Module, mesh: DeviceMesh, context: str = "r
     check_context(model, context)
     [(prefix, inner, anatomy)] = find_anatomies(model, has_core)
     rank, by_heads = mesh.get_local_rank(), context == "all-to-all"
-    order = Order(mesh.size(), anatomy.causal, zigzag=anatomy.causal and not by_heads)
+    order = Order(mesh.size(), anatomy.causal, zigzag and anatomy.causal and not by_heads)
     for name, core in of_role(prefix, inner, anatomy, "core"):
         group = mesh.get_group()
         new = HeadsCore(core, group) if by_heads else RingCore(order, group, gather=context == "all-gather")

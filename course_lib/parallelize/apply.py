@@ -102,7 +102,7 @@ def parallelize(
     loss_fn = loss_fn or cross_entropy_in_fp32
     cut = None
     if plan.cp > 1:
-        cut = apply_context_parallel(model, mesh["cp"], plan.context)
+        cut = apply_context_parallel(model, mesh["cp"], plan.context, zigzag=plan.zigzag)
         mesh = with_context_in_dp(mesh)
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)

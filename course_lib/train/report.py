@@ -85,7 +85,7 @@ class Report:
         elif any("sent" in rank for rank in ranks):
             click.echo("in the last step:")
             for rank in ranks:
-                where = " ".join(f"{axis} {rank[axis]}" for axis in ("pp", "dp", "tp"))
+                where = " ".join(f"{axis} {rank[axis]}" for axis in ("pp", "dp", "cp", "tp") if axis in rank)
                 click.echo(
                     f"  rank {rank['rank']:<3} {where}   at most {rank['peak_memory'] / 1e6:,.1f} MB held, "
                     f"{rank['sent'] / 1e6:,.2f} MB sent"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import gcd
 
 from simulator.inputs.checks import amounts, at_least, index, not_negative, one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
@@ -253,10 +254,12 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     layers = Traffic()
     for kind, n in plan.kinds_on(shape, stage).items():
         queries = tokens * kind.heads // plan.tp * kind.key_size
-        ahead, back = context_layer_traffic(
-            plan.context, queries, tokens * kind.kv_columns(plan.tp), plan.cp, e
-        )
-        layers += (ahead + back) * (n * m)
+        keys = tokens * kind.kv_columns(plan.tp)
+        if plan.context == "all-to-all":  # a rank's queries need the heads that they share
+            keys *= plan.cp // gcd(plan.cp, kind.kv_heads_on(plan.tp))
+        ahead, back = context_layer_traffic(plan.context, queries, keys, plan.cp, e)
+        forwards = 1 if plan.recompute == "none" else 2
+        layers += (ahead * forwards + back) * (n * m)
         layers += tensor_parallel_traffic(
             tokens,
             kind.hidden,

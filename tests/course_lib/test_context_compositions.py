@@ -8,12 +8,16 @@ from course_lib.data.sharding import batches
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import prefix_mask
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.parallelize.shape import model_shape
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
 from course_lib.runtime.mesh import make_mesh
 from simulator.inputs.plan import Plan
+from simulator.ledgers.traffic import Traffic
+from simulator.predict.traffic import plan_traffic
 
 preload("course_lib.parallelize")
 STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 12, 31, 0.1
@@ -89,7 +93,8 @@ CASES = {  # ranks -> (model, plan)
         ("prefix", {"cp": 2, "zero": 1, "microbatches": 2, **ULYSSES}),
         ("llama", {"cp": 2, "zero": 2}),
         ("gpt", {"cp": 2, "zero": 3, "recompute": "full"}),
-        ("llama", {"cp": 2, "recompute": "selective", "overlap": ()}),
+        ("llama", {"cp": 2, "recompute": "selective", "overlap": (), "zigzag": False}),
+        ("llama", {"cp": 2, "context": "all-gather"}),
     ],
     4: [
         ("gpt", {"dp": 2, "cp": 2}),
@@ -109,6 +114,38 @@ CASES = {  # ranks -> (model, plan)
         ("gpt", {"cp": 2, "tp": 2, "pp": 2, "microbatches": 2, "zero": 1, **SP}),
     ],
 }
+
+
+SENT = [
+    {"context": "ring"},
+    {"context": "ring", "recompute": "selective", "zigzag": False},
+    {"context": "all-to-all", "recompute": "full"},
+    {"context": "all-gather"},
+]
+
+
+def sent(settings):
+    """What a step of 4 rows sends, but for all-reduces."""
+    plan = Plan(cp=2, microbatches=2, micro_batch=2, precision="fp32", **settings)
+    model, _ = parallelize(make("llama").float(), plan, make_mesh(mesh_axes(plan)))
+    with record_traffic() as log:
+        model.forward_backward(*(t[:4] for t in data("llama")))
+    return without_sums(log.traffic), without_sums(plan_traffic(model_shape(make("llama"), SEQ), plan))
+
+
+def without_sums(traffic):
+    return Traffic(row for row in traffic.rows if row.collective != "all-reduce")
+
+
+def all_sent():
+    return [sent(settings) for settings in SENT]
+
+
+def test_a_plan_sends_what_the_simulator_says():
+    for found in launch(all_sent, 2):
+        for settings, (measured, predicted) in zip(SENT, found, strict=True):
+            assert measured == predicted, settings
+            assert measured.rows
 
 
 def everything(cases, expected):

@@ -64,12 +64,11 @@ def in_sequence(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
 
 
 def context_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
-    """With all gradients in one message, since each rank has seen its tokens only."""
+    """With the sum of each gradient, since a rank has seen its tokens only."""
     c = model.config
-    context = {"keys gathered": "all-gather", "all-to-all": "all-to-all"}.get(rung, "ring")
     own = batch * SEQUENCE // ranks * c.hidden_size
-    both = context_layer_traffic(context, own, 2 * own, ranks, 4, regather=False)
-    gradients = calls("all-reduce", [sum(p.numel() for p in model.parameters())], 4, ranks)
+    both = context_layer_traffic(rung.split(",")[0], own, 2 * own, ranks, 4, regather=False)
+    gradients = calls("all-reduce", [p.numel() for p in model.parameters()], 4, ranks)
     return sum(both * c.num_layers, gradients)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.context_parallel.apply import CONTEXT, apply_context_parallel
+from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
@@ -17,6 +17,7 @@ from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
 from course_lib.runtime.mesh import make_mesh
+from simulator.inputs.plan import CONTEXT
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.context_traffic import context_layer_traffic
 

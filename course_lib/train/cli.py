@@ -166,6 +166,9 @@ OTHER_OPTIONS = [
         help="Steps between two lines; about twenty lines if not given.",
     ),
     click.option(
+        "--profile", type=Output(folder=True), metavar="FOLDER", help="Write each rank's trace here."
+    ),
+    click.option(
         "--json",
         "as_json",
         is_flag=True,

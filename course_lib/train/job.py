@@ -36,6 +36,7 @@ class Job:
             as the plan says.
         compression: how data-parallel ranks send gradients, and its settings; None: as they are.
         save_every: steps between two checkpoints in ``checkpoint``; the last step is saved, too.
+        profile: the folder for a trace of every rank; None: none is recorded.
         peak_flops: of all devices together, for MFU; None: not known.
     """
 
@@ -57,6 +58,7 @@ class Job:
     checkpoint: Path | None = None
     save_every: int | None = None
     resume: bool = False
+    profile: Path | None = None
     peak_flops: float | None = None
 
     @property

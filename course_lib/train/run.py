@@ -22,6 +22,7 @@ from course_lib.checkpoints.saves import DiskFull
 from course_lib.data.sharding import batches, split_range
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.observe.torch_trace import record_torch_trace
 from course_lib.parallelize import (
     ParallelModel,
     latest_checkpoint,
@@ -55,24 +56,33 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
     numbers = torch.arange(len(samples.tokens))
     chosen = batches((numbers,), job.plan.global_batch, seed=job.seed)
     ledgers: dict[str, Any] = {}
-    for step, (rows,) in enumerate(islice(chosen, first, job.steps), first + 1):
-        own = split_range(len(rows), model.data_rank, model.data_ranks)
-        batch = [tensor[rows[own.start : own.stop]].long() for tensor in samples.tensors]
-        last = step == job.steps
-        began = time.perf_counter()
-        with ExitStack() as stack:
-            if last:  # counting costs time, so this step's is not told
-                memory = stack.enter_context(record_memory(model.module, optimizer, device=mesh.device_type))
-                traffic = stack.enter_context(record_traffic())
-            loss, norm = train_step(model, optimizer, batch, job.clip)
-        if last:
-            ledgers = ledgers_of(memory, traffic)
-        seconds = None if last else time.perf_counter() - began
-        if dist.get_rank() == 0:
-            told = {"step": step, "loss": loss, "grad_norm": norm, "tokens": int(samples.tokens[rows].sum())}
-            tell(told | {"seconds": seconds, "flops": flops, "memory": memory_now()})
-        if job.checkpoint and (last or (job.save_every and step % job.save_every == 0)):
-            save(job, model, optimizer, step, run, tell)
+    with record_torch_trace(job.profile, job.steps - first) as done:
+        for step, (rows,) in enumerate(islice(chosen, first, job.steps), first + 1):
+            own = split_range(len(rows), model.data_rank, model.data_ranks)
+            batch = [tensor[rows[own.start : own.stop]].long() for tensor in samples.tensors]
+            last = step == job.steps
+            began = time.perf_counter()
+            with ExitStack() as stack:
+                if last:  # counting costs time, so this step's is not told
+                    memory = stack.enter_context(
+                        record_memory(model.module, optimizer, device=mesh.device_type)
+                    )
+                    traffic = stack.enter_context(record_traffic())
+                loss, norm = train_step(model, optimizer, batch, job.clip)
+            if last:
+                ledgers = ledgers_of(memory, traffic)
+            seconds = None if last else time.perf_counter() - began
+            if dist.get_rank() == 0:
+                told = {
+                    "step": step,
+                    "loss": loss,
+                    "grad_norm": norm,
+                    "tokens": int(samples.tokens[rows].sum()),
+                }
+                tell(told | {"seconds": seconds, "flops": flops, "memory": memory_now()})
+            if job.checkpoint and (last or (job.save_every and step % job.save_every == 0)):
+                save(job, model, optimizer, step, run, tell)
+            done()
     if samples.test is not None:
         ledgers["accuracy"] = accuracy(model, samples.test, job.plan.global_batch)
     if job.opened is not None:

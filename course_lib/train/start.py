@@ -15,6 +15,7 @@ from course_lib.checkpoints.saves import DiskFull, newest_first
 from course_lib.finetuning.sites import root_of
 from course_lib.models.bart import Bart
 from course_lib.observe.device import device_name
+from course_lib.observe.torch_trace import LEAST
 from course_lib.parallelize import mesh_axes
 from course_lib.parallelize.checks import (
     check_placement,
@@ -59,6 +60,10 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
         check_placement(model, plan, job.placement)
     if dist.is_torchelastic_launched() and (started := int(os.environ["WORLD_SIZE"])) != plan.ranks:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and torchrun has started {started}")
+    if job.profile is not None and job.steps < LEAST:
+        raise ValueError(
+            f"--profile needs at least {LEAST} --steps, not {job.steps}: the first and the last are left out"
+        )
     if job.resume and not newest_first(job.checkpoint):
         raise ValueError(f"{job.checkpoint} holds no complete checkpoint to resume from")
     return job

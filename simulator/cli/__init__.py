@@ -12,6 +12,7 @@ COMMANDS = {
     "step": "How long a training step takes, and why.",
     "plan": "The fastest plans for a model on so many devices.",
     "timeline": "A pipeline schedule: who is busy when; traces for Perfetto.",
+    "compare": "A recorded step beside its prediction: PyTorch's traces.",
     "validate": "Published figures beside their predictions.",
     "calibrate": "Measure this machine; a hardware file for --gpu.",
 }

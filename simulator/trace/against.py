@@ -69,9 +69,9 @@ def laid_over(predicted: Timeline, plan: Plan, ranks: Sequence[int]) -> Timeline
 def sentences(measured: Measured, cost: StepCost | None) -> list[str]:
     """What the traces say, the most important first."""
     count, seconds = len(measured.ranks), measured.seconds
-    first = f"A step takes {time(seconds)} ({_times(count, 'rank')}, {_times(measured.steps, 'step')})"
+    first = f"A step takes {in_words(seconds)} ({_times(count, 'rank')}, {_times(measured.steps, 'step')})"
     if cost is not None:
-        first += f", {seconds / cost.seconds:.3g} times the {time(cost.seconds)} that are predicted"
+        first += f", {seconds / cost.seconds:.3g} times the {in_words(cost.seconds)} that are predicted"
     found = [first]
     differing = [row for row in rows(measured, cost) if row.predicted is not None]
     differing.sort(key=lambda row: -abs(row.measured - (row.predicted or 0.0)))
@@ -79,13 +79,13 @@ def sentences(measured: Measured, cost: StepCost | None) -> list[str]:
         more = row.measured - (row.predicted or 0.0)
         if abs(more) >= WORTH * seconds:
             word = "more" if more > 0 else "less"
-            said = f"{time(row.measured)} instead of {time(row.predicted or 0.0)}"
-            found.append(f"{_subject(row.name)} {time(abs(more))} {word} than predicted: {said}")
+            said = f"{in_words(row.measured)} instead of {in_words(row.predicted or 0.0)}"
+            found.append(f"{_subject(row.name)} {in_words(abs(more))} {word} than predicted: {said}")
     found += [_exposed(measured, axis) for axis in measured.axes]
     found += _late(measured)
     if cost is None and (idle := measured.mean("idle")) >= WORTH * seconds:
         found.append(
-            f"In {time(idle)} a rank neither computes nor waits for a message: Python, data, launches"
+            f"In {in_words(idle)} a rank neither computes nor waits for a message: Python, data, launches"
         )
     return [sentence + "." for sentence in found]
 
@@ -102,11 +102,11 @@ def _exposed(measured: Measured, axis: str) -> str:
     exposed, late = measured.mean("exposed", axis), measured.mean("late", axis)
     most = max(measured.ranks, key=lambda rank: rank.exposed.get(axis, 0.0))
     calls = _times(round(measured.mean("calls", axis)), "collective")
-    text = f"{axis}: {calls} a step, {time(exposed)} of them exposed"
+    text = f"{axis}: {calls} a step, {in_words(exposed)} of them exposed"
     if len(measured.ranks) > 1 and exposed:
-        text += f", most on rank {most.rank} ({time(most.exposed[axis])})"
+        text += f", most on rank {most.rank} ({in_words(most.exposed[axis])})"
     if late >= WORTH * exposed > 0:
-        text += f"; in {time(late)} of it some rank of the group had not come yet"
+        text += f"; in {in_words(late)} of it some rank of the group had not come yet"
     return text
 
 
@@ -119,12 +119,12 @@ def _late(measured: Measured) -> list[str]:
             if times > OFTEN * rank.calls[axis] and lost >= WORTH * measured.seconds:
                 found.append(
                     f"Rank {rank.rank} is late: it is the last to come to {times:.0f} of its {rank.calls[axis]:.0f} "
-                    f"{axis} collectives, and the others together wait {time(lost)} a step for it"
+                    f"{axis} collectives, and the others together wait {in_words(lost)} a step for it"
                 )
     return found
 
 
-def time(seconds: float) -> str:
+def in_words(seconds: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if float(f"{seconds * factor:.3g}") >= 1:
             return f"{seconds * factor:.3g} {unit}"

@@ -106,7 +106,7 @@ def measure(traces: Sequence[RankTrace], axes: Mapping[str, int] | None = None) 
     axis_of = _Axes(axes or {})
     waits = {trace.rank: _waits(trace, axis_of) for trace in traces}
     found = {trace.rank: RankStep(trace.rank) for trace in traces}
-    own = [[between_calls(trace.calls, *step) for step in trace.steps] for trace in traces]
+    own = [[calls_within(trace.calls, *step) for step in trace.steps] for trace in traces]
     for trace, in_steps in zip(traces, own, strict=True):
         for step, inside in zip(trace.steps, in_steps, strict=True):
             for call in inside:
@@ -169,7 +169,7 @@ def _waits(trace: RankTrace, axis_of: _Axes) -> dict[str, Intervals]:
     return found
 
 
-def between_calls(calls: list[Call], start: float, end: float) -> list[Call]:
+def calls_within(calls: list[Call], start: float, end: float) -> list[Call]:
     """Those that begin in a step, in their order."""
     calls = sorted(calls, key=lambda call: call.start)
     starts = [call.start for call in calls]
@@ -248,7 +248,7 @@ def _timeline(traces: Sequence[RankTrace], number: int, axis_of: _Axes) -> Timel
         for name, pairs in lanes.items():
             for start, end in union(pairs, gap=(step[1] - step[0]) / DRAWN):
                 spans.append(Span(trace.rank, "compute", name, start - zero, end - zero))
-        for call in between_calls(trace.calls, *step):
+        for call in calls_within(trace.calls, *step):
             name = f"{call.kind} {axis_of(call)}"
             spans.append(Span(trace.rank, "communication", name, call.start - zero, call.end - zero))
     return Timeline(spans)

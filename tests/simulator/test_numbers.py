@@ -577,6 +577,9 @@ ELSEWHERE = {
     "Figure, explore_block_life, explore_buckets, explore_interval": "sliders; tests/simulator/figures",
     "explore_kv_blocks, explore_prompt, explore_rank, explore_ring": "sliders; tests/simulator/figures",
     "explore_shared_layer, explore_tiles, explore_unequal": "sliders; tests/simulator/figures",
+    "Call, Group, Issued, Recorded, RankTrace, RankStep, Row": "what the files of a run hold; tests/simulator/trace",
+    "read_rank, read_dump, rank_in, add, union, between, calls_within": "of a run's files, checked as they are read",
+    "measure, laid_over, in_words": "of ranks that were read from files",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

@@ -12,7 +12,15 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.observe.by_hand.report import report
-from course_lib.observe.by_hand.run import SEQUENCE, WATCHED, Train, load_samples, new_model, run_all
+from course_lib.observe.by_hand.run import (
+    SEQUENCE,
+    WATCHED,
+    Train,
+    load_samples,
+    new_model,
+    one_device,
+    run_all,
+)
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
 from simulator.inputs.plan import Plan
@@ -27,6 +35,7 @@ def main(
     most: int | None = None,
     same_samples: bool = False,
     traffic: Callable[[str, nn.Module, int, int], Traffic] | None = None,
+    alone: Train = one_device,
     **plan: Any,
 ) -> None:
     """The command line of a file: ``--ranks``, ``--steps``, ``--batch``.
@@ -39,6 +48,7 @@ def main(
         most: how many at most; 1: a technique of one device.
         same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
         traffic: what a rank sends in a step: ``traffic(rung, model, ranks, batch)``, where no plan says it.
+        alone: what one device does.
         plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
             are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis.
     """
@@ -74,7 +84,7 @@ def main(
             plans = {name: plan_of(name, plan, **{axis: ranks}, micro_batch=own) for name in rungs}
             for planned in plans.values():
                 planned.check(shape)
-            args = (train, rungs, load_samples(), steps, batch, not same_samples)
+            args = (train, rungs, load_samples(), steps, batch, not same_samples, alone)
             found = launch(run_all, ranks, args=args, timeout=None, quiet=True)[0]
         except (ValueError, RankError) as error:
             click.echo(f"Error: {error}", err=True)

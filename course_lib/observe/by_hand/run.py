@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import getgeneratorlocals
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ def run_all(
     steps: int,
     batch: int,
     share: bool,
+    alone: Train,
 ) -> dict[str, Run] | None:
     """The runs by name, and that of one device as ``""``. None on the other ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -65,7 +67,7 @@ def run_all(
     own = list(chosen(samples, batch, steps, **place))  # now: reading all texts is no part of a step
     found = {name: run(partial(train, **rung), own, steps) for name, rung in rungs.items()}
     if rank == 0:
-        found[""] = run(one_device, chosen(samples, batch, steps), steps, alone=True)
+        found[""] = run(alone, chosen(samples, batch, steps), steps, alone=True)
     dist.barrier()
     return found if rank == 0 else None
 
@@ -112,6 +114,8 @@ def run(
         began = time.perf_counter()
         told.append(numbers(next(training)))
         seconds.append(time.perf_counter() - began)
+    own = getgeneratorlocals(training).values()
+    optimizers += [o for o in own if isinstance(o, Optimizer) and o not in optimizers]
     if not alone:
         with record_timeline() as log:
             told.append(numbers(next(training)))

@@ -6,7 +6,8 @@ from torch import nn
 
 from course_lib.observe.by_hand.run import SEQUENCE
 from simulator.inputs.chunks import proportional_chunks
-from simulator.ledgers.traffic import Traffic
+from simulator.ledgers.traffic import Traffic, TrafficRow
+from simulator.predict.collective_traffic import sent_bytes
 from simulator.predict.compression_traffic import (
     averaging_traffic,
     bytegrad_traffic,
@@ -73,17 +74,23 @@ def context_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Tra
 
 
 def muon(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
-    """Matrices that a rank turns itself are reduced whole; the others travel as rows, padded to equal parts."""
-    inside = {id(p) for p in model.blocks.parameters() if p.ndim == 2}
-    others = [p.numel() for p in model.parameters() if id(p) not in inside]
-    sizes = [-(-len(p) // ranks) * ranks * p.shape[1] for p in model.parameters() if id(p) in inside]
-    sent = calls("all-reduce", others, 4, ranks)
+    """What Adam updates is reduced whole on all ranks. Rows travel in equal parts, padded."""
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    others = {id(p) for p in matrices}
+    reduced = [p.numel() for p in model.parameters() if id(p) not in others]
     if rung == "every rank":
-        return sent + calls("all-reduce", sizes, 4, ranks)
-    sent += calls("all-reduce", [1], 4, ranks)  # the gradient norm
+        return calls("all-reduce", reduced + [p.numel() for p in matrices], 4, ranks)
+    sizes = [-(-len(p) // ranks) * ranks * p.shape[1] for p in matrices]
+    sent = calls("all-reduce", [*reduced, 1], 4, ranks)  # and the gradient norm
     sent += calls("reduce-scatter", sizes, 4, ranks) + calls("all-gather", sizes, 4, ranks)
-    turned = ("all-gather",) if rung == "gathered" else ("gather", "scatter")
-    return sum((calls(kind, sizes, 4, ranks) for kind in turned), sent)
+    if rung == "gathered":
+        return sent + calls("all-gather", sizes, 4, ranks)
+    rows = 4 * sum(sizes)
+    both = [
+        TrafficRow(kind, ranks, len(sizes), rows, sent_bytes(kind, rows, ranks))
+        for kind in ("gather", "scatter")
+    ]
+    return sent + Traffic(both)
 
 
 def galaxy(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:

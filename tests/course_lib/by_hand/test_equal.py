@@ -36,6 +36,7 @@ from course_lib.attention.flash import flash_attention
 from course_lib.by_hand import compress
 from course_lib.by_hand import ddp as by_hand_ddp
 from course_lib.by_hand import galaxy as by_hand_galaxy
+from course_lib.by_hand import muon as by_hand_muon
 from course_lib.by_hand import pipeline as by_hand_pipeline
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
 from course_lib.data_parallel.fsdp import FSDP
@@ -74,6 +75,7 @@ class Implementation:
         same_samples: every rank sees the whole batch.
         ranks: numbers of ranks to try.
         norms: False: no rank knows the norm of the whole gradient.
+        alone: what one device does.
     """
 
     technique: str
@@ -83,6 +85,7 @@ class Implementation:
     same_samples: bool = False
     ranks: tuple[int, ...] = (1, 2, 3, 4)
     norms: bool = True
+    alone: Callable | None = None
 
     def __str__(self):
         return f"{self.technique}, {self.name}"
@@ -358,6 +361,7 @@ IMPLEMENTATIONS = [
         ranks=(1, 2, 4),
     ),
     *by_hand("context_parallel", models=("long gpt",), same_samples=True),
+    *by_hand("muon", alone=partial(by_hand_muon.train, kind=by_hand_muon.OneDevice)),
     *by_hand("galaxy", models=("gpt",), same_samples=True),
     Implementation(
         "galaxy",
@@ -468,8 +472,8 @@ def trained(train, name, data, seed=0):
 
 
 @cache
-def expected(name):
-    return trained(loop(one_device), name, list(batches(name)))
+def expected(name, alone=None):
+    return trained(alone or loop(one_device), name, list(batches(name)))
 
 
 def train_all(ranks):
@@ -504,7 +508,7 @@ CASES = [
 @pytest.mark.parametrize(("row", "name", "ranks"), CASES)
 def test_equals_one_device(row, name, ranks):
     every = [found[str(row), name] for found in on_ranks(ranks)]
-    losses, norms, last = expected(name)
+    losses, norms, last = expected(name, row.alone)
     for step, loss in enumerate(losses):
         known = [rank[0][step] for rank in every if rank[0][step] is not None]
         assert sum(known) / len(known) == pytest.approx(loss, abs=CLOSE)

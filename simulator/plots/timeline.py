@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from simulator.inputs.checks import positive
@@ -120,6 +121,7 @@ def _draw(
     axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float
 ) -> tuple[set[str], list[Written]]:
     """Fill one set of axes, in which a time unit is that many ``points`` wide; returns the kinds and the numbers."""
+    import numpy as np
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -141,14 +143,16 @@ def _draw(
             start, end = span.start - timeline.start, span.end - timeline.start
             boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
             used.add(what)
-            if height == 1:
+            if height == 1 and not dense:
                 numbers.append(
                     ((start + end) / 2, (low + high) / 2, label_in(span.name), (end - start) * points, colour)
                 )
         top += height
     for colour, corners in boxes.items():  # one path a colour: the file stays small
         edge = 0 if dense or colour == IDLE else 0.6
-        path = Path.make_compound_path(*[Path([*box, box[0]], closed=True) for box in corners])
+        closed = [(*box, box[0]) for box in corners]
+        outline = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
+        path = Path(np.reshape(closed, (-1, 2)), outline * len(corners))
         axis.add_artist(  # add_patch would look for the limits, which are known, box by box
             PathPatch(
                 path, facecolor=colour, edgecolor="white", linewidth=edge, rasterized=dense, clip_on=dense
@@ -207,6 +211,7 @@ def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]], poin
     return written
 
 
+@cache
 def category(name: str) -> str:
     """What a span is, from its name: the key of its colour."""
     if " + " in name:
@@ -218,6 +223,7 @@ def category(name: str) -> str:
     return "all-reduce" if re.match("bucket|all-reduce", name) else "other"
 
 
+@cache
 def stage_of(name: str) -> int:
     match = re.search(r"stage (\d+)", name)
     return int(match[1]) if match else -1
@@ -232,6 +238,7 @@ def stages_of(timeline: Timeline) -> dict[int, tuple[int, int]]:
     return {s: (k, len(stages)) for stages in held.values() for k, s in enumerate(sorted(stages))}
 
 
+@cache
 def shade(what: str, chunk: int, chunks: int) -> str:
     """Between the first chunk's colour and the last chunk's."""
     first, last = COLOURS[what]

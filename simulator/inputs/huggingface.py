@@ -144,6 +144,8 @@ def _gpt_oss(c: Config) -> ModelShape:
         experts=experts,
         experts_per_token=c["num_experts_per_tok"],
         other_layer_parameters=heads + experts,  # the router's bias
+        window=c.or_else("sliding_window", 128),
+        full_layers=c["num_hidden_layers"] // 2,  # every second layer
     )
 
 

@@ -119,7 +119,7 @@ MODELS = {
         shared_experts=1,
         dense_layers=3,
     ),
-    # arXiv:2508.10925; a sink for each head, and the router's bias
+    # arXiv:2508.10925; a sink for each head, the router's bias, and a window in every second layer
     "gpt-oss-120b": ModelShape(
         *(36, 2880, 64, 201088, 4096, 8, 2880, "swiglu", False),
         norm_biases=False,
@@ -127,6 +127,8 @@ MODELS = {
         experts=128,
         experts_per_token=4,
         other_layer_parameters=64 + 128,
+        window=128,
+        full_layers=18,
         **ROTARY,
     ),
 }

@@ -40,6 +40,10 @@ class ModelShape:
             have ``rope_dim`` rotated columns beside ``head_dim`` others, its values ``value_dim`` (None: as many).
         norm_biases: norms have two vectors; None: as ``biases``.
         other_layer_parameters: of every layer, what no other field describes (biases of q, k and v alone).
+        window: tokens that one attends to, itself among them (arXiv:2004.05150); None: all before it.
+        full_layers: layers that attend to all tokens, beside those with a window.
+        next_tokens: tokens that are predicted beside the next one, each by one more layer like the last, a product that
+            brings 2 h numbers to h, and the output once more (multi-token prediction, arXiv:2412.19437, section 2.2).
     """
 
     layers: int
@@ -68,6 +72,9 @@ class ModelShape:
     value_dim: int | None = None
     norm_biases: bool | None = None
     other_layer_parameters: int = 0
+    window: int | None = None
+    full_layers: int = 0
+    next_tokens: int = 0
 
     def __post_init__(self) -> None:
         at_least(1, layers=self.layers, hidden=self.hidden, heads=self.heads, vocab=self.vocab)
@@ -79,13 +86,14 @@ class ModelShape:
         at_least(
             0, dense_layers=self.dense_layers, shared_experts=self.shared_experts, rope_dim=self.rope_dim
         )
-        at_least(0, other_layer_parameters=self.other_layer_parameters)
+        at_least(0, other_layer_parameters=self.other_layer_parameters, full_layers=self.full_layers)
+        at_least(0, next_tokens=self.next_tokens)
         one_of("activation", self.activation, ACTIVATIONS)
         yes_or_no(tied=self.tied, learned_positions=self.learned_positions)
         yes_or_no(biases=self.biases, dropout=self.dropout)
         if self.norm_biases is not None:
             yes_or_no(norm_biases=self.norm_biases)
-        for name in ("head_dim", "expert_ffn", "q_rank", "kv_rank", "value_dim"):
+        for name in ("head_dim", "expert_ffn", "q_rank", "kv_rank", "value_dim", "window"):
             if getattr(self, name) is not None:
                 at_least(1, **{name: getattr(self, name)})
         if self.head_dim is None and self.hidden % self.heads:
@@ -109,6 +117,9 @@ class ModelShape:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     def _check_kinds(self) -> None:
+        if self.full_layers > (self.layers if self.window else 0):
+            most = f"at most the {self.layers} layers" if self.window else "0 without a window"
+            refuse("full layers", most, self.full_layers)
         if self.decoder_layers > self.layers:
             refuse("decoder layers", f"at most the {self.layers} layers", self.decoder_layers)
         if self.dense_layers > self.layers - 1 and self.dense_layers:
@@ -132,14 +143,18 @@ class ModelShape:
     # ---- which layer is what ------------------------------------------------------------------------------
 
     def kinds(self, first: int = 0, count: int | None = None) -> dict[ModelShape, int]:
-        """``count`` layers from layer ``first`` on, by kind: a model whose layers are all alike, and how many."""
+        """``count`` layers from layer ``first`` on, by kind: a model whose layers are all alike, and how many. Behind
+        the last layer come those of ``next_tokens``."""
         count = self.layers - first if count is None else count
         at_least(0, first=first, count=count)
         border = self.dense_layers or self.layers - self.decoder_layers
+        more = self.next_tokens if count and first + count == self.layers else 0
         if border in (0, self.layers):
-            return {self: count}
+            return {self: count + more}
         before = min(max(border - first, 0), count)
-        return {kind: n for kind, n in zip(self._two_kinds, (before, count - before), strict=True) if n}
+        return {
+            kind: n for kind, n in zip(self._two_kinds, (before, count - before + more), strict=True) if n
+        }
 
     @cached_property
     def _two_kinds(self) -> tuple[ModelShape, ModelShape]:
@@ -174,6 +189,15 @@ class ModelShape:
     def attention_width(self) -> int:
         """Columns of all query heads together: h, unless ``head_dim`` says otherwise."""
         return self.heads * self.key_size
+
+    @property
+    def attended(self) -> float:
+        """Part of what a causal mask leaves that falls into the window: the mean over all layers."""
+        if self.window is None:
+            return 1
+        s, w = self.sequence, min(self.window, self.sequence)
+        full = self.full_layers / self.layers
+        return full + (1 - full) * w * (2 * s - w + 1) / (s * (s + 1))
 
     @property
     def mlp_width(self) -> int:
@@ -270,10 +294,12 @@ class ModelShape:
         return chunk_sizes(self.vocab, tp)[0] * self.hidden + positions
 
     def head_parameters(self, tp: int = 1, *, own_copy: bool = False) -> int:
-        """Final norm and output matrix; a tied matrix counts only where a stage needs its ``own_copy``."""
+        """Final norm and output matrix; a tied matrix counts only where a stage needs its ``own_copy``. A token more
+        that is predicted has a product and three norms, and shares the matrices."""
         at_least(1, tp=tp)
         matrix = 0 if self.tied and not own_copy else chunk_sizes(self.vocab, tp)[0] * self.hidden
-        return self.norm_parameters + matrix + self.other_parameters
+        more = self.next_tokens * (2 * self.hidden * self.hidden // tp + 3 * self.norm_parameters)
+        return self.norm_parameters + matrix + self.other_parameters + more
 
     @property
     def parameters(self) -> int:

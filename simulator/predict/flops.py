@@ -2,7 +2,7 @@
 
 Model FLOPs are what the mathematics needs; hardware FLOPs add what recomputation repeats (arXiv:2205.05198,
 section 5.3 and appendix A). One multiplication and one addition count two; attention counts the whole s x s
-square, as the papers do, though a causal mask leaves half of it.
+square, as the papers do, though a causal mask leaves half of it; of a window, as large a part as of that half.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ def forward_flops(shape: ModelShape, batch: int) -> dict[str, float]:
     projections = core = mlp = 0
     for kind, layers in shape.kinds().items():
         projections += layers * sum(out * into for out, into in kind.attention_linears())
-        core += layers * (kind.norms - 1) * kind.heads * (kind.key_size + kind.value_size)
+        core += layers * (kind.norms - 1) * kind.heads * (kind.key_size + kind.value_size) * kind.attended
         mlp += layers * (kind.visits * matrices * h * kind.mlp_width + kind.router_parameters)
+    projections += 2 * shape.next_tokens * h * h
     return {
         "projections": 2 * tokens * projections,
         "core": 2 * tokens * shape.sequence * core,
         "mlp": 2 * tokens * mlp,
-        "logits": 2 * tokens * h * shape.vocab,
+        "logits": 2 * tokens * h * shape.vocab * (1 + shape.next_tokens),
     }
 
 

@@ -26,9 +26,9 @@ from simulator.predict.kernel_time import (
 # Bytes that the loss moves for one logit. Unfused, in fp32: converted, maximum, shifted, exponential, sum, and back.
 # Fused: a 16-bit logit is read for the maximum and the sum, and once more when its gradient takes its place.
 LOSS_BYTES = {"unfused": 36, "fused": 6}
-# Bytes that a cast to 8 bits moves for a number: inputs, weights and outputs' gradients are read in 16 bits, and written
-# in 8 as they are and transposed. Scales of 4 bytes for 128 numbers in a row, or of 1 byte for 32, differ in the two, so
-# that both are cast from 16 bits.
+# Bytes that a cast to 8 bits moves for a number: inputs, weights and outputs' gradients are read in 16 bits, and are
+# written in 8 as they are and transposed. Scales of 4 bytes for 128 numbers in a row, or of 1 byte for 32, differ in
+# the two, so that both are cast from 16 bits.
 CAST_BYTES = {"tensor": 4, "block": 6 + 2 * 4 / 128, "mx": 6 + 2 / 32}
 
 
@@ -153,6 +153,8 @@ def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
         heads, rows = heads // plan.cp, s
     ahead, back = core_seconds(shape, plan, hardware, heads, rows)
     times = 2 if shape.crosses else 1
+    if plan.attention == "flash":
+        times *= shape.attended  # tiles outside of the window are left out
     if not plan.zigzag and plan.context != "all-to-all" and plan.attention == "flash":
         # Of n contiguous pieces the last meets n - 1/2, and the mean is n/2.
         times *= 2 - 1 / plan.cp
@@ -260,6 +262,7 @@ def embedding_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> floa
 
 
 def logits_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
+    """Output and loss, forward and backward, of every token that is predicted."""
     tokens, h = plan.micro_batch * shape.sequence // plan.cp, shape.hidden
     part = -(-shape.vocab // plan.tp)
     sizes = (tokens, part, h), (tokens, h, part), (h, part, tokens)
@@ -267,4 +270,7 @@ def logits_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float:
     gradient = collective_seconds("all-reduce", plan.itemsize * tokens * h, plan.tp, 1, hardware)
     slower = hardware.memory_efficiency / hardware.loss_efficiency
     loss = slower * memory_seconds(LOSS_BYTES[plan.loss] * tokens * part, hardware)
-    return products + loss + (1 - hardware.overlap) * gradient
+    one = products + loss + (1 - hardware.overlap) * gradient
+    wide = (tokens, h // plan.tp, 2 * h), (tokens, 2 * h, h // plan.tp), (2 * h, h // plan.tp, tokens)
+    joined = sum(matmul_seconds(*size, hardware, plan.itemsize) for size in wide) if shape.next_tokens else 0
+    return one + shape.next_tokens * (one + joined)

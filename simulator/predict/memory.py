@@ -160,7 +160,10 @@ def head_bytes(shape: ModelShape, plan: Plan) -> float:
     in fp32; a fused loss leaves them in 16 bits."""
     wide = plan.itemsize if plan.loss == "fused" else 4
     logits = plan.micro_batch * shape.sequence / plan.cp * wide * shape.vocab / plan.tp
-    return 2 * _layer_input(shape, plan) + logits
+    more = shape.next_tokens * (
+        4 * _layer_input(shape, plan) + logits
+    )  # two norms' outputs side by side, too
+    return 2 * _layer_input(shape, plan) + logits + more
 
 
 def activation_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:

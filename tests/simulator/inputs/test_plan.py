@@ -9,6 +9,7 @@ from simulator.inputs.known_devices import GPUS, find_device
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.predict.flops import forward_flops
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
 
@@ -59,6 +60,34 @@ def test_every_parameter_is_on_some_stage():
         copies == tied.parameters + tied.vocab * tied.hidden
     )  # first and last stage each hold the tied matrix
     assert Plan().parameters_of(tied, 0) == (tied.parameters, 0)
+
+
+def test_a_window_is_counted_position_by_position():
+    s, w = 40, 7
+    shape = ModelShape(4, 64, 8, 128, s, window=w, full_layers=1)
+    near, all_before = sum(min(i, w) for i in range(1, s + 1)), sum(range(1, s + 1))
+    assert shape.attended == pytest.approx((3 * near / all_before + 1) / 4)
+    assert replace(shape, window=s, full_layers=0).attended == ModelShape(4, 64, 8, 128, s).attended == 1
+    whole = forward_flops(replace(shape, window=None, full_layers=0), 2)
+    assert forward_flops(shape, 2) == pytest.approx(whole | {"core": shape.attended * whole["core"]})
+    with pytest.raises(ValueError, match="full layers must be 0 without a window, not 1"):
+        ModelShape(4, 64, 8, 128, s, full_layers=1)
+
+
+def test_a_token_more_is_a_layer_a_product_and_an_output_more():
+    """arXiv:2412.19437: 671 billion, and 11.5 of the second token, whose matrices of the vocabulary are shared."""
+    once, twice = MODELS["deepseek-v3"], replace(MODELS["deepseek-v3"], next_tokens=1)
+    last = list(once.kinds())[-1]
+    h = once.hidden
+    assert twice.parameters - once.parameters == last.layer_parameters() + 2 * h * h + 3 * h
+    assert 11.5e9 < twice.parameters - once.parameters < 11.7e9
+    plan = Plan(dp=64, ep=64, pp=4, microbatches=4, attention="flash")
+    assert plan.kinds_on(twice, 3)[replace(last, next_tokens=1)] == plan.kinds_on(once, 3)[last] + 1
+    assert [sum(plan.kinds_on(twice, rank).values()) for rank in range(4)] == [16, 15, 15, 16]
+    one, two = forward_flops(once, 1), forward_flops(twice, 1)
+    assert two["logits"] == 2 * one["logits"]
+    parts = [step_cost(shape, plan, GPUS["h100"]).parts["logits"] for shape in (once, twice)]
+    assert 2 < parts[1] / parts[0] < 2.3
 
 
 def test_experts_are_dealt_out_over_the_data_axis():

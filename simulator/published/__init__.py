@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulator.published.a100 import (
     flashattention_2_2023,
+    fsdp_2023,
     fsdp_2024,
     korthikanti_2022,
     megatron_2021,
@@ -41,6 +42,7 @@ def published_rows() -> list[PublishedRow]:
         zero_bubble_2023,
         megatron_2021_table_2,
         flashattention_2_2023,
+        fsdp_2023,
         fsdp_2024,
     )
     return [

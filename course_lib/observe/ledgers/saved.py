@@ -52,7 +52,7 @@ def saved_tensors(model: nn.Module | Callable[[], nn.Module], *inputs: Any) -> l
             layer would.
     """
     mode = FakeTensorMode()
-    fake, inputs = _fake(model, mode), map_tensors(mode.from_tensor, inputs)
+    fake, inputs = fake_copy(model, mode), map_tensors(mode.from_tensor, inputs)
     with mode:
         return _run(fake, inputs)
 
@@ -71,7 +71,8 @@ def saved_bytes_by_module(
     return total
 
 
-def _fake(model: nn.Module | Callable[[], nn.Module], mode: FakeTensorMode) -> nn.Module:
+def fake_copy(model: nn.Module | Callable[[], nn.Module], mode: FakeTensorMode) -> nn.Module:
+    """A module, or what a function builds, on fake tensors."""
     if not isinstance(model, nn.Module):
         return _built(model, mode)
     with mode:  # what is on meta is taken to the CPU, whose operators save other tensors

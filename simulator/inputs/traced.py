@@ -1,0 +1,88 @@
+"""A model that is no transformer, by what was counted in one step of it: pieces in the order of its forward.
+
+``course_lib.observe.from_module`` traces any ``nn.Module`` into it; ``simulator.predict.traced`` prices it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.inputs.checks import amounts, at_least, finite, not_negative
+
+Work = Mapping[tuple[float, float], int]  # (FLOPs, bytes read and written) of a kernel: how often it runs
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What runs between two borders of the model's units: a unit, or what stands before, between or behind them.
+
+    Args:
+        name: of the unit's module; ``""``: no unit.
+        parameters: how many, those whose gradient is ready in this piece.
+        kept: bytes that are there after its forward and were not before; ``output``: of them, what it passes on.
+        forward_peak: the most bytes during its forward, beyond those before it.
+        backward_peak: the most bytes during its backward, beyond those that it and the pieces before it keep, with its
+            own new gradients; ``without_gradients``: the same without them.
+        forward, backward: its kernels.
+    """
+
+    name: str
+    parameters: int
+    kept: float
+    output: float
+    forward_peak: float
+    backward_peak: float
+    without_gradients: float
+    forward: Work
+    backward: Work
+
+    def __post_init__(self) -> None:
+        at_least(0, parameters=self.parameters)
+        not_negative(output=self.output, forward_peak=self.forward_peak)
+        finite(kept=self.kept, backward_peak=self.backward_peak, without_gradients=self.without_gradients)
+        for work in (self.forward, self.backward):
+            for kernel in work:
+                amounts(each_kernel=kernel)
+
+    @property
+    def flops(self) -> tuple[float, float]:
+        """Of forward and of backward."""
+        forward, backward = (
+            sum(f * n for (f, _), n in work.items()) for work in (self.forward, self.backward)
+        )
+        return forward, backward
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """One microbatch through a model.
+
+    Args:
+        samples: in the inputs with which it was traced.
+        itemsize: bytes of a parameter there.
+        frozen: parameters without a gradient; ``largest``: parameters of the largest tensor.
+        fixed: bytes of buffers and inputs, which are there all the time.
+    """
+
+    pieces: tuple[Piece, ...]
+    samples: int
+    itemsize: int
+    frozen: int = 0
+    largest: int = 0
+    fixed: float = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, pieces=len(self.pieces), samples=self.samples, itemsize=self.itemsize)
+        at_least(0, frozen=self.frozen, largest=self.largest)
+        not_negative(fixed=self.fixed)
+
+    @property
+    def parameters(self) -> int:
+        return self.frozen + sum(piece.parameters for piece in self.pieces)
+
+    @property
+    def flops(self) -> tuple[float, float]:
+        """Of forward and of backward, of one microbatch."""
+        forward, backward = zip(*(piece.flops for piece in self.pieces), strict=True)
+        return sum(forward), sum(backward)

@@ -1,0 +1,205 @@
+"""Real modules as the simulator takes them: memory as PyTorch's MemTracker says, FLOPs as its FlopCounterMode.
+
+MemTracker follows two steps with Adam on fake tensors. What is predicted is put together from the pieces of one step.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.observe.from_module import from_module
+from course_lib.observe.ledgers.saved import fake_copy
+from course_lib.one_device.nested_tensors import map_tensors, tensors_in
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.plan import Plan
+from simulator.predict.traced import traced_memory, traced_step
+
+transformers = pytest.importorskip("transformers")
+FP32 = Plan(precision="fp32")
+H100 = GPUS["h100"]
+
+
+def resnet50():
+    return transformers.ResNetModel(transformers.ResNetConfig()), (torch.zeros(2, 3, 64, 64),), {}
+
+
+def vit():
+    sizes = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 3, "intermediate_size": 384}
+    config = transformers.ViTConfig(image_size=64, **sizes)
+    return transformers.ViTModel(config, add_pooling_layer=False), (torch.zeros(2, 3, 64, 64),), {}
+
+
+def u_net():
+    """ConvNeXt going down and UperNet going up, with connections between them."""
+    stages = [f"stage{i}" for i in range(1, 5)]
+    down = transformers.ConvNextConfig(
+        hidden_sizes=[16, 32, 64, 128], depths=[1, 1, 1, 1], out_features=stages
+    )
+    config = transformers.UperNetConfig(
+        backbone_config=down, hidden_size=32, num_labels=5, use_auxiliary_head=False
+    )
+    return transformers.UperNetForSemanticSegmentation(config), (torch.zeros(2, 3, 64, 64),), {}
+
+
+def whisper():
+    layers = {
+        f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")
+    }
+    layers |= {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 50}
+    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)
+    config = transformers.WhisperConfig(d_model=64, vocab_size=500, **layers, **tokens)
+    model = transformers.WhisperForConditionalGeneration(config).requires_grad_(True)  # as MemTracker asks
+    labels = torch.ones(2, 20, dtype=torch.long)
+    return model, (), {"input_features": torch.zeros(2, 80, 100), "labels": labels}
+
+
+def mamba():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 4}
+    config = transformers.MambaConfig(vocab_size=200, use_cache=False, **sizes)
+    tokens = torch.ones(2, 6, dtype=torch.long)
+    return transformers.MambaForCausalLM(config), (), {"input_ids": tokens, "labels": tokens}
+
+
+def loss_of(result):
+    loss = getattr(result, "loss", None)
+    return sum(t.sum() for t in tensors_in(result) if t.requires_grad) if loss is None else loss
+
+
+def tracked(model, inputs, named, recompute=False):
+    """Bytes at MemTracker's peak."""
+    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = fake_copy(model, mode)
+    inputs, named = map_tensors(mode.from_tensor, (inputs, named))
+    if recompute:
+        fake.train().gradient_checkpointing_enable()
+    with mode:
+        optimizer = torch.optim.Adam(fake.parameters(), foreach=False)
+        tracker.track_external(fake, optimizer, *inputs, *named.values())
+        with tracker:
+            for _ in range(2):
+                tracker.reset_mod_stats()
+                optimizer.zero_grad()
+                loss_of(fake(*inputs, **named)).backward()
+                optimizer.step()
+    return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+
+
+def counted(model, inputs, named):
+    model = copy.deepcopy(model).to("meta")
+    inputs, named = map_tensors(lambda t: t.to("meta"), (inputs, named))
+    with FlopCounterMode(display=False) as counter:
+        loss_of(model(*inputs, **named)).backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [resnet50, vit, u_net, whisper, mamba], ids=lambda make: make.__name__)
+def test_a_real_module(make):
+    model, inputs, named = make()
+    model.train()
+    traced = from_module(model, *inputs, **named)
+    assert traced.parameters == sum(p.numel() for p in model.parameters())
+    assert traced.samples == 2
+    assert sum(traced.flops) == counted(model, inputs, named)
+    (held,) = traced_memory(traced, FP32)
+    assert held.total == pytest.approx(tracked(model, inputs, named), rel=0.01)
+    assert traced_step(traced, FP32, H100).seconds > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_recomputed_layers():
+    model, inputs, named = vit()
+    traced = from_module(model.train(), *inputs)
+    (held,) = traced_memory(traced, Plan(precision="fp32", recompute="full"))
+    assert held.total == pytest.approx(tracked(model, inputs, named, recompute=True), rel=0.01)
+    whole, again = (
+        traced_step(traced, Plan(precision="fp32", recompute=way), H100) for way in ("none", "full")
+    )
+    assert again.parts["recomputation"] == pytest.approx(again.seconds - whole.seconds)
+
+
+class Tower(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 64)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(8)
+        )
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.last(x)
+
+
+def test_states_are_sharded():
+    tower = Tower()
+    traced = from_module(tower, torch.zeros(32, 16))
+    n, unit = traced.parameters, traced.pieces[1].parameters
+    assert unit == 64 * 256 * 2 + 256 + 64
+    states = [
+        traced_memory(traced, Plan(4, precision="fp32", zero=zero, microbatches=2))[0] for zero in range(4)
+    ]
+    assert [held.optimizer_states for held in states] == [8 * n, 2 * n, 2 * n, 2 * n]
+    assert [held.gradients for held in states] == [4 * n, 4 * n, n, n]
+    assert states[3].parameters == n
+    assert states[3].buffers - traced.fixed == 4 * (
+        n - 8 * unit + 2 * unit
+    )  # the root, one unit and the next
+    assert all(p.grad is None and not p._post_accumulate_grad_hooks for p in tower.parameters())
+
+
+def test_a_pipeline_of_equal_units():
+    traced = from_module(Tower(), torch.zeros(32, 16))
+    whole = traced_step(traced, Plan(precision="fp32", microbatches=8), H100)
+    plan = Plan(pp=4, precision="fp32", microbatches=8)
+    piped = traced_step(traced, plan, H100)
+    assert 0.2 < piped.parts["forward"] / whole.parts["forward"] < 0.35
+    assert piped.parts["bubble"] / piped.seconds == pytest.approx(3 / 11, abs=0.12)
+    ranks = traced_memory(traced, plan)
+    assert sum(rank.parameters for rank in ranks) == 4 * traced.parameters
+    assert ranks[0].activations > ranks[3].activations  # more microbatches are under way there
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan(tp=2, precision="fp32"), "tp must be 1, not 2"),
+        (Plan(precision="mixed"), "precision must have 4 bytes"),
+        (Plan(micro_batch=2, precision="fp32"), "a microbatch is what was traced"),
+        (Plan(pp=9, precision="fp32"), "need as many units; the module has 8"),
+    ],
+)
+def test_what_a_trace_does_not_say_is_refused(plan, words):
+    traced = from_module(Tower(), torch.zeros(32, 16))
+    for price in (traced_memory, lambda *asked: traced_step(*asked, H100)):
+        with pytest.raises(ValueError, match=words):
+            price(traced, plan)
+
+
+def test_what_cannot_be_traced_is_refused():
+    with pytest.raises(ValueError, match="no backward to trace"):
+        from_module(nn.Linear(2, 2).requires_grad_(False), torch.zeros(1, 2))
+
+    class Jumps(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x * self.bias
+
+    with pytest.raises(ValueError, match="depends on the values"):
+        from_module(Jumps(2, 2), torch.zeros(1, 2))
+
+
+def test_units_by_class_frozen_and_tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+    traced = from_module(lambda: model, torch.zeros(3, 4), units=nn.Linear)
+    assert [piece.name for piece in traced.pieces if piece.name] == ["0", "2"]
+    assert (traced.parameters, traced.frozen) == (16 + 4 + 4, 4)

@@ -8,21 +8,24 @@ Learners are graded on other inputs each time (``judge.draw``). Here the inputs 
 gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
 
 The checks run here in this process, on the answer alone, and their ranks stay from one answer to the next. A listed
-mistake is observed once, whether it is handed in or compared with what is. That the grader, which starts new ranks,
-sees the same in a process of its own is tested once per chapter: the solution earns every point.
+mistake is observed once, whether it is handed in or compared with what is. That the grader sees the same in a process
+of its own is tested once per chapter: the solution earns every point. A quarter of the chapters share that process,
+whose start would take longer than most.
 """
 
 import functools
 import random
 import re
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
-from course_lib.grading import judge
+from course_lib.grading import CELL_TIMEOUT, judge, sandbox
+from course_lib.grading import grade as grader
 from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
-from course_lib.grading.grade import grade
 from course_lib.grading.material import MISTAKES, check_file, material
 from course_lib.grading.mistakes import read_mistakes
 from course_lib.notebooks.build import drift, read_notebook
@@ -180,10 +183,30 @@ def test_checks_were_executed_in_the_solution_and_state_the_target(chapter, numb
     assert bool(exercise.target) <= (TARGET in stated), "points for a target that the check does not state"
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_the_grader_gives_the_solution_every_point(chapter):
+def hand_in(chapter, monkeypatch, run):
+    """Grade the solution, where ``run`` stands for the process that judges."""
     path = ROOT / "solutions" / f"{chapter}.ipynb"
-    result = grade(path, path)
+    monkeypatch.setattr(grader, "run", run)
+    return grader.grade(path, path)
+
+
+@functools.cache
+def judged_together(quarter):
+    """The verdicts on all solutions of a quarter of the chapters, by one process. ``tests/conftest.py`` knows it."""
+    work = []
+    with pytest.MonkeyPatch.context() as patch:
+        for chapter in CHAPTERS:
+            if int(chapter[:2]) % 4 == quarter:
+                hand_in(chapter, patch, lambda asked, *_: (work.extend(asked), ({}, False))[1])
+    limits = sandbox.Limits(CELL_TIMEOUT, time.monotonic() + 900, psutil.virtual_memory().total)
+    return sandbox.run(work, limits, lambda exercise: None)[0]
+
+
+@pytest.mark.timeout(1200)  # of the first: it waits for a quarter of the chapters
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_grader_gives_the_solution_every_point(chapter, monkeypatch):
+    verdicts = judged_together(int(chapter[:2]) % 4)
+    result = hand_in(chapter, monkeypatch, lambda *_: (verdicts, False))
     assert {each.id: each.message for each in result.exercises if each.status != "passed"} == {}
     outputs = "".join(o.get("text", "") for cell in notebook(chapter).cells for o in cell.get("outputs", []))
     shown = [line.removeprefix("  ✓ ") for line in outputs.splitlines() if line.startswith("  ✓ ")]

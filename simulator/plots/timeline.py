@@ -121,12 +121,17 @@ def _draw(
     axis: Axes, timeline: Timeline, rows: list[tuple[int, str, float]], points: float
 ) -> tuple[set[str], list[Written]]:
     """Fill one set of axes, in which a time unit is that many ``points`` wide; returns the kinds and the numbers."""
-    import numpy as np
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
     dense = len(timeline.spans) > DENSE
     stages = stages_of(timeline)
+
+    @cache
+    def look(name: str) -> tuple[str, str]:
+        what = category(name)
+        return what, shade(what, *stages.get(stage_of(name), (0, 1)))
+
     boxes: dict[str, list] = {}
     numbers, ticks, used = [], [], set()
     top = 0.0
@@ -138,8 +143,7 @@ def _draw(
             )
             ticks.append(((low + high) / 2, row_name(rank, lane)))
         for span in timeline.of(rank, lane):
-            what, (chunk, chunks) = category(span.name), stages.get(stage_of(span.name), (0, 1))
-            colour = shade(what, chunk, chunks)
+            what, colour = look(span.name)
             start, end = span.start - timeline.start, span.end - timeline.start
             boxes.setdefault(colour, []).append([(start, low), (start, high), (end, high), (end, low)])
             used.add(what)
@@ -150,9 +154,8 @@ def _draw(
         top += height
     for colour, corners in boxes.items():  # one path a colour: the file stays small
         edge = 0 if dense or colour == IDLE else 0.6
-        closed = [(*box, box[0]) for box in corners]
         outline = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
-        path = Path(np.reshape(closed, (-1, 2)), outline * len(corners))
+        path = Path([corner for box in corners for corner in (*box, box[0])], outline * len(corners))
         axis.add_artist(  # add_patch would look for the limits, which are known, box by box
             PathPatch(
                 path, facecolor=colour, edgecolor="white", linewidth=edge, rasterized=dense, clip_on=dense
@@ -211,7 +214,6 @@ def _write(axis: Axes, numbers: list[tuple[float, float, str, float, str]], poin
     return written
 
 
-@cache
 def category(name: str) -> str:
     """What a span is, from its name: the key of its colour."""
     if " + " in name:
@@ -238,7 +240,6 @@ def stages_of(timeline: Timeline) -> dict[int, tuple[int, int]]:
     return {s: (k, len(stages)) for stages in held.values() for k, s in enumerate(sorted(stages))}
 
 
-@cache
 def shade(what: str, chunk: int, chunks: int) -> str:
     """Between the first chunk's colour and the last chunk's."""
     first, last = COLOURS[what]

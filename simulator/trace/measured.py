@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulator.ledgers.timeline import Span, Timeline
+from simulator.trace.clocks import on_one_clock
 from simulator.trace.files.intervals import Intervals, between, difference, intersection, length, union
-from simulator.trace.files.rank import ONE_TO_ONE, Call, Group, RankTrace
+from simulator.trace.files.rank import RankTrace
+from simulator.trace.groups import Axes, calls_within, met
 
-# A group's name -> the axis of the plan. PyTorch's meshes, torchtitan's and Megatron-LM's.
-NAMES = {
-    "tp": r"tp$|tensor_model",
-    "pp": r"pp$|pipeline",
-    "ep": r"ep$|expert_model",
-    "dp": r"dp|data_parallel|replicate|shard",
-    "cp": r"cp$|context",
-}
-UNKNOWN = "unknown group"
 DRAWN = 2000  # pieces of a step: computing that is interrupted for less is drawn as one box
 
 
@@ -103,7 +95,8 @@ def measure(traces: Sequence[RankTrace], axes: Mapping[str, int] | None = None) 
             f"all traces need the same steps, and they hold {', '.join(map(str, sorted(counts)))}"
         )
     (steps,) = counts
-    axis_of = _Axes(axes or {})
+    axis_of = Axes(axes or {})
+    traces = on_one_clock(traces, axis_of)
     waits = {trace.rank: _waits(trace, axis_of) for trace in traces}
     found = {trace.rank: RankStep(trace.rank) for trace in traces}
     own = [[calls_within(trace.calls, *step) for step in trace.steps] for trace in traces]
@@ -117,7 +110,7 @@ def measure(traces: Sequence[RankTrace], axes: Mapping[str, int] | None = None) 
     )  # by who waited, and for whom, and on which axis
     times: dict[tuple[int, str], int] = Counter()
     for number in range(steps):
-        for axis, calls in _met(
+        for axis, calls in met(
             {rank: calls[number] for rank, calls in zip(numbers, own, strict=True)}, axis_of
         ):
             last = max(calls, key=lambda rank: calls[rank].start)
@@ -149,7 +142,7 @@ def _add(
         to.exposed[axis] += length(pairs) / steps
 
 
-def _waits(trace: RankTrace, axis_of: _Axes) -> dict[str, Intervals]:
+def _waits(trace: RankTrace, axis_of: Axes) -> dict[str, Intervals]:
     """When a rank computed nothing because a collective was on its way, by axis; no moment counts for two of them.
 
     A GPU waits while a kernel of NCCL runs alone. On a CPU a collective may go on while Python is at work between two
@@ -169,68 +162,7 @@ def _waits(trace: RankTrace, axis_of: _Axes) -> dict[str, Intervals]:
     return found
 
 
-def calls_within(calls: list[Call], start: float, end: float) -> list[Call]:
-    """Those that begin in a step, in their order."""
-    calls = sorted(calls, key=lambda call: call.start)
-    starts = [call.start for call in calls]
-    return calls[bisect_left(starts, start) : bisect_left(starts, end)]
-
-
-def _met(inside: Mapping[int, list[Call]], axis_of: _Axes) -> Iterator[tuple[str, dict[int, Call]]]:
-    """Each collective of a step, of which all ranks of the group that are here have a trace: rank -> its call."""
-    queues: dict[tuple[str, tuple[int, ...]], dict[int, list[Call]]] = defaultdict(dict)
-    for rank, calls in inside.items():
-        for call in calls:
-            if call.kind not in ONE_TO_ONE:
-                axis = axis_of(call)
-                ranks = call.group.ranks or axis_of.ranks(axis, rank)
-                queues[axis, ranks].setdefault(rank, []).append(call)
-    for (axis, _), by_rank in queues.items():
-        if axis != UNKNOWN and len(by_rank) > 1 and len({*map(len, by_rank.values())}) == 1:
-            for together in zip(*by_rank.values(), strict=True):
-                yield axis, dict(zip(by_rank, together, strict=True))
-
-
-class _Axes:
-    """Which axis of the plan a collective goes along."""
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = {axis: size for axis, size in sizes.items() if size > 1}
-        self._known: dict[tuple[bool, Group], str] = {}
-
-    def __call__(self, call: Call) -> str:
-        key = call.kind in ONE_TO_ONE, call.group
-        if key not in self._known:
-            self._known[key] = self._find(*key)
-        return self._known[key]
-
-    def _find(self, one_to_one: bool, group: Group) -> str:
-        name = group.name.lower().removeprefix("mesh_")
-        for axis, pattern in NAMES.items():
-            if name and re.search(pattern, name):
-                return axis
-        ranks = group.ranks
-        for axis in self.sizes:
-            if ranks and ranks == self.ranks(axis, ranks[0]):
-                return axis
-        if one_to_one and (not self.sizes or "pp" in self.sizes):
-            return "pp"
-        if not self.sizes and not ranks:
-            return UNKNOWN
-        return "all ranks" if ranks else UNKNOWN
-
-    def ranks(self, axis: str, rank: int) -> tuple[int, ...]:
-        """Of the rank's group along an axis: the last axis varies fastest."""
-        stride = 1
-        for name in reversed(self.sizes):
-            if name == axis:
-                first = rank - rank // stride % self.sizes[name] * stride
-                return tuple(range(first, first + stride * self.sizes[name], stride))
-            stride *= self.sizes[name]
-        return ()
-
-
-def _timeline(traces: Sequence[RankTrace], number: int, axis_of: _Axes) -> Timeline:
+def _timeline(traces: Sequence[RankTrace], number: int, axis_of: Axes) -> Timeline:
     """One step as the course draws it."""
     zero = min(trace.steps[number][0] for trace in traces)
     spans = []

@@ -593,7 +593,7 @@ ELSEWHERE = {
     "explore_shared_layer, explore_tiles, explore_unequal": "sliders; tests/simulator/figures",
     "Call, Group, Issued, Recorded, RankTrace, RankStep, Row": "what the files of a run hold; tests/simulator/trace",
     "read_rank, read_dump, rank_in, add, union, between, calls_within": "of a run's files, checked as they are read",
-    "measure, laid_over, in_words": "of ranks that were read from files",
+    "Axes, ranks, met, measure, laid_over, in_words": "of ranks that were read from files",
     "PublishedRow, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
 }
 

@@ -61,10 +61,11 @@ class Call(NamedTuple):
 
 @dataclass
 class RankTrace:
-    """What one rank did, in seconds of the clock that all traces of a machine share."""
+    """What one rank did, in seconds of its machine's clock."""
 
     rank: int
     gpu: bool = False
+    host: str = ""  # the machine's name
     groups: dict[str, Group] = field(default_factory=dict)  # by the names that PyTorch gives them
     steps: list[tuple[float, float]] = field(default_factory=list)
     computing: Intervals = field(default_factory=list)
@@ -103,7 +104,7 @@ def read_rank(path: Path, number: int, issued: Iterable[Issued] = ()) -> RankTra
     for event in events:
         if event.ph == "X":  # type: ignore[union-attr]
             reader.add(event)  # type: ignore[arg-type]
-    trace = RankTrace(about.get("rank", number), reader.gpu, groups)
+    trace = RankTrace(about.get("rank", number), reader.gpu, head.get("host_name", ""), groups)
     reader.fill(trace, sorted(issued, key=lambda each: each.start))
     if not trace.computing:
         raise ValueError(f"{path} holds no operator and no kernel: record it with torch.profiler")

@@ -3,8 +3,10 @@
 import pytest
 from kineto_events import GROUPS, nccl, span
 
+from simulator.trace.clocks import on_one_clock
 from simulator.trace.files.flight_recorder import Recorded
 from simulator.trace.files.rank import Issued, kind_of, read_rank
+from simulator.trace.groups import Axes
 from simulator.trace.measured import measure
 
 
@@ -142,3 +144,20 @@ def test_a_dump_alone_has_groups():
         "process_group": ("1", "mesh_dp"),
     }
     assert Recorded(0, [entry], {}).issued() == [Issued("all-reduce", 2.0, "1")]
+
+
+def test_clocks_of_two_machines_differ(two_ranks):
+    """The second machine's clock is 7 ms behind: what it says is moved, and the rest is as on one clock."""
+    first, second = read(two_ranks)
+    before = measure([first, second])
+    second.host, first.host = "b", "a"
+    behind = on_one_clock([first, second], Axes({}))[1]
+    assert (behind.steps, behind.calls) == (second.steps, second.calls)  # the clocks agree
+    for name in ("steps", "computing", "updating"):
+        setattr(second, name, [(start - 7e-3, end - 7e-3) for start, end in getattr(second, name)])
+    second.calls = [c._replace(start=c.start - 7e-3, end=c.end - 7e-3) for c in second.calls]
+    after = measure([first, second])
+    assert after.ranks[1].blamed["dp"] == pytest.approx(before.ranks[1].blamed["dp"])
+    assert after.timeline.makespan == pytest.approx(before.timeline.makespan)
+    second.host = "a"
+    assert "dp" not in measure([first, second]).ranks[1].blamed

@@ -54,16 +54,20 @@ class ContextAttention(torch.autograd.Function):
         gather: bool,
     ) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
-        # Stored as (batch, rows, heads, size): the caller puts the heads beside each other without a copy.
-        O = torch.zeros_like(q.transpose(1, 2), dtype=wide, memory_format=torch.contiguous_format)
-        O = O.transpose(1, 2)
-        L = q.new_full(q.shape[:-1], -torch.inf, dtype=wide)
-        tiles = Tiles(order, group, mask, q.shape[2])
+        O = L = None
+        view = View(order, group, mask, q.shape[2])
         with without_autocast(q.device):
             for source, (k_r, v_r) in (gathered if gather else around)(torch.stack((k, v)), group):
-                for rows, keys, causal, seen in tiles(source):
-                    part = attend(q[:, :, rows], k_r[:, :, keys], v_r[:, :, keys], causal, seen)
+                if (seen := view.of(source)) is None:
+                    continue
+                rows, keys, *how = seen
+                part = attend(q[:, :, rows], k_r[:, :, keys], v_r[:, :, keys], *how)
+                if O is None:  # of the first keys that it sees at all, every row sees some
+                    O, L = (x.to(wide) for x in part)
+                else:
                     merge(O[:, :, rows], L[:, :, rows], *part)
+        if O is None:
+            O, L = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf, dtype=wide)
         O = O.to(q.dtype)
         ctx.save_for_backward(q, k, v, mask, O, L)
         ctx.order, ctx.group, ctx.gather = order, group, gather
@@ -73,40 +77,42 @@ class ContextAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dO: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, O, L = ctx.saved_tensors
-        tiles = Tiles(ctx.order, ctx.group, mask, q.shape[2])
+        view = View(ctx.order, ctx.group, mask, q.shape[2])
         dq = torch.zeros_like(q, dtype=L.dtype)
 
         def work(source: int, kv: Tensor) -> Tensor:
             """What the queries of this rank add to the gradient of those keys and values."""
-            dkv = torch.zeros_like(kv)
-            for rows, keys, causal, seen in tiles(source):
-                its = dO[:, :, rows], q[:, :, rows], kv[0][:, :, keys], kv[1][:, :, keys]
-                more = attend_backward(*its, O[:, :, rows], L[:, :, rows], causal, seen)
-                dq[:, :, rows] += more[0]
-                dkv[0][:, :, keys] += more[1]
-                dkv[1][:, :, keys] += more[2]
-            return dkv
+            if (seen := view.of(source)) is None:
+                return torch.zeros_like(kv)
+            rows, keys, *how = seen
+            its = (x[:, :, rows] for x in (dO, q, O, L))
+            more_q, *more = attend_backward(*its, *kv[:, :, :, keys], *how)
+            dq[:, :, rows] += more_q
+            dkv = torch.stack(more)
+            if dkv.shape == kv.shape:
+                return dkv
+            whole = torch.zeros_like(kv)
+            whole[:, :, :, keys] = dkv
+            return whole
 
         dk, dv = (scattered if ctx.gather else brought_home)(work, torch.stack((k, v)), ctx.group)
         return dq.to(q.dtype), dk, dv, None, None, None, None
 
 
-class Tiles:
+class View:
     """What the queries of this rank see of the keys of another one: slices of both, and a mask between them."""
 
     def __init__(self, order: Order, group: ProcessGroup, mask: Tensor | None, own: int) -> None:
         self.order, self.rank, self.own = order, group.rank(), own
-        self.blocks = None
-        if mask is not None:
-            self.blocks = blocks_of_mask(added(mask), group.size(), own)
+        self.blocks = None if mask is None else blocks_of_mask(added(mask), group.size(), own)
 
-    def __call__(self, source: int) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
+    def of(self, source: int) -> tuple[slice, slice, bool, Tensor | None] | None:
+        """Rows, keys, whether they are causal, and the mask; None: nothing."""
         if self.blocks is None:
             tile = self.order.tile(self.own, self.rank, source)
-            if tile is not None:
-                yield *tile, None
-        elif not (block := self.blocks[source]).isneginf().all():
-            yield slice(None), slice(None), False, block
+            return None if tile is None else (*tile, None)
+        block = self.blocks[source]
+        return None if block.isneginf().all() else (slice(None), slice(None), False, block)
 
 
 def added(mask: Tensor) -> Tensor:

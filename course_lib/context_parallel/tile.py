@@ -42,10 +42,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -
 def attend_backward(
     dO: Tensor,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
     O: Tensor,
     L: Tensor,
+    k: Tensor,
+    v: Tensor,
     causal: bool,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,11 +56,11 @@ def attend_backward(
         group = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
         dq, dk, dv = ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
-            dO.contiguous(),
+            dO,
             q,
             k,
             v,
-            O.contiguous(),
+            O,
             L.contiguous(),
             0.0,
             causal,
@@ -97,10 +97,11 @@ def scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
 
 def merge(O: Tensor, L: Tensor, part_O: Tensor, part_L: Tensor) -> None:
     """Join a part to O and L, in place: L = log(exp L_1 + exp L_2), O = exp(L_1 - L) O_1 + exp(L_2 - L) O_2."""
-    both = torch.logaddexp(L, part_L)
-    O.mul_(torch.exp(L - finite(both))[..., None])
-    O.add_(part_O * torch.exp(part_L - finite(both))[..., None])
-    L.copy_(both)
+    share = torch.sigmoid(part_L - L)  # exp(L_2 - L); the other is 1 - exp(L_2 - L)
+    if (none := part_L.isneginf()).any():  # -inf - -inf is no number
+        share = share.masked_fill(none, 0)
+    O.lerp_(part_O.to(O.dtype), share[..., None])
+    L.copy_(torch.logaddexp(L, part_L))
 
 
 def finite(L: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def test_a_tile_is_a_part_of_attention(operator, kv_heads, masked, monkeypatch):
     torch.testing.assert_close(O, whole.detach(), rtol=0, atol=1e-12)
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     for part, its in zip(parts, seen, strict=True):
-        more = tile.attend_backward(dO, q, k[:, :, part], v[:, :, part], O, L, False, its)
+        more = tile.attend_backward(dO, q, O, L, k[:, :, part], v[:, :, part], False, its)
         dq += more[0]
         dk[:, :, part], dv[:, :, part] = more[1:]
     for ours, leaf in zip((dq, dk, dv), leaves, strict=True):

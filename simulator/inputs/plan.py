@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from math import inf, prod
+from typing import NamedTuple
 
 from simulator.inputs.checks import at_least, index, is_number, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
@@ -231,30 +233,23 @@ class Plan:
 
     def kinds_by_stage(self, shape: ModelShape) -> list[dict[ModelShape, int]]:
         """What layers each stage has: how many of each kind."""
-        layers = self.layers_by_stage(shape)
-        return [
-            shape.kinds(first, n) for first, n in zip(accumulate(layers, initial=0), layers, strict=False)
-        ]
+        return self._layout(shape).stages
 
     def kinds_on(self, shape: ModelShape, rank: int) -> dict[ModelShape, int]:
         """Layers of all chunks of this pipeline rank together, by kind."""
-        layers, total = self.layers_by_stage(shape), Counter()
-        for stage in self.stages_of(rank):
-            total.update(shape.kinds(sum(layers[:stage]), layers[stage]))
-        return dict(total)
+        index(self.pp, rank=rank)
+        return self._layout(shape).ranks[rank]
 
     def alike(self, shape: ModelShape) -> list[int]:
         """For each pipeline rank the first that holds as many layers and the same ends of the model.
 
         Such ranks work equally long on a microbatch and hold as many parameters, so one stands for all of them.
         """
-        first: dict[tuple[frozenset, int], int] = {}
-        ends = {0, self.pp - 1, self.rank_of(self.stages - 1)}
-        found = []
-        for rank in range(self.pp):
-            layers = frozenset(self.kinds_on(shape, rank).items())
-            found.append(first.setdefault((layers, rank if rank in ends else -1), rank))
-        return found
+        return self._layout(shape).alike
+
+    def _layout(self, shape: ModelShape) -> _Layout:
+        own = None if self.stage_layers is None else tuple(self.stage_layers)
+        return _layout(shape, self.pp, self.schedule, self.chunks, own)
 
     def check(self, shape: ModelShape) -> None:
         """Raise a ValueError if ``shape`` cannot be split as this plan says."""
@@ -303,3 +298,31 @@ class Plan:
         first = shape.embedding_parameters(self.tp) if rank == 0 else 0
         last = shape.head_parameters(self.tp, own_copy=last_rank != 0) if rank == last_rank else 0
         return first + last
+
+
+class _Layout(NamedTuple):
+    """Layers by kind of every stage and of every rank, and ``Plan.alike``; nobody changes them."""
+
+    stages: list[dict[ModelShape, int]]
+    ranks: list[dict[ModelShape, int]]
+    alike: list[int]
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    shape: ModelShape, pp: int, schedule: str, chunks: int, stage_layers: tuple[int, ...] | None
+) -> _Layout:
+    """Computed once for the many plans of a search that lay out the layers alike."""
+    plan = Plan(pp=pp, schedule=schedule, chunks=chunks, stage_layers=stage_layers)
+    layers = plan.layers_by_stage(shape)
+    firsts = accumulate(layers, initial=0)
+    stages = [shape.kinds(first, n) for first, n in zip(firsts, layers, strict=False)]
+    ranks = []
+    for rank in range(pp):
+        total: Counter[ModelShape] = Counter()
+        for stage in plan.stages_of(rank):
+            total.update(stages[stage])
+        ranks.append(dict(total))
+    ends, first = {0, pp - 1, plan.rank_of(plan.stages - 1)}, {}
+    keys = [(frozenset(kinds.items()), rank if rank in ends else -1) for rank, kinds in enumerate(ranks)]
+    return _Layout(stages, ranks, [first.setdefault(key, rank) for rank, key in enumerate(keys)])

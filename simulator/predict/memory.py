@@ -200,7 +200,8 @@ def stage_bytes(shape: ModelShape, plan: Plan) -> tuple[list[float], list[float]
 
 def _layers_bytes(shape: ModelShape, plan: Plan, each: Callable[[ModelShape, Plan], float]) -> list[float]:
     """The layers of every stage together, given the bytes of each."""
-    return [sum(n * each(kind, plan) for kind, n in kinds.items()) for kinds in plan.kinds_by_stage(shape)]
+    one = {kind: each(kind, plan) for kind in shape.kinds()}
+    return [sum(n * one[kind] for kind, n in kinds.items()) for kinds in plan.kinds_by_stage(shape)]
 
 
 # ---- what is alive for a moment ---------------------------------------------------------------------------

@@ -182,9 +182,13 @@ def test_each_kind_of_overlap_hides_its_own_traffic():
     assert data_parallel(zero=1, overlap=()) == pytest.approx(sum(halves))
     hidden = [data_parallel(zero=1, overlap=(kind,)) for kind in ("gradients", "parameters")]
     assert all(sum(halves) / 2 <= seconds < sum(halves) for seconds in hidden)
-    with pytest.raises(
-        ValueError, match="overlap must be one of gradients, parameters, tensor, pipeline, not all"
-    ):
+    experts = Plan(dp=8, ep=8, attention="flash")
+    bare, beside = (
+        layer_seconds(MODELS["mixtral-8x7b"], replace(experts, overlap=kinds), H100).forward
+        for kinds in ((), ("experts",))
+    )
+    assert beside["expert_parallel"] == pytest.approx((1 - H100.overlap) * bare["expert_parallel"])
+    with pytest.raises(ValueError, match=r"overlap must be one of gradients, .*, experts, not all"):
         Plan(overlap=("all",))
 
 

@@ -9,7 +9,9 @@ from course_lib.chapters.masks import plot_masks
 from course_lib.chapters.roofline import _covers, _raised, plot_roofline
 from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
 from course_lib.chapters.step_over_batch import plot_step_over_batch
+from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
+from course_lib.text.objectives import blanks_of_glm, spans_of_t5
 from simulator.inputs.known_devices import GPUS
 
 
@@ -33,6 +35,17 @@ def test_masks_are_drawn_square_by_square():
 def test_masks_refuse_what_cannot_be_drawn(masks, words):
     with pytest.raises(ValueError, match=words):
         plot_masks(masks)
+
+
+def test_tasks_show_what_is_read_and_below_it_what_is_written():
+    words, spans = ["the", "cat", "sat"], [(1, 2)]
+    picture = plot_tasks({"blanks, GLM": blanks_of_glm(words, spans), "spans, T5": spans_of_t5(words, spans)})
+    shown = [text.get_text() for text in picture._figure.axes[0].texts]
+    assert shown[1:7] == ["the", "[M]", "sat", "[S]", "cat", "cat"]
+    assert {"→", "<0>", "[E]", "sees both sides"} <= {*shown}
+    assert "an encoder reads the <0> sat, a decoder [S] <0> cat, and writes <0> cat [E]" in picture.alt
+    with pytest.raises(ValueError, match="at least one objective"):
+        plot_tasks({})
 
 
 def test_a_step_over_the_batch_says_where_communication_sets_the_pace():

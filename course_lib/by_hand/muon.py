@@ -62,7 +62,8 @@ class OneDevice(torch.optim.Optimizer):
 
     def squares(self) -> Tensor:
         """Sum over all gradients, for their norm."""
-        return sum(g.square().sum() for g in self.grads)
+        squares = [g.square().sum() for g in self.grads]
+        return torch.stack(squares).sum()
 
     @torch.no_grad()
     def step(self) -> None:

@@ -42,7 +42,7 @@ from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.train.tuning import tune
-from simulator.inputs.plan import RECOMPUTE, Plan
+from simulator.inputs.plan import CONTEXT, RECOMPUTE, Plan
 from simulator.pipeline.schedules import SCHEDULES
 
 VOCAB, SEQ, CLIP, LR = 31, 12, 0.1, 1e-2
@@ -120,20 +120,24 @@ def draw(seed: int, resume: bool = False) -> dict[str, Any]:
 def draw_plan(rng: random.Random, ranks: int) -> dict[str, Any]:
     dp = rng.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
     tp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp % n == 0])
-    pp = ranks // dp // tp
+    cp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp // tp % n == 0])
+    pp = ranks // dp // tp // cp
     plan = {
         "dp": dp,
         "tp": tp,
         "pp": pp,
+        "cp": cp,
         "microbatches": rng.randint(1, 4),
         "recompute": rng.choice(RECOMPUTE),
     }
     plan |= {"zero": rng.randint(0, 1 if pp > 1 else 3), "sequence_parallel": tp > 1 and rng.random() < 0.4}
+    if cp > 1:
+        plan |= {"context": rng.choice(CONTEXT), "zigzag": rng.random() < 0.7}
     if pp > 1:
         plan |= {"schedule": rng.choice(list(SCHEDULES)), "microbatches": rng.randint(1, 2 * pp)}
     if plan["zero"] == 3:
         plan |= {"prefetch": rng.randint(0, 2), "offload": rng.choice(("none", "none", "parameters"))}
-        plan["shard"] = rng.choice([n for n in range(1, dp + 1) if dp % n == 0])
+        plan["shard"] = rng.choice([n for n in range(1, dp * cp + 1) if dp * cp % n == 0])
     return plan | ({"overlap": ()} if rng.random() < 0.2 else {})
 
 

@@ -40,7 +40,7 @@ FURTHEST = {
     "course_lib/train": 915,  # --profile
     "simulator/cli": 719,
     "simulator/explorer": 781,
-    "simulator/inputs": 655,  # two kinds of layers, latent attention, experts, windows, a second token
+    "simulator/inputs": 670,  # kinds of layers and of experts; layouts that many plans share
     "simulator/pipeline": 430,
     "simulator/planner": 551,
     "simulator/plots": 840,  # a dense timeline is drawn twice as fast

@@ -39,7 +39,7 @@ def from_module(
     units: Kind | tuple[Kind, ...] | None = None,
     **named: Any,
 ) -> TracedModel:
-    """One step of ``model(*inputs, **named)`` and of its backward, for ``simulator.predict.traced``.
+    """One step of ``model(*inputs, **named)`` and of its backward, for ``simulator.any_module``.
 
     Its loss is the result's ``loss`` if there is one, as Hugging Face's models give it beside labels, and otherwise
     the sum of all that it returns.

@@ -1,6 +1,6 @@
 """A model that is no transformer, by what was counted in one step of it: pieces in the order of its forward.
 
-``course_lib.observe.from_module`` traces any ``nn.Module`` into it; ``simulator.predict.traced`` prices it.
+``course_lib.observe.from_module`` traces any ``nn.Module`` into it; ``simulator.any_module`` prices it.
 """
 
 from __future__ import annotations

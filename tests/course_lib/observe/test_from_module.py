@@ -14,9 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.observe.from_module import from_module
 from course_lib.observe.ledgers.saved import fake_copy
 from course_lib.one_device.nested_tensors import map_tensors, tensors_in
+from simulator.any_module.memory import traced_memory
+from simulator.any_module.step import traced_step
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
-from simulator.predict.traced import traced_memory, traced_step
 
 transformers = pytest.importorskip("transformers")
 FP32 = Plan(precision="fp32")

@@ -1,0 +1,1 @@
+"""What a module costs that is no transformer: a ``TracedModel`` under a plan, by its memory and its time."""

@@ -1,0 +1,49 @@
+"""Which pieces of a traced model a pipeline stage has, and what each keeps; what a trace cannot tell is refused."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.plan import Plan
+from simulator.inputs.traced import Piece, TracedModel
+
+
+def stage_pieces(model: TracedModel, plan: Plan) -> list[list[Piece]]:
+    """The pieces of each pipeline stage."""
+    for name, values, why in (
+        ("tp", (1,), "a trace does not say which matrices are cut by columns"),
+        ("cp", (1,), "a trace does not say which dimension is the sequence"),
+        ("ep", (1,), "a trace does not say which modules are experts"),
+        ("micro_batch", (1,), "a microbatch is what was traced"),
+        ("recompute", ("none", "full"), "a trace does not say what is attention"),
+        ("offload", ("none",), "a trace is priced on its device"),
+    ):
+        if getattr(plan, name) not in values:
+            raise ValueError(
+                f"{name} must be {' or '.join(map(str, values))}, not {getattr(plan, name)}: {why}"
+            )
+    if plan.itemsize != model.itemsize:
+        raise ValueError(
+            f"precision must have {model.itemsize} bytes a parameter, as the traced module, not {plan.precision}"
+        )
+    if plan.stages == 1:
+        return [list(model.pieces)]
+    units = [i for i, piece in enumerate(model.pieces) if piece.name]
+    if len({(model.pieces[i].parameters, model.pieces[i].flops) for i in units}) != 1:
+        raise ValueError("pp must be 1: the module's units are not alike")
+    if len(units) < plan.stages:
+        raise ValueError(f"{plan.stages} pipeline stages need as many units; the module has {len(units)}")
+    counts = plan.stage_layers or chunk_sizes(len(units), plan.stages)
+    if len(counts) != plan.stages or sum(counts) != len(units):
+        raise ValueError(
+            f"stage layers must be {plan.stages} numbers that add up to {len(units)}, not {counts}"
+        )
+    firsts = [units[n] for n in accumulate(counts[:-1])]
+    borders = [0, *firsts, len(model.pieces)]
+    return [list(model.pieces[a:b]) for a, b in pairwise(borders)]
+
+
+def kept_bytes(piece: Piece, plan: Plan) -> float:
+    """What a piece keeps of a microbatch until its backward: of a unit that is recomputed, what it passes on."""
+    return piece.output if plan.recompute == "full" and piece.name else piece.kept

@@ -8,6 +8,7 @@ version it is always the same.
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 import sysconfig
 from collections import Counter
@@ -38,12 +39,21 @@ class Docstring(NamedTuple):
 
 @cache
 def docstrings() -> tuple[Docstring, ...]:
-    """Every docstring of the standard library's public packages, in order of module and line; about two seconds.
+    """Every docstring of the standard library's public packages, in order of module and line; about a second.
 
     The source is parsed, not imported: importing everything would open a browser (``antigravity``), print a poem
     (``this``) and start a good deal else.
     """
-    root = Path(sysconfig.get_path("stdlib"))
+    collects = gc.isenabled()
+    gc.disable()  # the collector would look again and again at all that torch holds, for half of the time
+    try:
+        return tuple(_docstrings(Path(sysconfig.get_path("stdlib"))))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _docstrings(root: Path) -> list[Docstring]:
     found = []
     for package in sorted(sys.stdlib_module_names - EXCLUDED):
         if package.startswith("_"):
@@ -56,7 +66,7 @@ def docstrings() -> tuple[Docstring, ...]:
                 found += [Docstring(package, *entry) for entry in _walk(tree, name)]
     if not found:
         raise ValueError(f"{root} holds no source of the standard library; install Python with its sources.")
-    return tuple(found)
+    return found
 
 
 def _walk(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:

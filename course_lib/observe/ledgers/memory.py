@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils.weak import WeakIdRef
 
 from course_lib.one_device.nested_tensors import tensors_in
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
@@ -123,7 +123,7 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         TorchDispatchMode.__init__(self)
         MemoryLog.__init__(self)
         self.model, self.optimizers, self.device = model, tuple(optimizers), device
-        self.alive = WeakIdKeyDictionary()  # storage -> category
+        self.alive: dict[int, tuple[WeakIdRef, str]] = {}  # id -> (storage, category)
         self.running: list[str] = []  # modules whose forward is under way, innermost last
         self.returning = ""  # the module whose backward began last
         theirs = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -140,19 +140,24 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
                 tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
                 if tensor.device == self.device:
                     storage = tensor.untyped_storage()
-                    new |= (unseen := storage not in self.alive)
-                    if unseen or not only_new:
-                        self.alive[storage] = category
+                    known = self.alive.get(key := id(storage))
+                    new |= known is None
+                    if known is None:
+                        self.alive[key] = WeakIdRef(storage, lambda _, key=key: self.alive.pop(key)), category
+                    elif not only_new:
+                        self.alive[key] = known[0], category
         return new
 
     def mark(self, label: str) -> MemoryBreakdown:
         """Add what is alive now, under a label of your own."""
         # Gradients and optimizer states come into being like any other tensor: only now do they have an owner.
         self.note([p.grad for p in self.trained], "gradients")
-        self.note(tree_leaves([list(o.state.values()) for o in self.optimizers]), "optimizer_states")
+        states = [value for o in self.optimizers for state in o.state.values() for value in state.values()]
+        self.note((t for value in states for t in leaves(value)), "optimizer_states")
         held = dict.fromkeys(MemoryBreakdown().as_dict(), 0)
-        for storage, category in self.alive.items():
-            held[category] += storage.nbytes()
+        for reference, category in list(self.alive.values()):
+            if (storage := reference()) is not None:
+                held[category] += storage.nbytes()
         self.add(label, found := MemoryBreakdown(**held))
         return found
 
@@ -192,3 +197,8 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         for tensor in tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: setattr(self, "returning", name))
+
+
+def leaves(value: Any) -> Iterable[Any]:
+    """As ``tree_leaves``, at once for what nearly every state is: a tensor, of which there are hundreds a mark."""
+    return (value,) if isinstance(value, Tensor) else tree_leaves(value)

@@ -18,8 +18,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check $(QUIET)
 # What is done now, and how many seconds make has run.
 BEGAN := $(shell date +%s)
 say = $(if $(CI),:,printf '[%3d s] %s\n' $$(($$(date +%s) - $(BEGAN))) "$(1)")
-NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=180 \
-	--nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
+# Kernels are forked from a process that has imported torch: tests/shared/warm_kernels.py.
+NBVAL := PYTHONPATH=tests/shared $(BIN)/python -m pytest -p warm_kernels --nbval --nbval-current-env \
+	--nbval-cell-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
 
 # Tests start hundreds of short processes that import the course: let Python keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE

@@ -39,11 +39,12 @@ MEASURE = [sys.executable, "-m", "course_lib.observe.calibrate"]
             ),
             click.option("--name", metavar="NAME", help="Of the device; the file's name if not given."),
             click.option("--overwrite", is_flag=True, help="Replace a file that is there."),
+            click.option("--ask", is_flag=True, help="Ask seven questions instead of measuring."),
             JSON,
         ]
     }
 )
-def calibrate(out: Path, name: str | None, overwrite: bool, as_json: bool) -> None:
+def calibrate(out: Path, name: str | None, overwrite: bool, ask: bool, as_json: bool) -> None:
     """Measure this machine and write a hardware file: about a minute.
 
     It times matrix products, memory-bound kernels, attention, the loss, and collectives between ranks, on the first
@@ -51,6 +52,7 @@ def calibrate(out: Path, name: str | None, overwrite: bool, as_json: bool) -> No
     says so. It serves wherever --gpu does:
 
     \b
+    python -m simulator calibrate --ask --out cluster.toml
     python -m simulator calibrate --out mine.toml
     python -m simulator step --gpu mine.toml --precision fp32 \\
         --model gpt2 --global-batch 4
@@ -62,6 +64,12 @@ def calibrate(out: Path, name: str | None, overwrite: bool, as_json: bool) -> No
     from simulator.inputs.hardware_file import write_hardware
     from simulator.predict.calibration import busy_machine, hardware_of
 
+    if ask:
+        from simulator.cli.asked_hardware import ask_hardware
+
+        write_hardware(out, *ask_hardware(name or out.stem))
+        click.echo(f"wrote {out}: give it as --gpu {out}")
+        return
     measurements = measure()
     today = date.today().isoformat()
     hardware, sources = hardware_of(measurements, name or out.stem, today)

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
 import simulator.cli
+from simulator.inputs.hardware_file import read_hardware
+from simulator.inputs.known_devices import GPUS
 
 COMMAND = import_module("simulator.cli.calibrate")
 SCHEMA = json.loads((Path(simulator.cli.__file__).parent / "answers.schema.json").read_text(encoding="utf-8"))
@@ -96,3 +99,22 @@ def test_a_measurement_that_fails_writes_nothing(run, tmp_path, monkeypatch):
     assert "ended with exit code 3" in result.output
     assert not list(tmp_path.iterdir())
     assert "ends in .toml, not mine.json" in run("calibrate --out mine.json").output
+
+
+def test_a_device_by_questions(tmp_path):
+    """Enter takes what the known device has; the file says of each number whose it is."""
+    file = tmp_path / "cluster.toml"
+    answers = "a100-80gb\n300\n100\n4\n\n64\n\n"
+    command = ["calibrate", "--ask", "--out", str(file)]
+    result = CliRunner().invoke(simulator.cli.main, command, input=answers)
+    assert result.exit_code == 0, result.output
+    own, like = read_hardware(file), GPUS["a100-80gb"]
+    assert (own.name, own.node_size, own.memory) == ("cluster", 4, 64e9)
+    assert (own.network.bandwidth, own.peak_flops) == (12.5e9, like.peak_flops)
+    assert own.matmul_efficiency == like.matmul_efficiency
+    content = tomllib.loads(file.read_text())
+    assert content["memory"]["capacity"]["source"] == "answered"
+    assert content["compute"]["peak"]["source"] == "as a100-80gb"
+    wrong = CliRunner().invoke(simulator.cli.main, [*command, "--overwrite"], input="h100\n-1\n")
+    assert wrong.exit_code == 2
+    assert "bandwidth must be" in wrong.output

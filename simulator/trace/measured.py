@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.trace.clocks import on_one_clock
@@ -150,9 +151,12 @@ def _waits(trace: RankTrace, axis_of: Axes) -> dict[str, Intervals]:
     collective, back to where an operator last began or ended.
     """
     by_axis: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    edges = () if trace.gpu else [*chain.from_iterable(trace.computing)]
     for call in trace.calls:
-        before = 0 if trace.gpu else bisect_left(trace.at_work, call.end)
-        start = max(call.start, trace.at_work[before - 1]) if before else call.start
+        start = call.start
+        for moments in (edges, trace.at_work):
+            if at := bisect_left(moments, call.end):
+                start = max(start, moments[at - 1])
         by_axis[axis_of(call)].append((start, call.end))
     left = difference([(float("-inf"), float("inf"))], trace.computing)
     found: dict[str, Intervals] = {}

@@ -72,7 +72,7 @@ class RankTrace:
     backward: Intervals = field(default_factory=list)  # known on a CPU alone
     updating: Intervals = field(default_factory=list)
     copying: Intervals = field(default_factory=list)  # between the GPU and the host
-    at_work: Sequence[float] = ()  # on a CPU the moments at which its program surely ran, in their order
+    at_work: Sequence[float] = ()  # on a CPU: when its program began or ended what computes nothing
     calls: list[Call] = field(default_factory=list)
 
 
@@ -137,6 +137,9 @@ class _Reader:
             else:
                 self.busy["kernels" if cat == "kernel" else "copies"].add(start, end)
         elif cat == "cpu_op" and not self.gpu:
+            if "::" in name and not name.startswith(FRAMES):
+                self.operators[event.tid].add(start, end)
+                return
             self.moments[event.tid].extend((start, end))
             if name in WAITS:
                 self.busy["waits"].add(start, end)
@@ -145,8 +148,6 @@ class _Reader:
             elif name.startswith("c10d::"):
                 self.asked.append(Issued(kind_of(name), start))
                 self.asking.add(event.tid)
-            elif "::" in name and not name.startswith(FRAMES):
-                self.operators[event.tid].add(start, end)
         elif cat in ("user_annotation", "gpu_user_annotation"):
             on_gpu = cat[0] == "g"
             if step := STEP.match(name):

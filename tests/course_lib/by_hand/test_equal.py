@@ -38,6 +38,7 @@ from course_lib.by_hand import ddp as by_hand_ddp
 from course_lib.by_hand import galaxy as by_hand_galaxy
 from course_lib.by_hand import muon as by_hand_muon
 from course_lib.by_hand import pipeline as by_hand_pipeline
+from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.ddp import DDP, FlatDDP, NaiveDDP
 from course_lib.data_parallel.fsdp import FSDP
 from course_lib.data_parallel.zero import Zero1, Zero2
@@ -58,6 +59,7 @@ from course_lib.tensor_parallel.full_tensors import full_state_dict
 from course_lib.tensor_parallel.galaxy import apply_galaxy
 from course_lib.tensor_parallel.gradient_norm import grad_norm
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
+from simulator.inputs.plan import CONTEXT
 from simulator.pipeline.schedules import make_schedule
 
 STEPS, BATCH, CLOSE = 3, 12, 1e-9
@@ -230,6 +232,15 @@ def torch_tensor_parallel(model, make_optimizer, sequence_parallel=False):
     return model, optimizer, lambda: nn.utils.get_total_norm([full(p.grad) for p in model.parameters()])
 
 
+def production_context_parallel(context):
+    def train(model, batches, make_optimizer, loss_fn):
+        cut = apply_context_parallel(model, make_mesh({"cp": dist.get_world_size()}), context)
+        own = (cut(*batch) for batch in batches)
+        yield from ddp(FlatDDP)(model, own, make_optimizer, loss_fn)
+
+    return train
+
+
 def production_galaxy(**settings):
     def wrap(model, make_optimizer):
         mesh = make_mesh({"tp": dist.get_world_size()})
@@ -361,6 +372,16 @@ IMPLEMENTATIONS = [
         ranks=(1, 2, 4),
     ),
     *by_hand("context_parallel", models=("long gpt",), same_samples=True),
+    *(
+        Implementation(
+            "context_parallel",
+            f"production: {context}",
+            production_context_parallel(context),
+            models=("long gpt",),
+            same_samples=True,
+        )
+        for context in CONTEXT
+    ),
     *by_hand("muon", alone=partial(by_hand_muon.train, kind=by_hand_muon.OneDevice)),
     *by_hand("galaxy", models=("gpt",), same_samples=True),
     Implementation(

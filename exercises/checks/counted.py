@@ -1,7 +1,9 @@
-"""What an answer does, counted and not timed: look-ups in a dict, and lines of Python."""
+"""What an answer does, counted and not timed: look-ups in a dict, operations of PyTorch, lines of Python."""
 
 import sys
 from collections.abc import Callable
+
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class CountedDict(dict):
@@ -20,6 +22,16 @@ def _counted(name: str) -> Callable:
 
 for _name in ("__getitem__", "__contains__", "get", "__iter__", "keys", "values", "items", "copy"):
     setattr(CountedDict, _name, _counted(_name))
+
+
+class Operations(TorchDispatchMode):
+    """Counts PyTorch's operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
 
 
 def lines_run(most: int, function: Callable, *args) -> tuple[object, int]:

@@ -2,7 +2,7 @@
 
 import random
 
-from torch.overrides import TorchFunctionMode
+from course_checks.counted import Operations
 
 from course_lib.grading.judge import Fact, record
 from course_lib.grading.material import material
@@ -42,29 +42,11 @@ def drawn(draw: random.Random) -> dict:
     kv_heads = draw.randint(1, 3)
     heads, part = kv_heads * draw.randint(2, 4), 2 * draw.randint(2, 5)
     return {
-        "vocab": draw.randint(50, 900),
-        "hidden": heads * part,
-        "layers": draw.randint(2, 5),
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_size": part + 2 * draw.randint(1, 3),  # not hidden / heads
-        "inner": draw.randint(20, 200),
-        "gated": True,
-        "qkv_bias": False,
-        "norm": "rms",
-        "parallel": False,
+        "vocab": draw.randint(50, 900), "hidden": heads * part, "layers": draw.randint(2, 5), "heads": heads,
+        "kv_heads": kv_heads, "head_size": part + 2 * draw.randint(1, 3),  # not hidden / heads
+        "inner": draw.randint(20, 200), "gated": True, "qkv_bias": False, "norm": "rms", "parallel": False,
         "tied": False,
-    }
-
-
-class Calls(TorchFunctionMode):
-    """Counts calls of PyTorch's functions."""
-
-    count = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.count += 1
-        return function(*args, **(kwargs or {}))
+    }  # fmt: skip
 
 
 def observe(answers, case: Case) -> dict:
@@ -73,7 +55,7 @@ def observe(answers, case: Case) -> dict:
     weights, each = 2 * right_parameters(case.config), right_bytes(case.config, 2)
     rooms = {"10 tokens": 10 * each, "10 tokens but for a byte": 10 * each - 1, "half a token": each // 2}
     config = dict(case.config)
-    with Calls() as calls:
+    with Operations() as calls:
         found = {
             "parameters": parameters(config),
             "cache": {f"{size} bytes a number": cache_bytes(config, size) for size in (4, 2)},

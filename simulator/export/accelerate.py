@@ -22,7 +22,10 @@ def write(asked: Asked) -> Export:
     if plan.zero and plan.shard % plan.cp:
         raise ValueError(f"for accelerate shard must be a multiple of cp {plan.cp}, not {plan.shard}")
     if plan.cp > 1:
-        asked.only("context", "ring", because="FSDP2's context parallelism does not deal out heads")
+        asked.only("zigzag", True, because="FSDP2's context parallelism balances so")
+        asked.only(
+            "context", "ring", "all-gather", because="FSDP2's context parallelism does not deal out heads"
+        )
     nodes, used = asked.nodes
     file: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -70,7 +73,7 @@ def _axes(asked: Asked) -> dict[str, Any]:
         "cp_size": plan.cp,
     }
     if plan.cp > 1:
-        sizes["cp_comm_strategy"] = "alltoall"
+        sizes["cp_comm_strategy"] = "alltoall" if plan.context == "ring" else "allgather"
     return {f"parallelism_config_{name}": value for name, value in sizes.items()}
 
 

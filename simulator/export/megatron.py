@@ -7,6 +7,8 @@ from typing import Any
 from simulator.export.asked import Asked, Export
 from simulator.inputs.shape import ModelShape
 
+CONTEXT = {"ring": "p2p", "all-to-all": "a2a", "all-gather": "all_gather"}
+RECIPES = {"tensor": "tensorwise", "block": "blockwise", "mx": "mxfp8"}
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -15,6 +17,9 @@ def write(asked: Asked) -> Export:
     asked.only("precision", "mixed", "fp32", "fp8", because="its 16-bit training keeps fp32 master weights")
     asked.only("offload", "none", because="what it moves to the host, it moves in another way")
     asked.only("schedule", "1f1b", "interleaved-1f1b", because="it has no other pipeline")
+    asked.only("dispatch", "same", because="tokens travel as the layers compute")
+    asked.only("node_limit", None, because="its router is limited by groups of experts, not by nodes")
+    asked.only("zigzag", True, because="its context parallelism has no other order")
     if shape.decoder_layers:
         raise ValueError("for megatron decoder_layers must be 0: its flags describe models of one stack")
     if plan.zero > 1:
@@ -25,9 +30,7 @@ def write(asked: Asked) -> Export:
         "tensor-model-parallel-size": plan.tp,
         "sequence-parallel": plan.sequence_parallel or None,
         "context-parallel-size": plan.cp,
-        "cp-comm-type": {"ring": "p2p", "all-to-all": "a2a", "all-gather": "allgather"}[plan.context]
-        if plan.cp > 1
-        else None,
+        "cp-comm-type": CONTEXT[plan.context] if plan.cp > 1 else None,
         "expert-model-parallel-size": plan.ep,
         **_pipeline(asked),
         **_states(asked),
@@ -37,6 +40,9 @@ def write(asked: Asked) -> Export:
         "attention-backend": plan.attention,
         "cross-entropy-loss-fusion": plan.loss == "fused" or None,
     }
+    asked.note(
+        f"Attention has a window of {shape.window} tokens: see --window-size.", shape.window is not None
+    )
     asked.note("Add your data and tokenizer in place of the last line.")
     return asked.command("pretrain_gpt.py", flags, "--mock-data --tokenizer-type NullTokenizer")
 
@@ -56,6 +62,7 @@ def _model(s: ModelShape) -> dict[str, Any]:
         "normalization": "LayerNorm" if s.norm_vectors == 2 else "RMSNorm",
         "disable-bias-linear": not s.biases or None,
         "untie-embeddings-and-output-weights": not s.tied or None,
+        "mtp-num-layers": s.next_tokens or None,
         "attention-dropout": 0.1 if s.dropout else 0.0,
         "hidden-dropout": 0.1 if s.dropout else 0.0,
     }
@@ -107,6 +114,7 @@ def _states(asked: Asked) -> dict[str, Any]:
     return {
         "bf16": sixteen or None,
         "fp8-format": "hybrid" if plan.precision == "fp8" else None,
+        "fp8-recipe": RECIPES[plan.scaling] if plan.precision == "fp8" else None,
         "grad-reduce-in-bf16": (sixteen and plan.gradients == "same") or None,
         "optimizer": "adam" if plan.optimizer == "adam" else "sgd",
         "sgd-momentum": {"momentum": 0.9, "sgd": 0.0}.get(plan.optimizer),
@@ -116,5 +124,6 @@ def _states(asked: Asked) -> dict[str, Any]:
         "data-parallel-sharding-strategy": SHARDED.get(plan.zero),
         "overlap-grad-reduce": "gradients" in plan.overlap or None,
         "overlap-param-gather": (plan.zero > 0 and ("parameters" in plan.overlap or plan.zero == 3)) or None,
+        "overlap-moe-expert-parallel-comm": (plan.ep > 1 and "experts" in plan.overlap) or None,
         "tp-comm-overlap": (plan.tp > 1 and "tensor" in plan.overlap) or None,
     }

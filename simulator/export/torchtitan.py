@@ -26,13 +26,14 @@ SCHEDULES = {
 def write(asked: Asked) -> Export:
     plan, shape = asked.plan, asked.shape
     asked.only("zero", 0, 2, 3, because="FSDP2 shards gradients with the optimizer states")
+    asked.only("dispatch", "same", because="8 bits are a choice of the model's function")
     asked.only("optimizer", "adam", because="its flags know AdamW")
     asked.only("offload", "none", "parameters", because="it offloads all states or none")
     asked.only("precision", "mixed", "bf16", "fp32", because="8 bits are a converter in the model's function")
     asked.only(
         "recompute", "none", "full", because="its selective recomputation keeps products, not layers' inputs"
     )
-    asked.only("context", "ring", because="its context parallelism does not deal out heads")
+    asked.only("context", "ring", "all-gather", because="its context parallelism does not deal out heads")
     if plan.pp > 1:
         asked.only("schedule", *SCHEDULES, because="PyTorch's pipelining has no other for it")
         if len(set(plan.layers_by_stage(shape))) > 1:
@@ -80,6 +81,7 @@ def _parallelism(asked: Asked) -> dict[str, Any]:
         "tensor-parallel-degree": plan.tp,
         "no-enable-sequence-parallel": (plan.tp > 1 and not plan.sequence_parallel) or None,
         "context-parallel-degree": plan.cp,
+        "context-parallel-load-balancer": None if plan.zigzag else "None",
         "expert-parallel-degree": plan.ep,
         "pipeline-parallel-degree": plan.pp,
     }

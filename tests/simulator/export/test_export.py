@@ -72,6 +72,8 @@ def test_megatron():
     assert "no-overlap-p2p-communication" not in one
     assert {"sequence-parallel", "use-distributed-optimizer", "grad-reduce-in-bf16"} <= {*one}
     assert (one["num-query-groups"], one["normalization"]) == ("8", "RMSNorm")
+    eight = said("megatron", LLAMA, Plan(cp=2, context="all-gather", precision="fp8", scaling="block"))
+    assert (eight["cp-comm-type"], eight["fp8-recipe"]) == ("all_gather", "blockwise")
     uneven = said("megatron", LLAMA, Plan(1, 1, 2, stage_layers=(15, 17)))
     assert uneven["pipeline-model-parallel-layout"] == "Et*15|t*17L"
     experts = said("megatron", DEEPSEEK, Plan(8, ep=8))
@@ -109,6 +111,8 @@ def test_accelerate():
         ("megatron", Plan(2, precision="bf16"), "precision must be mixed"),
         ("megatron", Plan(pp=2, schedule="zb-v"), "schedule must be 1f1b"),
         ("megatron", Plan(pp=2, chunks=2, microbatches=3), "multiple of pp 2, not 3"),
+        ("megatron", Plan(cp=2, zigzag=False), "zigzag must be True"),
+        ("torchtitan", Plan(2, dispatch="fp8", zero=3), "dispatch must be same"),
         ("deepspeed", Plan(pp=2), "pp must be 1, not 2: a pipeline is a PipelineModule"),
         ("deepspeed", Plan(4, zero=3, shard=2), "shard must be all 4 ranks, not 2"),
         ("deepspeed", Plan(4, 2, zero=3), "zero must be 0, 1 or 2 with tp"),

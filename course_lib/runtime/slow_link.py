@@ -92,16 +92,15 @@ def slow_link(
                 return original(*args, **named)
             async_op = given.pop("async_op", False)
             p, whole = dist.get_world_size(given.get("group")), list(given.values())[place]
-            until = due(sent_bytes(collective, whole.numel() * whole.element_size(), p), messages(p))
+            until = due(sent_bytes(collective, whole.nbytes, p), messages(p))
             work = DelayedWork([original(**given, async_op=True)], until)
             return work if async_op else work.wait()
 
         return call
 
     def batch(operations: list[dist.P2POp]) -> list[DelayedWork]:
-        size = sum(o.tensor.numel() * o.tensor.element_size() for o in operations if o.op is dist.isend)
-        until = due(size, 1)
-        return [DelayedWork(batch_isend_irecv(operations), until)]
+        size = sum(o.tensor.nbytes for o in operations if o.op is dist.isend)
+        return [DelayedWork(batch_isend_irecv(operations), due(size, 1))]
 
     batch_isend_irecv = dist.batch_isend_irecv
     with ExitStack() as stack:

@@ -204,13 +204,11 @@ class World:
         return [read_result(p) for p in members]
 
     def _give_others_a_moment(self, members: list[RankProcess]) -> None:
-        aborted = any(p.exit_code() == -signal.SIGABRT for p in members)
-        raised = [p.raised for p in members if p.raised]
-        only_lost = bool(raised) and all(error.lost_peer for error in raised)
-        until = time.monotonic() + (GRACE_AFTER_LOSS if aborted or only_lost else GRACE)
+        raised = [p.raised.lost_peer for p in members if p.raised]
+        lost = (any(raised) and all(raised)) or any(p.exit_code() == -signal.SIGABRT for p in members)
+        until = time.monotonic() + (GRACE_AFTER_LOSS if lost else GRACE)
         while (left := until - time.monotonic()) > 0:
-            pending = [p for p in members if not (p.is_done() or p.is_dead())]
-            if not pending:
+            if not (pending := [p for p in members if not (p.is_done() or p.is_dead())]):
                 break
             for process in pending:
                 process.ask_where()

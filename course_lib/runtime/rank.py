@@ -281,6 +281,7 @@ def _pickle_result(result: Any) -> bytes:
 
 
 def _raised(error: BaseException) -> Raised:
+    when = time.monotonic()  # now: what follows may take long
     try:
         pickled = cloudpickle.dumps(error)
         pickle.loads(pickled)  # some exceptions can be written but not read back
@@ -290,9 +291,8 @@ def _raised(error: BaseException) -> Raised:
         message = str(error)
     except Exception as failure:
         message = f"(its message cannot be shown: {type(failure).__name__} in __str__)"
-    text = _cut(whereabouts.format_exception(error, skip_modules=PLUMBING))
-    place, lost = whereabouts.raised_at(error), lost_a_peer(error)
-    return Raised(type(error).__name__, _cut(message), text, pickled, time.monotonic(), place, lost)
+    text, place = whereabouts.format_exception(error, skip_modules=PLUMBING), whereabouts.raised_at(error)
+    return Raised(type(error).__name__, _cut(message), _cut(text), pickled, when, place, lost_a_peer(error))
 
 
 def _cut(text: str) -> str:

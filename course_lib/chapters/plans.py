@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from simulator.cli.plan_text import read_plan_text
 from simulator.cli.question import read_plan
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.planner.plan_text import read_plan_text
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 from simulator.predict.memory import plan_memory

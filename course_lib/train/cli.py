@@ -14,10 +14,10 @@ from course_lib.train.config import TASKS, Config, read_config, shipped
 from course_lib.train.terminals import ADDRESS, become_rank, check_rank
 from simulator.cli.options import Command, flag, options
 from simulator.cli.parameter_types import AtLeast, Output, PositiveNumber, Whole
-from simulator.cli.plan_text import read_plan_text
 from simulator.cli.question import read_hardware, read_plan
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
+from simulator.planner.plan_text import read_plan_text
 
 if TYPE_CHECKING:  # torch takes seconds to import: help and bad input do without
     from course_lib.train.job import Job

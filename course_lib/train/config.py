@@ -37,7 +37,6 @@ from typing import Any, Literal
 
 from course_lib.compression.methods import HOOKED
 from course_lib.finetuning.methods import TUNINGS
-from simulator.cli.plan_text import plan_types
 from simulator.inputs.galaxy import BLOCKS
 from simulator.inputs.typed import (
     Count,
@@ -49,6 +48,7 @@ from simulator.inputs.typed import (
     read_toml,
     table,
 )
+from simulator.planner.plan_text import plan_types
 
 # What each model can learn, its usual task first.
 TASKS = {

@@ -10,7 +10,7 @@ import click
 
 from course_lib.train.config import TASKS
 from course_lib.train.job import Job
-from simulator.cli.plan_text import plan_text
+from simulator.planner.plan_text import plan_text
 
 
 class Report:

@@ -31,11 +31,11 @@ from course_lib.train.report import Report
 from course_lib.train.run import train
 from course_lib.train.terminals import meet, started_by_hand
 from simulator.cli.options import flag
-from simulator.cli.plan_text import plan_text
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.planner.plan_text import plan_text
 
 
 def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> Job:

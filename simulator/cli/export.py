@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from simulator.cli.plan_text import plan_text
 from simulator.cli.question import StepQuestion
 from simulator.export import FRAMEWORKS, export
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.planner.plan_text import plan_text
 
 EXPORT = click.option(
     "--export",

@@ -21,11 +21,11 @@ from simulator.cli.options import (
     Whole,
     options,
 )
-from simulator.cli.plan_text import plan_text
 from simulator.cli.question import StepQuestion, plan_fields, read_hardware, read_model
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.planner.plan_text import plan_text
 from simulator.planner.search import Found, Search, search_plans, what_binds, what_helps, why_slower
 
 UNITS = {"seconds": "seconds", "peak_total": "bytes", "mfu": "part of the peak", "helps": "times as fast"}

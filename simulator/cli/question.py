@@ -7,13 +7,13 @@ from math import isfinite
 from typing import Any
 
 from simulator.cli.options import flag, given
-from simulator.cli.plan_text import read_plan_text
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.huggingface import read_config
 from simulator.inputs.known_devices import find_device
 from simulator.inputs.known_models import MODELS, PARAMETERS_ONLY
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.planner.plan_text import read_plan_text
 
 # What model states depend on, where a model is known by its number of parameters alone.
 STATES_ONLY = {"dp", "zero", "shard", "optimizer", "precision", "gradients", "offload"}

@@ -39,17 +39,26 @@ def read_config(path: str | Path) -> ModelShape:
     """
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""  # no JSON
+    return read_config_text(text, str(file))
+
+
+def read_config_text(text: str, name: str) -> ModelShape:
+    """The same of the text of a ``config.json``; ``name`` is what errors call it."""
+    try:
+        config = json.loads(text)
     except ValueError:
-        raise ValueError(f"{file} is not JSON, as a config.json of Hugging Face is") from None
+        raise ValueError(f"{name} is not JSON, as a config.json of Hugging Face is") from None
     if not isinstance(config, dict) or "model_type" not in config:
-        raise ValueError(f"{file} names no model_type, as a config.json of Hugging Face does")
+        raise ValueError(f"{name} names no model_type, as a config.json of Hugging Face does")
     family = FAMILIES.get(config["model_type"])
     if family is None:
         known = ", ".join(sorted(FAMILIES))
-        raise ValueError(f"model_type of {file} must be one of {known}, not {config['model_type']}")
+        raise ValueError(f"model_type of {name} must be one of {known}, not {config['model_type']}")
     return family(Config(config))
 
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from npm import npm_package
 
+from play.browser.plans import OWN
 from play.cells import CHAPTERS, Cell, Chapter, chapter
 from play.files import ROOT, modules_for, pack
 from play.prose import heading, sentences
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
 
 PAGE = Path(__file__).with_name("page")
 PYODIDE = "314.0.7"
@@ -47,16 +50,33 @@ def build(out: Path, pyodide: Path | None = None) -> None:
     for path in sorted(PAGE.glob("*.[jc]s*")):
         shutil.copy(path, out)
     (out / "index.html").write_text(_html(chapters, out), encoding="utf-8")
+    (out / "plans.html").write_text(_plans_html(out), encoding="utf-8")
+
+
+def _home(out: Path) -> str:
+    return '<a href="../index.html">The course</a>' if (out.parent / "index.html").exists() else ""
+
+
+def _plans_html(out: Path) -> str:
+    models = [*MODELS, OWN]
+    options = {
+        name: "".join(f"<option{' selected' * (one == first)}>{escape(one)}</option>" for one in known)
+        for name, known, first in (("MODELS", models, "llama-3-8b"), ("GPUS", GPUS, "h100"))
+    }
+    return _filled("plans.html", {"HOME": _home(out), **options})
+
+
+def _filled(name: str, parts: dict[str, str]) -> str:
+    page = (PAGE / name).read_text(encoding="utf-8")
+    for part, html in parts.items():
+        page = page.replace(f"<!-- {part} -->", html)
+    return page
 
 
 def _html(chapters: list[Chapter], out: Path) -> str:
-    page = (PAGE / "index.html").read_text(encoding="utf-8")
     parts = "".join(_chapter_html(part, out) for part in chapters)
     links = "".join(f'<a href="#chapter-{c.number}">Chapter {escape(c.number)}</a>' for c in chapters)
-    home = '<a href="../index.html">The course</a>' if (out.parent / "index.html").exists() else ""
-    for name, html in {"HOME": home, "LINKS": links, "CHAPTERS": parts}.items():
-        page = page.replace(f"<!-- {name} -->", html)
-    return page
+    return _filled("index.html", {"HOME": _home(out), "LINKS": links, "CHAPTERS": parts})
 
 
 def _chapter_html(part: Chapter, out: Path) -> str:

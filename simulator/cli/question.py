@@ -13,7 +13,7 @@ from simulator.inputs.known_devices import find_device
 from simulator.inputs.known_models import MODELS, PARAMETERS_ONLY
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.planner.plan_text import read_plan_text
+from simulator.planner.plan_text import read_plan_text, with_lists
 
 # What model states depend on, where a model is known by its number of parameters alone.
 STATES_ONLY = {"dp", "zero", "shard", "optimizer", "precision", "gradients", "offload"}
@@ -139,11 +139,7 @@ def read_plan(values: dict[str, Any], hardware: Hardware | None) -> Plan:
 
 def plan_fields(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a plan that were given, lists as tuples."""
-    asked = given(values, Plan)
-    for name in [field.name for field in fields(Plan) if "tuple" in str(field.type)]:
-        if name in asked:
-            asked[name] = _numbers(name, asked[name]) if name == "stage_layers" else _words(asked[name])
-    return asked
+    return with_lists(given(values, Plan))
 
 
 def _microbatches(global_batch: int, asked: dict[str, Any]) -> int:
@@ -158,18 +154,6 @@ def _microbatches(global_batch: int, asked: dict[str, Any]) -> int:
             f"not {asked['microbatches']}"
         )
     return global_batch // each
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise ValueError(f"{name.replace('_', ' ')} must be numbers with commas, not {text}") from None
-
-
-def _words(text: str) -> tuple[str, ...]:
-    """``"a,b"`` -> ``("a", "b")``; ``"none"`` is nothing."""
-    return () if text == "none" else tuple(word.strip() for word in text.split(","))
 
 
 def read_hardware(text: str) -> Hardware:

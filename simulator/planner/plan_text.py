@@ -45,6 +45,28 @@ def read_plan_text(text: str) -> dict[str, Any]:
     return {name: _value(name, types[name], value) for name, value in asked.items()}
 
 
+def with_lists(asked: dict[str, Any]) -> dict[str, Any]:
+    """Values of options as fields of a plan: ``"3,4,4,3"`` and ``"gradients,tensor"`` as tuples, ``"none"`` as ().
+
+    Raises:
+        ValueError: numbers are asked for, and there is something else.
+    """
+    kinds = plan_types().items()
+    lists = [n for n, kind in kinds if kind.startswith("tuple") and isinstance(asked.get(n), str)]
+    return asked | {n: _numbers(n, asked[n]) if n == "stage_layers" else _words(asked[n]) for n in lists}
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name.replace('_', ' ')} must be numbers with commas, not {text}") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(word.strip() for word in text.split(","))
+
+
 def _value(name: str, kind: str, value: str) -> Any:
     if kind == "bool":
         if value.lower() not in WORDS:

@@ -1,7 +1,7 @@
 """A Chrome trace, event by event, in bounded memory: PyTorch's profiler writes gigabytes of them.
 
 The file is read in pieces that end between two events. Where an event ends is seen from how the next one begins: a
-program writes the same key first in each. Each piece is decoded by msgspec, which passes over what nobody asks for.
+program writes the same key first in each.
 """
 
 from __future__ import annotations
@@ -11,36 +11,18 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import msgspec
+if TYPE_CHECKING or find_spec("msgspec"):
+    from simulator.trace.files.event import BROKEN, Event, decode
+else:  # in a browser
+    from simulator.trace.files.plain_event import BROKEN, Event, decode
 
 PIECE = 8_000_000  # bytes that are read at once
 LONGEST = 64_000_000  # bytes before the first event, or of one piece, beyond which this is no trace
 OPENED = re.compile(rb'"traceEvents"\s*:\s*\[|\A\s*\[')
-
-
-class Event(msgspec.Struct, gc=False):
-    """What is read of an event. Times are microseconds, counted from ``baseTimeNanoseconds`` of the file's head."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
-    tid: int | str = 0
-    args: msgspec.Raw = msgspec.Raw(b"{}")
-
-    @property
-    def end(self) -> float:
-        return self.ts + self.dur
-
-    def arguments(self) -> dict[str, Any]:
-        return json.loads(bytes(self.args))
-
-
-_decode = msgspec.json.Decoder(list[Event]).decode
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any] | Event]:
@@ -54,7 +36,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any] | Event]:
             yield from _events(file, path)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path} breaks off, or is no gzip file: {error}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (*BROKEN, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is no whole trace: {error}") from None
 
 
@@ -81,13 +63,13 @@ def _events(file: BinaryIO, path: Path) -> Iterator[dict[str, Any] | Event]:
             border = re.compile(rb"\}\s*,\s*(?=\{\s*" + re.escape(first[1]) + rb"\s*:)")
         cut = _last(border, text) if border else None
         if cut is not None:
-            yield from _decode(b"[" + text[: cut[0] + 1] + b"]")
+            yield from decode(b"[" + text[: cut[0] + 1] + b"]")
             text = text[cut[1] :]
         elif len(text) > LONGEST:
             raise ValueError(f"{path} is no Chrome trace: no event ends in {len(text)} bytes")
     rest = "[" + text.decode()
     _, end = json.JSONDecoder().raw_decode(rest)  # the events end before the file does
-    yield from _decode(rest[:end])
+    yield from decode(rest[:end])
 
 
 def _last(border: re.Pattern[bytes], text: bytes) -> tuple[int, int] | None:

@@ -24,8 +24,10 @@ class Alive(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage() not in self.known:
-                self.made[tensor.untyped_storage()] = True
-        self.most = max(self.most, self.now)
+        grown = False  # adding up all that is alive takes longer than most operators
+        for storage in (t.untyped_storage() for t in tree_leaves(result) if isinstance(t, Tensor)):
+            if storage not in self.known and self.made.get(storage) != storage.nbytes():
+                self.made[storage], grown = storage.nbytes(), True
+        if grown:
+            self.most = max(self.most, self.now)
         return result

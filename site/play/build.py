@@ -11,6 +11,7 @@ from pathlib import Path
 from npm import npm_package
 
 from play.browser.plans import OWN
+from play.browser.traces import NONE
 from play.cells import CHAPTERS, Cell, Chapter, chapter
 from play.files import ROOT, modules_for, pack
 from play.prose import heading, sentences
@@ -50,20 +51,22 @@ def build(out: Path, pyodide: Path | None = None) -> None:
     for path in sorted(PAGE.glob("*.[jc]s*")):
         shutil.copy(path, out)
     (out / "index.html").write_text(_html(chapters, out), encoding="utf-8")
-    (out / "plans.html").write_text(_plans_html(out), encoding="utf-8")
+    (out / "plans.html").write_text(_form("plans.html", [*MODELS, OWN], "llama-3-8b", out), encoding="utf-8")
+    traces = _form("traces.html", [*MODELS, OWN, NONE], NONE, out)
+    (out / "traces.html").write_text(traces, encoding="utf-8")
 
 
 def _home(out: Path) -> str:
     return '<a href="../index.html">The course</a>' if (out.parent / "index.html").exists() else ""
 
 
-def _plans_html(out: Path) -> str:
-    models = [*MODELS, OWN]
+def _form(name: str, models: list[str], first: str, out: Path) -> str:
+    """A page that asks for a model and a device."""
     options = {
-        name: "".join(f"<option{' selected' * (one == first)}>{escape(one)}</option>" for one in known)
-        for name, known, first in (("MODELS", models, "llama-3-8b"), ("GPUS", GPUS, "h100"))
+        part: "".join(f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in known)
+        for part, known, chosen in (("MODELS", models, first), ("GPUS", GPUS, "h100"))
     }
-    return _filled("plans.html", {"HOME": _home(out), **options})
+    return _filled(name, {"HOME": _home(out), **options})
 
 
 def _filled(name: str, parts: dict[str, str]) -> str:

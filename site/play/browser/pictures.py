@@ -36,7 +36,7 @@ def plot_timeline(
         raise ValueError(f"a picture of this page has at most {WHOLE:,} actions, not {spans:,}")
     titles = timelines_of.titles_of(timelines, titles)
     rows = [timelines_of.rows_of(timeline) for timeline in timelines]
-    left = 8 + max(wide(timelines_of.row_name(rank, lane)) for lanes in rows for rank, lane, _ in lanes)
+    left = 16 + max(wide(timelines_of.row_name(rank, lane)) for lanes in rows for rank, lane, _ in lanes)
     longest = max(timeline.makespan for timeline in timelines) or 1
     scale = (COLUMN - left - 4) / longest
     svg, used, body = Svg(), set(), Svg()

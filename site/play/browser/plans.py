@@ -50,11 +50,8 @@ class Plans:
     def __init__(self, asked: str) -> None:
         given: dict[str, str] = json.loads(asked)
         self.model = None if given["model"] == OWN else given["model"]
-        one_of("model", given["model"], (*MODELS, OWN))
         one_of("gpu", given["gpu"], GPUS)
-        self.shape: ModelShape = (
-            MODELS[self.model] if self.model else read_config_text(given["config"], "what you pasted")
-        )
+        self.shape: ModelShape = asked_shape(given)
         self.hardware: Hardware = GPUS[given["gpu"]]
         gpus, batch = (_whole(name, given[name]) for name in ("gpus", "global_batch"))
         self.found: Search = search_plans(self.shape, self.hardware, gpus, batch, each=_count)
@@ -153,8 +150,22 @@ def find(asked: str) -> Plans | Html:
     try:
         return Plans(asked)
     except ValueError as error:
-        said = str(error)
-        return Html(f'<p class="error" role="alert">{escape(said[0].upper() + said[1:])}.</p>')
+        return refusal(str(error))
+
+
+def asked_shape(asked: dict[str, str]) -> ModelShape:
+    """The known model that the form names, or the one of the config that was pasted."""
+    one_of("model", asked["model"], (*MODELS, OWN))
+    return (
+        MODELS[asked["model"]]
+        if asked["model"] != OWN
+        else read_config_text(asked["config"], "what you pasted")
+    )
+
+
+def refusal(said: str) -> Html:
+    """A sentence that says what is wrong."""
+    return Html(f'<p class="error" role="alert">{escape(said[0].upper() + said[1:])}.</p>')
 
 
 def _whole(name: str, text: Any) -> int:

@@ -48,6 +48,12 @@ export function newPython(said) {
     });
   }
 
+  /** Give Python's folder these files, as { name, bytes }; a cell that is run later sees them. */
+  function drop(folder, contents) {
+    begin();
+    worker.postMessage({ dropped: { folder, contents } }, contents.map(({ bytes }) => bytes.buffer));
+  }
+
   /** End Python, whatever it does; the variables of all chapters are gone. */
   function stop() {
     worker?.terminate();
@@ -58,5 +64,5 @@ export function newPython(said) {
     begin();
   }
 
-  return { begin, run, stop, isReady: () => ready };
+  return { begin, run, drop, stop, isReady: () => ready };
 }

@@ -4,7 +4,7 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 const FOLDER = "/course";
 const chapters = new Map();
-let newChapter;
+let newChapter, files;
 
 const ready = start();
 ready.then(
@@ -20,6 +20,7 @@ async function start() {
   });
   const pyodide = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
   pyodide.unpackArchive(await archive, "zip", { extractDir: FOLDER });
+  files = pyodide.FS;
   newChapter = pyodide.runPython(`
 import sys
 sys.path.insert(0, "${FOLDER}")
@@ -31,8 +32,9 @@ Chapter
   return (performance.now() - begun) / 1000;
 }
 
-onmessage = async ({ data: { id, chapter, source } }) => {
+onmessage = async ({ data: { id, chapter, source, dropped } }) => {
   await ready;
+  if (dropped) return write(dropped);
   if (!chapters.has(chapter)) chapters.set(chapter, newChapter());
   const begun = performance.now();
   const found = chapters.get(chapter).run(source, (text) => postMessage({ kind: "text", id, text }));
@@ -40,3 +42,10 @@ onmessage = async ({ data: { id, chapter, source } }) => {
   found.destroy();
   postMessage({ kind: "done", id, ...result, ms: performance.now() - begun });
 };
+
+/** The folder that the page of traces reads holds these files, and no others. */
+async function write({ folder, contents }) {
+  files.mkdirTree(folder);
+  for (const name of files.readdir(folder)) if (!name.startsWith(".")) files.unlink(`${folder}/${name}`);
+  for (const { name, bytes } of contents) files.writeFile(`${folder}/${name}`, bytes);
+}

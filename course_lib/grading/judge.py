@@ -45,7 +45,7 @@ class Fact:
     """One thing that is observed of an answer.
 
     What is observed may be a dict, or a list with one entry a rank (``each="rank"``): the report then names the entry
-    that is wrong. A text, where an empty one is right, says in the check's own words what is wrong.
+    that is wrong. A text says in the check's own words what is wrong; where nothing is, it is empty or left out.
 
     Args:
         says: the name of the thing: ``"the gradient"``; for a dict ``"the gradient of {}"``, where the key goes in.
@@ -75,7 +75,7 @@ class Fact:
         if not wrong:
             return []
         (where, (first, *more)), many = wrong[0], len({where for where, _ in wrong})
-        return [where + first, *more, *([f"({many} of {len(want)} {self.each}s)"] if many > 1 else [])]
+        return [where + first, *more, *([f"({many} of {len(got)} {self.each}s)"] if many > 1 else [])]
 
     @property
     def stated(self) -> str:
@@ -92,7 +92,7 @@ class Fact:
     def _entries(self, got: Any, want: Any) -> Iterator[tuple[str, str, Any, Any]]:
         """(where, name, got, want) of each part that is compared."""
         pairs = [("", got, want)]
-        if self.each and isinstance(got, list | tuple) and len(got) == len(want):
+        if self.each and isinstance(got, list | tuple) and len(got) == len(want := want or [""] * len(got)):
             pairs = [(f"{self.each} {i}: ", *both) for i, both in enumerate(zip(got, want, strict=True))]
         for where, one, other in pairs:
             if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
@@ -211,10 +211,11 @@ def _observe(given: Material, answer: Any, case: Any) -> Seen:
     key = "the solution", case.name
     if key not in given.known:
         given.known[key] = given.observe(given.solution, case)
-    seen = Seen(case, got, given.known[key])
-    holds = {key: not fact.wrong(got[key], seen.want[key]) for key, fact in given.facts.items() if key in got}
-    targets = [key for key, fact in given.facts.items() if fact.most is not None]
-    seen.wrong = next((key for key in given.facts if key not in targets and not holds.get(key)), None)
+    seen = Seen(case, got, want := given.known[key])
+    asked = {key: fact for key, fact in given.facts.items() if key in got or key in want}  # in this case
+    holds = {key: key in got and not fact.wrong(got[key], want.get(key, "")) for key, fact in asked.items()}
+    targets = [key for key, fact in asked.items() if fact.most is not None]
+    seen.wrong = next((key for key in asked if key not in targets and not holds[key]), None)
     seen.missed = () if seen.wrong else tuple(key for key in targets if not holds[key])
     return seen
 
@@ -232,7 +233,7 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
             more += ["After ranks have hung, no further case is tried."] * one.hung
             task = None
         else:
-            first, *more = fact.wrong(one.got[key], one.want[key])
+            first, *more = fact.wrong(one.got[key], one.want.get(key, ""))
             first, task = f"{one.case.name}: {first}", getattr(one.case, "task", None) or fact.task
         if mistake:
             more, task = [*more, f"This is what comes out when {mistake.when}."], mistake.task or task

@@ -1,7 +1,7 @@
 """01.1: names and shapes of the calls of leaf modules, and the hooks afterwards."""
 
 import torch
-from course_checks.seeing_networks import Counted, changed_hooks, hooks_of
+from course_checks.seeing_networks import Counted, changed_hooks, hooks_of, result_or_error
 from torch import nn
 
 from course_lib.grading.judge import Fact, record
@@ -15,7 +15,6 @@ FACTS = {
     "hooks": Fact("hooks", "Afterwards the model has the hooks that it had before, and no others."),
     "passes": Fact("forward passes", "one forward pass.", most=1),
 }
-
 
 Case = record("name model inputs", raises=False, task=None)
 
@@ -45,20 +44,9 @@ def hooked() -> nn.Module:
 
 def observe(leaf_shapes, case: Case) -> dict:
     model = case.model()
-    before, error, got = hooks_of(model), "", []
-    try:
-        got = leaf_shapes(model, *case.inputs)
-        if case.raises:
-            error = "its error does not reach the caller\n(an `except` or a `return` in the `finally` has taken it)"
-    except RuntimeError:
-        if not case.raises:
-            raise
-    if isinstance(got, list) and not case.raises:
+    before = hooks_of(model)
+    got, error = result_or_error(leaf_shapes, model, case)
+    if isinstance(got, list):
         got = [(name, tuple(shape)) for name, shape in got]
     hooks = changed_hooks(model, before)
-    return {
-        "error": error,
-        "calls": [] if case.raises else got,
-        "hooks": hooks,
-        "passes": getattr(model, "passes", 1),
-    }
+    return {"error": error, "calls": got, "hooks": hooks, "passes": getattr(model, "passes", 1)}

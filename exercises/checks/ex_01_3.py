@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import torch
+from course_checks.on_ranks import count
 
 from course_lib.grading.judge import Fact, record
 from course_lib.models.bert import Bert, BertConfig
@@ -15,7 +16,7 @@ FACTS = {
     "heaviest": Fact("bytes on the heaviest rank beyond the fewest", "the rank with…", most=0, beyond=True),
 }
 
-Case = record("of model ranks", lambda c: f"{c.of}, {c.ranks} rank{'s' * (c.ranks > 1)}")
+Case = record("of model ranks", lambda c: f"{c.of}, {count(c.ranks)}")
 
 
 def cases(seed: int) -> list[Case]:
@@ -49,13 +50,9 @@ def observe(balanced_placement, case: Case) -> dict:
     plan, held = [got[part] for part in parts], {}
     told = f"in the order of computation, the parts are on ranks {plan}"
     if plan[0] != 0 or not {after - before for before, after in pairwise(plan)} <= {0, 1}:
-        return {"placed": "", "neighbours": told}
+        return {"neighbours": told}
     for part, rank in zip(parts, plan, strict=True):
         held[rank] = held.get(rank, 0) + size_of(model.get_submodule(part).parameters())
     if len(held) != case.ranks:
-        return {
-            "placed": "",
-            "neighbours": "",
-            "used": f"{len(held)} of {case.ranks} ranks hold something\n({told})",
-        }
-    return {"placed": "", "neighbours": "", "used": "", "heaviest": max(held.values())}
+        return {"used": f"{len(held)} of {case.ranks} ranks hold something\n({told})"}
+    return {"heaviest": max(held.values())}

@@ -2,7 +2,7 @@
 
 import torch
 from course_checks import seeing_networks as models
-from course_checks.seeing_networks import ParameterCopies, changed_hooks, hooks_of
+from course_checks.seeing_networks import ParameterCopies, changed_hooks, hooks_of, result_or_error
 from torch import nn
 
 from course_lib.grading.judge import Fact, record
@@ -32,21 +32,16 @@ Case = record("name model inputs", recorded=True, raises=False, task=None)
 def cases(seed: int) -> list[Case]:
     draw = torch.Generator().manual_seed(seed)
     rows, images = torch.randn(4, 6, generator=draw), torch.randn(4, 1, 8, 8, generator=draw)
+    halves, tokens = torch.ones(2, 3).bfloat16(), torch.ones(2, 8).long()
     listed = [
         Case("ResNet-18 with one frozen norm", models.resnet, (images,)),
         Case("a model with gradients and a hook, which draws random numbers", models.counted, (rows[:3],)),
         Case("one row, which BatchNorm refuses to train on", models.counted, (rows[:1],)),
-        Case(
-            "a model in bfloat16 that counts its calls in a buffer",
-            models.observed,
-            (torch.ones(2, 3).bfloat16(),),
-        ),
+        Case("a model in bfloat16 that counts its calls in a buffer", models.observed, (halves,)),
         Case("a call where gradients are not recorded", models.counted, (rows[:3],), recorded=False),
         Case("a layer with two inputs", lambda: nn.Bilinear(2, 4, 5), (rows[:, :2], rows[:, 2:])),
         Case("a model that raises half-way", models.Fragile, (rows,), raises=True, task=RAISES),
-        Case(
-            "BERT, 11,000 words", lambda: Bert(BertConfig.tiny(vocab_size=11000)), (torch.ones(2, 8).long(),)
-        ),
+        Case("BERT, 11,000 words", lambda: Bert(BertConfig.tiny(vocab_size=11000)), (tokens,)),
     ]
     return [case._replace(seed=seed) for case in listed]
 
@@ -57,16 +52,10 @@ def observe(output_shape, case: Case) -> dict:
         torch.manual_seed(case.seed)
         model = case.model()
         torch.rand(3)  # so that a seed that is set again is another state
-        buffers, hooks, error, got = dict(model.named_buffers()), hooks_of(model), "", ()
+        buffers, hooks = dict(model.named_buffers()), hooks_of(model)
         torch.set_grad_enabled(case.recorded)
-        try:
-            with ParameterCopies(model) as copies:
-                got = output_shape(model, *case.inputs)
-            if case.raises:
-                error = "its error does not reach the caller\n(an `except` or a `return` in the `finally` has taken it)"
-        except RuntimeError:
-            if not case.raises:
-                raise
+        with ParameterCopies(model) as copies:
+            got, error = result_or_error(output_shape, model, case)
         named, now = dict(model.named_parameters()), dict(model.named_buffers())
         other = [name for name in buffers if now.get(name) is not buffers[name]]
         return {
@@ -80,6 +69,6 @@ def observe(output_shape, case: Case) -> dict:
             "trained": {name: p.requires_grad for name, p in named.items()},
             "parameters": {name: p.detach().clone() for name, p in named.items()},
             "hooks": changed_hooks(model, hooks),
-            "shape": () if case.raises else tuple(got),
+            "shape": tuple(got),
             "copied": 0 if case.raises else copies.bytes,
         }

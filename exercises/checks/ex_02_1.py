@@ -15,9 +15,7 @@ FACTS = {
     "same": Fact("what is given"),
     "looks": Fact("look-ups in `merges` beyond 2 n²", "`encode` looks into `merges` at most 2 n²…", most=0),
 }
-FINE = {key: "" if fact.most is None else 0 for key, fact in FACTS.items()}
 NEW = 50
-
 
 # words: for merge_once: how often each word stands in the text; ids: for encode
 Case = record("name", words=None, ids=None, merges=None)
@@ -60,9 +58,9 @@ def observe(answers, case: Case) -> dict:
         if not isinstance(got, tuple | list) or len(got) != 2:
             return {"form": f"the result is {type(got).__name__}, not the pair `(pair, words)`"}
         changed = "`words` has been changed in place" if given != case.words else ""
-        return FINE | {"pair": got[0], "words": got[1], "same": changed}
+        return {"pair": got[0], "words": got[1], "same": changed}
     ids, merges = list(case.ids), CountedDict(case.merges)
     got = encode(ids, merges)
     looks = max(0, merges.looked - 2 * len(case.ids) ** 2)
     changed = "" if ids == case.ids and dict.items(merges) == case.merges.items() else "`ids` or `merges`"
-    return FINE | {"ids": got, "same": changed and f"{changed} has been changed in place", "looks": looks}
+    return {"ids": got, "same": changed and f"{changed} has been changed in place", "looks": looks}

@@ -64,14 +64,12 @@ def observe(answers, case: Case) -> dict:
     leaf = x.clone().requires_grad_(wide and changed is None)
     if leaf.requires_grad and (out := rotate(leaf, positions, case.turned, case.base)).requires_grad:
         out.backward(weight)
-    of, unused = ("", ", 16 bits") if wide else (", 16 bits", "")
+    bits = "" if wide else ", 16 bits"
     return {
-        f"turned{of}": turned,
-        f"turned{unused}": 0.0,
+        f"turned{bits}": turned,
         "dtype": getattr(turned, "dtype", None),
         "gradient": torch.zeros_like(x) if leaf.grad is None else leaf.grad,
-        f"moved{of}": moved,
-        f"moved{unused}": 0.0,
+        f"moved{bits}": moved,
         "dtype of keys": getattr(moved, "dtype", None),
         "same": f"`{changed}` has been changed in place" if changed else "",
         "angles": ahead.beyond(len(positions) * case.turned // 2),

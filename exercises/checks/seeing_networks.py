@@ -1,5 +1,8 @@
 """Models that a run leaves traces in, their hooks, copies of their parameters: for the checks of chapters 01 and 03."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -76,6 +79,20 @@ def observed() -> nn.Module:
     model = Observed().bfloat16().eval()
     model.dropout.train()  # as for uncertainty by dropout
     return model
+
+
+def result_or_error(answer: Callable, model: nn.Module, case) -> tuple[Any, str]:
+    """What the answer returns, and, where the model raises, what is wrong if its error does not reach the caller."""
+    if not case.raises:
+        return answer(model, *case.inputs), ""
+    try:
+        answer(model, *case.inputs)
+    except RuntimeError:
+        return (), ""
+    return (
+        (),
+        "its error does not reach the caller\n(an `except` or a `return` in the `finally` has taken it)",
+    )
 
 
 class ParameterCopies(TorchDispatchMode):

@@ -195,6 +195,22 @@ def test_a_text_says_what_is_wrong(fact):
     assert not fact.alike("rank 0 has nothing", "rank 1 has nothing")
 
 
+def test_a_text_is_left_out_where_nothing_is_wrong_and_a_value_is_not(check):
+    facts = {"form": Fact("the answer", each="rank")} | FACTS
+
+    def formed(answer, case):
+        mean, calls = answer(case.numbers)
+        return {"mean": mean, "calls": calls} if mean else {"form": ["", "it gives 0"] * (calls == 1)}
+
+    check(right, observe=formed, facts=facts)
+    with pytest.raises(CheckFailed, match="two numbers: rank 1: it gives 0"):
+        check(lambda _: (0, 1), observe=formed, facts=facts)
+    with pytest.raises(KeyError):  # a mistake of the check: nothing is said, and no mean is there
+        check(
+            lambda _: (0, 2), observe=lambda *given: formed(*given) if given[0] is right else {}, facts=facts
+        )
+
+
 def test_a_trace_tells_mistakes_with_one_result_apart(check):
     def traced(answer, case):
         return observe(answer, case) | {"trace": answer.__name__}

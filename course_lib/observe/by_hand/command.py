@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
 import torch.distributed as dist
-from torch import nn
 
 from course_lib.observe.by_hand.report import report
 from course_lib.observe.by_hand.run import (
@@ -34,8 +34,9 @@ def main(
     ranks: int = 4,
     most: int | None = None,
     same_samples: bool = False,
-    traffic: Callable[[str, nn.Module, int, int], Traffic] | None = None,
-    alone: Train = one_device,
+    traffic: Callable[..., Traffic] | None = None,
+    alone: Train | Mapping[str, Any] = one_device,
+    shape: Mapping[str, Any] | None = None,
     **plan: Any,
 ) -> None:
     """The command line of a file: ``--ranks``, ``--steps``, ``--batch``.
@@ -47,12 +48,16 @@ def main(
         ranks: how many by default; under torchrun, as many as it has started.
         most: how many at most; 1: a technique of one device.
         same_samples: all ranks see the whole batch, as in tensor parallelism; otherwise each has its own part.
-        traffic: what a rank sends in a step: ``traffic(rung, model, ranks, batch)``, where no plan says it.
-        alone: what one device does.
+        traffic: what a rank sends in a step: ``traffic(rung, model, ranks, batch)``, where no plan says it. With
+            experts it also gets ``routed``, as in ``Run``.
+        alone: what one device does. A dict: ``train`` with these settings beside the rung's own.
+        shape: what ``train`` makes of the model: fields of a ``ModelShape``.
         plan: of the simulator, such as ``zero=3``, or with a dict a value for each rung: what is predicted. The ranks
-            are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis.
+            are its ``dp``, unless ``tp``, ``pp`` or ``cp`` is given as ``None``: then they are that axis. With ``ep``
+            as ``None`` they are both ``dp`` and ``ep``.
     """
     axis = next((name for name in ("tp", "pp", "cp") if name in plan and plan[name] is None), "dp")
+    axes = (axis, "ep") if "ep" in plan else (axis,)
     started = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else None
 
     @click.command(help=train.__globals__["__doc__"], context_settings={"show_default": True})
@@ -80,17 +85,18 @@ def main(
         if started not in (None, ranks):
             raise click.UsageError(f"torchrun has started {started} ranks: leave --ranks out")
         try:
-            shape = model_shape(new_model(), SEQUENCE)
-            plans = {name: plan_of(name, plan, **{axis: ranks}, micro_batch=own) for name in rungs}
+            model = replace(model_shape(new_model(), SEQUENCE), **(shape or {}))
+            own_plan = {**dict.fromkeys(axes, ranks), "micro_batch": own}
+            plans = {name: plan_of(name, plan, **own_plan) for name in rungs}
             for planned in plans.values():
-                planned.check(shape)
+                planned.check(model)
             args = (train, rungs, load_samples(), steps, batch, not same_samples, alone)
             found = launch(run_all, ranks, args=args, timeout=None, quiet=True)[0]
         except (ValueError, RankError) as error:
             click.echo(f"Error: {error}", err=True)
             sys.exit(2 if isinstance(error, ValueError) else 1)
         if os.environ.get("RANK", "0") == "0":
-            report(found, shape, plans, ranks, batch, traffic)
+            report(found, model, plans, ranks, batch, traffic)
 
     command()
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from statistics import median
 
 import torch
-from torch import nn
 
 from course_lib.observe.by_hand.run import SEQUENCE, Run, new_model
 from course_lib.observe.device import CPU, device_name
@@ -16,24 +15,27 @@ from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic
+from simulator.predict.expert_traffic import per_rank
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
 from simulator.predict.traffic import plan_traffic
 
 
 def report(
-    found: dict[str, Run],
+    found: dict[str, tuple[Run, Run]],
     shape: ModelShape,
     plans: Mapping[str, Plan],
     ranks: int,
     batch: int,
-    traffic: Callable[[str, nn.Module, int, int], Traffic] | None,
+    traffic: Callable[..., Traffic] | None,
 ) -> None:
-    alone = found.pop("")
     print(what(shape, ranks, batch))
-    for name, run in found.items():
+    for name, (run, alone) in found.items():
+        told = {"routed": run.routed} if run.routed else {}
         sent = (
-            plan_traffic(shape, plans[name]) if traffic is None else traffic(name, new_model(), ranks, batch)
+            plan_traffic(shape, plans[name])
+            if traffic is None
+            else traffic(name, new_model(), ranks, batch, **told)
         )
         print(f"\n{name}")
         show(run, alone, shape, plans[name], sent, batch)
@@ -57,6 +59,8 @@ def show(run: Run, alone: Run, shape: ModelShape, plan: Plan, sent: Traffic, bat
         f"largest difference to one device: loss {furthest(run.losses, alone.losses):.1e}, "
         f"gradient norm {furthest(run.norms, alone.norms):.1e}"
     )
+    if alone.load:
+        print(balance(alone, plan.ranks))
     memory = plan_memory(shape, plan)[0]
     computing, messages = predicted_seconds(shape, plan, sent, alone, batch)
     rows = [
@@ -70,6 +74,18 @@ def show(run: Run, alone: Run, shape: ModelShape, plan: Plan, sent: Traffic, bat
     for kind in dict.fromkeys(row.collective for row in (*run.traffic.rows, *sent.rows)):
         rows.append(Row(f"sent by {kind}", None, sent.of(kind).sent, run.traffic.of(kind).sent, unit="B"))
     print(compare(*rows))
+
+
+def balance(run: Run, ranks: int) -> str:
+    """In the last step: how far the busiest expert and rank of a layer are above the mean, and what is dropped."""
+    wanted = sum(map(sum, run.load))
+    expert = max(max(load) / (sum(load) / len(load)) for load in run.load)
+    rank = max(max(per_rank(load, ranks)) / (sum(load) / ranks) for load in run.load)
+    dropped = 1 - sum(sum(row) for layer in run.routed for row in layer) / wanted
+    return (
+        f"tokens' copies in the last step: {expert:.2f} of the mean for the busiest expert of a layer, {rank:.2f} for "
+        f"the busiest rank; {dropped:.1%} dropped"
+    )
 
 
 def a_step(run: Run) -> float:
@@ -87,7 +103,8 @@ def predicted_seconds(
     hardware = find_device(device_name() or CPU)
     one = step_cost(shape, Plan(micro_batch=batch, precision="fp32", attention="flash"), hardware)
     cost = step_cost(shape, plan, hardware)
-    computing = cost.seconds - sum(cost.parts[f"{part}_parallel"] for part in ("data", "tensor", "context"))
+    axes = "data", "tensor", "context", "expert"
+    computing = cost.seconds - sum(cost.parts[f"{axis}_parallel"] for axis in axes)
     computing *= a_step(alone) / one.seconds * sharers(plan.ranks)
     return computing, hardware.node.seconds(sent.sent, sent.calls)
 

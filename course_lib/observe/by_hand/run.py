@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import getgeneratorlocals
 from itertools import islice
@@ -40,6 +40,9 @@ class Run(NamedTuple):
     peak: float = 0.0  # bytes held at most
     memory: MemoryBreakdown = MemoryBreakdown()  # of each kind the most, perhaps at different moments
     traffic: Traffic = Traffic()
+    # Of each layer with experts, in the last step: copies that each rank has sent to each expert, and wanted to send.
+    routed: Sequence[list[list[int]]] = ()
+    load: Sequence[list[float]] = ()
 
 
 def new_model() -> GPT:
@@ -59,15 +62,21 @@ def run_all(
     steps: int,
     batch: int,
     share: bool,
-    alone: Train,
-) -> dict[str, Run] | None:
-    """The runs by name, and that of one device as ``""``. None on the other ranks."""
+    alone: Train | Mapping[str, Any],
+) -> dict[str, tuple[Run, Run]] | None:
+    """The runs by name, each with that of one device. None on the other ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     place = {"rank": rank, "ranks": ranks} if share else {}
     own = list(chosen(samples, batch, steps, **place))  # now: reading all texts is no part of a step
     found = {name: run(partial(train, **rung), own, steps) for name, rung in rungs.items()}
-    if rank == 0:
-        found[""] = run(alone, chosen(samples, batch, steps), steps, alone=True)
+    compared: dict[tuple, Run] = {}
+    for name, rung in rungs.items() if rank == 0 else ():
+        settings = {**rung, **alone} if isinstance(alone, Mapping) else {}
+        key = tuple(sorted(settings.items()))
+        if key not in compared:  # rungs that differ only in what is sent
+            one = partial(train, **settings) if isinstance(alone, Mapping) else alone
+            compared[key] = run(one, chosen(samples, batch, steps), steps, alone=True)
+        found[name] = found[name], compared[key]
     dist.barrier()
     return found if rank == 0 else None
 
@@ -129,7 +138,9 @@ def run(
     losses = losses if alone else mean_over_ranks(losses)
     most = {kind: max(getattr(held, kind) for held in memory.held) for kind in memory.peak.as_dict()}
     held = memory.peak.total, MemoryBreakdown(**most)
-    return Run(losses, list(norms), seconds, messages, *held, sent)
+    layers = [module for module in model.modules() if hasattr(module, "kept")]
+    routed = [layer.kept.tolist() for layer in layers], [layer.load.tolist() for layer in layers]
+    return Run(losses, list(norms), seconds, messages, *held, sent, *routed)
 
 
 def with_shards(model: nn.Module, optimizers: list[Optimizer]) -> nn.Module:

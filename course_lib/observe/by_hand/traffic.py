@@ -15,8 +15,14 @@ from simulator.predict.compression_traffic import (
     top_k_traffic,
 )
 from simulator.predict.context_traffic import context_layer_traffic
+from simulator.predict.expert_traffic import routed_traffic
 from simulator.predict.galaxy_traffic import step_traffic
-from simulator.predict.traffic import calls, pipeline_traffic, tensor_parallel_traffic
+from simulator.predict.traffic import (
+    calls,
+    expert_parallel_traffic,
+    pipeline_traffic,
+    tensor_parallel_traffic,
+)
 from simulator.predict.vocabulary_traffic import embedding_traffic, head_traffic, loss_traffic
 
 
@@ -71,6 +77,19 @@ def context_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Tra
     both = context_layer_traffic(rung.split(",")[0], own, 2 * own, ranks, 4, regather=False)
     gradients = calls("all-reduce", [p.numel() for p in model.parameters()], 4, ranks)
     return sum(both * c.num_layers, gradients)
+
+
+def experts(rung: str, model: nn.Module, ranks: int, batch: int, routed: list[list[list[int]]]) -> Traffic:
+    """By rank 0. With the sum of each gradient that is no expert's, and the gradient norm."""
+    hidden, experts = model.config.hidden_size, len(routed[0][0])
+    dense = [p.numel() for name, p in model.named_parameters() if ".mlp." not in name]
+    routers = [hidden * experts] * len(model.blocks)
+    sent = calls("all-reduce", [*dense, *routers, 1], 4, ranks)
+    if rung == "everywhere":  # as if a token had an expert on each rank
+        return sent + expert_parallel_traffic(
+            batch * SEQUENCE // ranks, hidden, ranks, ranks, len(model.blocks), 4
+        )
+    return sum((routed_traffic(layer, hidden, 0, 4) for layer in routed), sent)
 
 
 def muon(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 
+import dense_experts
 import pytest
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.attention.drop_in import use_flash_attention
 from course_lib.attention.flash import flash_attention
-from course_lib.by_hand import compress
+from course_lib.by_hand import compress, experts
 from course_lib.by_hand import ddp as by_hand_ddp
 from course_lib.by_hand import galaxy as by_hand_galaxy
 from course_lib.by_hand import muon as by_hand_muon
@@ -383,6 +384,17 @@ IMPLEMENTATIONS = [
         for context in CONTEXT
     ),
     *by_hand("muon", alone=partial(by_hand_muon.train, kind=by_hand_muon.OneDevice)),
+    *(
+        Implementation(
+            "experts",
+            f"by hand: {name}, {more.get('E', 'twelve')} experts",
+            partial(experts.train, **rung, **more),
+            models=("gpt",),
+            alone=partial(dense_experts.train, **{k: v for k, v in rung.items() if k != "kind"}, **more),
+        )
+        for name, rung in experts.RUNGS.items()
+        for more in ({}, {"E": 7, "k": 3})  # seven: not as many on each rank
+    ),
     *by_hand("galaxy", models=("gpt",), same_samples=True),
     Implementation(
         "galaxy",

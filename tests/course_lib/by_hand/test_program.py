@@ -32,7 +32,7 @@ def row(text, name):
 LOSSY = ("compress",)
 TRAINED = (
     *("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "context_parallel"),
-    *("galaxy", "pipeline", "muon"),
+    *("galaxy", "pipeline", "muon", "experts"),
 )
 
 
@@ -41,7 +41,7 @@ def test_a_run_shows_its_ledgers_beside_the_prediction(program, technique):
     code, said = program(technique, "--ranks", "2", "--steps", "5", "--batch", "8")
     assert (code, said.err) == (0, "")
     begins, *rungs = said.out.split("\n\n")
-    assert "834,304 parameters" in begins
+    assert f"{6_635_776 if technique == 'experts' else 834_304:,} parameters" in begins
     assert "on 2 ranks" in begins
     names = importlib.import_module(f"course_lib.by_hand.{technique}").RUNGS
     for name, rung in zip(names, rungs, strict=False):
@@ -109,6 +109,7 @@ def test_every_cache_writes_the_same_texts(program):
     [
         ("fsdp", ["--ranks", "3", "--batch", "4"], "--batch must be a multiple of the 3 ranks, not 4"),
         ("pipeline", ["--batch", "9"], "--batch must be a multiple of the 8 microbatches, not 9"),
+        ("experts", ["--ranks", "5", "--batch", "5"], "ep must divide the 12 experts, not 5"),
         ("fsdp", ["--ranks", "0"], "Invalid value for '--ranks': 0 is not in the range x>=1."),
         ("recompute", ["--ranks", "2"], "Invalid value for '--ranks': 2 is not in the range 1<=x<=1."),
         ("fsdp", ["--steps", "3"], "Invalid value for '--steps': 3 is not in the range x>=4."),

@@ -34,16 +34,14 @@ class HeadsCore(nn.Module):
         pieces = [x.unflatten(1, (p, -1)).movedim(1, 0) for x in (q, k, v)]
         heads = [x.shape[2] for x in pieces]
         together = Exchange.apply(torch.cat(pieces, 2), self.group)
-        q, k, v = (
-            x.movedim(0, 2).flatten(2, 3) for x in together.split(heads, 2)
-        )  # (batch, heads / p, seq, size)
+        # three of (batch, heads / p, seq, size)
+        q, k, v = (x.movedim(0, 2).flatten(2, 3) for x in together.split(heads, 2))
         masks = [] if mask is None else [whole_mask(mask, p, own)]
         if masks and masks[0].shape[1] > 1:  # one for each head
             masks = [masks[0].chunk(p, 1)[self.group.rank()]]
         O = self.core(q, k, v, *masks)
-        O = Exchange.apply(
-            O.unflatten(2, (p, own)).movedim(2, 0), self.group
-        )  # (p, batch, heads / p, own, size)
+        # (p, batch, heads / p, own, size)
+        O = Exchange.apply(O.unflatten(2, (p, own)).movedim(2, 0), self.group)
         return O.movedim(0, 1).flatten(1, 2)
 
 

@@ -76,9 +76,8 @@ class Order:
         everything, half = slice(0, own), own // 2
         if not self.causal or source == rank:
             return Tile(everything, everything, self.causal)
-        if (
-            self.zigzag
-        ):  # of an earlier rank the late piece is hidden; of a later one all, but from the late piece
+        if self.zigzag:
+            # Of an earlier rank the late piece is hidden; of a later one all, but from the late piece.
             rows, keys = (slice(0, own), slice(0, half)) if source < rank else (slice(half, own), everything)
             return Tile(rows, keys, False)
         return Tile(everything, everything, False) if source < rank else None

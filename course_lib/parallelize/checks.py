@@ -53,9 +53,8 @@ def check_fits(
         raise ValueError(f"this plan needs the mesh {sizes}, as mesh_axes(plan) gives it, not {given}")
     if dist.get_world_size() != plan.ranks:
         raise ValueError(f"this plan is for {plan.ranks} ranks, and {dist.get_world_size()} are running")
-    shape = model_shape(
-        model, sequence=plan.tp * plan.cp
-    )  # the length of a sequence is not known before forward
+    # The length of a sequence is not known before forward.
+    shape = model_shape(model, sequence=plan.tp * plan.cp)
     if shape is not None:
         plan_to_check(plan, placement).check(shape)
 

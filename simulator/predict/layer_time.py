@@ -111,9 +111,8 @@ def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, in
 
 
 Core = tuple[float, float]  # seconds of the attention core: forward, backward
-Products = tuple[
-    float, float, float
-]  # of a part's linear layers: forward, backward for the input and for the weight
+# of a part's linear layers: forward, backward for the input and for the weight
+Products = tuple[float, float, float]
 
 
 def _products(

@@ -160,9 +160,8 @@ def head_bytes(shape: ModelShape, plan: Plan) -> float:
     in fp32; a fused loss leaves them in 16 bits."""
     wide = plan.itemsize if plan.loss == "fused" else 4
     logits = plan.micro_batch * shape.sequence / plan.cp * wide * shape.vocab / plan.tp
-    more = shape.next_tokens * (
-        4 * _layer_input(shape, plan) + logits
-    )  # two norms' outputs side by side, too
+    # with two norms' outputs side by side, too
+    more = shape.next_tokens * (4 * _layer_input(shape, plan) + logits)
     return 2 * _layer_input(shape, plan) + logits + more
 
 

@@ -106,9 +106,8 @@ def measure(traces: Sequence[RankTrace], axes: Mapping[str, int] | None = None) 
             for call in inside:
                 found[trace.rank].calls[axis_of(call)] += 1 / steps
             _add(found[trace.rank], trace, step, waits[trace.rank], steps)
-    lost: dict[tuple[int, int, str], Intervals] = defaultdict(
-        list
-    )  # by who waited, and for whom, and on which axis
+    # by who waited, and for whom, and on which axis
+    lost: dict[tuple[int, int, str], Intervals] = defaultdict(list)
     times: dict[tuple[int, str], int] = Counter()
     for number in range(steps):
         for axis, calls in met(

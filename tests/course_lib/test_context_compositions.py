@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from on_one_device import train_on_one_device
 from torch import nn
 
 from course_lib.data.sharding import batches
@@ -11,7 +12,6 @@ from course_lib.models.masks import prefix_mask
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.parallelize.shape import model_shape
-from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
 from course_lib.runtime.mesh import make_mesh
@@ -47,18 +47,7 @@ def data(name):
 
 
 def one_device(name):
-    model, losses, norms, first = make(name), [], [], None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for *inputs, targets in batches(data(name), BATCH, epochs=1):
-        optimizer.zero_grad()
-        loss = sum_cross_entropy(model(*inputs), targets) / (targets != -100).sum()
-        loss.backward()
-        first = first or {n: p.grad.clone() for n, p in model.named_parameters()}
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        optimizer.step()
-        losses.append(loss.item())
-    assert min(norms) > CLIP
-    return losses, norms, first, model.state_dict()
+    return train_on_one_device(make(name), data(name), BATCH, CLIP)
 
 
 def run(name, settings, expected):

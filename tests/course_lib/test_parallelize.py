@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from on_one_device import train_on_one_device
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -95,19 +96,7 @@ def data(name):
 
 def one_device(name):
     """What every plan must give."""
-    model = make(name)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses, norms, first = [], [], None
-    for *inputs, targets in batches(data(name), BATCH, epochs=1):
-        optimizer.zero_grad()
-        loss = sum_cross_entropy(model(*inputs), targets) / (targets != -100).sum()
-        loss.backward()
-        first = first or {n: p.grad.clone() for n, p in model.named_parameters()}
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        optimizer.step()
-        losses.append(loss.item())
-    assert min(norms) > CLIP, "the gradients must be clipped"
-    return losses, norms, first, model.state_dict()
+    return train_on_one_device(make(name), data(name), BATCH, CLIP)
 
 
 MESHES = {}

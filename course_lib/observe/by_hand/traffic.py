@@ -45,9 +45,8 @@ def tensor_parallel(rung: str, model: nn.Module, ranks: int, batch: int) -> Traf
     """With the gradient norm, one number."""
     tokens, hidden, layers = batch * SEQUENCE, model.config.hidden_size, model.config.num_layers
     sent = calls("all-reduce", [1], 4, ranks)
-    if (
-        rung == "every layer"
-    ):  # five matrices are hidden wide and hidden long; up is 4 times wider, down longer
+    if rung == "every layer":
+        # Five matrices are hidden wide and hidden long; up is 4 times wider, down longer.
         widths = [tokens * hidden] * 5 + [4 * tokens * hidden]
         both = calls("all-gather", widths, 4, ranks) + calls("all-reduce", widths, 4, ranks)
         return sum([both] * layers, sent)

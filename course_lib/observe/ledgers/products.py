@@ -70,9 +70,8 @@ def flops_of(op: Any, args: tuple, kwargs: dict, result: Any) -> int:
     aten = torch.ops.aten  # of fused attention the registry knows the GPU's alone
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
         return sdpa_flop_count(*(t.shape for t in args[:3]))
-    if (
-        packet is aten._scaled_dot_product_flash_attention_for_cpu_backward
-    ):  # four products; what is repeated is left out
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        # Four products; what is repeated is left out.
         return 2 * sdpa_flop_count(*(t.shape for t in args[1:4]))
     return 0
 

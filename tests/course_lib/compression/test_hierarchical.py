@@ -48,9 +48,8 @@ def test_the_average_of_all_ranks_and_one_message_a_node():
 
 def test_only_a_nodes_first_rank_sends_over_the_network():
     for rank, ((_, sent, _), _) in enumerate(launch(both_levels, mesh={"node": 2, "gpu": 3}, backend="gloo")):
-        network = {
-            key: size for key, size in sent.items() if 2 in key
-        }  # groups of two: one rank of each node
+        # groups of two: one rank of each node
+        network = {key: size for key, size in sent.items() if 2 in key}
         expected = {("all-reduce", 2): sent_bytes("all-reduce", 4 * SIZE, 2)} if rank % 3 == 0 else {}
         assert network == expected
 

@@ -151,9 +151,9 @@ def test_states_are_sharded():
     assert [held.optimizer_states for held in states] == [8 * n, 2 * n, 2 * n, 2 * n]
     assert [held.gradients for held in states] == [4 * n, 4 * n, n, n]
     assert states[3].parameters == n
-    assert states[3].buffers - traced.fixed == 4 * (
-        n - 8 * unit + 2 * unit
-    )  # the root, one unit and the next
+    root = n - 8 * unit
+    # the root, one unit and the next
+    assert states[3].buffers - traced.fixed == 4 * (root + 2 * unit)
     assert all(p.grad is None and not p._post_accumulate_grad_hooks for p in tower.parameters())
 
 

@@ -6,6 +6,7 @@ not what is inside it. Where no whole name fits, the last parts of a name are en
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -19,6 +20,11 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     >>> [matching(pattern, names) for pattern in ("blocks.*", "norm", "mlp", "*.up", "blocks.up")]
     [['blocks.0'], ['norm'], ['blocks.0.mlp'], ['blocks.0.mlp.up'], []]
     """
+    return [*_matching(pattern, tuple(names))]
+
+
+@functools.lru_cache(256)  # whoever places a model asks for each pattern several times
+def _matching(pattern: str, names: tuple[str, ...]) -> list[str]:
     wanted = pattern.split(".")
     parts = {name: name.split(".") for name in names}
     ends = [n for n, own in parts.items() if all(map(fnmatchcase, own[-len(wanted) :], wanted))]

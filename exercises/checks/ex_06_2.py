@@ -30,6 +30,7 @@ class Tied(nn.Module):
         torch.manual_seed(seed)
         self.shared = nn.Linear(7, 5, bias=False)
         self.layers = nn.Sequential(nn.Linear(5, size), nn.Tanh(), nn.Linear(size, 5), nn.Tanh())
+        self.layers[2].weight = nn.Parameter(torch.randn(size, 5).T)  # its gradient is a transposed view, too
         self.late, self.scale = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(1))
         self.layers[0].requires_grad_(not frozen)
 

@@ -6,11 +6,17 @@ from course_checks.counted import lines_run
 
 from course_lib.grading.judge import Fact, record
 
-NAMES = ["inputs", "targets", "first", "second", "prefix"]
+FOUND = {
+    "inputs": "GLM reads a text with a mask for each span, and writes the spans behind it, in `order`.",
+    "targets": "A span's inputs begin with `[S]`, and its targets end with `[E]`.",
+    "first": "A span's `first` is the place of its mask.",
+    "second": "A span's `second` begins with 1; in the text it is 0.",
+    "prefix": "`prefix` is the length of the text with masks…",
+}
 FACTS = {
     "form": Fact("the result", "return `(inputs, targets, first, second, prefix)`"),
-    "found": Fact("`{}`", "A span's `first` is the place of its mask."),
-    "same": Fact("what is given"),
+    **{name: Fact(f"`{name}`", task) for name, task in FOUND.items()},
+    "same": Fact("what is given", "What is given stays as it is."),
     "lines": Fact("lines of Python beyond 12 for each token", "at most 12 lines of Python for…", most=0),
 }
 Case = record("name tokens spans order")
@@ -34,10 +40,7 @@ def observe(blanks, case: Case) -> dict:
     given = [*case.tokens], [*case.spans], [*case.order]
     got, lines = lines_run(most := 12 * len(case.tokens) + 100, blanks, *given)
     same = given == (case.tokens, case.spans, case.order)
-    fits = isinstance(got, tuple | list) and len(got) == len(NAMES)
-    return {
-        "form": "" if fits else f"the result is {type(got).__name__}, not five things",
-        "found": dict(zip(NAMES, got, strict=True)) if fits else {},
-        "same": "" if same else "what is given has been changed in place",
-        "lines": max(0, lines - most),
-    }
+    if not isinstance(got, tuple | list) or len(got) != len(FOUND):
+        return {"form": f"the result is {type(got).__name__}, not five things"}
+    changed = "" if same else "what is given has been changed in place"
+    return dict(zip(FOUND, got, strict=True)) | {"same": changed, "lines": max(0, lines - most)}

@@ -214,9 +214,8 @@ def _observe(given: Material, answer: Any, case: Any) -> Seen:
     seen = Seen(case, got, want := given.known[key])
     asked = {key: fact for key, fact in given.facts.items() if key in got or key in want}  # in this case
     holds = {key: key in got and not fact.wrong(got[key], want.get(key, "")) for key, fact in asked.items()}
-    targets = [key for key, fact in asked.items() if fact.most is not None]
-    seen.wrong = next((key for key in asked if key not in targets and not holds[key]), None)
-    seen.missed = () if seen.wrong else tuple(key for key in targets if not holds[key])
+    seen.wrong = next((key for key, fact in asked.items() if fact.most is None and not holds[key]), None)
+    seen.missed = () if seen.wrong else tuple(key for key in asked if not holds[key])
     return seen
 
 

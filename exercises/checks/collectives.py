@@ -67,9 +67,8 @@ def run(answer: Callable, inputs: Sequence[Tensor], *more) -> Run:
         said["kept"] = f"on rank {kept.index(False)} `t` has other values than before"
     for rank, result in enumerate(results):
         if isinstance(result, Tensor) and result.dtype != inputs[0].dtype and not said["dtype"]:
-            said["dtype"] = (
-                f"rank {rank} returned {str(result.dtype)[6:]}, and `t` is {str(inputs[0].dtype)[6:]}"
-            )
+            got, own = (str(t.dtype).removeprefix("torch.") for t in (result, inputs[0]))
+            said["dtype"] = f"rank {rank} returned {got}, and `t` is {own}"
     return Run(said, results, logs)
 
 

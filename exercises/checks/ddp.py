@@ -1,6 +1,6 @@
 """Chapter 05: a model whose halves may be computed in either order, and a backward pass that is watched."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from unittest import mock
 
 import torch
@@ -46,6 +46,10 @@ def others_samples(seen: list[int], own: int) -> str:
     return f"the model sees {sum(seen)} samples, and this rank has {own}" if sum(seen) > own else ""
 
 
+def gradients(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor | None]:
+    return {name: None if p.grad is None else p.grad.clone() for name, p in parameters}
+
+
 def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: dict[str, Tensor]) -> dict:
     ready: list[int] = []  # parameters whose gradients are there, in order
     issued: list[int] = []  # how many were there when a message began
@@ -68,7 +72,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
     left = sum(len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ()) for p in hooks)
     of, n = f"of {len(hooks)} hooks of the caller", len(hooks)
     return {
-        "averages": {name: None if p.grad is None else p.grad.clone() for name, p in parameters.items()},
+        "averages": gradients(parameters.items()),
         "called": f"{of} {len(ready)} were called" if len(ready) != n else "",
         "kept": f"{of} {kept} are left when the function has returned" if kept != n else "",
         "left": f"{left} hooks of the answer are left on the parameters" if left else "",

@@ -13,10 +13,8 @@ FACTS = {
     "result": Fact("the result of one call", "as if all tokens had been read in one call", tolerance=1e-4),
     "turns": Fact("each text's result, when two are read in turns", IN_CACHE, tolerance=1e-4),
     "same": Fact("what is given"),
-    "bytes": Fact(
-        "bytes in the cache beyond a key and a value of each KV head for each token", "The cache…", most=0
-    ),
-}
+    "bytes": Fact("bytes in the cache beyond a key and a value of each KV head for each token", "The cache…", most=0),
+}  # fmt: skip
 
 
 def faulty_step(attention: LlamaAttention, x: Tensor, cache: dict) -> Tensor:

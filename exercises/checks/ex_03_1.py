@@ -1,7 +1,7 @@
 """03.1: bytes of parameters, gradients and optimizer states in mixed precision with Adam."""
 
 import torch
-from course_checks.seeing_networks import stacked
+from course_checks.seeing_networks import frozen, stacked
 from course_checks.where_memory_goes import Watch
 from torch import nn
 
@@ -27,12 +27,6 @@ def tied(frozen: bool = False) -> nn.Module:
     return model
 
 
-def adapter() -> nn.Module:
-    model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 4))
-    model[0].requires_grad_(False)
-    return model
-
-
 def large() -> nn.Module:
     """Two layers as wide as those of GPT-3, without data; the output weight is tied to the embedding."""
     with torch.device("meta"):
@@ -42,7 +36,7 @@ def large() -> nn.Module:
 CASES = [
     Case("two linear layers and a batch norm", normed),
     Case("a GPT whose embedding and output are tied", tied),
-    Case("a frozen layer below a trained one", adapter),
+    Case("a frozen layer below a trained one", lambda: frozen(nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 4)), 0)),
     Case("a GPT whose tied embedding is frozen", lambda: tied(frozen=True)),
     Case("a model in bf16", lambda: normed().to(torch.bfloat16)),
     Case("parameters that are views of one larger tensor", stacked),

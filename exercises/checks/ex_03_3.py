@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import torch
 from course_checks.kept_views import Columns, Detached, Halves, Reuse, Rows, Split, Twice
-from course_checks.seeing_networks import changed_hooks, hooks_of
+from course_checks.seeing_networks import changed_hooks, frozen, hooks_of
 from course_checks.where_memory_goes import Held, Watch
 from torch import nn
 
@@ -26,12 +26,6 @@ def layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2))
 
 
-def one_frozen() -> nn.Module:
-    model = layers()
-    model[2].requires_grad_(False)
-    return model
-
-
 def resting() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5)).eval()
 
@@ -43,7 +37,7 @@ def block() -> nn.Module:
 CASES = [
     Case("memory that is used again as soon as it is free", Reuse, ((8,),)),
     Case("linear, tanh, linear", layers, ((5, 6),)),
-    Case("the same, the last layer frozen", one_frozen, ((5, 6),)),
+    Case("the same, the last layer frozen", lambda: frozen(layers(), 2), ((5, 6),)),
     Case("linear, tanh, linear in bf16", lambda: layers().bfloat16(), ((5, 6),), torch.bfloat16),
     Case("two layers that read one input", Twice, ((3, 6),)),
     Case("one column of a wide tensor", Columns, ((7, 11),)),

@@ -40,19 +40,19 @@ def most_activations(step, case: Case) -> int:
 
 
 def observe(step, case: Case) -> dict:
-    right = dict.fromkeys(FACTS, "") | {"moved": 0.0, "losses": [], "scales": [], "peak": 0}
     if case.peak:
         alone = most_activations(material("03.4").solution, case._replace(sequences=case.micro))
-        return right | {"peak": round(100 * most_activations(step, case) / alone)}
+        return {"peak": round(100 * most_activations(step, case) / alone)}
     found = solved(case) if step is material("03.4").solution else play(step, case, LossTypes)
     kinds, most = {kind for _, kind in found["forwards"]}, max((n for n, _ in found["forwards"]), default=0)
-    if kinds != {"float16"}:
-        right["fp16"] = f"forward passes in {', '.join(sorted(kinds)) or 'nothing'}"
-    if narrow := found["log"].seen - {"float32", "float64"}:
-        right["fp32"] = f"a loss is computed from logits in {', '.join(sorted(narrow))}"
-    if most > case.micro:
-        right["parts"] = f"one has {most} sequences"
-    if found["forgotten"]:
-        right["updated"] = "a step ends without `scaler.update()`, which adapts the scale"
     moved = found["moved"] / (solved(case)["moved"].abs().max() or 1.0)  # 1 is what the solution moves most
-    return right | {"moved": moved, "losses": found["losses"], "scales": found["scales"]}
+    seen = {"moved": moved, "losses": found["losses"], "scales": found["scales"]}
+    if kinds != {"float16"}:
+        seen["fp16"] = f"forward passes in {', '.join(sorted(kinds)) or 'nothing'}"
+    if narrow := found["log"].seen - {"float32", "float64"}:
+        seen["fp32"] = f"a loss is computed from logits in {', '.join(sorted(narrow))}"
+    if most > case.micro:
+        seen["parts"] = f"one has {most} sequences"
+    if found["forgotten"]:
+        seen["updated"] = "a step ends without `scaler.update()`, which adapts the scale"
+    return seen

@@ -8,11 +8,7 @@ from simulator.predict.collective_time import all_reduce_seconds
 
 FACTS = {
     "number": Fact("the result", "Return the size in bytes at which both take equally long, as any kind of…"),
-    "size": Fact(
-        "the size at which both take equally long",
-        "Return the size in bytes at which both take equally long",
-        tolerance=1e-3,
-    ),
+    "size": Fact("the size at which both take equally long", "Return the size in bytes…", tolerance=1e-3),
     "calls": Fact("measurements", "at most 4 measurements, that is calls of `time_of`.", most=4),
 }
 
@@ -42,4 +38,4 @@ def observe(crossover, case: Case) -> dict:
         return {"number": f"the result is {got!r:.80}, not a number of bytes"}
     if abs(got) <= 1e-3 * case.link.latency * case.link.rate:  # bytes that are as good as none
         got = 0.0
-    return {"number": "", "size": got, "calls": len(calls)}
+    return {"size": got, "calls": len(calls)}

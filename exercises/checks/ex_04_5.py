@@ -25,7 +25,6 @@ def observe(ring_steps, case: Case) -> dict:
             return {"steps": said, "trace": programs}
     meeting = rendezvous(programs)
     return {
-        "steps": "",
         "waiting": str(meeting) if meeting.waiting else "",
         "rounds": max(0, meeting.rounds - 2 - n % 2),
         "trace": programs,

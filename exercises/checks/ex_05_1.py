@@ -51,30 +51,30 @@ def trained(*sizes: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
 def observe(assign_buckets, case: Case) -> dict:
     given = list(case.parameters)
     buckets = assign_buckets(given, case.limit)
-    said = {key: "" for key in FACTS} | {"buckets": 0}
     if not isinstance(buckets, list | tuple) or not all(isinstance(b, list | tuple) for b in buckets):
         kind = "a list in which not every entry is a list" if isinstance(buckets, list | tuple) else None
-        return said | {"lists": f"the answer is {kind or type(buckets).__name__}"}
+        return {"lists": f"the answer is {kind or type(buckets).__name__}"}
     if empty := [place for place, bucket in enumerate(buckets) if not len(bucket)]:
-        return said | {"lists": f"bucket {empty[0]} of the {len(buckets)} buckets is empty"}
+        return {"lists": f"bucket {empty[0]} of the {len(buckets)} buckets is empty"}
     known = {id(p): place for place, p in enumerate(case.parameters)}
     places = [[known.get(id(tensor), -1) for tensor in bucket] for bucket in buckets]
     dealt = [place for bucket in places for place in bucket]
     if -1 in dealt:
-        return said | {"tensors": "a bucket holds a tensor that is not in the list"}
+        return {"tensors": "a bucket holds a tensor that is not in the list"}
+    found = {"buckets": len(buckets), "trace": sorted(map(sorted, places))}
     due = {known[id(p)] for p in case.parameters if p.requires_grad}
     if sorted(dealt) != sorted(due):
         told = f"tensors dealt out: {len(dealt)}, different ones: {len(set(dealt))}, to deal out: {len(due)}"
-        said["once"] = told
+        found["once"] = told
     if any(len({tensor.dtype for tensor in bucket}) > 1 for bucket in buckets):
-        said["dtypes"] = "a bucket holds tensors of two dtypes"
-    said["order"] = disorder(case.parameters, [tensor for bucket in buckets for tensor in bucket])
+        found["dtypes"] = "a bucket holds tensors of two dtypes"
+    found["order"] = disorder(case.parameters, [tensor for bucket in buckets for tensor in bucket])
     largest = max((sum(p.nbytes for p in bucket) for bucket in buckets if len(bucket) > 1), default=0)
     if largest > case.limit:
-        said["limit"] = f"a bucket of several tensors holds {largest} bytes, and the limit is {case.limit}"
+        found["limit"] = f"a bucket of several tensors holds {largest} bytes, and the limit is {case.limit}"
     if list(map(id, given)) != list(map(id, case.parameters)):
-        said["kept"] = "the list `parameters` has changed"
-    return said | {"buckets": len(buckets), "trace": sorted(map(sorted, places))}
+        found["kept"] = "the list `parameters` has changed"
+    return found
 
 
 def disorder(parameters: Sequence[Tensor], dealt: Sequence[Tensor]) -> str:

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 from course_checks.ddp import Chain, observe_step
-from course_checks.on_ranks import on_ranks
+from course_checks.on_ranks import count, on_ranks
 
 from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.grading.judge import Fact, record
@@ -27,18 +27,10 @@ WAYS = {  # how the buckets become complete -> words for it
     "swapped": ", the second bucket complete before the first",
 }
 
-Case = record(
-    "ranks limit how", lambda c: f"{c.ranks} rank{'s' * (c.ranks > 1)}{WAYS[c.how]}, limit {c.limit} bytes"
-)
-CASES = [
-    Case(2, 700, "plain"),
-    Case(2, 864, "crossed"),
-    Case(3, 300, "earlier"),
-    Case(2, 700, "frozen"),
-    Case(2, 10_000, "crossed"),
-    Case(2, 300, "swapped"),
-    Case(1, 700, "plain"),
-]
+Case = record("ranks limit how", lambda c: f"{count(c.ranks)}{WAYS[c.how]}, limit {c.limit} bytes")
+LISTED = [(2, 700, "plain"), (2, 864, "crossed"), (3, 300, "earlier"), (2, 700, "frozen"),
+          (2, 10_000, "crossed"), (2, 300, "swapped"), (1, 700, "plain")]  # fmt: skip
+CASES = [Case(*case) for case in LISTED]
 
 
 @on_ranks(FACTS)

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from course_checks.ddp import others_samples, samples_seen
+from course_checks.ddp import gradients, others_samples, samples_seen
 from course_checks.on_ranks import count, on_ranks
 from torch import Tensor
 
@@ -42,14 +42,7 @@ Case = record(
     ),
     frozen=False,
 )
-CASES = [
-    Case((4, 4)),
-    Case((5, 2)),
-    Case((1, 6, 3)),
-    Case((2, 3), frozen=True),
-    Case((0, 3, 1)),
-    Case((5,)),
-]
+CASES = [Case((4, 4)), Case((5, 2)), Case((1, 6, 3)), Case((2, 3), frozen=True), Case((0, 3, 1)), Case((5,))]
 
 
 @on_ranks(FACTS, lambda case: len(case.sizes))
@@ -64,7 +57,7 @@ def observe(answer, case: Case) -> dict:
     trained = [p for p in model.parameters() if p.requires_grad]
     room = round(sent_bytes("all-reduce", sum(p.nbytes for p in trained) + 8, len(sizes)))
     return {
-        "gradients": {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()},
+        "gradients": gradients(model.named_parameters()),
         "others": others_samples(seen, sizes[dist.get_rank()]),
         "messages": log.traffic.calls,
         "more": max(0, round(log.traffic.sent) - room),

@@ -3,9 +3,8 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from course_checks.ddp import others_samples, samples_seen
+from course_checks.ddp import gradients, others_samples, samples_seen
 from course_checks.on_ranks import count, on_ranks
-from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.grading.judge import Fact, record
@@ -15,20 +14,13 @@ from course_lib.observe.ledgers.traffic import record_traffic
 FACTS = {
     "gradients": Fact("the gradient of {}", "Afterwards every `.grad` is…", tolerance=1e-4, each="rank"),
     "others": Fact("the sequences", "Each rank's model runs on its own samples only.", each="rank"),
-    "next": Fact(
-        "in the next backward pass, the gradient of {}", "Afterwards `model`…", tolerance=1e-4, each="rank"
-    ),
+    "next": Fact("in the next backward pass, the gradient of {}", "Afterwards `model`…", tolerance=1e-4, each="rank"),
     "sent": Fact("bytes in all-reduces beyond one synchronisation", "A rank sends as…", most=0, beyond=True),
-}
+}  # fmt: skip
 
 # sizes: the sequences of each microbatch, by rank
 Case = record("sizes", lambda c: f"{count(len(c.sizes))}, {count(len(c.sizes[0]), 'microbatch', 'es')}")
-CASES = [
-    Case(((1, 2), (2, 1))),
-    Case(((2, 1, 1), (1, 2, 1), (1, 1, 2))),
-    Case(((2,), (2,))),
-    Case(((1, 2),)),
-]
+CASES = [*map(Case, [((1, 2), (2, 1)), ((2, 1, 1), (1, 2, 1), (1, 1, 2)), ((2,), (2,)), ((1, 2),)])]
 
 
 @on_ranks(FACTS, lambda case: len(case.sizes))
@@ -44,11 +36,8 @@ def observe(answer, case: Case) -> dict:
     seen = samples_seen(module)
     with record_traffic() as log:
         answer(model, [(text[:, :-1].clone(), text[:, 1:].clone()) for text in texts])
-    found = {"gradients": gradients(module), "others": others_samples(seen, sum(own))}
+    found = {"gradients": gradients(module.named_parameters()), "others": others_samples(seen, sum(own))}
     model.zero_grad(set_to_none=False)
     F.cross_entropy(model(texts[0][:, :-1]).flatten(0, 1), texts[0][:, 1:].flatten()).backward()
-    return found | {"next": gradients(module), "sent": round(log.traffic.of("all-reduce").sent)}
-
-
-def gradients(module: nn.Module) -> dict[str, Tensor | None]:
-    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+    after = gradients(module.named_parameters())
+    return found | {"next": after, "sent": round(log.traffic.of("all-reduce").sent)}

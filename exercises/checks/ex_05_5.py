@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from course_checks.on_ranks import on_ranks
+from course_checks.on_ranks import count, on_ranks
 from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
@@ -32,8 +32,7 @@ class Case(record("sizes channels side", offset=0.0)):
     def name(self) -> str:
         words = f", values around {self.offset:,.0f}" if self.offset else ""
         words += ", one pixel each" if self.side == 1 else ""
-        ranks = f"{len(self.sizes)} rank{'s' * (len(self.sizes) > 1)}"
-        return f"{ranks} with {', '.join(map(str, self.sizes))} images{words}"
+        return f"{count(len(self.sizes))} with {', '.join(map(str, self.sizes))} images{words}"
 
     @property
     def task(self) -> str | None:
@@ -63,7 +62,6 @@ def observe(answer, case: Case) -> dict:
     mean, variance = (t.detach().clone() for t in pair)
     in_sixteenths = 16 * variance.double()
     return {
-        "pair": "",
         "mean": mean,
         "digits": CANCELLED if offset and (in_sixteenths - in_sixteenths.round()).abs().max() < 1e-3 else "",
         "variance": variance,

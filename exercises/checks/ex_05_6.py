@@ -24,13 +24,8 @@ Case = record(
     "ranks scale frozen",
     lambda c: f"{count(c.ranks)}, {WORDS[c.scale]} gradients" + ", a frozen layer" * c.frozen,
 )
-CASES = [
-    Case(2, 30.0, False),
-    Case(3, 30.0, True),
-    Case(3, 0.01, False),
-    Case(2, 1.0, True),
-    Case(1, 30.0, False),
-]
+LISTED = [(2, 30.0, False), (3, 30.0, True), (3, 0.01, False), (2, 1.0, True), (1, 30.0, False)]
+CASES = [Case(*case) for case in LISTED]
 
 
 @on_ranks(FACTS)

@@ -1,5 +1,7 @@
 """07.2: in which order units are gathered and freed in a step. It needs no ranks."""
 
+from course_checks.on_ranks import count
+
 from course_lib.grading.judge import Fact, record
 
 TARGET = "never more than `ahead + 1` units at once, and as few gathers as that allows."
@@ -13,16 +15,15 @@ FACTS = {
     "most": Fact("units unsharded at once beyond ahead + 1", TARGET, most=0),
     "gathers": Fact("gathers beyond the fewest", TARGET, most=0, beyond=True),
 }
-FINE = dict.fromkeys(FACTS, "") | {"most": 0, "gathers": 0}
 
-Case = record("units ahead", lambda c: f"{c.units} unit{'s' * (c.units > 1)}, {c.ahead} ahead")
+Case = record("units ahead", lambda c: f"{count(c.units, 'unit')}, {c.ahead} ahead")
 CASES = [Case(*case) for case in [(4, 1), (6, 2), (3, 0), (5, 1), (2, 3), (3, 2), (1, 1), (1, 0)]]
 
 
 def observe(step_events, case: Case) -> dict:
     units, ahead, _ = case
     events = [(kind, int(unit)) for kind, unit in step_events(units, ahead)]
-    return FINE | play(events, units, ahead) | {"trace": events}
+    return play(events, units, ahead) | {"trace": events}
 
 
 def play(events: list[tuple[str, int]], units: int, ahead: int) -> dict:

@@ -10,12 +10,7 @@ from course_lib.observe.ledgers.traffic import record_traffic
 
 TARGET = "no more bytes than these in either group. The links between the copies are the slow ones."
 FACTS = {
-    "mean": Fact(
-        "the part of the mean",
-        "Return this rank's part of the mean over all W ranks: its n/F elements, that is, part r of F…",
-        tolerance=1e-5,
-        each="rank",
-    ),
+    "mean": Fact("the part of the mean", "Return this rank's part of the mean…", tolerance=1e-5, each="rank"),
     "predicted": Fact("the prediction (inside, between)", "Return the bytes that a rank…", tolerance=1e-5),
     "between": Fact("bytes sent between copies beyond the all-reduce of a shard", TARGET, most=0),
     "inside": Fact("bytes sent inside beyond the reduce-scatter", TARGET, most=0),

@@ -59,9 +59,9 @@ def observe(answers, case: Case) -> dict:
         watch("the tensor that `leave` gets", part)
         total = leave(part)
     if not isinstance(total, Tensor) or total.shape != part.shape:
-        return {"entered": "", "left": f"`leave` gets {kind(part)} and returns {kind(total)}"}
+        return {"left": f"`leave` gets {kind(part)} and returns {kind(total)}"}
     watch("the gradient that `leave` gets", upstream)
-    found = {"entered": "", "left": "", "sum": total.detach().clone(), "forward": ahead.traffic.calls}
+    found = {"sum": total.detach().clone(), "forward": ahead.traffic.calls}
     with record_traffic() as back:
         if total.requires_grad:
             total.backward(upstream)

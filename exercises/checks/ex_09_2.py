@@ -53,7 +53,6 @@ def observe(answer, case: Case) -> dict:
         return {"pair": f"the result is {type(result).__name__}, not a pair of a loss and a gradient"}
     loss, gradient = (t.detach().clone() if isinstance(t, Tensor) else t for t in result)
     return {
-        "pair": "",
         "loss": loss.reshape(()) if isinstance(loss, Tensor) and loss.numel() == 1 else loss,
         "gradient": gradient,
         "kept": "" if own.equal(before) else "`logits` has been changed in place",

@@ -43,10 +43,8 @@ def problem(part, heads: int, size: int) -> str:
         return f"the result is {kind(part)}, and a row of the weight has {HIDDEN} numbers"
     kv_heads, left = divmod(len(part) // size - heads, 2)
     if len(part) % size or left or kv_heads < 1 or heads % kv_heads:
-        return (
-            f"{len(part)} rows are not {heads} query heads with an equal number of heads of keys and of values, "
-            f"each of {size} rows"
-        )
+        many = f"{heads} query heads with an equal number of heads of keys and of values"
+        return f"{len(part)} rows are not {many}, each of {size} rows"
     return ""
 
 

@@ -57,20 +57,19 @@ def observe(plan_of, case: Case) -> dict:
     parallelize_module(model, mesh, plan)
     held = {n: (p.to_local() if isinstance(p, DTensor) else p).numel() for n, p in model.named_parameters()}
     if fat := [name for name in most if held[name] > most[name]]:
-        return {"plan": "", "held": f"a rank holds more than its share of {', '.join(fat[:3])}"}
-    found = dict.fromkeys(("plan", "held", "logits", "tokens"), "")
+        return {"held": f"a rank holds more than its share of {', '.join(fat[:3])}"}
     with loss_parallel(), record_traffic() as log:
         logits = model(tokens)
         local = logits.to_local() if isinstance(logits, DTensor) else logits
         if local is logits or local.shape[-1] != case.words // case.ranks:
             kind = f"{'an ordinary tensor' if local is logits else 'a DTensor'} with {local.shape[-1]}"
-            return found | {"logits": f"the logits come out as {kind} of {case.words} words on a rank"}
+            return {"logits": f"the logits come out as {kind} of {case.words} words on a rank"}
         if (shape := tuple(logits.shape[:2])) != BATCH:
-            return found | {"tokens": f"the logits belong to tokens of shape {shape}; the batch has {BATCH}"}
+            return {"tokens": f"the logits belong to tokens of shape {shape}; the batch has {BATCH}"}
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
     gradients = {name: whole(p.grad) for name, p in model.named_parameters()}
-    return found | {"loss": float(whole(loss)), "gradients": gradients, "bytes": round(log.traffic.sent)}
+    return {"loss": float(whole(loss)), "gradients": gradients, "bytes": round(log.traffic.sent)}
 
 
 def matches(module: str, pattern: str) -> bool:

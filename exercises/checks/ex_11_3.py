@@ -5,6 +5,8 @@ from itertools import combinations, pairwise
 from operator import index
 from typing import NamedTuple
 
+from course_checks.on_ranks import count
+
 from course_lib.grading.judge import Fact, record
 
 FACTS = {
@@ -27,8 +29,8 @@ class Layer(NamedTuple):
 class Case(record("layers ranks microbatches", capacity=0, fit="", example=None)):
     @property
     def name(self) -> str:
-        said = f"{len(self.layers)} layers, {self.ranks} rank{'s' * (self.ranks > 1)}, {self.microbatches} "
-        return said + f"microbatch{'es' * (self.microbatches > 1)}, {self.fit}"
+        sizes = f"{len(self.layers)} layers, {count(self.ranks)}"
+        return f"{sizes}, {count(self.microbatches, 'microbatch', 'es')}, {self.fit}"
 
 
 # Blocks, ranks, microbatches, the share of the cuts that fit, and what the layers are drawn from. With a share below 0
@@ -65,7 +67,7 @@ def drawn(blocks: int, ranks: int, microbatches: int, share: float, drawn_from: 
 
 def stages_of(case: Case, cut: list[int]) -> list[list[Layer]]:
     rest = iter(case.layers)
-    return [[next(rest) for _ in range(count)] for count in cut]
+    return [[next(rest) for _ in range(layers)] for layers in cut]
 
 
 def bytes_of(case: Case, cut: list[int]) -> list[int]:
@@ -74,11 +76,11 @@ def bytes_of(case: Case, cut: list[int]) -> list[int]:
 
 
 def observe(cut_into_stages, case: Case) -> dict:
-    got, fine = cut_into_stages(list(case.layers), *case[1:4]), {"counts": "", "none": "", "fits": ""}
+    got = cut_into_stages(list(case.layers), *case[1:4])
     if got is None:
-        return fine | {"none": f"got None, and {case.example} fits" if case.example else "", "slowest": 0}
+        return {"none": f"got None, and {case.example} fits" if case.example else "", "slowest": 0}
     try:
-        cut = [index(count) for count in got]
+        cut = list(map(index, got))
     except TypeError:
         return {"counts": f"the answer is {got!r}"}
     if len(cut) != case.ranks or sum(cut) != len(case.layers) or min(cut) < 1:
@@ -88,4 +90,4 @@ def observe(cut_into_stages, case: Case) -> dict:
     said = f"{cut} needs {max(need):,} bytes on rank {need.index(max(need))}, and the capacity is {case.capacity:,}"
     slowest = max(sum(layer.milliseconds for layer in stage) for stage in stages_of(case, cut))
     found = {"none": said} if not case.example else {"fits": said} if max(need) > case.capacity else {}
-    return fine | found | {"slowest": slowest, "trace": cut}
+    return found | {"slowest": slowest, "trace": cut}

@@ -37,12 +37,8 @@ def batch(case: Case) -> tuple[Tensor, Tensor]:
     """Texts of unequal length: behind the end of each one the targets do not count."""
     draw, generator = random.Random(case.seed), torch.Generator().manual_seed(case.seed)
     tokens, targets = torch.randint(WORDS, (2, case.rows, SEQ), generator=generator)
-    lengths = [
-        1,
-        SEQ,
-        *(draw.randint(1, SEQ) for _ in range(case.rows - 2 - case.silent)),
-        *[0] * case.silent,
-    ]
+    some = [draw.randint(1, SEQ) for _ in range(case.rows - 2 - case.silent)]
+    lengths = [1, SEQ, *some, *[0] * case.silent]
     for row, length in zip(targets, lengths, strict=True):
         row[length:] = -100
     return tokens, targets

@@ -11,10 +11,8 @@ FACTS = {
     "groups": Fact("the list of groups, sorted,", "Return all groups along `along`: a group holds the…"),
     "sorted": Fact("the list of groups", "Each group is in ascending order, and the groups are in the…"),
     "named": Fact("the order", "Return the order in which the fewest bytes leave their node, as a string…"),
-    "bytes": Fact(
-        "bytes that leave their node beyond those of the best order", "no order sends…", most=0, beyond=True
-    ),
-}
+    "bytes": Fact("bytes that leave their node beyond those of the best order", "no order sends…", most=0, beyond=True),
+}  # fmt: skip
 
 # Of ``groups`` where there is an ``order``, else of ``best_order``
 Case = record("name sizes", order="", along="", sent={}, node=0)
@@ -56,12 +54,11 @@ def observe(answers, case: Case) -> dict:
             together = sorted(sorted(group) for group in got)
         except TypeError:  # no lists of ranks
             together = got
-        return {"groups": together, "sorted": got, "named": "", "bytes": 0}
+        return {"groups": together, "sorted": got}
     order = best_order(dict(case.sizes), dict(case.sent), case.node)
-    found = {"groups": [], "sorted": []}
     if not isinstance(order, str) or sorted(order.split("-")) != sorted(case.sizes):
-        return found | {"named": f"{order!r} does not name each of {', '.join(case.sizes)} once"}
-    return found | {"named": "", "bytes": leaving(order.split("-"), case), "trace": order}
+        return {"named": f"{order!r} does not name each of {', '.join(case.sizes)} once"}
+    return {"bytes": leaving(order.split("-"), case), "trace": order}
 
 
 def leaving(axes: list[str], case: Case) -> int:

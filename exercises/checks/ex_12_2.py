@@ -53,7 +53,7 @@ def observe(choose_plan, case: Case) -> dict:
         return {"kind": f"the answer is {plan!r}, and no Plan"}
     changed = [name for name in FIXED if getattr(plan, name) != getattr(Plan(), name)]
     fixed = f"the plan sets {', '.join(changed)}" if changed else ""
-    found = {"kind": "", "fixed": fixed, "gpus": plan.ranks}
+    found = {"fixed": fixed, "gpus": plan.ranks, "trace": str(plan)}
     product = f"dp {plan.dp} · micro_batch {plan.micro_batch} · microbatches {plan.microbatches}"
     said = f"a step has {plan.global_batch:,} sequences ({product}), expected {sequences}"
     found["sequences"] = "" if plan.global_batch == sequences else said
@@ -65,7 +65,7 @@ def observe(choose_plan, case: Case) -> dict:
         return found | {"cut": str(error)}
     room = f"the fullest GPU needs {needed / 1e9:.1f} GB and has {hardware.memory / 1e9:.0f} GB"
     found["fits"] = room if needed > hardware.memory else ""
-    return found | {"cut": "", "seconds": seconds, "trace": str(plan)}
+    return found | {"seconds": seconds}
 
 
 def draw_plans(choose_plan) -> Picture | None:

@@ -17,9 +17,7 @@ FACTS = {
     "gradients": Fact(
         "the gradient of {}", "Afterwards every rank has its part of the gradient that one device computes: the "
         "gradient of the **mean loss over all targets of all data-parallel ranks**.", tolerance=1e-5, each="rank"),
-    "calls": Fact(
-        "collectives of a rank",
-        "at most three collectives of a rank: one along tp, one…", most=3),
+    "calls": Fact("collectives of a rank", "at most three collectives of a rank: one along tp, one…", most=3),
 }  # fmt: skip
 
 # axes: pp, dp, tp; padded: of each data-parallel rank's 12 targets

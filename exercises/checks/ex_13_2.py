@@ -37,7 +37,7 @@ def questions(case: Case) -> Iterator[tuple]:
 
 
 def observe(answer, case: Case) -> dict:
-    paid, right = Fraction(0), dict.fromkeys(("list", "pair", "begins", "readers", "wanted"), "")
+    paid = Fraction(0)
     for first, second in questions(case):
         start, goal = (set(first), {second}) if case.backward else ({first}, set(second))
         asked = f"from {listed(start)} to {listed(goal)}: "
@@ -45,15 +45,15 @@ def observe(answer, case: Case) -> dict:
         try:
             steps = [(str(a), str(b)) for a, b in steps]
         except (TypeError, ValueError):
-            return right | {"list": f"{asked}the result is {steps!r:.80}"}
+            return {"list": f"{asked}the result is {steps!r:.80}"}
         key, said = problem(start, goal, steps, case.backward)
         if said:
             orders = permutations(steps[:5])
             if any(not problem(start, goal, turned, case.backward)[1] for turned in orders):
                 said += "\nThe steps are right, and their order is not."
-            return right | {key: asked + said}
+            return {key: asked + said}
         paid += sum(sent_by_step(*step, case.ranks) for step in steps)
-    return right | {"bytes": int(36 * paid)}
+    return {"bytes": int(36 * paid)}
 
 
 def problem(start: set[str], goal: set[str], steps, backward: bool) -> tuple[str, str]:

@@ -10,10 +10,8 @@ FACTS = {
     "inference": Fact("the bytes of {} in inference", "returns the bytes that each of `p`…", tolerance=1e-9),
     "training": Fact("the bytes of {} in training", "With `training` the layer runs…", tolerance=1e-9),
     "fewest": Fact("the tokens from which on {} sends fewer bytes than tp", "returns the smallest whole…"),
-    "lines": Fact(
-        "lines of Python run by `fewest_tokens`, for a hidden size of 30,000", "it runs at most…", most=2000
-    ),
-}
+    "lines": Fact("lines of Python run by `fewest_tokens`, for a hidden size of 30,000", "it runs at most…", most=2000),
+}  # fmt: skip
 
 # columns: of each way
 Case = record("ranks tokens hidden columns", lambda c: f"{c.ranks} ranks")

@@ -13,15 +13,12 @@ FACTS = {
     "loss": Fact("the loss", "The result is the mean of the cross entropy…", tolerance=1e-6, each="rank"),
     "x": Fact("the gradient of `x`", "After backward the gradient of `x` is…", tolerance=1e-6, each="rank"),
     "weight": Fact("the gradient of `weight`", "the gradient of `weight` is…", tolerance=1e-6, each="rank"),
-    "sent": Fact(
-        "bytes sent by a rank beyond one all-reduce of the gradient of `weight`", "In forward and…", most=100
-    ),
-}
+    "sent": Fact("bytes sent by a rank beyond one all-reduce of the gradient of `weight`", "In forward and…", most=100),
+}  # fmt: skip
 WORDS, HIDDEN, BATCH = 11, 6, 2
 
 
-# tokens: of each sequence, on each rank of a group; words: that are to be predicted, on each rank; times:
-# the loss is multiplied by this before backward
+# tokens: of each sequence, and words: to be predicted, on each rank of a group; times: what the loss is multiplied by
 class Case(record("ranks tokens words", times=1.0)):
     @property
     def name(self) -> str:

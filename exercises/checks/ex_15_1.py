@@ -22,9 +22,8 @@ FACTS = {
 
 halved = "Outputs may be in bf16. Your result is still as precise as float32, in which all logsumexps are."
 some = "A row may see no key of a part; then its `logsumexp` is minus infinity."
-# keys: of each part; shift: of the scores, in one direction; both: rows are shifted up and down, by random
-# amounts; unseen: which rows see no key: "some" others in each part, or "one" in all; halved: outputs in
-# bf16
+# keys: of each part; shift: of the scores, in one direction; both: rows are shifted up and down, by random amounts;
+# unseen: which rows see no key: "some" others in each part, or "one" in all; halved: outputs in bf16
 Case = record("name keys", task=None, shift=0.0, both=False, unseen="", halved=False)
 CASES = [
     Case("2 parts of 4 and 9 keys", [4, 9]),
@@ -65,7 +64,6 @@ def observe(merge, case: Case) -> dict:
         return {"pair": f"the result is {type(result).__name__}, not two tensors"}
     output, logsumexp = result
     return {
-        "pair": "",
         "output": output.float(),
         "logsumexp": logsumexp,
         "bytes": max(0, alive.most - 8 * parts[0][0].nbytes) if len(parts) == 64 else 0,

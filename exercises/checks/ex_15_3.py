@@ -3,6 +3,7 @@
 import math
 
 import torch
+from course_checks.on_ranks import count
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -14,24 +15,19 @@ FACTS = {
     "three": Fact("the result", THREE),
     "gradients": Fact("the gradient of {}", THREE, tolerance=1e-4),
     "kept": Fact("inputs", "The six tensors stay as they are."),
-    "bytes": Fact(
-        "bytes alive at once beyond the gradients twice and six times three tiles", "Alive at once…", most=0
-    ),
-    "flops": Fact(
-        "FLOPs of matrix products beyond five for each tile and the sums over rows", "Five matrix…", most=0
-    ),
-}
+    "bytes": Fact("bytes alive at once beyond the gradients twice and six times three tiles", "Alive at once…", most=0),
+    "flops": Fact("FLOPs of matrix products beyond five for each tile and the sums over rows", "Five matrix…", most=0),
+}  # fmt: skip
 
 # large: scores of several hundreds; counted: bytes and FLOPs
 Case = record(
     "rows keys tile",
-    lambda c: c.title or f"{c.rows} × {c.keys:,}, tiles of {c.tile} key{'s' * (c.tile > 1)}",
+    lambda c: c.title or f"{c.rows} × {c.keys:,}, tiles of {count(c.tile, 'key')}",
     title="",
     heads=3,
     large=False,
     counted=False,
 )
-
 CASES = [
     Case(32, 48, 16),
     Case(30, 50, 16),
@@ -64,7 +60,6 @@ def observe(backward, case: Case) -> dict:
     tiles = rows * case.tile + rows * 16 + case.heads * case.tile * 16
     enough = 5 * 2 * rows * case.keys * 16 + 2 * rows * 16
     return {
-        "three": "",
         "gradients": dict(zip("qkv", result, strict=True)),
         "kept": "" if all(map(torch.equal, given, before)) else "a tensor that was given has other values",
         "bytes": max(0, alive.most - 2 * results - 6 * 4 * tiles) if case.counted else 0,

@@ -8,17 +8,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.grading.judge import Fact, record
 
 SEES = "a query sees the key at its own place and the `window` − 1 keys before it, as far as there are any."
+TWO = "Two matrix products for each tile in which some query of the tile sees some key of the tile…"
 FACTS = {
     "shape": Fact("the shape of the result", "Return the output, of the shape of `q`, in float32."),
     "output": Fact("the output", SEES, tolerance=1e-4),
     "kept": Fact("inputs", "`q`, `k` and `v` stay as they are."),
-    "flops": Fact(
-        "FLOPs of matrix products beyond two for each tile with a visible pair",
-        "Two matrix products for each tile in which some query of the tile sees some key of the tile…",
-        most=0,
-        beyond=True,
-    ),
-}
+    "flops": Fact("FLOPs of matrix products beyond two for each tile with a visible pair", TWO, most=0, beyond=True),
+}  # fmt: skip
 
 Case = record(
     "rows keys window tile_rows tile_keys",

@@ -34,7 +34,6 @@ def observe(choose, case: Case) -> dict:
     fits = held <= memory
     ends = (min(first + r, n) for first in range(0, n, r))  # keys that a tile's last query sees
     return {
-        "sizes": "",
         "fit": "" if fits else f"tiles of {r} × {c} take {held:,} numbers, and there is room for {memory:,}",
         "moved": 2 * n * d + sum(2 * d * min(n, -(-end // c) * c) for end in ends),
     }

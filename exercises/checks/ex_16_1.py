@@ -21,6 +21,7 @@ Case = record("name blocks size operations", task=None)
 
 def cases(seed: int) -> list[Case]:
     begin = [("new", "a"), *appends("a", 6), ("fork", "b", "a")]
+    middle = [*begin, *appends("b", 3), *appends("a", 4)]
     three = [*begin, ("fork", "c", "a"), *appends("c", 1), *appends("a", 1), *appends("b", 3)]
     at_end = [("new", "a"), *appends("a", 8), ("fork", "b", "a"), *appends("b", 2), *appends("a", 1)]
     old = [("new", "a"), *appends("a", 5), ("free", "a"), ("new", "b"), *appends("b", 4)]
@@ -28,9 +29,7 @@ def cases(seed: int) -> list[Case]:
     none = "If a block is needed and none is free, return False, and change nothing."
     return [
         Case("one sequence, blocks of 4", 4, 4, [("new", "a"), *appends("a", 9)]),
-        Case(
-            "a fork in the middle of a block, both go on", 6, 4, [*begin, *appends("b", 3), *appends("a", 4)]
-        ),
+        Case("a fork in the middle of a block, both go on", 6, 4, middle),
         Case("three sequences share a block", 6, 4, three),
         Case("a fork at the end of a block", 6, 4, at_end),
         Case("a shared block and no free one", 2, 4, [*begin, *appends("b", 1), *appends("a", 2)], none),
@@ -60,9 +59,8 @@ def observe(append, case: Case) -> dict:
             token, when = f"{name}{len(returned)}", f"append number {len(returned) + 1}, to sequence {name!r}"
             returned[when] = append(memory, name, token)
             if damage := damaged(memory, case.blocks, token):
-                told = {key: f"{when}: {said}" if said else "" for key, said in damage.items()}
+                told = {key: f"{when}: {said}" for key, said in damage.items()}
                 return told | {"trace": {name: list(table) for name, table in memory.tables.items()}}
             tokens[when] = {each: contents(memory, each) for each in memory.tables}
             in_use = max(in_use, sum(uses > 0 for uses in memory.uses))
-    nothing = {"shared": "", "blocks": "", "uses": ""}
-    return nothing | {"returned": returned, "tokens": tokens, "more": in_use}
+    return {"returned": returned, "tokens": tokens, "more": in_use}

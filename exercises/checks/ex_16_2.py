@@ -62,13 +62,11 @@ def observe(attend_blocks, case: Case) -> dict:
     if not isinstance(got, Tensor) or got.shape != given[0].shape:
         return {"shape": tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__}
     kept = all(a.allclose(b, rtol=0, atol=0, equal_nan=True) for a, b in zip(given, before, strict=True))
-    halved = case.dtype == torch.bfloat16
     room = 6 * case.heads * case.block_size * SIZE * 4
     return {
         "shape": tuple(got.shape),
         "kept": "" if kept else "q, keys or values have changed",
-        "result": torch.zeros(1) if halved else got.detach(),
-        "halved": got.detach() if halved else torch.zeros(1),
+        "halved" if case.dtype == torch.bfloat16 else "result": got.detach(),
         "dtype": str(got.dtype),
         "bytes": max(0, alive.most - room) if case.length >= 160 else 0,
     }

@@ -47,6 +47,4 @@ def observe(admit, case: Case) -> dict:
     served = serve_by(admit, *case[1:-1])
     kinds = {"the rule returns": "whole", "none is": "progress"}
     key = next((kind for said, kind in kinds.items() if said in served.problem), "problem")
-    before = {each: "" for each in list(FACTS)[: list(FACTS).index(key)]}
-    found = {"problem": served.problem, "steps": len(served.history.steps), "trace": served.admitted}
-    return before | {key: served.problem} | found
+    return {key: served.problem, "steps": len(served.history.steps), "trace": served.admitted}

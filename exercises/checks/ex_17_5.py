@@ -60,7 +60,7 @@ def observe(finetune, case: Case) -> dict:
     for p in model.parameters():  # so large that some steps are seen in every number
         p.data.normal_(std=0.3) if p.dim() > 1 else None
     data = [(torch.randint(50, (6, 7)), torch.randint(case.classes, (6,))) for _ in range(case.steps + 2)]
-    batches, modes, found = Batches(model, data), [], dict.fromkeys(FACTS, "")
+    batches, modes, found = Batches(model, data), [], {}
     model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     got = finetune(model, batches, case.steps, case.rank, case.alpha, 0.01)
     loras, right = lora_layers(model), (case.rank, case.alpha)

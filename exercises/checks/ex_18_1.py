@@ -59,7 +59,6 @@ def observe(put_in_front, case: Case) -> dict:
     changed = [name for name, now in (("embedded", embedded), ("mask", mask)) if not now.equal(before[name])]
     embeddings, longer, positions = got
     found = {
-        "three": "",
         "same": f"{changed[0]} has changed" if changed else "",
         "dtype": embeddings.dtype,
         "embeddings": embeddings.detach().float(),
@@ -72,4 +71,4 @@ def observe(put_in_front, case: Case) -> dict:
         return found | {"reached": "backward does not reach `P`"}
     (embeddings * torch.ones_like(embeddings).cumsum(0)).sum().backward()  # another one for each sequence
     beyond = alive.most - 5 * embedded.shape[0] * (case.n + case.seq) * case.d if case.d == LARGE else 0
-    return found | {"reached": "", "gradient": P.grad, "bytes": max(0, beyond)}
+    return found | {"gradient": P.grad, "bytes": max(0, beyond)}

@@ -9,6 +9,7 @@ from course_lib.observe.ledgers.alive import Alive
 OUTPUT = "`output` is attention over the n keys and values of the prefix and those of the text together"
 SHARE = "`share` is the sum of the weights that a query gives to the prefix"
 MASK = "A token of text is hidden from all queries where `mask` is false, and the prefix is never hidden."
+ROOM = "6 · batch · heads · seq · (n + seq + size) numbers of 4 bytes"
 LARGE = "They may be large, several hundreds."
 GRADIENTS = "Backward from `output` reaches `P_K` and `P_V`, and backward from `share` reaches `P_K`."
 FACTS = {
@@ -17,11 +18,7 @@ FACTS = {
     "share": Fact("the share of the prefix", SHARE, tolerance=1e-3),
     "reached": Fact("backward", GRADIENTS),
     "gradients": Fact("the gradient of {}", GRADIENTS, tolerance=1e-3),
-    "bytes": Fact(
-        "bytes alive at once beyond 6 · batch · heads · seq · (n + seq + size) numbers of 4 bytes",
-        "At most 6 · batch · heads · seq · (n + seq + size) numbers of 4 bytes are alive at once.",
-        most=0,
-    ),
+    "bytes": Fact(f"bytes alive at once beyond {ROOM}", f"At most {ROOM} are alive at once.", most=0),
 }
 
 # lengths: tokens of each sequence; None: there is no mask; scale: of the queries; if it is negative, all
@@ -57,10 +54,10 @@ def observe(prefix_attention, case: Case) -> dict:
     if not isinstance(got, tuple | list) or len(got) != 2 or not all(isinstance(x, Tensor) for x in got):
         return {"pair": "the result is no pair of tensors"}
     output, share = got
-    found = {"pair": "", "output": output.detach(), "share": share.detach()}
+    found = {"output": output.detach(), "share": share.detach()}
     if case.counted:
         room = 6 * 4 * case.batch * case.heads * case.seq * (case.n + case.seq + case.size)
-        return found | {"reached": "", "gradients": {}, "bytes": max(0, alive.most - room)}
+        return found | {"bytes": max(0, alive.most - room)}
     if not output.requires_grad:
         return found | {"reached": "backward from `output` reaches neither `P_K` nor `P_V`"}
     if not share.requires_grad:
@@ -68,4 +65,4 @@ def observe(prefix_attention, case: Case) -> dict:
     sum((x * torch.linspace(0, 1, x.numel()).view_as(x)).sum() for x in got).backward()
     reached = {name: torch.zeros_like(P) if P.grad is None else P.grad for name, P in prefix.items()}
     gradients = {name: each / abs(case.scale) for name, each in reached.items()}  # they grow with the queries
-    return found | {"reached": "", "gradients": gradients, "bytes": 0}
+    return found | {"gradients": gradients}

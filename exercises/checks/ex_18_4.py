@@ -88,4 +88,4 @@ def observe(mended_vectors, case: Case) -> dict:
     if not getattr(got, "requires_grad", False):
         return found | {"reached": "backward does not reach `P`"}
     got.square().sum().backward()
-    return found | {"reached": "", "gradient": P.grad}
+    return found | {"gradient": P.grad}

@@ -67,4 +67,4 @@ def observe(longest, case: Case) -> dict:
     got, lines = lines_run(FACTS["lines"].most, longest, *case.given)
     if not isinstance(got, dict) or got.keys() != {"prompt", "prefix"}:
         return {"dict": f"the result is {got!r:.80}"}
-    return {"dict": "", "longest": {method: got[method] for method in ("prompt", "prefix")}, "lines": lines}
+    return {"longest": {method: got[method] for method in ("prompt", "prefix")}, "lines": lines}

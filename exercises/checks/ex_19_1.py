@@ -64,11 +64,9 @@ def observe(answer, case: Case) -> dict:
         quantise(numbers(case._replace(seed=case.seed + 1)), case.chunk)
     back = dequantise(*made, case.chunk)
     if (shape := tuple(getattr(back, "shape", ()))) != x.shape:
-        return {"three": "", "shape": f"`dequantise` gives the shape {shape}, and x has {tuple(x.shape)}"}
+        return {"shape": f"`dequantise` gives the shape {shape}, and x has {tuple(x.shape)}"}
     near = all(map(within, back.double().split(case.chunk), before.split(case.chunk))) if case.n else True
     return {
-        "three": "",
-        "shape": "",
         "back": back.detach().double() / case.size,
         "near": "" if near else "a number is farther from x than half a step",
         "kept": "" if torch.equal(x, before) else "`x` has changed",

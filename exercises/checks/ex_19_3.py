@@ -1,13 +1,11 @@
 """19.3: averaging with two neighbours in a ring, its matrix, and how fast the ranks agree."""
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from course_checks.gradient_compression import mean_of, pair, random_matrix
-from torch import Tensor
+from course_checks.on_ranks import count
 
-from course_lib.grading.judge import Fact
+from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime.kept import launch
 
@@ -20,32 +18,12 @@ FACTS = {
     "mixings": Fact("the number of mixings", "It returns the smallest whole number k…"),
     "sent": Fact("bytes sent by a rank beyond twice those of x", "A rank sends at most twice the…", most=0),
 }
-NONE = {"matrix": torch.zeros(1), "kept": "", "mixed": [], "again": [], "mixings": 0, "sent": 0}
 
-
-class Matrix(NamedTuple):
-    name: str
-    ranks: int
-
-
-class Mix(NamedTuple):
-    name: str
-    ranks: int
-    shape: tuple[int, ...]
-    seed: int
-
-
-class Mixings(NamedTuple):
-    name: str
-    matrix: Tensor
-    factor: float
-    task: str | None = None
+Matrix, Mix = record("name ranks"), record("name ranks shape")
+Mixings = record("name matrix factor", task=None)
 
 
 def cases(seed: int) -> list[Matrix | Mix | Mixings]:
-    def named(ranks: int) -> str:
-        return f"{ranks} rank{'s' * (ranks > 1)}"
-
     shapes = [(5, (6,)), (3, (2, 4)), (2, (3,)), (1, (4,)), (4, (1,)), (3, (0,))]
     two, apart, all_with_all = pair(0.2), torch.block_diag(pair(0.5), pair(0.5)), mean_of(3, (0, 1, 2))
     none = "This is 0 if `factor` is 1 or larger, whatever ρ is."
@@ -65,8 +43,8 @@ def cases(seed: int) -> list[Matrix | Mix | Mixings]:
         ("all ranks average with all, nothing is asked", all_with_all, 1.0, none),
     ]
     return [
-        *[Matrix(f"the matrix of {named(ranks)}", ranks) for ranks in (4, 5, 3, 2, 1)],
-        *[Mix(f"{named(ranks)} mix tensors of shape {shape}", ranks, shape, seed) for ranks, shape in shapes],
+        *[Matrix(f"the matrix of {count(ranks)}", ranks) for ranks in (4, 5, 3, 2, 1)],
+        *[Mix(f"{count(ranks)} mix tensors of shape {shape}", ranks, shape, seed) for ranks, shape in shapes],
         *[Mixings(f"mixings, {name}", *given) for name, *given in asked],
     ]
 
@@ -84,11 +62,11 @@ def on_rank(mix, shape: tuple[int, ...], seed: int) -> dict:
 def observe(answer, case: Matrix | Mix | Mixings) -> dict:
     ring_matrix, mix, mixings = answer
     if isinstance(case, Matrix):
-        return NONE | {"matrix": torch.as_tensor(ring_matrix(case.ranks), dtype=torch.float64)}
+        return {"matrix": torch.as_tensor(ring_matrix(case.ranks), dtype=torch.float64)}
     if isinstance(case, Mixings):
-        return NONE | {"mixings": mixings(case.matrix.clone(), case.factor)}
+        return {"mixings": mixings(case.matrix.clone(), case.factor)}
     ranks = launch(on_rank, case.ranks, args=(mix, case.shape, case.seed), backend="gloo", timeout=20.0)
-    return NONE | {
+    return {
         "kept": "" if all(one["kept"] for one in ranks) else "`x` has other values than before",
         "mixed": [one["mixed"] for one in ranks],
         "again": [one["again"] for one in ranks],

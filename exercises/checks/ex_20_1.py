@@ -63,7 +63,7 @@ def observe(next_state, case: Case) -> dict:
             return {"given": f"{told}: the state that was given is changed from {before} to {state}"}
         if not isinstance(after, Mapping) or set(after) != set(KEYS):
             said = f"{told}: the result is {after!r:.120}, and a state has the keys {', '.join(KEYS)}"
-            return {"given": "", "form": said}
+            return {"form": said}
         writes, needed, state = writes + (after is not state), needed + (after != before), after
         found[told] = {key: list(v) if isinstance(v := after[key], list | tuple) else v for key in KEYS}
-    return {"given": "", "form": "", "states": found, "writes": writes - needed}
+    return {"states": found, "writes": writes - needed}

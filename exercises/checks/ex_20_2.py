@@ -8,9 +8,7 @@ from course_lib.grading.judge import Fact, record
 HELD = "No number travels that its new rank already holds, "
 FEWEST = HELD + "and the moves between different ranks are as few as can be."
 FACTS = {
-    "lost": Fact(
-        "a ValueError", "If a number that is not padding is on none of the ranks, raise a…"
-    ),
+    "lost": Fact("a ValueError", "If a number that is not padding is on none of the ranks, raise a…"),
     "form": Fact("a move", "Return a list of moves"),
     "holds": Fact("what is read", "A rank can read only the two shards that it holds: its own shard and the copy."),
     "once": Fact("what is written", "Each place of a new shard is written once."),
@@ -56,39 +54,37 @@ def observe(moves, case: Case) -> dict:
     """Do what the moves say with the numbers 0, 1, 2, …"""
     size, after = -(-case.length // case.old), -(-case.length // len(case.before))
     held = [set() if rank is None else {rank, (rank - 1) % case.old} for rank in case.before]
-    nothing = {"lost": "", "form": "", "holds": "", "once": "", "padding": ""}
     lost = {number // size for number in range(case.length)} - set().union(*held)
     try:
         found = moves(case.length, case.old, list(case.before))
     except ValueError:
-        said = "" if lost else "a ValueError is raised, and no number is lost"
-        return nothing | {"lost": said, "shards": {}, "sent": 0, "messages": 0}
+        return {} if lost else {"lost": "a ValueError is raised, and no number is lost"}
     if lost:
         return {"lost": "no ValueError is raised, though a number is lost"}
     shards, sent, messages = {f"rank {r}": [None] * after for r in range(len(held))}, 0, 0
     for move in found:
         if not (isinstance(move, Sequence) and len(move) == 6):
-            return nothing | {"form": f"a move is {move!r:.80}, and a move has six numbers"}
+            return {"form": f"a move is {move!r:.80}, and a move has six numbers"}
         source, target, shard, start, place, count = map(int, move)
         said = f"the move {tuple(move)}"
         if not (0 <= source < len(held) and 0 <= target < len(held)):
             there = f"{len(held)} ranks are numbered from 0"
-            return nothing | {"form": f"{said} names a rank that is not there: {there}"}
+            return {"form": f"{said} names a rank that is not there: {there}"}
         if shard not in held[source]:
             theirs = ", ".join(map(str, sorted(held[source]))) or "no shard"
-            return nothing | {"holds": f"{said} reads shard {shard} on rank {source}, which holds {theirs}"}
+            return {"holds": f"{said} reads shard {shard} on rank {source}, which holds {theirs}"}
         if min(start, place, count) < 0 or start + count > size or place + count > after:
             over = f"goes over the end of a shard (old shards have {size} places, new ones {after})"
-            return nothing | {"form": f"{said} {over}"}
+            return {"form": f"{said} {over}"}
         for i in range(count):
             if shards[f"rank {target}"][place + i] is not None:
-                return nothing | {"once": f"{said} writes place {place + i} for the second time"}
+                return {"once": f"{said} writes place {place + i} for the second time"}
             if shard * size + start + i >= case.length or target * after + place + i >= case.length:
-                return nothing | {"padding": f"{said} reads or writes padding"}
+                return {"padding": f"{said} reads or writes padding"}
             shards[f"rank {target}"][place + i] = shard * size + start + i
         if source != target and count:
             sent, messages = sent + count, messages + 1
     # The fewest: what a rank does not hold comes once, in one move a shard.
     apart = [(number // size, number // after) for number in range(case.length)]
     travels = [(shard, target) for shard, target in apart if shard not in held[target]]
-    return nothing | {"shards": shards, "sent": sent - len(travels), "messages": messages - len(set(travels))}
+    return {"shards": shards, "sent": sent - len(travels), "messages": messages - len(set(travels))}

@@ -51,8 +51,8 @@ def observe(sampler, case: Case) -> dict:
             return random.Random(f"{case.name} {epoch}").sample(range(case.length), case.length)
 
         every = [
-            sampler(lambda e, to=asked[r]: order(e, to), case.length, case.batch, r, ranks)
-            for r in range(ranks)
+            sampler(lambda e, to=to: order(e, to), case.length, case.batch, r, ranks)
+            for r, to in enumerate(asked)
         ]
         first = len(steps) // per_epoch
         for each in every if text else ():
@@ -72,9 +72,8 @@ def observe(sampler, case: Case) -> dict:
             said = (
                 f"after {len(steps)} steps the state of rank 0 is {texts[0]:.60}, of another rank {other:.60}"
             )
-            return {"json": "", "alike": said, "steps": steps}
+            return {"alike": said, "steps": steps}
         text = texts[min(case.saver, ranks - 1)]
         characters = max(characters, len(text))
         drawn = max(drawn, max(map(len, asked)) - (len(steps) // per_epoch - first + 1))
-    found = {"steps": steps, "uneven": uneven, "characters": characters, "drawn": max(0, drawn)}
-    return {"json": "", "alike": "", **found}
+    return {"steps": steps, "uneven": uneven, "characters": characters, "drawn": max(0, drawn)}

@@ -12,7 +12,6 @@ FACTS = {
     "lost": Fact("thousandths of the useful share lost by the choice", "The mean useful share with…", most=5),
 }
 
-
 Run = record("name every step save restart failures until")
 # settings: step, save, restart and between, in seconds; all at once: each alone is little evidence for a mistake
 Choices = record("name settings")
@@ -54,14 +53,14 @@ def cases(seed: int) -> list[Run | Choices]:
 def observe(answer, case: Run | Choices) -> dict:
     useful_steps, best_every = answer
     if isinstance(case, Run):
-        return {"steps": useful_steps(*case[1:5], list(case.failures), case.until), "whole": "", "lost": 0}
+        return {"steps": useful_steps(*case[1:5], list(case.failures), case.until)}
     lost = {}
     for name, setting in case.settings.items():
         got = best_every(*setting)
         if isinstance(got, bool) or got != got or got != int(got) or got < 1:
-            return {"steps": 0, "whole": f"{name}: the number of steps is {got!r:.40}"}
+            return {"whole": f"{name}: the number of steps is {got!r:.40}"}
         lost[name] = math.ceil(1000 * (1 - useful_share(int(got), *setting) / best_share(*setting)) - 1e-6)
-    return {"steps": 0, "whole": "", "lost": max(lost.values())}
+    return {"lost": max(lost.values())}
 
 
 def useful_share(every: int, step: float, save: float, restart: float, between: float) -> float:

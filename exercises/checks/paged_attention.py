@@ -43,18 +43,18 @@ def damaged(memory: Memory, blocks: int, token: str) -> dict[str, str]:
     """What can be told at once: nothing, or the fact that is wrong."""
     listed = [block for table in memory.tables.values() for block in table]
     if len(memory.blocks) != blocks or any(len(block) != memory.size for block in memory.blocks):
-        return {"shared": "", "blocks": f"there must be {blocks} blocks of {memory.size} slots, as before"}
+        return {"blocks": f"there must be {blocks} blocks of {memory.size} slots, as before"}
     for block, slots in enumerate(memory.blocks):
         if (other := next(i for i, each in enumerate(memory.blocks) if each is slots)) < block:
-            return {"shared": "", "blocks": f"blocks {other} and {block} are one and the same list"}
+            return {"blocks": f"blocks {other} and {block} are one and the same list"}
         if token in slots and listed.count(block) > 1:
             return {"shared": f"the token stands in block {block}, and {listed.count(block)} tables list it"}
     for block, uses in enumerate(memory.uses):
         if uses != listed.count(block):
-            said = f"uses[{block}] is {uses}, and {listed.count(block)} tables list block {block}"
-            return {"shared": "", "blocks": "", "uses": said}
+            return {"uses": f"uses[{block}] is {uses}, and {listed.count(block)} tables list block {block}"}
     for name, table in memory.tables.items():
         if (length := memory.lengths[name]) > len(table) * memory.size:
-            said = f"sequence {name!r} has {length} tokens and {len(table)} blocks of {memory.size}"
-            return {"shared": "", "blocks": said}
+            return {
+                "blocks": f"sequence {name!r} has {length} tokens and {len(table)} blocks of {memory.size}"
+            }
     return {}

@@ -48,13 +48,11 @@ def observed(order, case: Case, names: dict[str, str], room: Callable[[int], int
                     raise ValueError
                 lists[rank].append((kind, index(microbatch)))
             except (TypeError, ValueError):
-                return {
-                    "pairs": f"rank {rank} has {pair!r} in its list, and the kinds are {', '.join(names)}"
-                }
+                said = f"rank {rank} has {pair!r} in its list, and the kinds are {', '.join(names)}"
+                return {"pairs": said}
             if not 0 <= lists[rank][-1][1] < case.microbatches:
                 said = f"rank {rank} has {pair!r} in its list, and the microbatches are 0 to {case.microbatches - 1}"
-                return {"pairs": "", "fewer": said}
-    found: dict = {"pairs": "", "fewer": "", "work": "", "trace": lists}
+                return {"fewer": said}
     actions = tuple(tuple(Action(names[kind], r, i) for kind, i in pairs) for r, pairs in enumerate(lists))
     schedule = Schedule("your order", case.ranks, case.microbatches, 1, actions)
     try:
@@ -62,9 +60,10 @@ def observed(order, case: Case, names: dict[str, str], room: Callable[[int], int
     except ValueError as error:
         whole = sorted((kind, i) for kind in names for i in range(case.microbatches))
         complete = all(sorted(pairs) == whole for pairs in lists)
-        return found | {"waits" if complete else "work": str(error).replace("; ", "\n")}
+        return {"waits" if complete else "work": str(error).replace("; ", "\n"), "trace": lists}
     last, over = list(names)[-1], []
     for rank, pairs in enumerate(lists):
         held = max(accumulate((kind == "F") - (kind == last) for kind, _ in pairs))
         over.append(f"{held} microbatches at once, and room for {room(rank)}" if held > room(rank) else "")
-    return found | {"waits": "", "room": over, "units": round(simulate(schedule, 1, 1, 1).makespan) - units}
+    beyond = round(simulate(schedule, 1, 1, 1).makespan) - units
+    return {"room": over, "units": beyond, "trace": lists}

@@ -41,7 +41,6 @@ def step(block: Block, case: Case, rank: int, ranks: int) -> dict:
         output.backward(upstream)
     gradients = {name: grad(weight) for name, weight in {"x": x, "gain": gain, **weights}.items()}
     return {
-        "shape": "",
         "output": output.detach().clone(),
         **{part: {n: g for n, g in gradients.items() if n.startswith(part)} for part in PARTS},
         "forward": ahead.traffic.calls,

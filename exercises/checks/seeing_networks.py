@@ -75,6 +75,11 @@ def stacked() -> nn.Module:
     return model
 
 
+def frozen(layers: nn.Sequential, place: int) -> nn.Sequential:
+    layers[place].requires_grad_(False)
+    return layers
+
+
 def observed() -> nn.Module:
     model = Observed().bfloat16().eval()
     model.dropout.train()  # as for uncertainty by dropout

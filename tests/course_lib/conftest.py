@@ -1,4 +1,4 @@
-"""A small chapter of three exercises, for the tests of the grader and of what builds exercises."""
+"""A small chapter of three exercises, for the tests of the grader and of what builds exercises; what ranks import."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +7,12 @@ import fixture_checks
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_lib.runtime.fork_server import preload
+
+# What the ranks of several files import: once, and not in each of hundreds.
+preload("pytest")
+preload("course_lib.data_parallel.fsdp")
 
 SETUP = f"""import sys
 sys.path[:0] = [{str(Path(fixture_checks.__file__).parent)!r}]

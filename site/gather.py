@@ -36,6 +36,8 @@ def gather(into: Path) -> None:
     pages |= notebooks | reference
     for file in linked | documented:
         pages |= {file: _text(ROOT / file), file.replace(".py", ".md"): listing(file)}
+    for name in [name for name in pages if name.startswith("docs/") and name.endswith(".md")]:
+        pages[name] = known_links(pages[name], set(pages))
     readme = _text(ROOT / "README.md")
     pages["parts/chapters.md"] = chapters(readme)
     pages["parts/bet.html"] = first_bet(_text(ROOT / "notebooks" / "00_start_here.ipynb"))
@@ -84,6 +86,15 @@ def section(markdown: str, title: str) -> str:
     if title not in sections:
         raise ValueError(f"README.md has no section {title!r}: its sections are {', '.join(sections)}")
     return sections[title]
+
+
+def known_links(markdown: str, pages: set[str]) -> str:
+    """A page of ``docs/``, where a file that the site does not show is only named."""
+
+    def link(found: re.Match[str]) -> str:
+        return found[0] if found[2] in pages else found[1]
+
+    return re.sub(r"\[([^\]]+)\]\(\.\./([^)#]+)\)", link, markdown)
 
 
 def chapters(readme: str) -> str:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gather import chapters, first_bet, installation, section
+from gather import chapters, first_bet, gather, installation, section
 from linked_map import linked_map, page_of
 from notebook_as_page import GAME, as_page, linked_sources
 from reference import find, source_file, source_page, topics
@@ -171,3 +171,10 @@ def test_the_first_page_leads_to_everything():
 def code(metadata, html=""):
     output = {"output_type": "execute_result", "data": {"text/html": html}, "metadata": {}}
     return {"cell_type": "code", "metadata": metadata, "source": "x", "outputs": [output]}
+
+
+def test_pages_of_docs_link_to_what_the_site_has(tmp_path):
+    gather(tmp_path)
+    for page in (tmp_path / "docs").glob("*.md"):
+        for target in re.findall(r"\]\((\.\./[^)#]+)", page.read_text()):
+            assert (page.parent / target).resolve().is_file(), f"{page.name} links to {target}"

@@ -1,0 +1,58 @@
+"""Mixtral: attention and ends are named as a LLaMA's, and an MLP with experts is called ``block_sparse_moe``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from course_lib.models.mixtral import Mixtral, MixtralConfig
+from course_lib.models.pretrained import llama
+from course_lib.models.pretrained.family import Family, Pretrained, Source, known_settings
+from course_lib.models.pretrained.folder import Folder
+from course_lib.models.pretrained.tokenizer import tokenizer_of
+
+# What transformers takes where a config.json says nothing.
+DEFAULTS = {"max_position_embeddings": 4096 * 32, "rope_theta": 1e6}
+
+
+def config_of(folder: Folder) -> MixtralConfig:
+    settings: dict[str, Any] = DEFAULTS | folder.settings
+    rope = settings.get("rope_parameters") or {}
+    known = known_settings(MixtralConfig, settings)
+    known |= {"rope_theta": rope.get("rope_theta", settings["rope_theta"])}
+    if llama.scaling_of(rope, settings["max_position_embeddings"]) is not None:
+        raise ValueError(
+            f"{folder.path} has RoPE scaling {rope['rope_type']!r}; of a Mixtral only none is supported."
+        )
+    return MixtralConfig(**known)
+
+
+def sources(name: str) -> list[Source]:
+    return llama.sources(name.replace(".mlp.", ".block_sparse_moe."))
+
+
+MIXTRAL = Family(
+    kinds={"mixtral": {}},
+    computes={"hidden_act": "silu", "sliding_window": None, "router_jitter_noise": 0.0},
+    config=config_of,
+    model=Mixtral,
+    sources=sources,
+    unread=llama.LLAMA.unread,
+)
+
+
+def load_mixtral(source: str | Path, dtype: torch.dtype = torch.float32) -> tuple[Mixtral, Tokenizer | None]:
+    """A Mixtral in evaluation mode, and its tokenizer; None: the folder has no ``tokenizer.json``.
+
+    Args:
+        source: a folder or a name on the hub (``Folder``).
+        dtype: of the parameters, whatever the files hold.
+
+    Raises:
+        ValueError: it is neither, or is no model that this course's class can hold.
+    """
+    pretrained = Pretrained(source, MIXTRAL)
+    return pretrained.load(dtype), tokenizer_of(pretrained.folder)

@@ -9,7 +9,6 @@ from course_lib.models.pretrained.bert import load_bert, load_minilm
 from course_lib.models.pretrained.gpt2 import load_gpt2
 from course_lib.models.pretrained.llama import load_llama
 from course_lib.models.pretrained.minilm import minilm_folder
-from course_lib.models.pretrained.mixtral import load_mixtral
 from course_lib.models.pretrained.tokenizer import load_tokenizer
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "load_gpt2",
     "load_llama",
     "load_minilm",
-    "load_mixtral",
     "load_tokenizer",
     "minilm_folder",
 ]

@@ -8,7 +8,7 @@ import transformers
 from torch.nn import functional as F
 
 from course_lib.models.mixtral import MixtralConfig, SparseMLP
-from course_lib.models.pretrained import load_mixtral
+from course_lib.models.pretrained.mixtral import load_mixtral
 
 SIZES = {
     "vocab_size": 97,

@@ -1,0 +1,172 @@
+"""What a rank keeps of a user's step: weights, outputs of modules, gradients, and the weights after it.
+
+Hooks that hold for all modules and all optimizers do it, so that the step itself needs no change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.modules import module as hooks
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+# The kinds of what is kept, in the order in which a step makes them. Flowing: the gradient of a module's output.
+WEIGHT, OUTPUT, FLOWING, GRADIENT, AFTER = "weight", "output", "flowing", "gradient", "after"
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor on one rank.
+
+    Attributes:
+        step: how many steps the optimizer had made.
+        given: what the module was given, for an output.
+        offset: where in the whole tensor it begins, in each dimension; DTensors say that.
+        partial: a DTensor that says that it is an addend of a sum.
+    """
+
+    kind: str
+    name: str
+    step: int
+    value: Tensor
+    given: Tensor | None = None
+    offset: tuple[int, ...] | None = None
+    partial: bool = False
+
+
+def record(step: Callable[[int, int], Any], rank: int, ranks: int) -> list[Item]:
+    """Run ``step(rank, ranks)`` in float64 from a fixed seed, without dropout; what it made, in order.
+
+    Raises:
+        ValueError: ``step`` returns no model.
+    """
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: B018
+    default, recorder = torch.get_default_dtype(), Recorder()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with recorder.listening(), _without_dropout():
+            model = step(rank, ranks)
+    finally:
+        torch.set_default_dtype(default)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"step(rank, ranks) must return its model, an nn.Module, not {type(model).__name__}")
+    return recorder.items(model)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, nn.Module, int, Any, Any]] = []
+        self.weights: dict[tuple[nn.Module, str], Tensor] = {}
+        self.gradients: list[tuple[int, Tensor, Tensor]] = []  # optimizer's step, parameter, its gradient
+        self.steps: Counter[Optimizer] = Counter()
+        self.given: dict[nn.Module, list[Any]] = {}
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        handles = (
+            hooks.register_module_forward_pre_hook(self._before),
+            hooks.register_module_forward_hook(self._after),
+            register_optimizer_step_pre_hook(self._optimizer),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def items(self, model: nn.Module) -> list[Item]:
+        """All that was kept of the modules of ``model``, under their names."""
+        while isinstance(inner := getattr(model, "module", None), nn.Module) and len(model._modules) == 1:
+            model = inner  # DDP, and wrappers like it
+        modules = {module: _clean(name) for name, module in model.named_modules(remove_duplicate=True)}
+        items = [
+            Item(WEIGHT, f"{modules[m]}.{name}".lstrip("."), 0, *value)
+            for (m, name), value in self.weights.items()
+            if m in modules
+        ]
+        for kind, module, step, value, given in self.kept:
+            if module in modules:
+                items.append(Item(kind, modules[module] or "the model", step, value[0], given, *value[2:]))
+        names = {id(p): _clean(name) for name, p in model.named_parameters()}
+        gradients = self.gradients or [(0, p, p.grad) for p in model.parameters() if p.grad is not None]
+        for step, parameter, value in gradients:
+            if id(parameter) in names:
+                kept = value if isinstance(value, tuple) else _local(value)
+                items.append(Item(GRADIENT, names[id(parameter)], step, *kept))
+        last = max(self.steps.values(), default=0)
+        items += [Item(AFTER, _clean(n), last, *_local(p)) for n, p in model.named_parameters()]
+        return items
+
+    @property
+    def step(self) -> int:
+        return max(self.steps.values(), default=0)
+
+    def _before(self, module: nn.Module, args: tuple) -> None:
+        self.given.setdefault(module, []).append(_local(_tensor(args)))
+        for name, parameter in module._parameters.items():
+            if parameter is not None and (module, name) not in self.weights:
+                self.weights[module, name] = _local(parameter)
+
+    def _after(self, module: nn.Module, args: tuple, output: Any) -> None:
+        given = self.given[module].pop()
+        if (tensor := _tensor(output)) is None:
+            return
+        self.kept.append((OUTPUT, module, self.step, _local(tensor), given[0]))
+        if tensor.requires_grad:
+            tensor.register_hook(
+                lambda gradient: self.kept.append((FLOWING, module, self.step, _local(gradient), None))
+            )
+
+    def _optimizer(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            # None moves a parameter as far as zeros do
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.gradients.append((self.steps[optimizer], parameter, _local(gradient)))
+        self.steps[optimizer] += 1
+
+
+def _local(tensor: Tensor | None) -> tuple:
+    """A copy of this rank's part, nothing (what was given), where it begins, and whether it is an addend."""
+    if tensor is None:
+        return None, None, None, False
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor.clone(), None, None, False
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    partial = any(placement.is_partial() for placement in tensor.placements)
+    return tensor.to_local().clone(), None, tuple(offset), partial
+
+
+def _tensor(value: Any) -> Tensor | None:
+    """The first tensor of numbers with a dimension in what a module takes or gives."""
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() and value.ndim else None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return next((found for v in inner if (found := _tensor(v)) is not None), None)
+
+
+def _clean(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+@contextlib.contextmanager
+def _without_dropout() -> Iterator[None]:
+    """Ranks draw other numbers than one device does, and are right."""
+    dropout = F.dropout
+    F.dropout = lambda input, p=0.5, training=True, inplace=False: input  # noqa: ARG005
+    try:
+        yield
+    finally:
+        F.dropout = dropout

@@ -1,0 +1,1 @@
+"""Training steps of many styles, each right, and each with faults that public threads tell of."""

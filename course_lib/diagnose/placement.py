@@ -73,7 +73,7 @@ def placed(
         return Placement("zero", ranks=wrong)
     same = all(item.value.shape == whole.shape for items in values.values() for item in items)
     factors = {r: factor(v[0].value, whole, tolerance) for r, v in values.items()} if same else {}
-    if factors and all(factors.values()):
+    if factors and all(factors.values()) and max(factors.values()) - min(factors.values()) <= 1e-6:
         return Placement("factor", factors={r: f for r, f in factors.items() if f}, ranks=wrong)
     return Placement("unlike", ranks=wrong)
 
@@ -119,7 +119,9 @@ def _covered(found: dict[int, list[tuple[Index, bool]]], whole: Tensor) -> Place
         wrong = tuple(r for r, calls in index.items() if not is_whole(calls[0], whole.shape))
         return Placement("permuted", index, ranks=wrong)
     counts = holders(whole.shape, every)
-    verdict = "shard" if not unique or counts.min() == counts.max() else "repeated" if counts.min() else "missing"
+    verdict = (
+        "shard" if not unique or counts.min() == counts.max() else "repeated" if counts.min() else "missing"
+    )
     return Placement(verdict, index, unique=unique, dims=dims)
 
 
@@ -154,12 +156,12 @@ def compared(
     alike = every and max(factors.values()) - min(factors.values()) <= 1e-6
     if alike and abs(k := factors[wrong[0]]) > 1e-9:
         return Placement("factor", factors=factors, ranks=wrong)
+    if all(close(values[r], torch.zeros_like(values[r]), tolerance) for r in wrong):
+        return Placement("zero", ranks=wrong)
     for axis, groups in cuts:
         for times, verdict in ((1, "sum"), (len(groups[0]), "average")):
             if _add_up(values, expected, groups, times, tolerance * times):
                 return Placement(verdict, axis=axis, ranks=wrong)
-    if all(close(values[r], torch.zeros_like(values[r]), tolerance) for r in wrong):
-        return Placement("zero", ranks=wrong)
     if every:
         return Placement("by rank", factors=factors, ranks=wrong)
     others = {r: [i for q, i in index.items() if q != r] for r in wrong}
@@ -176,7 +178,11 @@ def compared(
 
 
 def _add_up(
-    values: dict[int, Tensor], expected: dict[int, Tensor], groups: list[list[int]], times: int, tolerance: float
+    values: dict[int, Tensor],
+    expected: dict[int, Tensor],
+    groups: list[list[int]],
+    times: int,
+    tolerance: float,
 ) -> bool:
     """Whether in each group the values, of one shape, add up to ``times`` what is expected of all its ranks."""
     for group in groups:

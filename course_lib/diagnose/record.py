@@ -16,13 +16,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.modules import module as hooks
+from torch.nn.utils import clip_grad
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 # The kinds of what is kept, in the order in which a step makes them. Flowing: the gradient of a module's output.
-WEIGHT, OUTPUT, FLOWING, GRADIENT, AFTER = "weight", "output", "flowing", "gradient", "after"
+# A gradient is what the optimizer takes; unclipped is what clipping takes. After: a weight that a step has moved.
+WEIGHT, OUTPUT, FLOWING = "weight", "output", "flowing"
+UNCLIPPED, GRADIENT, AFTER = "unclipped", "gradient", "after"
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
@@ -68,8 +71,8 @@ def record(step: Callable[[int, int], Any], rank: int, ranks: int) -> list[Item]
 class Recorder:
     def __init__(self) -> None:
         self.kept: list[tuple[str, nn.Module, int, Any, Any]] = []
-        self.weights: dict[tuple[nn.Module, str], Tensor] = {}
-        self.gradients: list[tuple[int, Tensor, Tensor]] = []  # optimizer's step, parameter, its gradient
+        self.weights: dict[tuple[nn.Module, str, int], Any] = {}
+        self.gradients: list[tuple[str, int, Tensor, Any]] = []  # kind, step, parameter, its gradient
         self.steps: Counter[Optimizer] = Counter()
         self.given: dict[nn.Module, list[Any]] = {}
 
@@ -80,9 +83,18 @@ class Recorder:
             hooks.register_module_forward_hook(self._after),
             register_optimizer_step_pre_hook(self._optimizer),
         )
+        clip = clip_grad._clip_grads_with_norm_
+
+        def clipped(parameters: Any, *args: Any, **kwargs: Any) -> None:
+            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            self._clipped(parameters)
+            clip(parameters, *args, **kwargs)
+
+        clip_grad._clip_grads_with_norm_ = clipped
         try:
             yield
         finally:
+            clip_grad._clip_grads_with_norm_ = clip
             for handle in handles:
                 handle.remove()
 
@@ -92,22 +104,20 @@ class Recorder:
             model = inner  # DDP, and wrappers like it
         modules = {module: _clean(name) for name, module in model.named_modules(remove_duplicate=True)}
         items = [
-            Item(WEIGHT, f"{modules[m]}.{name}".lstrip("."), 0, *value)
-            for (m, name), value in self.weights.items()
-            if m in modules
+            Item(AFTER if step else WEIGHT, f"{modules[m]}.{name}".lstrip("."), step, *value)
+            for (m, name, step), value in self.weights.items()
+            if m in modules and (step < self.step or not step)
         ]
         for kind, module, step, value, given in self.kept:
             if module in modules:
                 items.append(Item(kind, modules[module] or "the model", step, value[0], given, *value[2:]))
         names = {id(p): _clean(name) for name, p in model.named_parameters()}
-        gradients = self.gradients or [(0, p, p.grad) for p in model.parameters() if p.grad is not None]
-        for step, parameter, value in gradients:
-            if id(parameter) in names:
-                kept = value if isinstance(value, tuple) else _local(value)
-                items.append(Item(GRADIENT, names[id(parameter)], step, *kept))
-        last = max(self.steps.values(), default=0)
-        items += [Item(AFTER, _clean(n), last, *_local(p)) for n, p in model.named_parameters()]
-        return items
+        gradients = self.gradients
+        if not self.steps:
+            gradients = [(GRADIENT, 0, p, _local(p.grad)) for p in model.parameters() if p.grad is not None]
+        items += [Item(k, names[id(p)], step, *value) for k, step, p, value in gradients if id(p) in names]
+        last = max(1, self.step)
+        return items + [Item(AFTER, _clean(n), last, *_local(p)) for n, p in model.named_parameters()]
 
     @property
     def step(self) -> int:
@@ -116,8 +126,8 @@ class Recorder:
     def _before(self, module: nn.Module, args: tuple) -> None:
         self.given.setdefault(module, []).append(_local(_tensor(args)))
         for name, parameter in module._parameters.items():
-            if parameter is not None and (module, name) not in self.weights:
-                self.weights[module, name] = _local(parameter)
+            if parameter is not None and (module, name, self.step) not in self.weights:
+                self.weights[module, name, self.step] = _local(parameter)
 
     def _after(self, module: nn.Module, args: tuple, output: Any) -> None:
         given = self.given[module].pop()
@@ -133,8 +143,13 @@ class Recorder:
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             # None moves a parameter as far as zeros do
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            self.gradients.append((self.steps[optimizer], parameter, _local(gradient)))
+            self.gradients.append((GRADIENT, self.steps[optimizer], parameter, _local(_summed(gradient))))
         self.steps[optimizer] += 1
+
+    def _clipped(self, parameters: Iterator[Tensor] | list[Tensor]) -> None:
+        self.gradients += [
+            (UNCLIPPED, self.step, p, _local(p.grad)) for p in parameters if p.grad is not None
+        ]
 
 
 def _local(tensor: Tensor | None) -> tuple:
@@ -147,6 +162,15 @@ def _local(tensor: Tensor | None) -> tuple:
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     partial = any(placement.is_partial() for placement in tensor.placements)
     return tensor.to_local().clone(), None, tuple(offset), partial
+
+
+def _summed(gradient: Tensor) -> Tensor:
+    """An addend that says so is summed by the optimizer's operators."""
+    if not isinstance(gradient, DTensor) or not any(p.is_partial() for p in gradient.placements):
+        return gradient
+    return gradient.redistribute(
+        placements=[Replicate() if p.is_partial() else p for p in gradient.placements]
+    )
 
 
 def _tensor(value: Any) -> Tensor | None:

@@ -31,15 +31,12 @@ def by_hand(rank, ranks, fault="", layers=2):
         if fault == "same part":
             tokens, targets = part(tokens, 0, ranks), part(targets, 0, ranks)
         elif fault == "repeated row":
-            rows = torch.arange(B).roll(-rank)[: B // ranks + 1] if rank else torch.arange(B // ranks + 1)
             rows = (torch.arange(B // ranks + 1) + rank * (B // ranks)) % B
             tokens, targets = tokens[rows], targets[rows]
         else:
             tokens, targets = part(tokens, rank, ranks), part(targets, rank, ranks)
         loss(model(tokens), targets).backward()
-        parameters = list(model.parameters())
-        if fault == "no head":
-            parameters.remove(model.head.weight)
+        parameters = [p for p in model.parameters() if fault != "no head" or p is not model.head.weight]
         if fault != "none":
             average(parameters)
         for p in model.parameters():

@@ -24,7 +24,10 @@ class Column(nn.Module):
 
     def __init__(self, whole, rank, ranks, pieces=1):
         super().__init__()
-        cut = [torch.cat([x.chunk(ranks)[rank] for x in t.data.chunk(pieces)]) for t in (whole.weight, whole.bias)]
+        cut = [
+            torch.cat([x.chunk(ranks)[rank] for x in t.data.chunk(pieces)])
+            for t in (whole.weight, whole.bias)
+        ]
         self.weight, self.bias = map(nn.Parameter, cut)
 
     def forward(self, x):
@@ -113,13 +116,15 @@ def _plain_all_reduce(x):
 
 def _clip(model, most, every):
     """By the norm of the whole: replicated parameters count once."""
-    cut = lambda n: n.endswith(("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight"))  # noqa: E731
+    cut = lambda n: n.endswith(
+        ("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight")
+    )  # noqa: E731
     parts = {True: torch.zeros(()), False: torch.zeros(())}
-    for name, p in model.named_parameters():
+    for name, p in ((n, p) for n, p in model.named_parameters() if p.grad is not None):
         parts[every or cut(name)] += (p.grad**2).sum()
     dist.all_reduce(parts[True])
     norm = (parts[True] + parts[False]).sqrt()
-    for p in model.parameters():
+    for p in (p for p in model.parameters() if p.grad is not None):
         p.grad *= most / norm
 
 
@@ -135,7 +140,9 @@ def sequence(rank, ranks, fault=""):
     (loss(model(tokens, places), targets, "sum") / 64).backward()
     left_out = {"no norm sum": ("norm",), "no bias sum": ("down.bias",), "no final norm": ("norm.weight",)}
     for name, p in model.named_parameters():
-        shared = not name.endswith(("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight"))
+        shared = not name.endswith(
+            ("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight")
+        )
         skipped = any(word in name for word in left_out.get(fault, ()))
         if fault == "no final norm":
             skipped = name == "norm.weight"

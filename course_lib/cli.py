@@ -161,6 +161,51 @@ def matrix_command() -> None:
     click.echo("\n".join(["", *(line for line in lines if line[:1].isdigit())]))
 
 
+@main.command("diagnose", short_help="Find what a distributed training step does wrong.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--ranks", type=int, help="How many.  [default: 4, or as many as --mesh has]")
+@click.option("--mesh", "axes", default="", help="Names of the axes, such as dp=2,tp=2: sentences name them.")
+@click.option("--timeout", default=120.0, show_default=True, help="Seconds for the step on the ranks.")
+def diagnose_command(file: Path, ranks: int | None, axes: str, timeout: float) -> None:
+    """Run the step in FILE on one CPU rank and on several, and say what is wrong with it, one sentence a cause.
+
+    FILE defines step(rank, ranks). It builds a model, makes one training step or a few (forward, backward, optimizer),
+    and returns the model, as it is or wrapped (DDP). The process group is ready. The weights and the whole batch must
+    be the same for every number of ranks: the seed is set before, and each rank takes its part. With ranks == 1 it is
+    what the others are compared with: the same code, or plain code for one device. Modules are matched by their names.
+
+    Everything runs in float64 and without dropout. Compared are all weights, outputs of modules, gradients before the
+    optimizer's step, and weights after it. What follows from an earlier cause is not listed: mend it, and run again.
+
+    \b
+    def step(rank, ranks):
+        model = Net()
+        if ranks > 1:
+            model = DistributedDataParallel(model)
+        inputs, targets = torch.randn(8, 16), torch.randn(8, 4)
+        loss = F.mse_loss(model(inputs.chunk(ranks)[rank]), targets.chunk(ranks)[rank])
+        loss.backward()
+        torch.optim.AdamW(model.parameters()).step()
+        return model
+
+    The exit code is 0 for a right step, 1 when a cause is found or the step fails, 2 for bad input.
+    """
+    from course_lib.diagnose.run import diagnose, mesh_of
+    from course_lib.runtime import RankError
+
+    try:
+        result = diagnose(file.resolve(), ranks, mesh_of(axes), timeout)
+    except ValueError as error:
+        _stop(str(error))
+    except RankError as error:
+        _stop(f"the step fails on one rank:\n{error}")
+    for sentence in result.sentences:
+        click.echo(sentence)
+    if not result.sentences:
+        click.echo(result.summary())
+    sys.exit(1 if result.sentences else 0)
+
+
 @main.command("doctor", short_help="Look at this machine: what is there, what is missing.")
 def doctor_command() -> None:
     """Look at this machine: what is there, what is missing, and how ranks will run."""

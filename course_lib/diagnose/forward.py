@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from course_lib.diagnose.fit import Index
-from course_lib.diagnose.ledger import Ledger
-from course_lib.diagnose.placement import Placement, factor
-from course_lib.diagnose.record import OUTPUT, WEIGHT
+from course_lib.diagnose.ledger.fit import Index
+from course_lib.diagnose.ledger.ledger import Ledger
+from course_lib.diagnose.ledger.placement import Placement, factor
+from course_lib.diagnose.recording.record import OUTPUT, WEIGHT
 
 Wrong = tuple[str, str, Placement, str]  # verdict, module, placement, a module near it
 
@@ -71,11 +71,10 @@ class Forward:
                 if moved and moved.right and not (inner_sum and moved.verdict == "sum"):
                     return "bias", Placement("bias", axis=axis)
         whole, tolerance = self.ledger.whole(OUTPUT, step, name), self.ledger.tolerance(OUTPUT)
-        assert whole is not None
-        factors = {
-            r: factor(items[0].value.double() - bias, whole - bias, tolerance)
-            for r, items in self.ledger.values(OUTPUT, step, name).items()
-        }
+        values = {r: items[0].value.double() for r, items in self.ledger.values(OUTPUT, step, name).items()}
+        if whole is None or any(v.shape != whole.shape for v in values.values()):
+            return None
+        factors = {r: factor(v - bias, whole - bias, tolerance) for r, v in values.items()}
         known = {r: k for r, k in factors.items() if k is not None}
         if len(known) == len(factors) and max(known.values()) - min(known.values()) <= 1e-6:
             return "factor", Placement("factor", factors=known)

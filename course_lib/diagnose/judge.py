@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from course_lib.diagnose.fit import Index, at, block
 from course_lib.diagnose.forward import Forward
-from course_lib.diagnose.ledger import Ledger
-from course_lib.diagnose.placement import Placement, compared, factor
-from course_lib.diagnose.record import AFTER, FLOWING, GRADIENT, OUTPUT, UNCLIPPED, WEIGHT, Item
+from course_lib.diagnose.ledger.fit import Index, at, block
+from course_lib.diagnose.ledger.ledger import Ledger
+from course_lib.diagnose.ledger.placement import Placement, compared, factor
+from course_lib.diagnose.recording.record import AFTER, FLOWING, GRADIENT, OUTPUT, UNCLIPPED, WEIGHT, Item
 
 
 @dataclass(frozen=True)
@@ -150,14 +149,16 @@ class Judge:
             held = {r: v[0] for r, v in self.ledger.values(AFTER, step + 1, name).items()}
             ran = self.ledger.values(OUTPUT, step, _owner(name) or "the model")
             held = {r: item for r, item in held.items() if r in ran}
-            if moved is None or not held or (index := self._index(name, held)) is None:
-                continue
             start = self.ledger.whole(AFTER if step else WEIGHT, step, name)
+            index = self._index(name, held) if held else None
+            if moved is None or start is None or index is None:
+                continue
             values = {r: i.value.double() - at(start.reshape(moved.shape), index[r]) for r, i in held.items()}
             # Adam divides by the gradient's size: where that is rounding, so is the step
             gradient = self.ledger.whole(GRADIENT, step, name)
             if gradient is not None and gradient.shape == moved.shape:
-                small = gradient.abs() <= 1e-6 * gradient.abs().max()
+                tiny = max(1e-6 * float(gradient.abs().max()), self.ledger.tolerance(GRADIENT))
+                small = gradient.abs() <= tiny
                 values = {r: v.masked_fill(at(small, index[r]), 0) for r, v in values.items()}
                 moved = moved.masked_fill(small, 0)
             place = self._compare(AFTER, name, values, held, moved, None)

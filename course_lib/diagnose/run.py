@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from course_lib.diagnose.judge import Cause, Judge
-from course_lib.diagnose.ledger import Ledger
-from course_lib.diagnose.record import AFTER, GRADIENT, OUTPUT, WEIGHT, Item, record
+from course_lib.diagnose.ledger.ledger import Ledger
+from course_lib.diagnose.recording.record import AFTER, GRADIENT, OUTPUT, WEIGHT, Item, record
 from course_lib.diagnose.sentences import sentence
 from course_lib.runtime import RankError, launch
+from course_lib.runtime.launch import checked_ranks
 
 
 @dataclass(frozen=True)
@@ -23,54 +27,72 @@ class Diagnosis:
     Attributes:
         causes: earliest first; none for a right step, or for one that did not end.
         sentences: one for each cause; for a step that raised or hung, what ``launch`` says.
-        compared: how many parameters, gradients, outputs and updates were held to one device's.
+        compared: how many weights, outputs, gradients and updated weights were held to one device's.
+        all: how many one device has.
+        epsilon: of the coarsest type of number among them.
         failed: whether the step did not end on the ranks.
     """
 
     causes: tuple[Cause, ...]
     sentences: tuple[str, ...]
     compared: dict[str, int]
+    all: dict[str, int]
     epsilon: float = 0.0
     failed: bool = False
 
+    def summary(self) -> str:
+        """What a right step is told, and what of it could not be seen."""
+        names = {
+            WEIGHT: "weights",
+            OUTPUT: "outputs of modules",
+            GRADIENT: "gradients",
+            AFTER: "updated weights",
+        }
+        said = ", ".join(f"{self.compared[kind]} of {self.all[kind]} {name}" for kind, name in names.items())
+        coarse = (
+            ""
+            if self.epsilon < 1e-12
+            else (f" Some values are of lower precision (unit {self.epsilon:.1g}), which hides small faults.")
+        )
+        return f"No fault found. Compared with one device's: {said}.{coarse}"
+
 
 def diagnose(
-    step: Callable[[int, int], Any] | Path, ranks: int = 4, mesh: Mapping[str, int] = {}, timeout: float = 120
+    step: Callable[[int, int], Any] | Path,
+    ranks: int | None = None,
+    mesh: Mapping[str, int] | None = None,
+    timeout: float = 120.0,
 ) -> Diagnosis:
     """Hold ``step`` on ``ranks`` CPU ranks to ``step`` on one.
 
     Args:
         step: ``step(rank, ranks)`` builds a model, makes one or a few training steps and returns the model; or a
             file that defines it. It makes the same weights and the same batch whatever ``ranks`` is.
+        ranks: 4, or as many as the mesh has.
         mesh: names of the axes and their sizes, for the sentences.
 
     Raises:
         ValueError: a step, mesh or number of ranks that cannot be used, or no parameter to compare.
         RankError: the step failed on one device.
     """
-    if not isinstance(ranks, int) or ranks < 2:
-        raise ValueError(f"ranks must be 2 or more, not {ranks!r}: one device is what they are compared with")
-    size = 1
-    for n in mesh.values():
-        size *= n
-    if mesh and size != ranks:
-        raise ValueError(f"mesh {dict(mesh)} has {size} ranks, and {ranks} are asked for")
+    ranks = ranks if mesh is None and ranks is None else checked_ranks(ranks, mesh)
+    ranks = 4 if ranks is None else ranks
+    if ranks < 2:
+        raise ValueError(f"ranks must be 2 or more, not {ranks}: one device is what they are compared with")
     one = launch(on_rank, 1, args=(step,), timeout=timeout, backend="gloo", quiet=True)[0]
     try:
         several = launch(on_rank, ranks, args=(step,), timeout=timeout, backend="gloo", quiet=True)
     except RankError as error:
-        return Diagnosis((), (str(error),), {}, failed=True)
-    ledger = Ledger(one, several, mesh)
+        return Diagnosis((), (str(error),), {}, {}, failed=True)
+    ledger = Ledger(one, several, mesh or {})
     causes = Judge(ledger).causes()
-    shared = [key[0] for key in ledger.one if key in ledger.ranks]
-    counts = {kind: shared.count(kind) for kind in (WEIGHT, OUTPUT, GRADIENT, AFTER)}
-    return Diagnosis(tuple(causes), tuple(map(sentence, causes)), counts, ledger.epsilon)
+    kinds = (WEIGHT, OUTPUT, GRADIENT, AFTER)
+    every = {kind: sum(key[0] == kind for key in ledger.one) for kind in kinds}
+    shared = {kind: sum(key[0] == kind and key in ledger.ranks for key in ledger.one) for kind in kinds}
+    return Diagnosis(tuple(causes), tuple(map(sentence, causes)), shared, every, ledger.epsilon)
 
 
 def on_rank(step: Callable[[int, int], Any] | Path) -> list[Item]:
-    import torch
-    import torch.distributed as dist
-
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if isinstance(step, Path):
         torch.set_default_dtype(torch.float64)  # for tensors that the file makes when it is read
@@ -84,3 +106,11 @@ def named_step(names: dict[str, Any], file: Path) -> Callable[[int, int], Any]:
     if not callable(step) or len(inspect.signature(step).parameters) != 2:
         raise ValueError(f"{file} must define a function step(rank, ranks)")
     return step
+
+
+def mesh_of(axes: str) -> dict[str, int] | None:
+    """``dp=2,tp=2`` as names and sizes; ``None`` for nothing, ``ValueError`` for anything else."""
+    pairs = [pair.partition("=") for pair in axes.split(",")] if axes else []
+    if not all(name and size.isdecimal() for name, _, size in pairs):
+        raise ValueError(f"--mesh must name axes and their sizes, such as dp=2,tp=2, not {axes!r}")
+    return {name: int(size) for name, _, size in pairs} or None

@@ -6,10 +6,11 @@ import contextlib
 
 import torch
 import torch.distributed as dist
-from seeded_steps.model import B, D, GPT, adam, average, batch, f, g, loss
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+from seeded_steps.model import GPT, B, D, adam, average, batch, f, g, loss
 
 
 def part(x, rank, ranks):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from course_lib.diagnose.run import Diagnosis
 from seeded_steps import data_parallel as dp
 from seeded_steps import tensor_parallel as tp
 from seeded_steps import tokens as tk
@@ -169,3 +170,13 @@ FAULTS = [
     Fault(tk.lora, "thawed", GH + "NVIDIA-NeMo/Automodel/issues/3530", ("after", "thawed", "2.")),
     Fault(tk.hangs, "one left out", GH + "pytorch/pytorch/issues/104336", ("hang", "", "")),
 ]  # fmt: skip
+
+
+def said(row: Fault, result: Diagnosis) -> str:
+    """What is wrong with what was said of a fault: nothing, or what was said instead."""
+    kind, verdict, name = row.expected
+    if result.failed or kind == "hang":
+        return "" if result.failed and kind == "hang" else f"failed: {result.sentences[:1]}"
+    got = [(c.kind, c.verdict, c.names[0]) for c in result.causes]
+    right = len(got) == 1 and got[0][:2] == (kind, verdict) and name in got[0][2]
+    return "" if right else f"said {got or 'nothing'}, not {row.expected}"

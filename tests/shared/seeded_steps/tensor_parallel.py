@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from seeded_steps.data_parallel import part
-from seeded_steps.model import GPT, HEADS, Gather, MLP, Scatter, Sum, adam, average, batch, f, g, loss
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, Replicate
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -17,6 +15,12 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+
+from seeded_steps.data_parallel import part
+from seeded_steps.model import GPT, HEADS, MLP, Gather, Scatter, Sum, adam, average, batch, f, g, loss
+
+# The parameters that are cut; the others are whole on every rank.
+CUT = ("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight")
 
 
 class Column(nn.Module):
@@ -116,12 +120,9 @@ def _plain_all_reduce(x):
 
 def _clip(model, most, every):
     """By the norm of the whole: replicated parameters count once."""
-    cut = lambda n: n.endswith(
-        ("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight")
-    )  # noqa: E731
     parts = {True: torch.zeros(()), False: torch.zeros(())}
     for name, p in ((n, p) for n, p in model.named_parameters() if p.grad is not None):
-        parts[every or cut(name)] += (p.grad**2).sum()
+        parts[every or name.endswith(CUT)] += (p.grad**2).sum()
     dist.all_reduce(parts[True])
     norm = (parts[True] + parts[False]).sqrt()
     for p in (p for p in model.parameters() if p.grad is not None):
@@ -131,7 +132,7 @@ def _clip(model, most, every):
 def sequence(rank, ranks, fault=""):
     """Megatron's sequence parallelism: norms on a part of the tokens, gathered before the products."""
     model = GPT()
-    gather, scatter = lambda x: Gather.apply(x, 1, True), lambda x: Scatter.apply(x, 1)  # noqa: E731
+    gather, scatter = lambda x: Gather.apply(x, 1, True), lambda x: Scatter.apply(x, 1)
     if fault == "gather without sum":
         gather = lambda x: Gather.apply(x, 1, False)  # noqa: E731
     _cut(model, rank, ranks, gather, scatter)
@@ -140,9 +141,7 @@ def sequence(rank, ranks, fault=""):
     (loss(model(tokens, places), targets, "sum") / 64).backward()
     left_out = {"no norm sum": ("norm",), "no bias sum": ("down.bias",), "no final norm": ("norm.weight",)}
     for name, p in model.named_parameters():
-        shared = not name.endswith(
-            ("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight")
-        )
+        shared = not name.endswith(CUT)
         skipped = any(word in name for word in left_out.get(fault, ()))
         if fault == "no final norm":
             skipped = name == "norm.weight"
@@ -201,7 +200,7 @@ def vocabulary(rank, ranks, fault=""):
 def dtensor(rank, ranks, fault="", layers=2):
     """parallelize_module with torch's styles, sequence parallel between them."""
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
-    model, (tokens, targets) = nn.Sequential(*[MLPBlock() for _ in range(layers)], nn.LayerNorm(16)), batch()
+    model = nn.Sequential(*[MLPBlock() for _ in range(layers)], nn.LayerNorm(16))
     x = torch.randn(8, 8, 16)
     for block in model[:-1]:
         parallelize_module(

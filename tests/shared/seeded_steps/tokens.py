@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from seeded_steps.data_parallel import part
-from seeded_steps.model import B, D, GPT, HEADS, Gather, T, V, Block, adam, average, batch, f, g, loss
 from torch import nn
+
+from seeded_steps.data_parallel import part
+from seeded_steps.model import GPT, HEADS, B, D, Gather, T, V, adam, average, batch, f, g, loss
 
 
 class GatheredAttention(nn.Module):
@@ -207,7 +208,7 @@ def pipeline(rank, ranks, fault=""):
 def lora(rank, ranks, fault=""):
     """Frozen weights, small ones that train, data parallel."""
     model = nn.Sequential(nn.Linear(D, D), Adapter(), nn.Linear(D, V))
-    model[0].requires_grad_(False), model[2].requires_grad_(fault == "thawed")  # noqa: B018
+    model[0].requires_grad_(False), model[2].requires_grad_(fault == "thawed")
     x, (_, targets) = torch.randn(B, T, D), batch()
     loss(model(part(x, rank, ranks)), part(targets, rank, ranks)).backward()
     if fault != "adapter left out":

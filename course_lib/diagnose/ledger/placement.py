@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from course_lib.diagnose.fit import Index, at, block, close, fit, holders, is_whole
-from course_lib.diagnose.record import Item
+from course_lib.diagnose.ledger.fit import Index, at, block, close, fit, holders, is_whole
+from course_lib.diagnose.recording.record import Item
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ def placed(
         return Placement("zero", ranks=wrong)
     same = all(item.value.shape == whole.shape for items in values.values() for item in items)
     factors = {r: factor(v[0].value, whole, tolerance) for r, v in values.items()} if same else {}
-    if factors and all(factors.values()) and max(factors.values()) - min(factors.values()) <= 1e-6:
-        return Placement("factor", factors={r: f for r, f in factors.items() if f}, ranks=wrong)
+    known = {r: k for r, k in factors.items() if k}
+    if known and len(known) == len(values) and max(known.values()) - min(known.values()) <= 1e-6:
+        return Placement("factor", factors=known, ranks=wrong)
     return Placement("unlike", ranks=wrong)
 
 
@@ -84,7 +85,9 @@ def _find(item: Item, whole: Tensor, tolerance: float) -> tuple[Index, bool] | N
     if item.offset is not None and len(item.offset) == whole.ndim:
         index = block(item.offset, item.value.shape)
         inside = all(o + n <= w for o, n, w in zip(item.offset, item.value.shape, whole.shape, strict=True))
-        return (index, True) if inside and close(item.value, at(whole, index), tolerance) else None
+        if inside and close(item.value, at(whole, index), tolerance):
+            return index, True
+        # else a DTensor on some axes of a mesh: on the others it is a part, too
     return fit(item.value, whole, tolerance)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from course_lib.diagnose.placement import Placement, axes, placed
-from course_lib.diagnose.record import OUTPUT, WEIGHT, Item
+from course_lib.diagnose.ledger.placement import Placement, axes, placed
+from course_lib.diagnose.recording.record import OUTPUT, WEIGHT, Item
 
 # A sum in another order moves a value by a few units in the last place for each operation before it, times how much
 # the operation cancels. A fault moves it by a part of its size: in float64 there are ten orders of magnitude between.
@@ -67,8 +67,7 @@ class Ledger:
         calls = [item.value for item in self.one.get((kind, step, name), [])]
         if not calls:
             return None
-        joined = len(calls) > 1 and len({c.shape[1:] for c in calls}) == 1
-        value = (torch.cat(calls) if joined else calls[0]).double()
+        value = _together(calls)
         parts = [i.value for items in self.values(kind, step, name).values() for i in items]
         flat = bool(parts) and value.ndim > 1 and all(p.ndim == 1 for p in parts)
         return value.flatten() if flat else value
@@ -89,7 +88,12 @@ class Ledger:
         }
         if not calls or not all(values.values()) or not calls[0].numel():
             return None
-        joined = len(calls) > 1 and len({c.shape[1:] for c in calls}) == 1
-        whole = torch.cat(calls) if joined else calls[0]
+        whole = _together(calls)
         tolerance = max(self.tolerance(OUTPUT), 1e-12 * float(whole.abs().max()))
-        return placed(values, whole.double(), tolerance, self.cuts)
+        return placed(values, whole, tolerance, self.cuts)
+
+
+def _together(calls: list[Tensor]) -> Tensor:
+    """One call's value, or the rows of several of one shape."""
+    joined = len(calls) > 1 and len({c.shape[1:] for c in calls}) == 1
+    return (torch.cat(calls) if joined else calls[0]).double()

@@ -55,7 +55,8 @@ def record(step: Callable[[int, int], Any], rank: int, ranks: int) -> list[Item]
     Raises:
         ValueError: ``step`` returns no model.
     """
-    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: B018
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(0)
     default, recorder = torch.get_default_dtype(), Recorder()
     torch.set_default_dtype(torch.float64)
     try:
@@ -117,7 +118,8 @@ class Recorder:
             gradients = [(GRADIENT, 0, p, _local(p.grad)) for p in model.parameters() if p.grad is not None]
         items += [Item(k, names[id(p)], step, *value) for k, step, p, value in gradients if id(p) in names]
         last = max(1, self.step)
-        return items + [Item(AFTER, _clean(n), last, *_local(p)) for n, p in model.named_parameters()]
+        items += [Item(AFTER, _clean(n), last, *_local(p)) for n, p in model.named_parameters()]
+        return [item for item in items if item.value is not None]
 
     @property
     def step(self) -> int:
@@ -152,13 +154,15 @@ class Recorder:
         ]
 
 
-def _local(tensor: Tensor | None) -> tuple:
+def _local(tensor: Any) -> tuple:
     """A copy of this rank's part, nothing (what was given), where it begins, and whether it is an addend."""
     if tensor is None:
         return None, None, None, False
     tensor = tensor.detach()
     if not isinstance(tensor, DTensor):
-        return tensor.clone(), None, None, False
+        # A unit that is resharded by hand frees its memory and keeps its shape
+        freed = tensor.untyped_storage().size() < tensor.numel() * tensor.element_size()
+        return None if freed else tensor.clone(), None, None, False
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     partial = any(placement.is_partial() for placement in tensor.placements)
     return tensor.to_local().clone(), None, tuple(offset), partial
@@ -189,7 +193,7 @@ def _clean(name: str) -> str:
 def _without_dropout() -> Iterator[None]:
     """Ranks draw other numbers than one device does, and are right."""
     dropout = F.dropout
-    F.dropout = lambda input, p=0.5, training=True, inplace=False: input  # noqa: ARG005
+    F.dropout = lambda input, p=0.5, training=True, inplace=False: input
     try:
         yield
     finally:

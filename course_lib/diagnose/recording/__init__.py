@@ -1,0 +1,1 @@
+"""What is kept of a step while it runs."""

@@ -5,8 +5,7 @@ python benchmarks/diagnose.py [--only megatron]
 The table is tests/shared/seeded_steps/table.py: every fault has the public thread that tells of it. A fault is named
 where the first cause, and the only one, is the one expected: kind, verdict and place. Some verdicts give the place and
 not the mechanism ("the fault is between these two"); they are counted apart. Beside it stands what a comparison of
-losses and one of gradient norms would see: of the last output (all that a loss is computed from), and of the norm over
-all gradients, each by more than 1e-6.
+the first step's losses would see, by more than 1e-6.
 
 Then a right step of 8 layers is judged: FSDP2, and Megatron's tensor parallelism.
 
@@ -23,64 +22,54 @@ from pathlib import Path
 
 import click
 import paired  # noqa: F401  (the project's packages before this folder's files)
-import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 from seeded_steps import data_parallel, tensor_parallel
-from seeded_steps.table import FAULTS, RIGHT, said, seeded
+from seeded_steps.table import FAULTS, RIGHT, Fault, said, seeded
 
-from course_lib.diagnose.recording.record import GRADIENT, OUTPUT, Item
-from course_lib.diagnose.run import diagnose, on_rank
+from course_lib.diagnose.recording.record import OUTPUT, Item
+from course_lib.diagnose.run import Diagnosis, diagnose, judged, on_rank
 from course_lib.runtime import RankError, launch
 
 PLACE_ONLY = {"unlike", "inside", "between", "given"}
 SECONDS, SHARE = 20.0, 0.9
 
 
-def norm(items: list[Item]) -> float:
-    """Of all gradients that a rank holds, as a plain call of ``clip_grad_norm_`` would print it."""
-    values = [i.value for i in items if i.kind == GRADIENT and i.step == 0]
-    return float(torch.stack([v.norm() for v in values]).norm()) if values else 0.0
-
-
-def output(items: list[Item]) -> float:
+def loss(items: list[Item]) -> float:
     """The mean square of the last output of the first step, in the place of a loss."""
     values = [i.value for i in items if i.kind == OUTPUT and i.step == 0]
     return float(values[-1].square().mean()) if values else 0.0
 
 
-def plain(row: object) -> tuple[bool, bool]:
-    """Whether the mean over the ranks of what stands for the loss, and rank 0's norm, differ from the right step's."""
+def judge(row: Fault) -> tuple[Diagnosis, bool]:
+    """What is said of a fault, and whether the mean of the ranks' losses tells it from one device."""
+    step = seeded(row.step, row.fault)
+    run = partial(launch, on_rank, args=(step,), quiet=True, backend="gloo")
+    one = run(1)[0]
     try:
-        runs = [
-            launch(on_rank, row.ranks, args=(seeded(row.step, fault),), quiet=True, backend="gloo")
-            for fault in ("", row.fault)
-        ]
-    except RankError:
-        return True, True
-    losses = [sum(map(output, run)) / len(run) for run in runs]
-    norms = [norm(run[0]) for run in runs]
-    return tuple(abs(a - b) > 1e-6 * abs(a) for a, b in (losses, norms))
+        several = run(row.ranks)
+    except RankError as error:
+        return Diagnosis((), (str(error),), {}, {}, failed=True), True
+    losses = [loss(items) for items in several]
+    return judged(one, several, {}), abs(sum(losses) / len(losses) / loss(one) - 1) > 1e-6
 
 
 def judge_faults(only: str) -> bool:
     rows = [f for f in FAULTS if only in f.name]
-    named, mechanism, seen = 0, 0, [0, 0]
+    named, mechanism, seen = 0, 0, 0
     for row in rows:
-        result = diagnose(seeded(row.step, row.fault), row.ranks)
+        result, by_loss = judge(row)
         wrong = said(row, result)
-        by_loss, by_norm = plain(row)
-        seen = [seen[0] + by_loss, seen[1] + by_norm]
+        seen += by_loss
         named += not wrong
         mechanism += not wrong and (row.expected[1] not in PLACE_ONLY or row.expected[0] == "weight")
-        others = f"loss {'differs' if by_loss else '-'}, norm {'differs' if by_norm else '-'}"
+        sentence = (result.sentences or ("",))[0].splitlines()[:1]
         print(
-            f"{row.name:34} {wrong or result.sentences[0].splitlines()[0]}  [{others}]  {row.thread}",
-            flush=True,
+            f"{row.name:34} {wrong or sentence}  [loss: {'differs' if by_loss else 'the same'}]", flush=True
         )
     print(f"faults named: {named} of {len(rows)} ({mechanism} with their mechanism); target {SHARE:.0%}")
-    print(f"a comparison of losses sees {seen[0]}, one of gradient norms {seen[1]}, and neither says where")
+    print(f"the first step's loss tells {seen} of them from one device, and not where they are")
     return named >= SHARE * len(rows)
 
 

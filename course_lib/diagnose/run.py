@@ -84,7 +84,12 @@ def diagnose(
         several = launch(on_rank, ranks, args=(step,), timeout=timeout, backend="gloo", quiet=True)
     except RankError as error:
         return Diagnosis((), (str(error),), {}, {}, failed=True)
-    ledger = Ledger(one, several, mesh or {})
+    return judged(one, several, mesh or {})
+
+
+def judged(one: list[Item], several: list[list[Item]], mesh: Mapping[str, int]) -> Diagnosis:
+    """What the items of one device and of every rank tell."""
+    ledger = Ledger(one, several, mesh)
     causes = Judge(ledger).causes()
     kinds = (WEIGHT, OUTPUT, GRADIENT, AFTER)
     every = {kind: sum(key[0] == kind for key in ledger.one) for kind in kinds}

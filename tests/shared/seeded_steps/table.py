@@ -27,7 +27,7 @@ class Fault:
     """A seeded fault.
 
     Attributes:
-        thread: where someone met it.
+        thread: where someone met it, or one of the same mechanism.
         expected: ``(kind, verdict, part of a name)`` of the first cause, or ``hang``.
     """
 
@@ -94,7 +94,7 @@ FAULTS = [
     Fault(dp.by_hand, "own scale", MEGATRON + "issues/442", ("gradient", "by rank", "")),
     Fault(dp.by_hand, "wrong group", MEGATRON + "issues/1628", ("gradient", "average", ""), 4),
     Fault(dp.by_hand, "kept", MEGATRON + "issues/7452", ("gradient", "kept", "")),
-    Fault(dp.stale, "late", TORCH + "issues/104336", ("gradient", "stale", "")),
+    Fault(dp.stale, "late", TORCH + "issues/27806", ("gradient", "stale", "")),
     Fault(dp.by_hand, "rank 0 only", GH + "intel/e2eAIOK/issues/197", ("after", "zero", "")),
     Fault(dp.by_hand, "own rate", GH + "FlagOpen/FlagScale/issues/411", ("after", "by rank", "")),
     Fault(dp.tokens_count, "mean of means", GH + "huggingface/transformers/issues/34191", ("flowing", "weights", "")),
@@ -168,7 +168,7 @@ FAULTS = [
     Fault(tk.pipeline, "transposed", MEGATRON + "issues/7452", ("flowing", "unlike", "blocks.0")),
     Fault(tk.lora, "adapter left out", GH + "NVIDIA-NeMo/Automodel/issues/3530", ("gradient", "average", "1.b")),
     Fault(tk.lora, "thawed", GH + "NVIDIA-NeMo/Automodel/issues/3530", ("after", "thawed", "2.")),
-    Fault(tk.hangs, "one left out", GH + "pytorch/pytorch/issues/104336", ("hang", "", "")),
+    Fault(tk.hangs, "one left out", GH + "dylanyunlon/Neuron_SP/issues/589", ("hang", "", "")),
 ]  # fmt: skip
 
 

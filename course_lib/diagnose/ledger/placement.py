@@ -72,7 +72,7 @@ def placed(
     if all(not item.value.any() for rank in wrong for item in values[rank]) and whole.any():
         return Placement("zero", ranks=wrong)
     same = all(item.value.shape == whole.shape for items in values.values() for item in items)
-    factors = {r: factor(v[0].value, whole, tolerance) for r, v in values.items()} if same else {}
+    factors = {r: factor(v[0].value.double(), whole, tolerance) for r, v in values.items()} if same else {}
     known = {r: k for r, k in factors.items() if k}
     if known and len(known) == len(values) and max(known.values()) - min(known.values()) <= 1e-6:
         return Placement("factor", factors=known, ranks=wrong)
@@ -85,10 +85,10 @@ def _find(item: Item, whole: Tensor, tolerance: float) -> tuple[Index, bool] | N
     if item.offset is not None and len(item.offset) == whole.ndim:
         index = block(item.offset, item.value.shape)
         inside = all(o + n <= w for o, n, w in zip(item.offset, item.value.shape, whole.shape, strict=True))
-        if inside and close(item.value, at(whole, index), tolerance):
+        if inside and close(item.value.double(), at(whole, index), tolerance):
             return index, True
         # else a DTensor on some axes of a mesh: on the others it is a part, too
-    return fit(item.value, whole, tolerance)
+    return fit(item.value.double(), whole, tolerance)
 
 
 def _sums(
@@ -102,7 +102,7 @@ def _sums(
         for calls in zip(*(values[rank] for rank in group), strict=False):
             if len({item.value.shape for item in calls}) > 1:
                 return None
-            added = torch.stack([item.value for item in calls]).sum(0)
+            added = torch.stack([item.value.double() for item in calls]).sum(0)
             if (found := fit(added, whole, tolerance)) is None:
                 return None
             for rank in group:

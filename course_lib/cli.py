@@ -183,8 +183,8 @@ def diagnose_command(file: Path, ranks: int | None, axes: str, timeout: float) -
         if ranks > 1:
             model = DistributedDataParallel(model)
         inputs, targets = torch.randn(8, 16), torch.randn(8, 4)
-        loss = F.mse_loss(model(inputs.chunk(ranks)[rank]), targets.chunk(ranks)[rank])
-        loss.backward()
+        inputs, targets = (x.chunk(ranks)[rank] for x in (inputs, targets))
+        F.mse_loss(model(inputs), targets).backward()
         torch.optim.AdamW(model.parameters()).step()
         return model
 

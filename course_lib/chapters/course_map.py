@@ -94,7 +94,7 @@ def beside_the_lanes() -> list[str]:
 def duration(numbers: Sequence[str]) -> str:
     """How long these chapters take to read: ``"2 h 35 min"``."""
     hours, minutes = divmod(sum(CHAPTERS[number].minutes for number in numbers), 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours} h {minutes} min"
 
 
 def notebook_of(number: str) -> str:

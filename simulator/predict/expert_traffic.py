@@ -20,6 +20,7 @@ def per_rank(load: Sequence[float], ranks: int) -> list[float]:
     [6, 9]
     """
     at_least(1, ranks=ranks)
+    amounts(load=load)
     ends = accumulate(chunk_sizes(len(load), ranks), initial=0)
     return [sum(load[a:b]) for a, b in pairwise(ends)]
 

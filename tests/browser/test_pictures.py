@@ -42,10 +42,19 @@ def test_the_measurement_finds_each_kind_of_problem(browser):
         blank.close()
 
 
+HELVETICA = 871  # px: a word, 100 px high, in Helvetica, Arial or Liberation Sans
+WIDTH = """() => { const pen = document.createElement("canvas").getContext("2d");
+    pen.font = "100px Helvetica, Arial"; return pen.measureText("AdaptiveAvgPool2d").width; }"""
+
+
 @pytest.fixture(scope="module")
 def first_page(browser, lab):
     """JupyterLab, opened once: loading it takes longer than to look at a notebook."""
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    if page.evaluate(WIDTH) > 1.02 * HELVETICA:
+        pytest.skip(
+            "pictures are drawn for Helvetica's widths, which no font here has: install fonts-liberation"
+        )
     open_page(page, lab)
     yield page
     page.close()

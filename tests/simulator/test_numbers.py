@@ -74,6 +74,7 @@ from simulator.predict import (
     unsharded,
     vocabulary_traffic,
 )
+from simulator.predict.expert_traffic import per_rank, routed_traffic
 from simulator.predict.memory_over_time import peak_saved, replay
 
 A100, GPT2, LINK = GPUS["a100-80gb"], MODELS["gpt2"], Link(1e-6, 1e9)
@@ -94,6 +95,8 @@ PIECE |= {"name": "", "parameters": 1, "forward": {}, "backward": {}}
 
 # Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
 CALLS = {
+    per_rank: {"load": [3.0, 1.0], "ranks": 2},
+    routed_traffic: {"routed": [[3.0, 1.0], [2.0, 2.0]], "hidden": 4, "rank": 0, "itemsize": 2},
     Question: {
         "ranks": 2,
         "microbatches": 4,

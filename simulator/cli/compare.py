@@ -16,9 +16,9 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.step_timeline import StepTimeline, step_timeline
 from simulator.trace.against import laid_over, plan_axes, rows, sentences
-from simulator.trace.files.flight_recorder import Recorded, is_dump, rank_in, read_dump, stragglers
-from simulator.trace.files.rank import read_rank
+from simulator.trace.files.flight_recorder import Recorded, stragglers
 from simulator.trace.measured import Measured, measure
+from simulator.trace.recorded import read_files
 
 FILES = click.argument(
     "files",
@@ -54,15 +54,10 @@ def compare(files: tuple[Path, ...], as_json: bool, svg: Path | None, **values: 
     python -m simulator compare traces/* --model gpt2 --plan dp=2 --gpu h100 \\
         --global-batch 16 --svg step.svg
     """
-    dumps = {d.rank: d for i, path in enumerate(filter(is_dump, files)) for d in [read_dump(path, i)]}
-    traced = [path for path in files if not is_dump(path)]
     question, predicted = _predicted(values)
-    if not traced:
-        return _tell_dumps(list(dumps.values()), as_json, question)
-    traces = []
-    for i, path in enumerate(traced):
-        dump = dumps.get(rank_in(path.name, i))
-        traces.append(read_rank(path, rank_in(path.name, i), dump.issued() if dump else ()))
+    traces, dumps = read_files(files)
+    if not traces:
+        return _tell_dumps(dumps, as_json, question)
     measured = measure(traces, None if question is None else plan_axes(question.plan))
     if svg:
         _draw(measured, question, predicted, svg)

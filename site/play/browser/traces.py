@@ -14,9 +14,9 @@ from simulator.inputs.plan import Plan
 from simulator.planner.plan_text import read_plan_text, with_lists
 from simulator.predict.step_timeline import StepTimeline, step_timeline
 from simulator.trace.against import plan_axes, rows, sentences
-from simulator.trace.files.flight_recorder import is_dump, rank_in, read_dump, stragglers
-from simulator.trace.files.rank import read_rank
+from simulator.trace.files.flight_recorder import stragglers
 from simulator.trace.measured import measure
+from simulator.trace.recorded import read_files
 
 FOLDER = Path("/traces")  # where the page writes the files that the reader drops
 NONE = "none: the traces alone"
@@ -38,16 +38,11 @@ def compared(asked: str, folder: Path = FOLDER) -> Html:
 def _compared(asked: dict[str, str], files: list[Path]) -> Html:
     if not files:
         raise ValueError("choose the traces first, one file of each rank")
-    dumps = {d.rank: d for i, path in enumerate(filter(is_dump, files)) for d in [read_dump(path, i)]}
-    traced = [path for path in files if not is_dump(path)]
-    if not traced:
-        found = [f"{sentence}." for sentence in stragglers(list(dumps.values()))]
+    traces, dumps = read_files(files)
+    if not traces:
+        found = [f"{sentence}." for sentence in stragglers(dumps)]
         return Html(_told(found or ["All ranks have come to the same collective of every group."]))
     plan, predicted = _predicted(asked)
-    traces = []
-    for i, path in enumerate(traced):
-        dump = dumps.get(rank_in(path.name, i))
-        traces.append(read_rank(path, rank_in(path.name, i), dump.issued() if dump else ()))
     measured = measure(traces, None if plan is None else plan_axes(plan))
     cost = None if predicted is None else predicted.cost
     table = "".join(

@@ -53,38 +53,6 @@ def plot_before_and_in_step(states: float, needed: float, capacity: float, devic
     return render(figure, f"Memory of a GPU: {said}; {device} has {human(capacity)}.")
 
 
-def plot_speed_by_factor(limits: Mapping[int, float], most: float, tokens: int, end: int = 8192) -> Picture:
-    """TFLOP/s of a GPU over its tokens, for each sharding factor: the messages' limit, until the GPU's own.
-
-    Args:
-        limits: sharding factor -> FLOP/s for each token of a GPU in a step, as long as messages set the pace.
-        most: FLOP/s of a GPU that waits for no message.
-        tokens: where the speeds are marked.
-        end: tokens at the right end of the axis.
-    """
-    from matplotlib.figure import Figure
-
-    positive(most=most, tokens=tokens, **{f"factor {factor}": limit for factor, limit in limits.items()})
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
-    axis = figure.subplots()
-    axis.axvline(tokens, color="#8a8a8a", linewidth=1, linestyle=":")
-    told = []
-    for (factor, limit), (colour, _) in zip(limits.items(), POINTS, strict=False):
-        full, speed = most / limit, min(most, limit * tokens) / 1e12
-        axis.plot((0, full, end), (0, most / 1e12, most / 1e12), color=colour, linewidth=2.2)
-        axis.plot(tokens, speed, "o", color=colour, markersize=7)
-        where = {"xytext": (8, -14), "textcoords": "offset points", "fontsize": TEXT, "color": colour}
-        axis.annotate(f"F = {factor}: {speed:.0f} TFLOP/s", (tokens, speed), **where)
-        told.append(f"F = {factor} reaches {speed:.0f} TFLOP/s at {tokens:,} tokens")
-    axis.set(xlim=(0, end), ylim=(0, 1.12 * most / 1e12))
-    ticks = [end // 4 * n for n in range(5)]
-    axis.set_xticks(ticks, [f"{t:,}" for t in ticks])
-    axis.set_xlabel("tokens of a GPU in a step", fontsize=TEXT, loc="right")
-    axis.set_ylabel("TFLOP/s of a GPU", fontsize=TEXT)
-    plain_axes(axis)
-    return render(figure, f"Speed of a GPU over its tokens. {'; '.join(told)}.")
-
-
 def plot_speed_over_tokens(
     measured: Mapping[str, Mapping[int, float]],
     rate: float,

@@ -10,7 +10,6 @@ from course_lib.chapters.flash_changes import changed
 from course_lib.chapters.fsdp_at_scale import (
     plot_before_and_in_step,
     plot_sharding_factors,
-    plot_speed_by_factor,
     plot_speed_over_tokens,
 )
 from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks
@@ -137,11 +136,3 @@ def test_memory_before_and_in_a_step():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="needed"):
         plot_before_and_in_step(1e9, 0, 80e9, "one H100")
-
-
-def test_speed_by_sharding_factor():
-    picture = plot_speed_by_factor({64: 26e9, 8: 110e9}, 144e12, 2048)
-    assert "F = 64 reaches 53 TFLOP/s at 2,048 tokens; F = 8 reaches 144 TFLOP/s" in picture.alt
-    assert smallest_text(picture.svg) >= 11
-    with pytest.raises(ValueError, match="factor 8"):
-        plot_speed_by_factor({8: 0}, 144e12, 2048)

@@ -1,4 +1,4 @@
-// How often to save: the useful time over the interval, with Young's best. As simulator/predict/checkpoint_interval.py.
+// How often to save: the useful time over the interval; Young's is marked once it is found. As simulator/predict/checkpoint_interval.py.
 
 import { WIDTH, box, label, legend, path } from "./marks.js";
 import { percent, scaleOf } from "./scale.js";
@@ -14,15 +14,15 @@ export function shares({ interval, failures, cost, restart }) {
 }
 
 export function draw(values) {
-  const now = shares(values), best = shares({ ...values, interval: now.young }), { interval, cost } = values;
+  const now = shares(values), { interval, cost } = values, rarely = interval > 1.25 * now.young, often = interval < 0.8 * now.young;
   const x = (seconds) => scaleOf([Math.log(FROM), Math.log(DAY)], [70, WIDTH - 20])(Math.log(seconds)), y = scaleOf([0, 1], [176, 20]), marks = [];
   for (const share of [0, 0.5, 1]) marks.push(path([70, y(share), WIDTH - 20, y(share)], "line"), label(62, y(share), `${100 * share} %`, { anchor: "end" }));
   for (const [seconds, words] of [[10, "10 s"], [60, "1 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"], [DAY, "24 h"]]) marks.push(label(x(seconds), 192, words, { anchor: "middle" }));
   marks.push(label(0, 6, "useful time"), label(WIDTH / 2, 210, "time between two saves", { anchor: "middle" }));
   const points = [...Array(121).keys()].map((k) => FROM * (DAY / FROM) ** (k / 120));
   marks.push(path(points.flatMap((seconds) => [x(seconds), y(shares({ ...values, interval: seconds }).useful)]), "ink", { wide: 2 }));
-  const right = now.young < 3600;
-  if (now.young > FROM && now.young < DAY) {
+  if (!rarely && !often) { // the mark would give the answer away
+    const right = now.young < 3600;
     marks.push(path([x(now.young), 176, x(now.young), 2], "accent", { dash: "3 3" }));
     marks.push(label(x(now.young) + (right ? 6 : -6), 6, `Young: ${duration(now.young)}`, { colour: "accent", bold: true, anchor: right ? "start" : "end" }));
   }
@@ -36,12 +36,11 @@ export function draw(values) {
     from += size;
   }
   marks.push(...legend(276, [["weights", "saving"], ["backward", "work done again"], ["gradients", "restarting"]], 70));
-  const rarely = interval > 1.25 * now.young, often = interval < 0.8 * now.young;
   const side = rarely ? "You save too rarely: more is lost to work done again than to saving." : often ? "You save too often: more is lost to saving than to work done again." :
-    "Saving and work done again cost about the same, and that is the best.";
+    `Saving and work done again cost about the same, and that is the best. With a save of ${duration(cost)} Young's interval is ${duration(now.young)}.`;
   return {
-    marks, height: 288, numbers: [["useful", percent(now.useful)], ["at Young's interval", percent(best.useful)], ["between two failures", duration(DAY / values.failures)]],
-    says: `Saved every ${duration(interval)}, ${percent(now.useful)} of the time is useful. ${side} With a save of ${duration(cost)} Young's interval is ${duration(now.young)}.`,
+    marks, height: 288, numbers: [["useful", percent(now.useful)], ["between two failures", duration(DAY / values.failures)]],
+    says: `Saved every ${duration(interval)}, ${percent(now.useful)} of the time is useful. ${side}`,
   };
 }
 

@@ -33,15 +33,15 @@ class Compressed:
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         self.p = dist.get_world_size()
-        self.errors = [torch.zeros_like(w) for w in parameters]
+        self.residuals = [torch.zeros_like(w) for w in parameters]
 
     def after_backward(self) -> None:
         for i, w in enumerate(self.parameters):
             # Error feedback is these three lines.
-            wanted = w.grad + self.errors[i]
+            wanted = w.grad + self.residuals[i]
             with trace.span("communication", f"gradient {i}"):
                 w.grad, sent = self.exchange(i, wanted)
-            self.errors[i] = wanted - sent
+            self.residuals[i] = wanted - sent
 
     def after_update(self) -> None:
         pass
@@ -55,7 +55,7 @@ class EightBits(Compressed):
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__(parameters)
-        self.sum_errors = [0.0 for _ in parameters]  # the sum's loss
+        self.sum_residuals = [0.0 for _ in parameters]  # the sum's loss
 
     def exchange(self, i: int, wanted: Tensor):
         n, p = wanted.numel(), self.p
@@ -65,9 +65,9 @@ class EightBits(Compressed):
         received = torch.empty_like(codes)
         dist.all_to_all_single(received, codes)  # row j goes to rank j
         mean = decode(received, wanted.dtype).mean(0, keepdim=True)
-        mean = mean + self.sum_errors[i]  # (1, c)
+        mean = mean + self.sum_residuals[i]  # (1, c)
         code = encode(mean)
-        self.sum_errors[i] = mean - decode(code, wanted.dtype)
+        self.sum_residuals[i] = mean - decode(code, wanted.dtype)
         means = torch.empty_like(codes)
         all_gather(means, code)
         result = decode(means, wanted.dtype).flatten()[:n]
@@ -138,7 +138,7 @@ class PowerSGD(Compressed):
         P, _ = torch.linalg.qr(self.mean(M @ Q))  # (n, r), orthonormal
         self.q[i] = self.mean(M.T @ P)  # (m, r)
         mean = (P @ self.q[i].T).view_as(wanted)
-        return mean, mean  # what the product misses is everyone's error
+        return mean, mean  # what it misses is everyone's residual
 
     def mean(self, t: Tensor) -> Tensor:
         dist.all_reduce(t)

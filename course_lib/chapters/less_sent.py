@@ -43,9 +43,9 @@ class Keeping(TopK):
 
     def after_backward(self) -> None:
         for i, w in enumerate(self.parameters):
-            wanted = w.grad + self.errors[i]
+            wanted = w.grad + self.residuals[i]
             w.grad, sent = self.exchange(i, wanted)
-            self.errors[i] = self.keep(wanted, sent)
+            self.residuals[i] = self.keep(wanted, sent)
 
 
 def network() -> nn.Sequential:

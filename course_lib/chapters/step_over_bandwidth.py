@@ -22,12 +22,21 @@ BANDWIDTHS = {
     10.0**e: f"{10 ** (e % 3)} {unit}/s"
     for e, unit in zip(range(3, 12), 3 * ["kB"] + 3 * ["MB"] + 3 * ["GB"], strict=True)
 }
+SOLD_AS = {
+    125e4: "10 Mbit/s",
+    125e5: "100 Mbit/s",
+    125e6: "1 Gbit/s",
+    125e7: "10 Gbit/s",
+    125e8: "100 Gbit/s",
+}
 
 
 def plot_step_over_bandwidth(
     bandwidths: Sequence[float], steps: Mapping[str, Callable[[float], float]], alt: str | None = None
 ) -> Picture:
     """Seconds of a step over the bytes a second of the link, one line for each method; both axes are logarithmic.
+
+    The axis at the top has the bits a second by which networks are named.
 
     Args:
         bandwidths: growing, bytes a second.
@@ -58,6 +67,10 @@ def plot_step_over_bandwidth(
     axis.set_ylabel("time of a step", fontsize=TEXT)
     ticks = [tick for tick in BANDWIDTHS if bandwidths[0] <= tick <= bandwidths[-1]]
     axis.set_xticks(ticks, [BANDWIDTHS[tick] for tick in ticks])
+    named = [b for b in SOLD_AS if bandwidths[0] <= b <= bandwidths[-1]]
+    top = axis.secondary_xaxis("top")
+    top.set_xticks(named, [SOLD_AS[b] for b in named], fontsize=TEXT)
+    top.xaxis.set_minor_locator(NullLocator())
     low, high = axis.get_ylim()
     times = [time for time in TIMES if low <= time <= high]
     axis.set_yticks(times, [TIMES[time] for time in times])

@@ -41,12 +41,12 @@ def on_a_rank():
                 true[i] = true[i] + sum(gradients(r, step)[i] for r in range(p)) / p
                 given[i] = given[i] + w.grad
         apart, kept = [], []
-        for i, error in enumerate(compress.errors):
+        for i, error in enumerate(compress.residuals):
             dist.all_reduce(total := error.clone())
             missing = total / p
             if name == "8 bits":  # each rank keeps what the sums of its row have lost
-                rows = [torch.empty_like(compress.sum_errors[i]) for _ in range(p)]
-                dist.all_gather(rows, compress.sum_errors[i])
+                rows = [torch.empty_like(compress.sum_residuals[i]) for _ in range(p)]
+                dist.all_gather(rows, compress.sum_residuals[i])
                 missing = missing + torch.cat(rows).flatten()[: error.numel()].view_as(error)
             apart.append(float((true[i] - given[i] - missing).abs().max()))
             kept.append(float(missing.abs().max()))

@@ -7,23 +7,19 @@ reader sees at the end is what was run.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from html import escape
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from course_lib.chapters import three_dimensions
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.observe.show.shown import Shown
 from course_lib.runtime import launch
 
@@ -107,12 +103,10 @@ def run_on_rank(change: Change, steps: int, look: Callable[[Any], Any] | None) -
     losses, norms, found = [], [], None
     for step, batch in enumerate(text_batches(steps)):
         own = [part.chunk(SIZES["dp"])[rank.at["dp"]] for part in batch]
-        last = step == steps - 1
-        with record_traffic() if last else nullcontext() as rank.log:
-            losses.append(rank.step(*(part.chunk(MICRO) for part in own)).item())
+        losses.append(rank.step(*(part.chunk(MICRO) for part in own)).item())
         norm = rank.gradient_norm()
         norms.append(norm.item())
-        if look is not None and last:
+        if look is not None and step == steps - 1:
             found = look(rank)
         rank.clip(norm, MAX_NORM)
         optimizer.step()
@@ -143,12 +137,3 @@ def ask_runs(
 
 def _launched(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any] | None) -> list[dict]:
     return launch(run_all_on_rank, ranks=8, args=(dict(runs), steps, look), quiet=True)
-
-
-def sent_by(rank: Any) -> dict[str, int]:
-    """Bytes that this rank sent along each axis in the step that was recorded."""
-    axes = {tuple(dist.get_process_group_ranks(rank.group[axis])): axis for axis in ("tp", "dp", "pp")}
-    sent: Counter[str] = Counter()
-    for event, ranks in zip(rank.log.events, rank.log.groups, strict=True):
-        sent[axes.get(ranks, "all")] += event.sent
-    return dict(sent)

@@ -152,9 +152,16 @@ class FlatParameters:
 
     def extent(self, i: int) -> tuple[int, int]:
         """The i-th parameter owns ``shard[low:high]``; low == high where its elements are on other ranks."""
-        first = self.rank * self.shard_size  # where in ``full`` the shard begins
-        low, high = (min(max(edge - first, 0), self.shard_size) for edge in self.starts[i : i + 2])
-        return low, high
+        return self.extents(i)[self.rank]
+
+    def extents(self, i: int) -> list[tuple[int, int]]:
+        """``extent`` on every rank."""
+        low, high = self.starts[i : i + 2]
+        firsts = [rank * self.shard_size for rank in range(self.ranks)]  # where in ``full`` a shard begins
+        return [
+            (min(max(low - first, 0), self.shard_size), min(max(high - first, 0), self.shard_size))
+            for first in firsts
+        ]
 
     def part(self, i: int, tensor: Tensor) -> Tensor:
         """Of something in the shape of the i-th parameter, the elements that this rank owns, as one dimension."""

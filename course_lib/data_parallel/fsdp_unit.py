@@ -135,6 +135,10 @@ class ShardedFlat(FlatParameters):
         """What an optimizer updates, and the names of the parameters that this covers."""
         return [(p.sharded, [p.name]) for p in self.parameters]
 
+    def updated_places(self) -> list[tuple[nn.Parameter, slice]]:
+        """For each parameter what an optimizer updates in its place, and which elements of it."""
+        return [(p.sharded, slice(None)) for p in self.parameters]
+
     def shard_states(self, full: list[dict[str, Any]]) -> dict[nn.Parameter, dict[str, Any]]:
         """From the full optimizer states of each parameter, this rank's part."""
         return {

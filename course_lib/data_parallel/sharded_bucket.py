@@ -133,6 +133,10 @@ class ShardedBucket(FlatParameters):
         """What the optimizer updates, and the names of the parameters that this covers."""
         return [(self.updated, self.names)]
 
+    def updated_places(self) -> list[tuple[nn.Parameter, slice]]:
+        """For each parameter what the optimizer updates in its place, and which elements of it."""
+        return [(self.updated, slice(*self.extent(i))) for i in range(len(self.names))]
+
     def states(self, optimizer: Optimizer) -> list[dict[str, Any]]:
         """The optimizer's states of each parameter on this rank."""
         state = optimizer.state.get(self.updated, {})

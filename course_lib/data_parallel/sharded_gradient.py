@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from course_lib.one_device.muon import WholeMatrices
 from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -129,11 +130,14 @@ def check_elementwise(optimizer_class: type[Optimizer]) -> None:
 
 
 def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if type(optimizer).__name__ in NOT_ELEMENTWISE and any(
-        isinstance(p.grad, ShardedGradient) for p in parameters
-    ):
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    shards = [g for g in gradients if isinstance(g, ShardedGradient)]
+    if shards:
         check_elementwise(type(optimizer))
+    if type(getattr(optimizer, "places", None)) is WholeMatrices and any(g.group for g in shards):
+        raise ValueError(
+            "MuonWithAdamW turns whole matrices, and these are shards: its places must be ShardedMatrices"
+        )
 
 
 register_optimizer_step_pre_hook(

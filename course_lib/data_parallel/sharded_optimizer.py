@@ -17,6 +17,8 @@ from course_lib.data_parallel.ddp import assign_buckets
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.sharded_bucket import ShardedBucket
 from course_lib.data_parallel.sharded_gradient import check_elementwise
+from course_lib.data_parallel.sharded_muon import ShardedMatrices
+from course_lib.one_device.muon import MuonWithAdamW
 from course_lib.runtime.gradient_norm import clip_grad_norm
 from simulator.ledgers.memory import MemoryBreakdown
 
@@ -63,6 +65,8 @@ class ShardedOptimizer(Optimizer):
         self.check_trained()
         self.optimizer = optimizer_class(groups, **settings)
         super().__init__(self.optimizer.param_groups, self.optimizer.defaults)
+        if isinstance(self.optimizer, MuonWithAdamW):
+            self.optimizer.places = ShardedMatrices(self.optimizer, self.flats)
         self._share_with_inner()
         sharded = {p for flat in self.flats for p in flat.parameters}  # each flat has sent its own
         broadcast_together([t for t in [*model.parameters(), *model.buffers()] if t not in sharded], group)

@@ -10,7 +10,7 @@ a step is, up to the factor (p-1)/p,
     stage 3   parameters / p, too (zero3.py)   reduce-scatter, update, 2 x all-gather     3 Psi
 
 Only for optimizers that update every element by itself, such as SGD, Adam and AdamW: a shard is a flat part of many
-tensors, and has no rows or columns that Adafactor or Muon could look at.
+tensors, and has no rows or columns that Adafactor could look at. For Muon there is ``sharded_muon.py``.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.first_values import FirstValues, Read, start
+from course_lib.one_device.muon import MuonWithAdamW
 from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.checks import check_fits, check_loss
 from course_lib.parallelize.comm_hooks import make_hook
@@ -48,6 +49,7 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adam": (AdamW, {}),
     "momentum": (SGD, {"momentum": 0.9}),
     "sgd": (SGD, {}),
+    "muon": (MuonWithAdamW, {}),
 }
 
 
@@ -76,7 +78,7 @@ def parallelize(
         plan: ``precision`` fp32 leaves the model's dtype as it is, bf16 converts it, mixed computes in bf16 with
             parameters of the model's dtype. ``zero`` 0 is DDP, 1 and 2 are ZeRO, 3 is FSDP with a unit for each block.
         mesh: of all ranks, as ``mesh_axes`` names it.
-        optimizer_class: None: by ``plan.optimizer`` AdamW, or SGD with or without momentum.
+        optimizer_class: None: by ``plan.optimizer`` AdamW, SGD with or without momentum, or ``MuonWithAdamW``.
         loss_fn: of outputs and targets, the **sum** over the targets that are not -100; None: cross entropy. With tp
             the logits are gathered for it, unless it is a ``VocabParallelCrossEntropy``, which takes them as they are.
         placement: the arguments of ``tensor_parallel.galaxy.apply_galaxy``, which then cuts the layers over the axis

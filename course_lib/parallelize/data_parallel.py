@@ -7,7 +7,7 @@ as data parallelism is concerned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +22,24 @@ from course_lib.data_parallel.checkpoint import load_full_state, named_groups
 from course_lib.data_parallel.ddp import DDP, FlatDDP
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel, MixedPrecision
+from course_lib.data_parallel.sharded_muon import ShardedMatrices
 from course_lib.data_parallel.zero import Zero1
 from course_lib.models.anatomy import LAYERS
 from course_lib.models.names import matching
+from course_lib.one_device.muon import MuonWithAdamW, muon_groups
 from course_lib.parallelize.composed_zero import COMPOSED, ComposedUpdate, ComposedZero
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
+
+
+def param_groups(
+    named: Iterable[tuple[str, nn.Parameter]], optimizer_class: type[Optimizer]
+) -> list[dict[str, Any]]:
+    """Of what is trained: one group, as under every plan, or Muon's two."""
+    trained = [(name, p) for name, p in named if p.requires_grad]
+    if issubclass(optimizer_class, MuonWithAdamW):
+        return muon_groups(trained)
+    return [{"params": [p for _, p in trained]}]
 
 
 @dataclass
@@ -67,10 +79,8 @@ class Replicated:
                 self.called = FlatDDP(module, group=mesh.get_group())
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
-        trained = [p for p in self.module.parameters() if p.requires_grad]
-        return optimizer_class(
-            [{"params": trained}], **settings
-        )  # PyTorch refuses an empty list, but no empty group
+        # PyTorch refuses an empty list, but no empty group.
+        return optimizer_class(param_groups(self.module.named_parameters(), optimizer_class), **settings)
 
     def microbatch(self, last: bool) -> AbstractContextManager[Any]:
         return self.called.no_sync() if isinstance(self.called, DDP) and not last else nullcontext()
@@ -136,11 +146,10 @@ class ZeroSharded(Replicated):
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
         beside_backward = self.plan.pp == 1 and "gradients" in self.plan.overlap
         composed = COMPOSED[self.plan.zero] if beside_backward or self.plan.zero == 2 else ComposedUpdate
-        trained = [p for p in self.module.parameters() if p.requires_grad]  # as in the groups of other plans
         self.zero = composed(
             self.module,
             optimizer_class,
-            parameters=trained,
+            parameters=param_groups(self.module.named_parameters(), optimizer_class),
             kind_of=self.kind_of,
             group=self.group,
             **settings,
@@ -197,7 +206,10 @@ class FullySharded(Replicated):
         )
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
-        return optimizer_class([p for p in self.fsdp.parameters() if p.requires_grad], **settings)
+        optimizer = optimizer_class(param_groups(self.fsdp.named_parameters(), optimizer_class), **settings)
+        if isinstance(optimizer, MuonWithAdamW):
+            optimizer.places = ShardedMatrices(optimizer, self.fsdp.flats)
+        return optimizer
 
     def microbatch(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext()  # each microbatch reduces: no rank could hold the gradient of the whole model

@@ -85,8 +85,8 @@ def refusals(
         yield "overlap must be gradients with compression, not none: the buckets of DDP call the hook"
     if p.precision == "bf16":
         yield "precision must be fp32 or mixed with compression, not bf16: a residual would lose its digits"
-    if hook == "one-bit" and p.optimizer == "adam":
+    if hook == "one-bit" and p.optimizer in ("adam", "muon"):
         yield (
-            "optimizer must be sgd or momentum with one-bit, not adam: all gradients of a chunk arrive with the same "
-            "size, and Adam divides by the size"
+            f"optimizer must be sgd or momentum with one-bit, not {p.optimizer}: all gradients of a chunk arrive with "
+            "the same size, and Adam divides by the size"
         )

@@ -17,6 +17,7 @@ def stage_pieces(model: TracedModel, plan: Plan) -> list[list[Piece]]:
         ("ep", (1,), "a trace does not say which modules are experts"),
         ("micro_batch", (1,), "a microbatch is what was traced"),
         ("recompute", ("none", "full"), "a trace does not say what is attention"),
+        ("optimizer", ("adam", "momentum", "sgd"), "a trace does not say which weights are layers' matrices"),
         ("offload", ("none",), "a trace is priced on its device"),
     ):
         if getattr(plan, name) not in values:

@@ -29,7 +29,7 @@ CHOICES = {
     "zero": (0, 1, 2, 3),
     "recompute": RECOMPUTE,
     "precision": tuple(PRECISIONS),
-    "optimizer": tuple(OPTIMIZERS),
+    "optimizer": tuple(name for name in OPTIMIZERS if name != "muon"),
     "gradients": GRADIENTS,
     "sequence_parallel": (False, True),
     "attention": (None, *ATTENTION),

@@ -48,6 +48,8 @@ def plan_refusals(p: Plan) -> Iterator[str]:
         )
     if p.offload == "optimizer":
         yield "offload must be none, or parameters with zero 3, not optimizer"
+    if p.optimizer == "muon" and p.tp > 1:
+        yield f"tp must be 1 with the optimizer muon, not {p.tp}: it turns whole matrices, and a rank has parts"
     if p.precision == "fp8":
         yield "precision must be fp32, bf16 or mixed, not fp8: that is priced, but not run yet"
     if p.precision == "bf16" and p.gradients == "fp32":

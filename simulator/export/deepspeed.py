@@ -22,6 +22,7 @@ def write(asked: Asked) -> Export:
     asked.only(
         "precision", "mixed", "fp32", because="without master weights or in 8 bits it trains in other ways"
     )
+    asked.only("optimizer", *OPTIMIZERS, because="its Muon is chosen by attributes of your parameters")
     asked.whole_copies("it has no hybrid sharding of all states")
     if plan.zero == 3 and plan.tp > 1:
         raise ValueError(

@@ -23,7 +23,8 @@ __all__ = ["Hardware", "Link", "ModelShape", "Plan"]
 
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("unfused", "flash")
-OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0}  # how many states as large as the parameters
+# How many states as large as the parameters; under Muon, of the layers' matrices: all else has AdamW's two.
+OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0, "muon": 1}
 PRECISIONS = {
     "mixed": 2,
     "bf16": 2,
@@ -59,7 +60,7 @@ class Plan:
         recompute: ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (every layer).
         attention: ``"unfused"`` keeps the s x s scores, ``"flash"`` does not (arXiv:2205.14135); None: as code for
             the device does (``Hardware.attention``), and unfused where no device is named.
-        optimizer: ``"adam"``, ``"momentum"`` or ``"sgd"``.
+        optimizer: ``"adam"``, ``"momentum"``, ``"sgd"``, or ``"muon"`` for layers' matrices, with AdamW for the rest.
         precision: ``"mixed"`` (16-bit, with fp32 master weights), ``"bf16"`` (no master weights), ``"fp32"``, or
             ``"fp8"``: as mixed, but the layers' linear products run in 8 bits (arXiv:2209.05433); what is kept for
             backward, and the logits, stay in 16 bits.
@@ -200,8 +201,13 @@ class Plan:
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of optimizer state for one parameter: 12 for Adam with fp32 master weights."""
-        state = 2 if self.precision == "bf16" else 4
-        return OPTIMIZERS[self.optimizer] * state + (4 if self.precision in ("mixed", "fp8") else 0)
+        return OPTIMIZERS[self.optimizer] * self.state_itemsize + (
+            4 if self.precision in ("mixed", "fp8") else 0
+        )
+
+    @property
+    def state_itemsize(self) -> int:
+        return 2 if self.precision == "bf16" else 4
 
     def layers_by_stage(self, shape: ModelShape) -> list[int]:
         """Layers of every stage (a chunk of a pipeline rank), in the model's order."""
@@ -286,6 +292,13 @@ class Plan:
             dense += layers * (kind.layer_parameters(self.tp, self.ep) - of_experts)
             experts += layers * of_experts
         return dense, experts
+
+    def beside_matrices(self, shape: ModelShape, rank: int) -> int:
+        """Parameters on pipeline rank ``rank`` that are no matrix of a layer: Muon leaves them to AdamW."""
+        matrices = sum(
+            n * kind.matrix_elements(self.tp, self.ep) for kind, n in self.kinds_on(shape, rank).items()
+        )
+        return sum(self.parameters_of(shape, rank)) - matrices
 
     def expert_parameters(self, kind: ModelShape) -> int:
         """Those of one layer's experts on one rank. A dense MLP and shared experts are on every data-parallel rank."""

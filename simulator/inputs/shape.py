@@ -287,6 +287,17 @@ class ModelShape:
         norms = self.norms * self.norm_parameters
         return self.attention_parameters(tp) + mlp + norms + self.other_layer_parameters
 
+    def layer_matrices(self, tp: int = 1, ep: int = 1) -> list[tuple[int, int, int]]:
+        """Rows, columns, and how many there are, of each matrix of one layer on one rank; q, k and v are one."""
+        at_least(1, tp=tp)
+        experts = self.experts_on(ep) + self.shared_experts
+        mlp = [(self.mlp_width // tp, self.hidden, experts * (3 if self.activation == "swiglu" else 2))]
+        router = [(self.experts, self.hidden, 1)] if self.experts > 1 else []
+        return [(*linear, 1) for linear in self.attention_linears(tp)] + mlp + router
+
+    def matrix_elements(self, tp: int = 1, ep: int = 1) -> int:
+        return sum(rows * columns * n for rows, columns, n in self.layer_matrices(tp, ep))
+
     def embedding_parameters(self, tp: int = 1) -> int:
         """Token embedding (split by vocabulary, the longest part) and positions (not split)."""
         at_least(1, tp=tp)

@@ -60,7 +60,14 @@ def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
         copy = 0 if plan.precision in ("mixed", "fp8") else plan.itemsize
         moved = {"none": 0, "optimizer": states + copy, "parameters": states + plan.itemsize}
         total += parameters * moved[plan.offload] / sharers
-    return total
+    return total if plan.offload == "none" else total + _second_states(shape, plan, rank)
+
+
+def _second_states(shape: ModelShape, plan: Plan, rank: int) -> float:
+    """AdamW's second state of what Muon leaves to it."""
+    if plan.optimizer != "muon":
+        return 0
+    return plan.state_itemsize * plan.beside_matrices(shape, rank) / (plan.shard if plan.zero else 1)
 
 
 # ---- activations ------------------------------------------------------------------------------------------
@@ -284,4 +291,7 @@ def reserved_bytes(allocated: float, hardware: Hardware) -> float:
 def _without_activations(shape: ModelShape, plan: Plan, rank: int) -> MemoryBreakdown:
     dense, experts = plan.parameters_of(shape, rank)
     states = model_states(dense, plan) + model_states(experts, plan, plan.dp * plan.cp // plan.ep)
+    if plan.offload == "none":
+        more = _second_states(shape, plan, rank)
+        states = replace(states, optimizer_states=states.optimizer_states + more)
     return replace(states, buffers=buffer_bytes(shape, plan, rank))

@@ -16,6 +16,7 @@ from simulator.predict.flops import hardware_flops, model_flops
 from simulator.predict.kernel_time import memory_seconds
 from simulator.predict.layer_time import LayerSeconds
 from simulator.predict.memory import plan_memory
+from simulator.predict.muon import muon_seconds
 from simulator.predict.stages import UnitSeconds, run_schedule, unit_seconds
 
 # All gradients that a rank keeps are scaled (read and written), checked and zeroed: four passes. Those that it updates
@@ -255,6 +256,8 @@ def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> 
     update = own * (2 * plan.optimizer_bytes + plan.gradient_itemsize + plan.itemsize)
     passes = GRADIENT_PASSES * plan.gradient_itemsize * kept
     prepare = memory_seconds(passes + OWN_GRADIENT_BYTES * own, hardware)
+    if plan.optimizer == "muon":
+        prepare += muon_seconds(shape, plan, hardware, rank)
     if plan.offload == "none":
         return {"optimizer": prepare + memory_seconds(update, hardware), "offload": 0.0}
     moved = own * (plan.gradient_itemsize + plan.itemsize) / HOST_LINK  # gradients there, parameters back

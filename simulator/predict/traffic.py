@@ -29,6 +29,7 @@ from simulator.predict.collective_traffic import (
     sent_bytes,
 )
 from simulator.predict.context_traffic import context_layer_traffic
+from simulator.predict.muon import mean_muon_traffic
 
 _EXACT: dict[str, Callable[..., int]] = {
     "all-reduce": ring_all_reduce_sent,
@@ -307,6 +308,9 @@ def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traf
             )
         else:
             total += zero_traffic(plan.zero, [elements], ranks, plan.itemsize, accumulation=m)
+    if plan.optimizer == "muon" and plan.zero:
+        matrices = sum(n * kind.matrix_elements(plan.tp, plan.ep) for kind, n in kinds.items())
+        total += mean_muon_traffic(matrices, plan.shard)
     return total
 
 

@@ -24,6 +24,7 @@ REFUSED = [
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),
     ("shard must be the 4 data-par", {"zero": 1, "dp": 4, "shard": 2}, {}, {"zero": 3}),
     ("offload must be none, or par", {"offload": "optimizer"}, {}, {"offload": "none"}),
+    ("tp must be 1 with the optimizer muon", {"tp": 2, "optimizer": "muon"}, {}, {"optimizer": "adam"}),
     ("precision must be fp32, bf16", {"precision": "fp8"}, {}, {"precision": "mixed"}),
     ("gradients must be same", {"precision": "bf16", "gradients": "fp32"}, {}, {"gradients": "same"}),
     (

@@ -76,6 +76,7 @@ from simulator.predict import (
 )
 from simulator.predict.expert_traffic import per_rank, routed_traffic
 from simulator.predict.memory_over_time import peak_saved, replay
+from simulator.predict.muon import elements_on, matrix_owners, mean_muon_traffic, muon_seconds, muon_traffic
 
 A100, GPT2, LINK = GPUS["a100-80gb"], MODELS["gpt2"], Link(1e-6, 1e9)
 PLAN = Plan(dp=2, pp=2, microbatches=4)
@@ -97,6 +98,10 @@ PIECE |= {"name": "", "parameters": 1, "forward": {}, "backward": {}}
 CALLS = {
     per_rank: {"load": [3.0, 1.0], "ranks": 2},
     routed_traffic: {"routed": [[3.0, 1.0], [2.0, 2.0]], "hidden": 4, "rank": 0, "itemsize": 2},
+    elements_on: {"sizes": [6, 3], "ranks": 2},
+    mean_muon_traffic: {"matrices": 64.0, "ranks": 2},
+    matrix_owners: {"shapes": [[2, 3], [2, 3]], "held": [[6, 0], [3, 3]]},
+    muon_traffic: {"shapes": [[2, 3], [2, 3]], "held": [[6, 0], [3, 3]], "rank": 0, "itemsize": 2},
     Question: {
         "ranks": 2,
         "microbatches": 4,
@@ -275,6 +280,10 @@ CALLS = {
     GPT2.kv_columns: {"tp": 2},
     GPT2.kinds: {"first": 1, "count": 2},
     GPT2.layer_parameters: {"tp": 2, "ep": 1},
+    GPT2.layer_matrices: {"tp": 2, "ep": 1},
+    GPT2.matrix_elements: {"tp": 2, "ep": 1},
+    PLAN.beside_matrices: {"shape": GPT2, "rank": 1},
+    muon_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "rank": 1},
     Plan: {
         "dp": 2,
         "tp": 2,

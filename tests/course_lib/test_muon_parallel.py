@@ -1,0 +1,222 @@
+"""Muon in production: PyTorch's on one device, and under every plan that of one device; bytes as the simulator says."""
+
+import pytest
+import torch
+from on_one_device import train_on_one_device
+from torch import nn
+
+from course_lib.data.sharding import batches
+from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.muon import MuonWithAdamW, muon_groups
+from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
+from course_lib.parallelize.refusals import refuse
+from course_lib.parallelize.shape import model_shape
+from course_lib.runtime import launch
+from course_lib.runtime.fork_server import preload
+from course_lib.runtime.mesh import make_mesh
+from simulator.inputs.plan import Plan
+from simulator.predict.memory import rank_memory
+from simulator.predict.muon import elements_on, matrix_owners, mean_muon_traffic, muon_traffic
+
+preload("course_lib.parallelize")
+STEPS, BATCH, SEQ, VOCAB, CLIP, LR = 3, 8, 12, 31, 0.1, 1e-2
+
+
+def gpt():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny(vocab_size=VOCAB, max_length=16, num_layers=3, num_heads=4, hidden_size=16))
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+    return model.double()
+
+
+def data():
+    g = torch.Generator().manual_seed(1)
+    return tuple(torch.randint(VOCAB, (2, STEPS * BATCH, SEQ), generator=g))
+
+
+def one_device():
+    model = gpt()
+    return train_on_one_device(
+        model, data(), BATCH, CLIP, MuonWithAdamW(muon_groups(model.named_parameters()), lr=LR)
+    )
+
+
+def test_its_groups_are_the_matrices_of_the_layers():
+    named = dict(gpt().named_parameters())
+    matrices, others = (group["params"] for group in muon_groups(named.items()))
+    assert {n for n, p in named.items() if any(p is m for m in matrices)} == {
+        f"blocks.{i}.{part}.weight"
+        for i in range(3)
+        for part in (
+            *("attention.query", "attention.key", "attention.value", "attention.output"),
+            *("mlp.up", "mlp.down"),
+        )
+    }
+    assert len(matrices) + len(others) == len(named)
+
+
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+def test_a_step_is_that_of_pytorchs_muon_and_adamw_bit_for_bit(adjust):
+    ours, theirs = gpt().float(), gpt().float()
+    optimizer = MuonWithAdamW(muon_groups(ours.named_parameters()), lr=LR, adjust_lr_fn=adjust)
+    matrices, others = (group["params"] for group in muon_groups(theirs.named_parameters()))
+    official = (
+        torch.optim.Muon(matrices, lr=LR, adjust_lr_fn=adjust),
+        torch.optim.AdamW(others, lr=LR, weight_decay=0.1),
+    )
+    for _ in range(3):
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            p.grad = torch.randn(p.shape)
+            q.grad = p.grad.clone()
+        optimizer.step()
+        for one in official:
+            one.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+PLANS = {
+    2: [
+        {"dp": 2},
+        {"dp": 2, "zero": 1},
+        {"dp": 2, "zero": 1, "overlap": (), "microbatches": 2},
+        {"dp": 2, "zero": 2},
+        {"dp": 2, "zero": 3},
+        {"dp": 2, "zero": 3, "offload": "parameters", "recompute": "full"},
+        {"cp": 2, "zero": 2},
+        {"pp": 2, "microbatches": 2},
+    ],
+    3: [{"dp": 3, "zero": 1}, {"dp": 3, "zero": 3}],
+    4: [
+        {"dp": 4, "zero": 3, "shard": 2},
+        {"dp": 2, "cp": 2, "zero": 3},
+        {"dp": 2, "pp": 2, "zero": 1, "microbatches": 3, "schedule": "zb-h1"},
+    ],
+}
+
+
+def run(settings):
+    plan = Plan(**settings, precision="fp32", optimizer="muon")
+    model, optimizer = parallelize(gpt(), plan, make_mesh(mesh_axes(plan)), lr=LR)
+    found = [[], [], None]
+    for batch in batches(data(), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1):
+        optimizer.zero_grad()
+        found[0].append(model.forward_backward(*batch).item())
+        found[2] = found[2] or model.gradients()
+        found[1].append(model.clip_grad_norm(CLIP).item())
+        optimizer.step()
+    return *found, model.state_dict()
+
+
+@pytest.mark.parametrize(
+    "plans", [pytest.param(plans, id=f"{ranks} ranks") for ranks, plans in PLANS.items()]
+)
+def test_every_plan_trains_as_one_device(plans):
+    expected = one_device()
+    for ranks in launch(lambda: [run(plan) for plan in plans], Plan(**plans[0]).ranks):
+        for plan, found in zip(plans, ranks, strict=True):
+            for ours, theirs in zip(found[:2], expected[:2], strict=True):
+                assert ours == pytest.approx(theirs, abs=1e-9), plan
+            for ours, theirs in zip(found[2:], expected[2:], strict=True):
+                far = {n: float((ours[n] - t).abs().max()) for n, t in theirs.items()}
+                assert max(far.values()) < 1e-9, (plan, far)
+
+
+def resumed(folder):
+    """A step under each plan, each from the checkpoint of the one before."""
+    rows = [t[:BATCH] for t in data()]
+    for number, settings in enumerate(
+        ({"dp": 2, "zero": 3}, {"pp": 2}, {"dp": 2, "zero": 1}, {"dp": 2}, {"cp": 2, "zero": 2})
+    ):
+        plan = Plan(**settings, precision="fp32", optimizer="muon")
+        model, optimizer = parallelize(gpt(), plan, make_mesh(mesh_axes(plan)), lr=LR)
+        if number:
+            load_checkpoint(f"{folder}/{number - 1}", model, optimizer)
+        optimizer.zero_grad()
+        model.forward_backward(*(t.chunk(model.data_ranks)[model.data_rank] for t in rows))
+        optimizer.step()
+        save_checkpoint(f"{folder}/{number}", model, optimizer)
+    return model.state_dict()
+
+
+def test_training_goes_on_from_the_checkpoint_of_another_plan(tmp_path):
+    model, (tokens, targets) = gpt(), (t[:BATCH] for t in data())
+    optimizer = MuonWithAdamW(muon_groups(model.named_parameters()), lr=LR)
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    for state in launch(resumed, 2, args=(str(tmp_path),)):
+        assert max(float((state[n] - t).abs().max()) for n, t in model.state_dict().items()) < 1e-9
+
+
+# ---- ledgers ---------------------------------------------------------------------------------------------------
+
+
+def sent(settings):
+    """By a step's update; the bytes of states; what is in each flat buffer."""
+    plan = Plan(**settings, precision="fp32", optimizer="muon")
+    model, optimizer = parallelize(gpt().float(), plan, make_mesh(mesh_axes(plan)), lr=LR)
+    model.forward_backward(*(t[: BATCH // plan.dp] for t in data()))
+    with record_traffic() as log:
+        optimizer.step()
+    rows = [row for row in log.traffic.rows if row.collective == "all-to-all"]
+    flats = model.data.fsdp.flats if plan.zero == 3 else optimizer.flats
+    names = [flat.names for flat in flats]
+    return sum(row.sent for row in rows), sum(row.calls for row in rows), model.memory(optimizer), names
+
+
+@pytest.mark.parametrize(("ranks", "zero"), [(2, 3), (3, 3), (3, 1), (4, 2)])  # (3, 1): a layer each
+def test_an_update_sends_what_the_simulator_says(ranks, zero):
+    found = launch(sent, ranks, args=({"dp": ranks, "zero": zero},))
+    named, shapes, held = dict(gpt().named_parameters()), [], []
+    for names in found[0][-1]:
+        parts = elements_on([named[n].numel() for n in names], ranks)
+        for name, each in zip(names, parts, strict=True):
+            if named[name].ndim == 2 and "blocks" in name:
+                shapes.append(tuple(named[name].shape))
+                held.append(each)
+    for rank, (bytes, calls, memory, _) in enumerate(found):
+        predicted = muon_traffic(shapes, held, rank).rows[0]
+        assert (bytes, calls) == (predicted.sent, predicted.calls)
+        plan = Plan(dp=ranks, zero=zero, precision="fp32", optimizer="muon", microbatches=1)
+        states = rank_memory(model_shape(gpt(), 16), plan).optimizer_states
+        assert memory.optimizer_states == pytest.approx(states, rel=0.02)  # padding, steps
+    mean = sum(bytes for bytes, *_ in found) / ranks
+    elements = sum(rows * columns for rows, columns in shapes)
+    assert (0 if zero == 1 else 1) <= mean <= mean_muon_traffic(elements, ranks).sent
+
+
+def test_owners_have_equally_much_to_do_and_own_what_they_hold():
+    shapes = [(64, 64)] * 4 + [(64, 256)] * 2
+    held = elements_on([64 * 64] * 4 + [256 * 64] * 2, 2)
+    owners = matrix_owners(shapes, held)
+    assert sorted(owners[:4]) == [0, 0, 1, 1]
+    assert sorted(owners[4:]) == [0, 1]
+    assert matrix_owners([(64, 64)] * 6, elements_on([64 * 64] * 6, 3)) == [0, 0, 1, 1, 2, 2]
+    assert matrix_owners([], []) == []
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_matrix_is_refused():
+    with pytest.raises(ValueError, match="tp must be 1 with the optimizer muon, not 2"):
+        refuse(Plan(tp=2, optimizer="muon"))
+    with pytest.raises(ValueError, match="adjust_lr_fn must be"):
+        MuonWithAdamW([], adjust_lr_fn="none")
+
+
+def unplaced(mesh):
+    fsdp = FullyShardedDataParallel(gpt(), ["blocks.*"], mesh)
+    optimizer = MuonWithAdamW(muon_groups(fsdp.named_parameters()))
+    fsdp(data()[0][:2]).sum().backward()
+    with pytest.raises(ValueError, match="its places must be ShardedMatrices"):
+        optimizer.step()
+
+
+def test_shards_that_are_not_placed_are_refused():
+    launch(unplaced, mesh={"dp": 2})

@@ -1,4 +1,4 @@
-"""What chapter 12's four tools find: a board with a row for each run, and the gradient norms of single parameters."""
+"""What chapter 12's three tools find: a board with a row for each run, and the gradient norms of single parameters."""
 
 from __future__ import annotations
 

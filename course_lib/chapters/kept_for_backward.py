@@ -38,7 +38,7 @@ def plot_kept(rows: Mapping[str, Mapping[str, int]]) -> Picture:
                 said = f"{part}\n{numbers:,}"
                 axis.text(left + numbers / 2, place, said, ha="center", va="center", fontsize=TEXT)
             else:
-                thin.append(f"with {part}: {numbers:,}")
+                thin.append(f"{numbers:,} of them {part}")
             left += numbers
         axis.annotate(
             "\n".join([f"{left:,} in all", *thin]),

@@ -10,7 +10,7 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_unequal``        13       ``(slowness=3, bandwidth=1.25e8, heads=None)``: a layer of BERT on two devices
 ``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
 ``explore_kv_blocks``      16       ``(block_size=4, share=False)``: blocks of a KV cache, handed out and given back
-``explore_rank``           17       ``(r=4, alpha=16, stabilised=False)``: LoRA's B A, and what alpha does to it
+``explore_rank``           17       ``(r=4, alpha=16)``: LoRA's change as B times A, and how many numbers are trained
 ``explore_prompt``         18       ``(n=100)``: what a step with n virtual tokens computes
 ``explore_interval``       20       ``(failures=8, cost=60, restart=900, interval=7200)``: how often to save
 =========================  =======  ==================================================================================

@@ -10,7 +10,7 @@ SIDE = 16  # rows and columns of the matrix in the picture
 RANKS = (1, 2, 4, 8, 16)
 
 
-def explore_rank(r: int = 4, alpha: float = 16, stabilised: bool = False) -> Figure:
+def explore_rank(r: int = 4, alpha: float = 16) -> Figure:
     """LoRA's change of a matrix of 16 x 16 as a picture: B, A, their product, the numbers trained, and the factor.
 
     The numbers in A and B are drawn at random, as an example.
@@ -18,7 +18,6 @@ def explore_rank(r: int = 4, alpha: float = 16, stabilised: bool = False) -> Fig
     Args:
         r: columns of B and rows of A, 1 to 16.
         alpha: the factor's numerator, 1 to 64.
-        stabilised: divide alpha by the root of r (rsLoRA, arXiv:2312.03732), and not by r.
     """
     draw = random.Random(0)
     numbers = [[[round(draw.gauss(0, 1), 2) for _ in range(SIDE)] for _ in range(SIDE)] for _ in range(2)]
@@ -28,7 +27,6 @@ def explore_rank(r: int = 4, alpha: float = 16, stabilised: bool = False) -> Fig
         [
             Slider("r", r, RANKS, "r"),
             Slider("alpha", alpha, [2**k for k in range(7)], "alpha"),
-            Slider("stabilised", stabilised, (False, True), "divide by the root of r"),
         ],
         A=numbers[0],
         B=numbers[1],

@@ -16,7 +16,6 @@ from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 NOT_RUN = "not run yet"
 UNIT = "\N{NO-BREAK SPACE}%"  # a figure and its unit stay in one line
-WITHIN = 0.015  # of full fine-tuning's accuracy: the bar that LoRA is held to
 
 # Told apart by the marker, too.
 FAMILIES = {  # name in the legend: colour, marker, what its methods' names begin with
@@ -108,7 +107,9 @@ def memory_table(
         if line is None or line.measured is None:
             rows.append([title_of(name), NOT_RUN if line is None else "no steps", *[None] * (len(heads) - 2)])
             continue
-        cells = [_both((line.predicted or {}).get(key), line.measured[key]) for key in CATEGORIES]
+        cells: list[str | None] = [
+            _both((line.predicted or {}).get(key), line.measured[key]) for key in CATEGORIES
+        ]
         cells.append(f"{line.measured['peak'] / 1e6:.1f}")
         if times is not None:
             ratio = times["ratios"].get(name)
@@ -119,8 +120,6 @@ def memory_table(
 
 def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
     """Test accuracy over trained parameters, a mark for each method; a bar is the spread over seeds.
-
-    The dashed line lies 1.5 points below full fine-tuning.
 
     Raises:
         ValueError: there is no line.
@@ -153,16 +152,6 @@ def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
     axis.set_xlabel("trained parameters", fontsize=TEXT)
     axis.set_ylabel("accuracy on the test part", fontsize=TEXT)
     plain_axes(axis)
-    if full := next((line for line in lines if line.method == "full"), None):
-        axis.axhline(100 * (full.test - WITHIN), color="#222222", linewidth=1, linestyle="--", zorder=0)
-        axis.annotate(
-            "1.5 points below full fine-tuning",
-            (0, 100 * (full.test - WITHIN)),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=TEXT,
-        )
     figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
     sides = {"LoRA of rank r, all six matrices": 1, "LoRA of rank r, query and value": -1, "adapters": 1}
     points = [(short_title(line.method), line.trainable, 100 * line.test) for line in lines]

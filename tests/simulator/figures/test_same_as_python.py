@@ -204,20 +204,15 @@ def test_an_interval_costs_what_young_says(run_in_node):
 def test_lora_changes_the_matrix_by_its_factor(run_in_node):
     given = explore_rank().page()[1]
     A, B = np.array(given["A"]), np.array(given["B"])
-    cases = [{"r": r, "alpha": a, "stabilised": s} for r, a, s in product((1, 4, 16), (1, 16), (False, True))]
+    cases = [{"r": r, "alpha": a} for r, a in product((1, 4, 16), (1, 16))]
     program = """
 const [given, cases] = questions;
 console.log(JSON.stringify(cases.map((values) => lora(values, given))));
 """
-    # Adam's first step sets B to -rate x sign(gradient); one token x moves an output by factor x sum |a_i x|.
-    drawn = np.abs(np.random.default_rng(0).standard_normal((4000, 16)))
     for values, found in zip(cases, run_in_node(program, [given, cases], "rank"), strict=True):
-        r, alpha = values["r"], values["alpha"]
-        factor = alpha / (r**0.5 if values["stabilised"] else r)
-        assert np.allclose(found["change"], factor * B[:, :r] @ A[:r])
+        r = values["r"]
+        assert np.allclose(found["change"], values["alpha"] / r * B[:, :r] @ A[:r])
         assert found["trained"] == A[:r].size + B[:, :r].size
-        moved = factor * drawn[:, :r].sum(1).mean() / (alpha * drawn[:, :1].mean())
-        assert found["moves"] == pytest.approx(moved, rel=0.05)
 
 
 def test_a_step_with_a_prompt_computes_what_is_counted():

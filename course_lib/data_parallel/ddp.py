@@ -12,8 +12,9 @@ Models with parameters that a forward pass may leave out need ``ddp_unused_param
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from course_lib.data_parallel.broadcast import broadcast_buffers, broadcast_state
+from course_lib.data_parallel.broadcast import broadcast_buffers, broadcast_state, broadcast_together
 from course_lib.runtime import trace
 
 MEBIBYTE = 2**20
+Groups = Mapping[Tensor, ProcessGroup]
+NO_GROUPS: Groups = MappingProxyType({})
 
 
 class NaiveDDP(nn.Module):
@@ -55,13 +58,24 @@ class NaiveDDP(nn.Module):
 class FlatDDP(NaiveDDP):
     """One all-reduce for all gradients, laid end to end, after backward."""
 
+    def __init__(
+        self, module: nn.Module, group: ProcessGroup | None = None, groups: Groups = NO_GROUPS
+    ) -> None:
+        nn.Module.__init__(self)
+        self.module, self.group, self.groups = module, group, groups
+        start_equal(module, group, groups)
+
     def average_gradients(self) -> None:
         trained = [p for p in self.module.parameters() if p.requires_grad]
+        for group, same in by_group(trained, self.group, self.groups).items():
+            self._average(same, group)
+
+    def _average(self, trained: list[Tensor], group: ProcessGroup | None) -> None:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
         flat = torch.cat([g.flatten() for g in gradients])  # (elements of all gradients,)
         with trace.span("communication", "all-reduce all gradients"):
-            dist.all_reduce(flat, group=self.group)
-            flat /= dist.get_world_size(self.group)
+            dist.all_reduce(flat, group=group)
+            flat /= dist.get_world_size(group)
         for p, average in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
             p.grad = average.view_as(p).to(p.dtype)
 
@@ -80,6 +94,7 @@ class DDP(nn.Module):
         group: the ranks that hold replicas; by default all.
         comm_hook: starts the exchange of a complete bucket. It returns an object whose ``wait()`` ends when the
             bucket's buffer holds the averages. By default an all-reduce.
+        groups: for parameters of which only some of the ranks have a copy (experts), those ranks.
 
     Raises:
         ValueError: no parameter requires a gradient, or ``bucket_cap_mb`` is not positive.
@@ -92,6 +107,7 @@ class DDP(nn.Module):
         bucket_cap_mb: float | None = None,
         group: ProcessGroup | None = None,
         comm_hook: Callable[[Bucket], dist.Work] | None = None,
+        groups: Groups = NO_GROUPS,
     ) -> None:
         super().__init__()
         trained = [p for p in module.parameters() if p.requires_grad]
@@ -104,11 +120,18 @@ class DDP(nn.Module):
         self._averages = False  # whether the gradients of the next backward pass will be averaged
         self._forward_pending = False  # a synchronised forward pass has had no backward pass yet
         self._expected = set(trained)  # the parameters for which a bucket waits
-        broadcast_state(module, group)
+        start_equal(module, group, groups)
         first, others = (MEBIBYTE, 25 * MEBIBYTE) if bucket_cap_mb is None else [bucket_cap_mb * MEBIBYTE] * 2
-        assigned = assign_buckets(trained, others, first)
+        assigned = [
+            (some, g)
+            for g, same in by_group(trained, group, groups).items()
+            for some in assign_buckets(same, others, first)
+        ]
+        if groups:  # those of which backward completes the last gradient first
+            place = {p: i for i, p in enumerate(trained)}
+            assigned.sort(key=lambda bucket: -min(place[p] for p in bucket[0]))
         hook = comm_hook or all_reduce_hook
-        self.buckets = [Bucket(f"bucket {i}", some, group, hook) for i, some in enumerate(assigned)]
+        self.buckets = [Bucket(f"bucket {i}", some, g, hook) for i, (some, g) in enumerate(assigned)]
         self._wait_for_gradients()
         this = weakref.ref(self)  # the hooks belong to the parameters, and must not keep the wrapper alive
         hooks = [
@@ -174,6 +197,22 @@ class DDP(nn.Module):
 
     def _name_of(self, parameter: Tensor) -> str:
         return next(name for name, p in self.module.named_parameters() if p is parameter)
+
+
+def by_group(
+    parameters: Iterable[Tensor], group: ProcessGroup | None, groups: Groups
+) -> dict[ProcessGroup | None, list[Tensor]]:
+    """The parameters by the ranks that have a copy of them: ``group``, or what ``groups`` says."""
+    found: dict[ProcessGroup | None, list[Tensor]] = {}
+    for p in parameters:
+        found.setdefault(groups.get(p, group), []).append(p)
+    return found
+
+
+def start_equal(module: nn.Module, group: ProcessGroup | None, groups: Groups) -> None:
+    """As ``broadcast_state``; each parameter from the first rank that has a copy of it."""
+    for ranks, tensors in by_group([*module.parameters(), *module.buffers()], group, groups).items():
+        broadcast_together(tensors, ranks)
 
 
 def all_reduce_hook(bucket: Bucket) -> dist.Work:

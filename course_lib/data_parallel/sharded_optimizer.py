@@ -57,7 +57,7 @@ class ShardedOptimizer(Optimizer):
         self.flats: list[ShardedBucket] = []
         for options in groups:
             flats = [
-                ShardedBucket(cut, [self.names[p] for p in cut], name, group)
+                ShardedBucket(cut, [self.names[p] for p in cut], name, self.group_of(cut[0]))
                 for name, cut in self.cut(options["params"])
             ]
             options["params"] = [flat.updated for flat in flats]
@@ -69,11 +69,16 @@ class ShardedOptimizer(Optimizer):
             self.optimizer.places = ShardedMatrices(self.optimizer, self.flats)
         self._share_with_inner()
         sharded = {p for flat in self.flats for p in flat.parameters}  # each flat has sent its own
-        broadcast_together([t for t in [*model.parameters(), *model.buffers()] if t not in sharded], group)
+        others = [t for t in [*model.parameters(), *model.buffers()] if t not in sharded]
+        broadcast_together([t for t in others if self.group_of(t) is group], group)
         # Backward runs from the last parameter to the first, so the flats whose first comes last are done first.
         order = {p: i for i, p in enumerate(model.parameters())}
         self.flats.sort(key=lambda flat: -min(order[p] for p in flat.parameters))
         self.zero_grad()
+
+    def group_of(self, parameter: Tensor) -> ProcessGroup | None:
+        """The ranks that have a copy of it."""
+        return self.group
 
     def check_trained(self) -> None:
         if not any(flat.trainable for flat in self.flats):

@@ -92,7 +92,7 @@ class ShardedUpdate(ShardedOptimizer):
     def gather_parameters(self) -> None:
         """Every rank gets the updated shards of all ranks: (shard_size,) -> (p * shard_size,)."""
         with trace.span("communication", "all-gather parameters"):
-            works = [all_gather(f.full, f.shard, group=self.group, async_op=True) for f in self.flats]
+            works = [all_gather(f.full, f.shard, group=f.group, async_op=True) for f in self.flats]
             for work in works:
                 work.wait()
 

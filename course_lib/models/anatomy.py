@@ -99,6 +99,9 @@ LLAMA = {
     "norm": "final norm",
 }
 
+# What each token does with its experts is no matter of heads or columns.
+EXPERTS = {name: role for name, role in LLAMA.items() if ".mlp" not in name}
+
 FALCON = {
     "word_embeddings": "tokens",
     "h.*": "layer",
@@ -156,6 +159,7 @@ ANATOMIES = {
     "masked_words.BertMaskedWords": Anatomy(MASKED_WORDS, causal=False),
     "llama.Llama": Anatomy(inside("model", LLAMA) | {"lm_head": "head"}),
     "llama.LlamaModel": Anatomy(LLAMA),
+    "mixtral.Mixtral": Anatomy(inside("model", EXPERTS) | {"lm_head": "head"}),
     "falcon.Falcon": Anatomy(inside("transformer", FALCON) | {"lm_head": "head"}),
     "falcon.FalconModel": Anatomy(FALCON),
     "bart.Bart": Anatomy(BART, causal=False),

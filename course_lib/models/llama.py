@@ -169,28 +169,33 @@ def swiglu_width(gelu_width: int, multiple_of: int = 1) -> int:
 
 
 class LlamaLayer(nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
+    """``mlp``: what stands in its place; None: a LLaMA's."""
+
+    def __init__(self, config: LlamaConfig, mlp: nn.Module | None = None) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = LlamaAttention(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = LlamaMLP(config)
+        self.mlp = LlamaMLP(config) if mlp is None else mlp
 
     def forward(self, x: Tensor, **options: Any) -> Tensor:  # (batch, seq, hidden) in and out
         x = x + self.self_attn(self.input_layernorm(x), **options)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class LlamaModel(nn.Module):
-    """Tokens ``(batch, seq)`` to hidden states ``(batch, seq, hidden)``."""
+class DecoderModel(nn.Module):
+    """Tokens ``(batch, seq)`` to hidden states ``(batch, seq, hidden)``; ``layer`` says what the layers are."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         scaled = 0 if config.rope_scaling is None else config.rope_scaling.length
         self.max_length = max(config.max_position_embeddings, scaled)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(self.layer(config, number) for number in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def layer(self, config: Any, number: int) -> nn.Module:
+        raise NotImplementedError
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         positions = None if cache is None else cache.extend(tokens)
@@ -202,17 +207,26 @@ class LlamaModel(nn.Module):
         return self.norm(x)
 
 
-class Llama(nn.Module):
+class LlamaModel(DecoderModel):
+    def layer(self, config: LlamaConfig, number: int) -> LlamaLayer:
+        return LlamaLayer(config)
+
+
+class Decoder(nn.Module):
     """Tokens ``(batch, seq)`` to the logits of the token after each, ``(batch, seq, vocab)``.
 
-    Its ``state_dict`` has the names of Hugging Face's ``LlamaForCausalLM``. With a ``cache``, ``tokens`` are those
-    that follow what the cache holds.
+    With a ``cache``, ``tokens`` are those that follow what the cache holds.
+
+    Attributes:
+        kind: of the model without its last layer.
     """
+
+    kind: type[DecoderModel]
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
-        self.model = LlamaModel(config)
+        self.model = self.kind(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -224,3 +238,9 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         return self.lm_head(self.model(tokens, mask, cache))  # (batch, seq, vocab)
+
+
+class Llama(Decoder):
+    """Its ``state_dict`` has the names of Hugging Face's ``LlamaForCausalLM``."""
+
+    kind = LlamaModel

@@ -3,11 +3,12 @@
 1. All ranks take the values of rank 0, so that a model starts alike under every plan.
 2. Tensor and sequence parallelism cut each layer: they replace modules, so they come before what wraps them.
 3. Context parallelism replaces the core of attention, which is left of each layer's work on whole texts.
-4. Recomputation wraps the layers as they are now: what it repeats includes their messages.
-5. The pipeline keeps this rank's layers, and the others are freed.
-6. Data parallelism shards or averages what is left, among the ranks that hold the same: those that have other tokens
-   of the same texts are among them.
-7. Optimizers are made last, because each step before it may have made new parameters.
+4. Expert parallelism deals out the experts of each layer among ranks that have other tokens.
+5. Recomputation wraps the layers as they are now: what it repeats includes their messages.
+6. The pipeline keeps this rank's layers, and the others are freed.
+7. Data parallelism shards or averages what is left, among the ranks that hold the same: those that have other tokens
+   of the same texts are among them. Of experts those that have the same ones.
+8. Optimizers are made last, because each step before it may have made new parameters.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.first_values import FirstValues, Read, start
+from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel
 from course_lib.one_device.muon import MuonWithAdamW
 from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.checks import check_fits, check_loss
@@ -106,9 +108,13 @@ def parallelize(
     if plan.cp > 1:
         cut = apply_context_parallel(model, mesh["cp"], plan.context, zigzag=plan.zigzag)
         mesh = with_context_in_dp(mesh)
+    experts = None
+    if plan.ep > 1:
+        experts = mesh_of_experts(mesh, plan.ep)
+        apply_expert_parallel(model, experts["ep"])
     if plan.recompute != "none":
         apply_recompute(model, plan.recompute)
-    whole = Whole(model, mesh, meaning)
+    whole = Whole(model, mesh, meaning, experts)
     first = FirstValues(model, read, whole.first_name, whole.shards)
     stages = {0: model}
     if plan.pp > 1:
@@ -120,13 +126,15 @@ def parallelize(
     for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
         cast = torch.autocast(mesh.device_type, torch.bfloat16)
         stage.forward = cast(stage.forward)
+    dealt = [module for module in model.modules() if isinstance(module, DealtExperts)]
+    groups = {p: experts["dp"].get_group() for one in dealt for p in one.parameters()} if experts else {}
     if plan.zero == 0:
-        data = Replicated(model, plan, mesh["dp"], make_hook(compression))
+        data = Replicated(model, plan, mesh["dp"], groups, make_hook(compression))
     elif plan.zero == 3:
-        data = FullySharded(model, plan, sharding_mesh(plan, mesh))
+        data = FullySharded(model, plan, sharding_mesh(plan, mesh), dealt, experts and experts["dp"])
         first.fill_shards(data.fsdp.flats)
     else:
-        data = ZeroSharded(model, plan, mesh["dp"], whole.holders)
+        data = ZeroSharded(model, plan, mesh["dp"], groups, whole.holders)
     counts = mesh["tp"].get_local_rank() == 0
     if plan.pp > 1:
         tied = [p for name, p in model.named_parameters() if whole.first_name[name] in whole.tied]
@@ -148,6 +156,14 @@ def with_context_in_dp(mesh: DeviceMesh) -> DeviceMesh:
     """For all that is not attention, ranks that have other tokens of a text are ranks that have other texts."""
     pp, dp, cp, tp = mesh.shape
     return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp * cp, tp), mesh_dim_names=("pp", "dp", "tp"))
+
+
+def mesh_of_experts(mesh: DeviceMesh, ep: int) -> DeviceMesh:
+    """Of the data-parallel ranks, ``ep`` neighbours have all experts of a layer together. On the axis dp of this mesh
+    are those that have the same ones."""
+    pp, dp, tp = mesh.shape
+    names = ("pp", "dp", "ep", "tp")
+    return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp // ep, ep, tp), mesh_dim_names=names)
 
 
 def seed_ranks(mesh: DeviceMesh) -> None:

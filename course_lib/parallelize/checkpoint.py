@@ -42,7 +42,7 @@ def save_checkpoint(
     state: dict[str, Tensor] = {}
 
     def keep(number: int, key: str, name: str, part: Tensor) -> None:
-        tensor = whole.on_tp(name, part) if part.dim() else part.detach().cpu()
+        tensor = whole.full(name, part) if part.dim() else part.detach().cpu()
         if number % keepers == me:
             state[key] = tensor
 

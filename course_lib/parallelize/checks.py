@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.context_parallel.apply import check_context
+from course_lib.expert_parallel.apply import check_experts
 from course_lib.parallelize.refusals import refuse
 from course_lib.parallelize.shape import model_shape
 from course_lib.pipeline.microbatches import IGNORED, LossFunction, checked_loss
@@ -23,7 +24,7 @@ AXES = ("pp", "dp", "cp", "tp")
 
 def mesh_axes(plan: Plan) -> dict[str, int]:
     """The mesh that a plan needs, in Megatron-LM's rank order: the last axis varies fastest. Without context
-    parallelism there is no axis cp.
+    parallelism there is no axis cp. The axis ep is no dimension of its own: it lies within dp and cp.
 
     >>> mesh_axes(Plan(dp=2, tp=2, zero=1, precision="fp32"))
     {'pp': 1, 'dp': 2, 'tp': 2}
@@ -47,6 +48,8 @@ def check_fits(
         check_placement(model, plan, placement)
     if plan.cp > 1:
         check_context(model, plan.context)
+    if plan.ep > 1:
+        check_experts(model, plan.ep)
     sizes = mesh_axes(plan)
     given = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False))
     if list(given.items()) != list(sizes.items()):

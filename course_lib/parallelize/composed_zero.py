@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from course_lib.data_parallel.moved_gradient import MovedGradient
@@ -19,6 +20,7 @@ class ComposedZero(ShardedUpdate):
     Args:
         kind_of: for a parameter's name how many ranks outside the data axis hold the same elements. Parameters of one
             kind share flat buffers, so that the norm of a buffer can be weighted.
+        groups: for parameters of which only some of the data-parallel ranks have a copy, those ranks.
 
     Attributes:
         clip_whole: clips to a norm over all ranks of the plan; ``max_norm`` is given to it in ``step``.
@@ -32,15 +34,19 @@ class ComposedZero(ShardedUpdate):
         optimizer_class: type[Optimizer],
         *,
         kind_of: Callable[[str], int],
+        groups: Mapping[Tensor, ProcessGroup],
         **settings: Any,
     ) -> None:
-        self.kind_of = kind_of
+        self.kind_of, self.groups = kind_of, groups
         super().__init__(model, optimizer_class, **settings)
 
+    def group_of(self, parameter: Tensor) -> ProcessGroup | None:
+        return self.groups.get(parameter, self.group)
+
     def cut(self, parameters: list[nn.Parameter]) -> Iterator[tuple[str, list[nn.Parameter]]]:
-        kinds: dict[int, list[nn.Parameter]] = {}
+        kinds: dict[Any, list[nn.Parameter]] = {}
         for p in parameters:
-            kinds.setdefault(self.kind_of(self.names[p]), []).append(p)
+            kinds.setdefault((self.kind_of(self.names[p]), self.group_of(p)), []).append(p)
         for same in kinds.values():
             yield from super().cut(same)
 

@@ -7,13 +7,14 @@ as data parallelism is concerned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
@@ -61,22 +62,28 @@ class Replicated:
     """Zero 0: each rank has all of ``module``. Gradients are averaged while the last backward runs, or after it.
 
     Args:
+        groups: for parameters of which only some of the ranks have a copy (experts), those ranks.
         comm_hook: how DDP sends a bucket of gradients; None: by an all-reduce.
     """
 
     def __init__(
-        self, module: nn.Module, plan: Plan, mesh: DeviceMesh, comm_hook: CommHook | None = None
+        self,
+        module: nn.Module,
+        plan: Plan,
+        mesh: DeviceMesh,
+        groups: Mapping[Tensor, ProcessGroup],
+        comm_hook: CommHook | None = None,
     ) -> None:
-        self.module, self.copies = module, mesh.size()
+        self.module, self.copies, self.groups = module, mesh.size(), groups
         self.called: nn.Module = module
         if mesh.size() > 1 and any(p.requires_grad for p in module.parameters()):
             # Each microbatch of a pipeline has its backward while others are in their forward: DDP's hooks expect one
             # after the other. So there all gradients are averaged at the end, in one message.
             beside_backward = plan.pp == 1 and "gradients" in plan.overlap
             if beside_backward:
-                self.called = DDP(module, group=mesh.get_group(), comm_hook=comm_hook)
+                self.called = DDP(module, group=mesh.get_group(), comm_hook=comm_hook, groups=groups)
             else:
-                self.called = FlatDDP(module, group=mesh.get_group())
+                self.called = FlatDDP(module, mesh.get_group(), groups)
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
         # PyTorch refuses an empty list, but no empty group.
@@ -92,7 +99,7 @@ class Replicated:
 
     def parts(self) -> Iterator[Part]:
         for name, p in self.module.named_parameters():
-            yield Part([name], p, self.copies)
+            yield Part([name], p, self.groups[p].size() if p in self.groups else self.copies)
 
     def memory(self, optimizer: Optimizer) -> MemoryBreakdown:
         """Bytes of model states alive on this rank now."""
@@ -137,10 +144,15 @@ class ZeroSharded(Replicated):
     """Zero 1 and 2: the optimizer owns the shards. ``kind_of``: see ``ComposedZero``."""
 
     def __init__(
-        self, module: nn.Module, plan: Plan, mesh: DeviceMesh, kind_of: Callable[[str], int]
+        self,
+        module: nn.Module,
+        plan: Plan,
+        mesh: DeviceMesh,
+        groups: Mapping[Tensor, ProcessGroup],
+        kind_of: Callable[[str], int],
     ) -> None:
         self.module = self.called = module
-        self.plan, self.group, self.kind_of = plan, mesh.get_group(), kind_of
+        self.plan, self.group, self.groups, self.kind_of = plan, mesh.get_group(), groups, kind_of
         self.zero: ComposedZero
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
@@ -151,6 +163,7 @@ class ZeroSharded(Replicated):
             optimizer_class,
             parameters=param_groups(self.module.named_parameters(), optimizer_class),
             kind_of=self.kind_of,
+            groups=self.groups,
             group=self.group,
             **settings,
         )
@@ -189,21 +202,29 @@ class FullySharded(Replicated):
 
     Args:
         mesh: the data axis; with ``shard`` below dp two axes, copies and shards (hybrid sharding).
+        experts: modules of which only some of the ranks have a copy, units of their own; ``expert_mesh``: those ranks.
     """
 
-    def __init__(self, module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        mesh: DeviceMesh,
+        experts: Sequence[nn.Module] = (),
+        expert_mesh: DeviceMesh | None = None,
+    ) -> None:
         self.module, self.copies = module, mesh.size() // plan.shard
         names = [name for name, _ in module.named_modules()]
         units = [name for pattern in LAYERS for name in matching(pattern, names)]  # gathered one by one
         precision = MixedPrecision(torch.bfloat16, torch.float32) if plan.precision == "mixed" else None
-        self.called = self.fsdp = FullyShardedDataParallel(
-            module,
-            units,
-            mesh,
-            prefetch=plan.prefetch,
-            precision=precision,
-            offload=plan.offload == "parameters",
-        )
+        settings = {
+            "prefetch": plan.prefetch,
+            "precision": precision,
+            "offload": plan.offload == "parameters",
+        }
+        for one in experts:
+            FullyShardedDataParallel(one, mesh=expert_mesh, **settings)
+        self.called = self.fsdp = FullyShardedDataParallel(module, units, mesh, **settings)
 
     def make_optimizer(self, optimizer_class: type[Optimizer], settings: dict[str, Any]) -> Optimizer:
         optimizer = optimizer_class(param_groups(self.fsdp.named_parameters(), optimizer_class), **settings)

@@ -134,7 +134,7 @@ class ParallelModel:
 
     def _mark_gradients(self) -> None:
         """Let PyTorch's own clip_grad_norm_ and GradScaler see the gradient of the whole model."""
-        if self.plan.tp * self.plan.pp == 1 and self.plan.zero == 0:
+        if self.plan.tp * self.plan.pp * self.plan.ep == 1 and self.plan.zero == 0:
             return  # every rank has all of it
         for part in self.parts():
             gradient = part.parameter.grad.as_subclass(Tensor)

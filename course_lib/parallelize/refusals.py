@@ -13,6 +13,7 @@ from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.models.bart import Bart
 from course_lib.models.bert import BertPooler
+from course_lib.models.experts import Experts
 from course_lib.parallelize.comm_hooks import make_hook
 from simulator.export.course_lib import plan_refusals
 from simulator.inputs.galaxy import placements_of
@@ -63,6 +64,9 @@ def refusals(
         if placed:
             yield f"cp must be 1 with a placement, not {p.cp}: both would deal out the sequence"
 
+    if Experts in added and p.tp > 1:
+        yield f"tp must be 1 for a model with experts, not {p.tp}: their matrices are not cut"
+
     if placed and p.pp > 1:
         yield f"pp must be 1 with a placement, not {p.pp}: a stage would not know where its blocks are"
     if placed and p.sequence_parallel:
@@ -79,6 +83,8 @@ def refusals(
             f"tp must be 1 with compression, not {p.tp}: tensor-parallel ranks would lose different digits of the "
             "parameters that they share"
         )
+    if p.ep > 1:
+        yield f"ep must be 1 with compression, not {p.ep}: experts are averaged among fewer ranks"
     if p.dp == 1:
         yield "dp must be at least 2 with compression, not 1: a single rank sends no gradients"
     if "gradients" not in p.overlap:

@@ -10,6 +10,7 @@ from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
+from course_lib.models.mixtral import Mixtral
 from simulator.inputs.shape import ModelShape
 
 # Parameters of LLaMA's heirs (ChatGLM, Qwen) in each layer, which no other field of a shape describes.
@@ -17,8 +18,8 @@ OF_HEIRS = ("q_proj.bias", "k_proj.bias", "v_proj.bias", "q_norm.weight", "k_nor
 
 
 def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | None:
-    """The shape of a GPT, a Bert (also inside a ``BertClassifier``), a Llama or a Bart whose two sides have equal heads
-    and widths; None for any other module.
+    """The shape of a GPT, a Bert (also inside a ``BertClassifier``), a Llama, a Mixtral or a Bart whose two sides have
+    equal heads and widths; None for any other module.
 
     Args:
         sequence: tokens of a sequence; None: as many as the model has positions.
@@ -28,6 +29,10 @@ def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | N
             return _gpt(module, sequence)
         if isinstance(module, Llama):
             return _llama(module, sequence)
+        if isinstance(module, Mixtral):
+            c = module.config
+            experts = {"experts": c.num_local_experts, "experts_per_token": c.num_experts_per_tok}
+            return replace(_llama(module, sequence), **experts)
         if isinstance(module, Bert):
             return _bert(model, module, sequence)
         if isinstance(module, Bart):
@@ -48,7 +53,7 @@ def _gpt(model: GPT, sequence: int | None) -> ModelShape:
     )
 
 
-def _llama(model: Llama, sequence: int | None) -> ModelShape:
+def _llama(model: Llama | Mixtral, sequence: int | None) -> ModelShape:
     c = model.config
     return ModelShape(
         c.num_hidden_layers,

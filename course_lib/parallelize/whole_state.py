@@ -1,4 +1,5 @@
-"""From the parts that ranks hold to whole tensors, as on one device, and back: over tensor and pipeline parallelism."""
+"""From the parts that ranks hold to whole tensors, as on one device, and back: over tensor, expert
+and pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data_parallel.checkpoint import ONE_NUMBER
+from course_lib.expert_parallel.apply import DealtExperts
 from course_lib.tensor_parallel.full_tensors import full_tensor, shards_of
+from course_lib.tensor_parallel.shard import Shard
 
 
 class Whole:
     """Knows every parameter of the whole model, by name, and which part of it this rank holds.
 
     Args:
-        model: the whole model, cut by tensor parallelism, before a pipeline takes its stages.
+        model: the whole model, cut by tensor and expert parallelism, before a pipeline takes its stages.
+        experts: the mesh of experts, with an axis ep; None: no experts are dealt out.
         meaning: what else there is to know of the plain model; see ``meaning_of``.
 
     Attributes:
@@ -28,9 +32,16 @@ class Whole:
         tied: for the first name of a parameter that several pipeline ranks hold, how many do.
     """
 
-    def __init__(self, model: nn.Module, mesh: DeviceMesh, meaning: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        mesh: DeviceMesh,
+        meaning: Mapping[str, Any],
+        experts: DeviceMesh | None = None,
+    ) -> None:
         self.tp, self.pp, self.meaning = mesh["tp"], mesh["pp"], meaning
-        self.shards, self.tied = shards_of(model), dict[str, int]()
+        self.dealt, self.ep = dealt_shards(model), experts and experts["ep"]
+        self.shards, self.tied = shards_of(model) | self.dealt, dict[str, int]()
         names = {p: name for name, p in model.named_parameters()}
         self.first_name = {name: names[p] for name, p in model.named_parameters(remove_duplicate=False)}
         self.shapes = {names[p]: self._shape(name, p) for name, p in model.named_parameters()}
@@ -46,18 +57,20 @@ class Whole:
 
     def holders(self, name: str) -> int:
         """How many ranks that differ in tp or pp hold the same elements of a parameter."""
-        copies = self.shards[name].copies if name in self.shards else self.tp.size()
+        on_tp = name in self.shards and name not in self.dealt
+        copies = self.shards[name].copies if on_tp else self.tp.size()
         return copies * self.tied.get(self.first_name[name], 1)
 
-    def on_tp(self, name: str, part: Tensor) -> Tensor:
-        """Whole, in the CPU's memory; all tensor-parallel ranks call it."""
-        whole = full_tensor(part, self.shards[name], self.tp) if name in self.shards else part
+    def full(self, name: str, part: Tensor) -> Tensor:
+        """Whole, in the CPU's memory; all ranks that have another part of it call it."""
+        mesh = self.ep if self.ep and name in self.dealt else self.tp
+        whole = full_tensor(part, self.shards[name], mesh) if name in self.shards else part
         return whole.detach().as_subclass(Tensor).to("cpu", copy=True)
 
     def everywhere(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """From this rank's part of each parameter or buffer that it holds, those of the whole model, in its order."""
         return self._joined(
-            {self.first_name.get(name, name): self.on_tp(name, t) for name, t in parts.items()}
+            {self.first_name.get(name, name): self.full(name, t) for name, t in parts.items()}
         )
 
     def _joined(self, own: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +107,7 @@ class Whole:
         """States by name, of this rank's parts, to those of one device."""
         own = {
             self.first_name[name]: {
-                key: self.on_tp(name, value) if _has_elements(key, value) else deepcopy(value)
+                key: self.full(name, value) if _has_elements(key, value) else deepcopy(value)
                 for key, value in state.items()
             }
             for name, state in local["state"].items()
@@ -128,6 +141,16 @@ class Whole:
             for group in state["param_groups"]
         ]
         return {"state": states, "param_groups": groups}
+
+
+def dealt_shards(model: nn.Module) -> dict[str, Shard]:
+    """For the name of each parameter of experts that are dealt to ranks, this rank's part."""
+    return {
+        f"{path}.{name}": Shard(0, module.first, len(p), module.experts)
+        for path, module in model.named_modules()
+        if isinstance(module, DealtExperts)
+        for name, p in module.named_parameters()
+    }
 
 
 def _has_elements(key: str, value: Any) -> bool:

@@ -46,7 +46,7 @@ class Plan:
 
     Args:
         dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes; their product is the world.
-        ep: expert-parallel size; experts are dealt out inside the data axis, so ``ep`` divides ``dp``.
+        ep: expert-parallel size; experts are dealt out inside the data axis, so ``ep`` divides ``dp x cp``.
         micro_batch: sequences in one microbatch of one data-parallel rank (b).
         microbatches: microbatches in a step, for one data-parallel rank; None: as many as fill the pipeline.
         schedule: who does what in which order, a name of ``simulator.inputs.placement.SCHEDULES``; None: ``"1f1b"``,
@@ -154,10 +154,8 @@ class Plan:
             one_of("overlap", traffic, OVERLAP)
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             refuse("zero", "0, 1, 2 or 3", self.zero)
-        if self.dp % self.ep:
-            raise ValueError(
-                f"expert parallelism must divide the data parallelism of {self.dp}, not {self.ep}"
-            )
+        if (self.dp * self.cp) % self.ep:
+            raise ValueError(f"ep must divide the {self.dp * self.cp} data-parallel ranks, not {self.ep}")
         if self.shard is None:
             object.__setattr__(self, "shard", self.dp * self.cp)
         at_least(1, shard=self.shard)

@@ -25,7 +25,9 @@ def per_rank(load: Sequence[float], ranks: int) -> list[float]:
     return [sum(load[a:b]) for a, b in pairwise(ends)]
 
 
-def routed_traffic(routed: Sequence[Sequence[int]], hidden: int, rank: int, itemsize: int = 2) -> Traffic:
+def routed_traffic(
+    routed: Sequence[Sequence[int]], hidden: int, rank: int, itemsize: int = 2, *, recompute: bool = False
+) -> Traffic:
     """Forward and backward of one layer by all-to-all with unequal parts, exactly as ``rank`` sends it.
 
     Copies of tokens go to their experts and come back; backward their gradients do the same the other way. So that
@@ -35,6 +37,7 @@ def routed_traffic(routed: Sequence[Sequence[int]], hidden: int, rank: int, item
     Args:
         routed: the copies that each rank sends to each expert: p rows of E numbers.
         hidden: numbers in a token.
+        recompute: the layer's forward runs twice.
     """
     ranks = len(routed)
     at_least(1, hidden=hidden, itemsize=itemsize)
@@ -45,12 +48,13 @@ def routed_traffic(routed: Sequence[Sequence[int]], hidden: int, rank: int, item
     goes, comes = by_rank[rank], [row[rank] for row in by_rank]
     if ranks == 1:
         return Traffic()
-    size = 2 * hidden * itemsize  # forward and backward
+    forwards = 2 if recompute else 1
+    size = (forwards + 1) * hidden * itemsize
     payload = size * (sum(goes) + sum(comes))
-    counts = 8 * ranks * len(routed[0])
+    counts = 8 * ranks * len(routed[0]) * forwards
     return Traffic(
         [
-            TrafficRow("all-gather", ranks, 1, counts, counts * (ranks - 1) // ranks),
-            TrafficRow("all-to-all", ranks, 4, payload, payload - 2 * size * goes[rank]),
+            TrafficRow("all-gather", ranks, forwards, counts, counts * (ranks - 1) // ranks),
+            TrafficRow("all-to-all", ranks, 2 * forwards + 2, payload, payload - 2 * size * goes[rank]),
         ]
     )

@@ -224,11 +224,13 @@ def expert_parallel_traffic(
     itemsize: int = 2,
     *,
     dispatch: float | None = None,
+    recompute: bool = False,
 ) -> Traffic:
     """Balanced routing of one microbatch: tokens go to their experts and back, forward and backward.
 
     Args:
         itemsize, dispatch: bytes of a number on the way back, and on the way there; None: as many.
+        recompute: the forward runs twice.
     """
     at_least(0, layers=layers)
     at_least(
@@ -237,11 +239,16 @@ def expert_parallel_traffic(
     elements = tokens * experts_per_token * hidden
     dispatch = itemsize if dispatch is None else dispatch
     not_negative(dispatch=dispatch)
-    payload = 2 * layers * elements * (itemsize + dispatch)
+    passes = 3 if recompute else 2
+    payload = passes * layers * elements * (itemsize + dispatch)
     if ranks == 1:
         return Traffic()
     return Traffic(
-        [TrafficRow("all-to-all", ranks, 4 * layers, payload, sent_bytes("all-to-all", payload, ranks))]
+        [
+            TrafficRow(
+                "all-to-all", ranks, 2 * passes * layers, payload, sent_bytes("all-to-all", payload, ranks)
+            )
+        ]
     )
 
 
@@ -274,7 +281,8 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
         if kind.experts > 1:
             sent = local, kind.hidden, kind.experts_per_token
             there = 1 + 4 / 128 if plan.dispatch == "fp8" else e  # a scale of 4 bytes for 128 numbers
-            layers += expert_parallel_traffic(*sent, plan.ep, n * m, e, dispatch=there)
+            again = plan.recompute == "full"
+            layers += expert_parallel_traffic(*sent, plan.ep, n * m, e, dispatch=there, recompute=again)
     # Every tensor-parallel rank would send the same activation; with sequence parallelism, its own part.
     placement = placement_of(plan.schedule)
     pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e, placement=placement)

@@ -21,10 +21,7 @@ PLANS = [
     {"dp": 2, "zero": 3, "recompute": "full"},
 ]
 REFUSED = [
-    ({"tp": 2}, "Mixtral holds 0 of them"),
-    ({"pp": 2}, "none for Mixtral"),
-    ({"cp": 2}, "Mixtral holds 0"),
-    ({"dp": 2, "ep": 2}, "ep must be 1, not 2"),
+    ({"tp": 2}, "tp must be 1 for a model with experts, not 2"),
 ]
 
 

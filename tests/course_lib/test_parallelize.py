@@ -364,7 +364,7 @@ REFUSED = [
         {"dp": 2, "cp": 2},
         "this plan needs the mesh {'pp': 1, 'dp': 2, 'cp': 2, 'tp': 1}, as mesh_axes(plan) gives it",
     ),
-    ({"dp": 2, "ep": 2}, "ep must be 1, not 2"),
+    ({"dp": 2, "ep": 2}, "ep must be 1, not 2: GPT has no experts"),
     ({"dp": 4}, "this plan needs the mesh {'pp': 1, 'dp': 4, 'tp': 1}, as mesh_axes(plan) gives it, not"),
     ({"dp": 1}, "this plan is for 1 ranks, and 2 are running"),
     ({"pp": 2, "zero": 3}, "zero must be 0 or 1 with pp 2, not 3"),

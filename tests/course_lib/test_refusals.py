@@ -8,6 +8,7 @@ from course_lib.finetuning.prefix import Prefix
 from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.models.bert import BertPooler
+from course_lib.models.experts import Experts
 from course_lib.parallelize.refusals import refusals, refuse
 from simulator.export.course_lib import plan_refusals
 from simulator.inputs.plan import Plan
@@ -20,7 +21,15 @@ REFUSED = [
     ("cp must be 1 with side tuning, a", {"cp": 2}, SIDE, {"cp": 1}),
     ("cp must be 1, not 2, for a model", {"cp": 2}, {"added": {BertPooler}}, {"cp": 1}),
     ("cp must be 1 with a placement", {"cp": 2}, PLACED, {"cp": 1}),
-    ("ep must be 1, not 2: ", {"ep": 2, "dp": 2}, {}, {"ep": 1}),
+    (
+        "shard must be the 4 data-parallel ranks with ep",
+        {"ep": 2, "dp": 4, "zero": 3, "shard": 2},
+        {},
+        {"ep": 1},
+    ),
+    ("tp must be 1 for a model with experts", {"tp": 2}, {"added": {Experts}}, {"tp": 1}),
+    ("dispatch must be same and node_limit", {"ep": 2, "dp": 2, "dispatch": "fp8"}, {}, {"dispatch": "same"}),
+    ("ep must be 1 with compression, not 2: ", SGD | {"ep": 2}, HOOK, {"ep": 1}),
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),
     ("shard must be the 4 data-par", {"zero": 1, "dp": 4, "shard": 2}, {}, {"zero": 3}),
     ("offload must be none, or par", {"offload": "optimizer"}, {}, {"offload": "none"}),

@@ -39,6 +39,8 @@ class Family:
         model: what is made of it.
         sources: for the name of a parameter where it may stand, the likeliest place first.
         unread: whether the course's class has no place for a tensor of this name, and needs none.
+        stacked: for the name of a parameter of all experts the tensors of one of them, which stand one above the other
+            in it; ``*`` is the expert's number. Nothing for another parameter.
     """
 
     kinds: Mapping[str, Mapping[str, Any]]
@@ -47,6 +49,7 @@ class Family:
     sources: Callable[[str], Iterable[Source]]
     computes: Mapping[str, Any] = field(default_factory=dict)
     unread: Callable[[str], bool] = lambda name: False
+    stacked: Callable[[str], tuple[str, ...]] = lambda name: ()
 
 
 class Pretrained:
@@ -77,7 +80,12 @@ class Pretrained:
         return next((s for s in self.family.sources(name) if s.name in self.folder.files), None)
 
     def read(self, name: str, part: Part) -> Tensor:
-        """A part of the parameter ``name``, of which no more is read than that."""
+        """A part of the parameter ``name``, of which no more is read than that (of experts, all their rows)."""
+        if self.family.stacked(name):
+            (low, high), rows, columns = part
+            experts = [self._of_expert(name, expert) for expert in range(low, high)]
+            read = [[self._rows(one, columns) for one in names] for names in experts]
+            return torch.stack([torch.cat(tensors)[slice(*rows)] for tensors in read])
         source = self.source(name)
         if source.of > 1:
             (low, high), *columns = part
@@ -87,11 +95,21 @@ class Pretrained:
         tensor = self.folder.read(source.name, part[::-1] if source.transposed else part)
         return tensor.T if source.transposed and tensor.dim() > 1 else tensor
 
+    def _of_expert(self, name: str, expert: int) -> list[str]:
+        return [one.replace("*", str(expert)) for one in self.family.stacked(name)]
+
+    def _rows(self, tensor: str, columns: tuple[int, int]) -> Tensor:
+        return self.folder.read(tensor, [(0, self.folder.shape(tensor)[0]), columns])
+
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError where the files lack a parameter, have one more, or one of another shape."""
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        found = {name: self.source(name) for name in named}
-        if missing := [name for name, source in found.items() if source is None]:
+        stacks = {name: range(len(t)) for name, t in named.items() if self.family.stacked(name)}
+        stacks = {name: [self._of_expert(name, e) for e in numbers] for name, numbers in stacks.items()}
+        inside = [one for of_experts in stacks.values() for names in of_experts for one in names]
+        found = {name: self.source(name) for name in named if name not in stacks}
+        missing = [name for name in inside if name not in self.folder.files]
+        if missing := missing + [name for name, source in found.items() if source is None]:
             raise ValueError(
                 f"{self.folder.path} has no {', '.join(missing[:3])}, which its config.json asks for."
             )
@@ -103,7 +121,15 @@ class Pretrained:
                     f"{self.folder.path}: {source.name} is {tuple(there)}, and config.json makes it "
                     f"{tuple(named[name].shape)}."
                 )
-        known = {s.name for name in model.state_dict() for s in self.family.sources(name)}
+        for name, of_experts in stacks.items():
+            for names in of_experts:
+                shapes, wanted = [self.folder.shape(one) for one in names], tuple(named[name].shape[1:])
+                if (sum(rows for rows, _ in shapes), shapes[0][1]) != wanted:
+                    raise ValueError(
+                        f"{self.folder.path}: {', '.join(names)} are {', '.join(map(str, shapes))}, and config.json "
+                        f"makes them {wanted} together."
+                    )
+        known = {s.name for name in model.state_dict() for s in self.family.sources(name)} | {*inside}
         if more := [n for n in self.folder.files if n not in known and not self.family.unread(n)]:
             raise ValueError(f"{self.folder.path} has {', '.join(more[:3])}, for which there is no place.")
 

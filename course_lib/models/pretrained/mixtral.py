@@ -34,6 +34,13 @@ def sources(name: str) -> list[Source]:
     return llama.sources(name.replace(".mlp.", ".block_sparse_moe."))
 
 
+def stacked(name: str) -> tuple[str, ...]:
+    """The gate is ``w1``, the up projection ``w3``, the way back ``w2``."""
+    layer, _, kind = name.rpartition(".mlp.experts.")
+    each = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}.get(kind, ())
+    return tuple(f"{layer}.block_sparse_moe.experts.*.{one}.weight" for one in each)
+
+
 MIXTRAL = Family(
     kinds={"mixtral": {}},
     computes={"hidden_act": "silu", "sliding_window": None, "router_jitter_noise": 0.0},
@@ -41,6 +48,7 @@ MIXTRAL = Family(
     model=Mixtral,
     sources=sources,
     unread=llama.LLAMA.unread,
+    stacked=stacked,
 )
 
 

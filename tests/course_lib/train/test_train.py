@@ -160,7 +160,7 @@ def test_bert_under_a_plan_with_padding_and_progress_for_people():
         ("--plan pp=8", "8 pipeline stages need as many layers; the model has 4"),
         ("--plan pp=2,zero=3", "zero must be 0 or 1 with pp 2, not 3"),
         ("--plan dp=3", "global batch must be a multiple of dp x micro-batch = 3, not 16"),
-        ("--plan dp=2,ep=2", "ep must be 1, not 2"),
+        ("--plan dp=2,ep=2", "ep must divide the 1 experts, not 2"),
         (
             "--plan tp=2,sequence_parallel=yes --sequence 63",
             "the sequence of 63 cannot be split into 2 equal pieces",

@@ -1,0 +1,134 @@
+"""Expert parallelism applied to a plain model from outside: each rank has some of every layer's experts.
+
+>>> apply_expert_parallel(model, mesh["ep"])                                         # doctest: +SKIP
+
+The ranks of ``ep`` have different samples: they are some of the data-parallel ranks. Copies of tokens travel to the
+ranks of their experts and back by all-to-all (GShard, arXiv:2006.16668), as many as there are: none is dropped.
+
+A rank's experts see the tokens of all its p ranks, so their gradient is p times as large as that of parameters which
+each of the p ranks has. It is divided by p on its way back. So averages over data-parallel ranks are right for all
+parameters: over all ranks for the others, and over those that have the same experts for these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.models.experts import Experts
+from course_lib.runtime import trace
+
+
+def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Change ``model`` in place. Names stay; a parameter of experts becomes the rows that are this rank's.
+
+    Apply it before recomputation, pipelines and data parallelism.
+
+    Args:
+        mesh: one axis.
+
+    Raises:
+        ValueError: see ``check_experts``; the model is as it was.
+    """
+    check_experts(model, mesh.size())
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, Experts):
+            model.set_submodule(name, DealtExperts(module, mesh.get_group()))
+
+
+def check_experts(model: nn.Module, ranks: int) -> None:
+    """Raise a ValueError if the experts of this model cannot be dealt to so many ranks."""
+    numbers = {len(module.down_proj) for module in model.modules() if isinstance(module, Experts)}
+    if not numbers:
+        raise ValueError(f"ep must be 1, not {ranks}: {type(model).__name__} has no experts")
+    for number in numbers:
+        if number % ranks:
+            raise ValueError(f"ep must divide the {number} experts, not {ranks}")
+
+
+class DealtExperts(Experts):
+    """Takes the place of all experts of a layer: called as they are, it sends each copy to the rank of its expert.
+
+    Attributes:
+        first, experts: the number of this rank's first expert, and how many there are on all ranks.
+        routed: how many copies each rank sent to each expert in the last forward: ``(p, experts)``.
+    """
+
+    def __init__(self, whole: Experts, group: ProcessGroup) -> None:
+        nn.Module.__init__(self)
+        self.group, self.experts = group, len(whole.down_proj)
+        number = self.experts // group.size()
+        self.first = group.rank() * number
+        for name, p in whole.named_parameters():
+            own = p.detach()[self.first :][:number].clone()
+            self.register_parameter(name, nn.Parameter(own, p.requires_grad))
+
+    def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
+        routed = sizes.new_empty(self.group.size(), self.experts)
+        with trace.waiting(), trace.span("communication", "counts"):
+            dist.all_gather([*routed], sizes, group=self.group)
+        self.routed = routed
+        way = Way(self.routed, self.group)
+        return Travel.apply(super().forward(Travel.apply(x, way, False), way.sizes), way, True)
+
+
+class Way:
+    """Of copies to the experts of all ranks, and home.
+
+    Args:
+        routed: ``(p, experts)``, see ``DealtExperts``.
+
+    Attributes:
+        sizes: how many copies each of this rank's experts gets, ``(experts / p,)``.
+    """
+
+    def __init__(self, routed: Tensor, group: ProcessGroup) -> None:
+        self.group, self.p = group, group.size()
+        by_rank = routed.unflatten(1, (self.p, -1))  # (from, to, experts / p)
+        self.came = by_rank[:, group.rank()].tolist()
+        self.back = [sum(row) for row in self.came]
+        self.there = by_rank[group.rank()].sum(1).tolist()
+        self.sizes = by_rank[:, group.rank()].sum(0)
+
+    def out(self, x: Tensor) -> Tensor:
+        """Rows that lie by expert of all ranks -> rows of all ranks, by expert of this one."""
+        return regroup(self._exchange(x, self.there, self.back), self.came)
+
+    def home(self, y: Tensor) -> Tensor:
+        by_expert = [list(column) for column in zip(*self.came, strict=True)]
+        return self._exchange(regroup(y, by_expert), self.back, self.there)
+
+    def _exchange(self, x: Tensor, there: list[int], back: list[int]) -> Tensor:
+        came = x.new_empty(sum(back), *x.shape[1:])
+        with trace.waiting(), trace.span("communication", "all-to-all"):
+            dist.all_to_all_single(came, x.contiguous(), back, there, group=self.group)
+        return came
+
+
+class Travel(torch.autograd.Function):
+    """``way.out``, or ``way.home``; gradients take the opposite way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Way, home: bool) -> Tensor:
+        ctx.way, ctx.is_home = way, home
+        return way.home(x) if home else way.out(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        # The trick: what lies between both ways, the experts, gets a p-th of the gradient, and all else the whole.
+        if ctx.is_home:
+            return ctx.way.out(gradient).div_(ctx.way.p), None, None
+        return ctx.way.home(gradient).mul_(ctx.way.p), None, None
+
+
+def regroup(x: Tensor, sizes: list[list[int]]) -> Tensor:
+    """Rows that lie in ``sizes[i][j]`` at a time, by i and then by j, the other way round: by j and then by i."""
+    if len(sizes) == 1 or len(sizes[0]) == 1:
+        return x
+    blocks, columns = x.split([n for row in sizes for n in row]), len(sizes[0])
+    return torch.cat([block for j in range(columns) for block in blocks[j::columns]])

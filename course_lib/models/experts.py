@@ -1,0 +1,76 @@
+"""A mixture of experts in place of an MLP (arXiv:1701.06538): a router sends each token to ``k`` of E experts.
+
+Shapes in comments: ``tokens``, ``hidden``, ``width`` (inner, of one expert); ``copies``: a token has one for each of
+its experts.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+GROUPED = (torch.float32, torch.bfloat16, torch.float16)  # dtypes of F.grouped_mm
+
+
+class Experts(nn.Module):
+    """SwiGLU MLPs whose matrices are stacked, with transformers' names, so that one product can serve all of them.
+
+    An expert may get no copy at all; its gradient is zero then.
+    """
+
+    def __init__(self, experts: int, hidden: int, width: int) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * width, hidden))
+        self.down_proj = nn.Parameter(torch.empty(experts, hidden, width))
+        for p in self.parameters():
+            nn.init.normal_(p, std=0.02)
+
+    def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
+        """Copies ``(copies, hidden)`` that lie by expert, ``sizes`` of each -> what the experts make of them."""
+        gate_up, down = self.gate_up_proj.to(x.dtype), self.down_proj.to(x.dtype)
+        if grouped_fits(gate_up) and grouped_fits(down):
+            ends = sizes.cumsum(0, dtype=torch.int32)
+            return F.grouped_mm(swiglu(F.grouped_mm(x, gate_up.mT, offs=ends)), down.mT, offs=ends)
+        # unbind, because an index would make a gradient of all experts for each of them
+        parts = zip(x.split(sizes.tolist()), gate_up.unbind(), down.unbind(), strict=True)
+        return torch.cat([F.linear(swiglu(F.linear(part, up)), back) for part, up, back in parts])
+
+
+def swiglu(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def grouped_fits(weights: Tensor) -> bool:
+    """Whether ``F.grouped_mm`` takes them: it knows no float64, and rows and columns must be multiples of 16 bytes."""
+    return weights.dtype in GROUPED and all(n * weights.itemsize % 16 == 0 for n in weights.shape[1:])
+
+
+class SparseMLP(nn.Module):
+    """A router and experts: ``(batch, seq, hidden)`` in and out. No copy is dropped. ``route`` is the family's own.
+
+    Attributes:
+        chosen: the experts of the last tokens that went through, ``(tokens, k)``.
+    """
+
+    def __init__(self, experts: Experts, gate: nn.Module) -> None:
+        super().__init__()
+        self.gate, self.experts = gate, experts
+
+    def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """``(tokens, hidden)`` -> the weights and the numbers of each token's experts, ``(tokens, k)``."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)  # (tokens, hidden)
+        weights, self.chosen = self.route(tokens)
+        k = self.chosen.shape[1]
+        expert, copies = self.chosen.flatten().sort(stable=True)  # by expert; copy i is one of token i // k
+        dtype, device = x.dtype, x.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        sent = tokens.to(dtype).index_select(0, copies // k)  # (copies, hidden)
+        came = self.experts(sent, expert.bincount(minlength=self.gate.weight.shape[0]))
+        y = torch.empty_like(came).index_copy(0, copies, came).unflatten(0, (-1, k))  # (tokens, k, hidden)
+        return (weights.to(y.dtype)[:, None] @ y).to(x.dtype).view_as(x)

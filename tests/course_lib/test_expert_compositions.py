@@ -1,0 +1,200 @@
+"""Expert parallelism beside other axes: losses, gradient norms, gradients and parameters of one device, in fp64."""
+
+import pytest
+import torch
+from on_one_device import train_on_one_device
+from torch import nn
+
+from course_lib.data.sharding import batches
+from course_lib.expert_parallel.apply import DealtExperts, check_experts
+from course_lib.models.mixtral import Mixtral, MixtralConfig
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
+from course_lib.parallelize.shape import model_shape
+from course_lib.runtime import launch
+from course_lib.runtime.fork_server import preload
+from course_lib.runtime.mesh import make_mesh
+from simulator.inputs.plan import Plan
+from simulator.ledgers.traffic import Traffic
+from simulator.predict.expert_traffic import routed_traffic
+from simulator.predict.traffic import plan_traffic
+
+preload("course_lib.parallelize")
+STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 4, 31, 0.1
+
+
+def make(name):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 8}
+    experts = {"even": 8, "few tokens": 24, "unused": 8}[name]
+    model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts))
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+    if (
+        name == "unused"
+    ):  # two experts of the first rank get all that layer 0 sends, and the last gets nothing
+        model.model.layers[0].mlp.gate.weight.data.zero_()
+    return model.double()
+
+
+def data():
+    """Ranks have differently many targets."""
+    tokens, targets = torch.randint(
+        VOCAB, (2, STEPS * BATCH, SEQ), generator=torch.Generator().manual_seed(1)
+    )
+    return tokens, targets.masked_fill(
+        torch.arange(SEQ) < torch.arange(len(tokens))[:, None] % BATCH - 1, -100
+    )
+
+
+def one_device(name):
+    return train_on_one_device(make(name), data(), BATCH, CLIP)
+
+
+def run(name, settings, expected):
+    plan = Plan(**settings, precision="fp32")
+    model, optimizer = parallelize(make(name), plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
+    losses, norms, first = [], [], None
+    for batch in batches(data(), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1):
+        optimizer.zero_grad()
+        losses.append(model.forward_backward(*batch).item())
+        first = first or model.gradients()
+        norms.append(model.clip_grad_norm(CLIP).item())
+        optimizer.step()
+    found = numbered(losses), numbered(norms), first, model.state_dict()
+    wanted = numbered(expected[0]), numbered(expected[1]), *expected[2:]
+    return [furthest(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)]
+
+
+def numbered(numbers):
+    return {i: torch.tensor(number, dtype=torch.float64) for i, number in enumerate(numbers)}
+
+
+def furthest(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - t).abs().max()) for name, t in theirs.items())
+
+
+CASES = {  # ranks -> (model, plan)
+    2: [
+        ("even", {"dp": 2, "ep": 2}),
+        ("unused", {"dp": 2, "ep": 2, "zero": 1}),
+        ("few tokens", {"dp": 2, "ep": 2, "zero": 2, "microbatches": 2}),
+        ("even", {"dp": 2, "ep": 2, "zero": 3, "recompute": "full"}),
+        ("even", {"dp": 2, "ep": 2, "recompute": "full", "overlap": ()}),
+        ("even", {"cp": 2, "ep": 2, "zero": 1}),
+    ],
+    4: [
+        ("even", {"dp": 4, "ep": 2, "microbatches": 1}),
+        ("unused", {"dp": 4, "ep": 4, "zero": 3}),
+        ("even", {"dp": 4, "ep": 2, "zero": 1}),
+        ("few tokens", {"dp": 4, "ep": 2, "zero": 3}),
+        ("even", {"dp": 2, "cp": 2, "ep": 4, "zero": 2}),
+        ("even", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "zero": 1}),
+        ("unused", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "schedule": "zb-h1", "recompute": "full"}),
+    ],
+}
+
+
+def everything(cases, expected):
+    return [run(name, settings, expected[name]) for name, settings in cases]
+
+
+@pytest.mark.parametrize("ranks", CASES)
+def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
+    expected = {name: one_device(name) for name, _ in CASES[ranks]}
+    for results in launch(everything, ranks, args=(CASES[ranks], expected)):
+        for (name, settings), far in zip(CASES[ranks], results, strict=True):
+            assert max(far) < 1e-9, (name, settings, far)
+
+
+# ---- what is sent -------------------------------------------------------------------------------------------
+
+SENT = [{"ep": 2}, {"ep": 4, "recompute": "full"}, {"ep": 2, "zero": 1}]
+
+
+def sent(settings):
+    """Of a step in fp32, by all-to-all and by all-gathers of 8 bytes a number: measured, as the simulator says where
+    the routing is known, and as it says of a plan."""
+    plan = Plan(dp=4, precision="fp32", **settings)
+    model, _ = parallelize(make("few tokens").float(), plan, make_mesh(mesh_axes(plan)))
+    row = slice(model.data_rank, model.data_rank + 1)
+    with record_traffic() as log:
+        model.forward_backward(*(t[row] for t in data()))
+    layers = [m for m in model.module.modules() if isinstance(m, DealtExperts)]
+    again = plan.recompute == "full"
+    exact = [routed_traffic(m.routed.tolist(), 16, m.group.rank(), 4, recompute=again) for m in layers]
+    shape = model_shape(make("few tokens"), SEQ)
+    travels = log.traffic.of("all-to-all"), sum(exact, Traffic()).of("all-to-all"), plan_traffic(shape, plan)
+    gathers = [row for row in log.traffic.rows if row.collective == "all-gather"]
+    return travels, (gathers, [row for row in sum(exact, Traffic()).rows if row.collective == "all-gather"])
+
+
+def all_sent():
+    return [sent(settings) for settings in SENT]
+
+
+def test_a_step_sends_what_the_simulator_says():
+    for settings, *ranks in zip(SENT, *launch(all_sent, 4), strict=True):
+        for (measured, exact, _), (gathers, counts) in ranks:
+            assert measured == exact, settings
+            assert gathers == counts
+            assert measured.sent > 0
+        # In the mean over ranks as many copies travel as in balance, whatever the routing is.
+        [planned] = ranks[0][0][2].of("all-to-all").rows
+        rows = [measured.rows[0] for (measured, *_), _ in ranks]
+        assert sum(row.payload for row in rows) == len(rows) * planned.payload
+        assert {row.calls for row in rows} == {planned.calls}
+
+
+# ---- checkpoints --------------------------------------------------------------------------------------------
+
+SAVED, RESUMED = (
+    {"dp": 4, "ep": 4, "zero": 1},
+    [{"dp": 2, "ep": 2, "pp": 2}, {"dp": 4, "ep": 2, "zero": 3}, {"dp": 4}],
+)
+
+
+def one_step(model, optimizer, number):
+    tokens, targets = data()
+    rows = range(number * BATCH, (number + 1) * BATCH)[model.data_rank :: model.data_ranks]
+    optimizer.zero_grad()
+    loss = model.forward_backward(tokens[rows], targets[rows])
+    optimizer.step()
+    return loss.item()
+
+
+def begin(settings, seed=0):
+    plan = Plan(**settings, precision="fp32", microbatches=1)
+    model = make("unused")
+    if seed:
+        model.apply(lambda m: [nn.init.normal_(p) for p in m.parameters(recurse=False)])
+    return parallelize(model, plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
+
+
+def go_on(folder):
+    model, optimizer = begin(SAVED)
+    one_step(model, optimizer, 0)
+    save_checkpoint(folder, model, optimizer)
+    losses, states = [one_step(model, optimizer, 1)], [model.state_dict()]
+    for settings in RESUMED:
+        model, optimizer = begin(settings, seed=1)
+        load_checkpoint(folder, model, optimizer)
+        losses.append(one_step(model, optimizer, 1))
+        states.append(model.state_dict())
+    return [abs(loss - losses[0]) for loss in losses], [furthest(state, states[0]) for state in states]
+
+
+def test_a_checkpoint_is_resumed_under_another_ep(tmp_path):
+    for losses, states in launch(go_on, 4, args=(tmp_path / "saved",)):
+        assert max(losses + states) < 1e-9, (losses, states)
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_dealt_is_refused():
+    with pytest.raises(ValueError, match=r"^ep must divide the 24 experts, not 5$"):
+        check_experts(make("few tokens"), 5)
+    with pytest.raises(ValueError, match=r"^ep must be 1, not 2: Linear has no experts$"):
+        check_experts(nn.Linear(2, 2), 2)

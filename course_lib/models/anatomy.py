@@ -160,6 +160,11 @@ ANATOMIES = {
     "llama.Llama": Anatomy(inside("model", LLAMA) | {"lm_head": "head"}),
     "llama.LlamaModel": Anatomy(LLAMA),
     "mixtral.Mixtral": Anatomy(inside("model", EXPERTS) | {"lm_head": "head"}),
+    # Attention without a role for its core: keys and values differ in width.
+    "deepseek.Deepseek": Anatomy(
+        inside("model", {name: role for name, role in EXPERTS.items() if "attn" not in name})
+        | {"lm_head": "head"}
+    ),
     "falcon.Falcon": Anatomy(inside("transformer", FALCON) | {"lm_head": "head"}),
     "falcon.FalconModel": Anatomy(FALCON),
     "bart.Bart": Anatomy(BART, causal=False),

@@ -27,7 +27,9 @@ class LatentAttention(nn.Module):
     Args:
         latent: width of the latent (DeepSeek-V2: 512).
         rope_size: width of the rotated part of queries and keys (DeepSeek-V2: 64).
-        head_size: width of the other part, and of the values (DeepSeek-V2: 128).
+        head_size: width of the other part (DeepSeek-V2: 128).
+        value_size: width of the values; None: as ``head_size``.
+        q_latent: queries are made from so many numbers (DeepSeek-V3: 1536); None: from all.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class LatentAttention(nn.Module):
         latent: int,
         rope_size: int,
         *,
+        value_size: int | None = None,
+        q_latent: int | None = None,
         rope_theta: float = 10000.0,
         rms_norm_eps: float = 1e-6,
     ) -> None:
@@ -48,11 +52,17 @@ class LatentAttention(nn.Module):
         if rope_size < 2:
             raise ValueError(f"rope_size is {rope_size}; RoPE turns pairs, so at least 2 are needed.")
         self.heads, self.size, self.latent, self.rope_size = heads, head_size, latent, rope_size
-        self.q_proj = nn.Linear(hidden_size, heads * (head_size + rope_size), bias=False)
+        self.value_size = head_size if value_size is None else value_size
+        if q_latent is None:
+            self.q_proj = nn.Linear(hidden_size, heads * (head_size + rope_size), bias=False)
+        else:
+            self.q_a_proj = nn.Linear(hidden_size, q_latent, bias=False)
+            self.q_a_layernorm = RMSNorm(q_latent, rms_norm_eps)
+            self.q_b_proj = nn.Linear(q_latent, heads * (head_size + rope_size), bias=False)
         self.kv_a_proj_with_mqa = nn.Linear(hidden_size, latent + rope_size, bias=False)
         self.kv_a_layernorm = RMSNorm(latent, rms_norm_eps)
-        self.kv_b_proj = nn.Linear(latent, heads * 2 * head_size, bias=False)
-        self.o_proj = nn.Linear(heads * head_size, hidden_size, bias=False)
+        self.kv_b_proj = nn.Linear(latent, heads * (head_size + self.value_size), bias=False)
+        self.o_proj = nn.Linear(heads * self.value_size, hidden_size, bias=False)
         self.rotary = RotaryPositions(rope_size, rope_theta, interleaved=True)
         self.core = LlamaCore()
 
@@ -64,12 +74,14 @@ class LatentAttention(nn.Module):
         attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
         """``positions`` and ``attend`` are a cache's: where the tokens stand, and what takes the core's place."""
-        q = self.q_proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q = self.q_proj(x) if hasattr(self, "q_proj") else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         q, q_rope = q.split((self.size, self.rope_size), dim=-1)  # (batch, heads, seq, size), (…, rope)
         latent, k_rope = self.kv_a_proj_with_mqa(x)[:, None].split((self.latent, self.rope_size), dim=-1)
         latent = self.kv_a_layernorm(latent)  # (batch, 1, seq, latent)
         q_rope, k_rope = self.rotary(q_rope, k_rope, positions=positions)
-        to_key, to_value = self.kv_b_proj.weight.unflatten(0, (self.heads, -1)).split(self.size, dim=1)
+        weights = self.kv_b_proj.weight.unflatten(0, (self.heads, -1))
+        to_key, to_value = weights.split((self.size, self.value_size), dim=1)
         masks = () if mask is None else (mask,)
         if attend is None:
             # In training each head gets keys and values of its own: k = to_key latent, v = to_value latent.

@@ -140,14 +140,15 @@ class LlamaAttention(nn.Module):
 class LlamaMLP(nn.Module):
     """SwiGLU (arXiv:2002.05202): the up projection, gated by SiLU of another projection, and back."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, width: int | None = None) -> None:
         super().__init__()
+        h, width = config.hidden_size, config.intermediate_size if width is None else width
         if config.fused_gate_up:
-            self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+            self.gate_up_proj = nn.Linear(h, 2 * width, bias=False)
         else:
-            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-            self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+            self.gate_proj = nn.Linear(h, width, bias=False)
+            self.up_proj = nn.Linear(h, width, bias=False)
+        self.down_proj = nn.Linear(width, h, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if hasattr(self, "gate_up_proj"):
@@ -169,12 +170,14 @@ def swiglu_width(gelu_width: int, multiple_of: int = 1) -> int:
 
 
 class LlamaLayer(nn.Module):
-    """``mlp``: what stands in its place; None: a LLaMA's."""
+    """``mlp``, ``attention``: what stands in their place; None: a LLaMA's."""
 
-    def __init__(self, config: LlamaConfig, mlp: nn.Module | None = None) -> None:
+    def __init__(
+        self, config: LlamaConfig, mlp: nn.Module | None = None, attention: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = LlamaAttention(config)
+        self.self_attn = LlamaAttention(config) if attention is None else attention
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config) if mlp is None else mlp
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from course_lib.models.bart import Bart
 from course_lib.models.bert import Bert
+from course_lib.models.deepseek import Deepseek
 from course_lib.models.gpt import GPT
 from course_lib.models.llama import Llama
 from course_lib.models.mixtral import Mixtral
@@ -18,8 +19,8 @@ OF_HEIRS = ("q_proj.bias", "k_proj.bias", "v_proj.bias", "q_norm.weight", "k_nor
 
 
 def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | None:
-    """The shape of a GPT, a Bert (also inside a ``BertClassifier``), a Llama, a Mixtral or a Bart whose two sides have
-    equal heads and widths; None for any other module.
+    """The shape of a GPT, a Bert (also inside a ``BertClassifier``), a Llama, a Mixtral, a Deepseek or a Bart whose two
+    sides have equal heads and widths; None for any other module.
 
     Args:
         sequence: tokens of a sequence; None: as many as the model has positions.
@@ -33,6 +34,8 @@ def model_shape(model: nn.Module, sequence: int | None = None) -> ModelShape | N
             c = module.config
             experts = {"experts": c.num_local_experts, "experts_per_token": c.num_experts_per_tok}
             return replace(_llama(module, sequence), **experts)
+        if isinstance(module, Deepseek):
+            return _deepseek(module, sequence)
         if isinstance(module, Bert):
             return _bert(model, module, sequence)
         if isinstance(module, Bart):
@@ -70,6 +73,33 @@ def _llama(model: Llama | Mixtral, sequence: int | None) -> ModelShape:
         biases=False,
         dropout=False,
         other_parameters=sum(p.numel() for name, p in model.named_parameters() if name.endswith(OF_HEIRS)),
+    )
+
+
+def _deepseek(model: Deepseek, sequence: int | None) -> ModelShape:
+    c = model.config
+    return ModelShape(
+        c.num_hidden_layers,
+        c.hidden_size,
+        c.num_attention_heads,
+        c.vocab_size,
+        sequence or c.max_position_embeddings,
+        head_dim=c.qk_nope_head_dim,
+        q_rank=c.q_lora_rank,
+        kv_rank=c.kv_lora_rank,
+        rope_dim=c.qk_rope_head_dim,
+        value_dim=c.v_head_dim,
+        ffn=c.intermediate_size,
+        dense_layers=c.first_k_dense_replace,
+        experts=c.n_routed_experts,
+        experts_per_token=c.num_experts_per_tok,
+        expert_ffn=c.moe_intermediate_size,
+        shared_experts=c.n_shared_experts,
+        activation="swiglu",
+        tied=c.tie_word_embeddings,
+        learned_positions=False,
+        biases=False,
+        dropout=False,
     )
 
 

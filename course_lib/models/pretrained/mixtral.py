@@ -20,14 +20,22 @@ DEFAULTS = {"max_position_embeddings": 4096 * 32, "rope_theta": 1e6}
 
 def config_of(folder: Folder) -> MixtralConfig:
     settings: dict[str, Any] = DEFAULTS | folder.settings
-    rope = settings.get("rope_parameters") or {}
     known = known_settings(MixtralConfig, settings)
-    known |= {"rope_theta": rope.get("rope_theta", settings["rope_theta"])}
-    if llama.scaling_of(rope, settings["max_position_embeddings"]) is not None:
-        raise ValueError(
-            f"{folder.path} has RoPE scaling {rope['rope_type']!r}; of a Mixtral only none is supported."
-        )
-    return MixtralConfig(**known)
+    return MixtralConfig(**known | {"rope_theta": theta_of(folder, settings["rope_theta"])})
+
+
+def theta_of(folder: Folder, default: float) -> float:
+    """The base of RoPE's angles.
+
+    Raises:
+        ValueError: RoPE is scaled for longer texts.
+    """
+    settings = folder.settings
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        name = settings["model_type"]
+        raise ValueError(f"{folder.path} has RoPE scaling {kind!r}; of a {name} only none is supported.")
+    return rope.get("rope_theta", settings.get("rope_theta", default))
 
 
 def sources(name: str) -> list[Source]:

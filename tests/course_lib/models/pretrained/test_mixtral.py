@@ -1,11 +1,9 @@
 """Mixtral, read from a folder that transformers has saved: the same logits and gradients."""
 
-from functools import partial
-
+import exact_experts
 import pytest
 import torch
 import transformers
-from torch.nn import functional as F
 
 from course_lib.models.mixtral import MixtralConfig, MixtralMLP
 from course_lib.models.pretrained.mixtral import load_mixtral
@@ -24,30 +22,9 @@ SIZES = {
 
 
 def saved(folder, **changes):
-    """A random model of transformers in float64, saved; where it rounds to 32 bits, it is made not to."""
-    torch.manual_seed(0)
-    config = transformers.MixtralConfig(**SIZES | changes)
-    config._experts_implementation = "eager"  # the others know no float64
-    model = transformers.MixtralForCausalLM(config).double().eval()
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=0.2)
-    model.save_pretrained(folder)
-    for module in model.modules():
-        if hasattr(module, "variance_epsilon"):
-            module.forward = partial(rms_norm, module)
-        if type(module).__name__ == "MixtralTopKRouter":
-            module.forward = partial(route, module)
-    return model
-
-
-def rms_norm(norm, x):
-    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def route(router, x):
-    logits = F.linear(x.reshape(-1, router.hidden_dim), router.weight)
-    weights, chosen = logits.softmax(-1).topk(router.top_k)
-    return logits, weights / weights.sum(-1, keepdim=True), chosen
+    return exact_experts.saved(
+        folder, transformers.MixtralConfig(**SIZES | changes), transformers.MixtralForCausalLM
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_experts_per_tok": 3}, {"tie_word_embeddings": True}], ids=str)
@@ -56,15 +33,7 @@ def test_mixtral_equals_transformers(tmp_path, changes):
     ours, tokenizer = load_mixtral(tmp_path, torch.float64)
     assert tokenizer is None
     assert not ours.training
-    tokens = torch.randint(97, (2, 33))
-    mine, other = ours(tokens), theirs(tokens).logits
-    assert (mine - other).abs().max() < 1e-9
-    mine.square().mean().backward()
-    other.square().mean().backward()
-    expected, found = ({n: p.grad for n, p in model.named_parameters()} for model in (theirs, ours))
-    assert expected.keys() == found.keys()
-    for name, gradient in expected.items():
-        assert (found[name] - gradient).abs().max() < 1e-9, name
+    exact_experts.check_equal(ours, theirs, 97)
 
 
 def test_as_it_is_in_32_bits(tmp_path):

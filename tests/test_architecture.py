@@ -25,7 +25,7 @@ TOP = ("observe", "chapters", "notebooks", "grading", "progress")  # see everyth
 REACH = 400
 FURTHEST = {
     "course_lib/comparison/compression": 436,
-    "course_lib/data_parallel": 1031,
+    "course_lib/data_parallel": 1064,  # Muon on shards; experts have fewer copies
     "course_lib/elastic": 1618,
     "course_lib/finetuning": 408,
     "course_lib/comparison/finetuning": 664,
@@ -34,7 +34,7 @@ FURTHEST = {
     "course_lib/notebooks": 544,
     "course_lib/observe/networks": 879,
     "course_lib/models/pretrained": 470,
-    "course_lib/parallelize": 1045,  # two axes more, Muon
+    "course_lib/parallelize": 1074,  # two axes more, Muon
     "course_lib/pipeline": 822,
     "course_lib/runtime": 1720,
     "course_lib/tensor_parallel": 1426,

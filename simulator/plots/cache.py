@@ -94,10 +94,10 @@ def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
 
 
 def _pale(colour: str) -> tuple[float, float, float]:
-    """The colour, mixed with three times as much white."""
+    """The colour, mixed with white: for the light blue, too, far from the colour and from white."""
     from matplotlib.colors import to_rgb
 
-    red, green, blue = (1 - (1 - part) / 4 for part in to_rgb(colour))
+    red, green, blue = (1 - 0.38 * (1 - part) for part in to_rgb(colour))
     return red, green, blue
 
 

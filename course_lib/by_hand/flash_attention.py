@@ -107,9 +107,7 @@ class FlashAttention(torch.autograd.Function):
         """dX is the gradient of X."""
         q, k, v, O, L = ctx.saved_tensors
         n, scale = q.shape[-2], q.shape[-1] ** -0.5
-        # What softmax's backward subtracts in a row, sum of P dP over
-        # the keys, needs no P: it is the sum of dO O.
-        D = (dO * O).sum(-1, keepdim=True)  # (..., rows, 1)
+        D = (dO * O).sum(-1, keepdim=True)  # each row's sum of P dP
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
         for i in tiles(n):
             for j in tiles(n, i.stop):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.observe.ledgers.flops import count_flops
 from course_lib.observe.ledgers.saved import saved_tensors
 
 
@@ -54,13 +53,3 @@ def wrong_by(
     q, k, v = torch.randn(3, 1, 4, tokens, 32, generator=generator)
     q *= scale
     return (attention(q, k, v) - right(q, k, v)).abs().amax((0, 1, 3)).tolist()
-
-
-def ledgers_of(
-    attention: Callable[..., Tensor], right: Callable[..., Tensor], tokens: int = 128
-) -> list[str]:
-    """MFLOP of forward, kB kept for backward, and the largest error, for 4 heads of size 32."""
-    x = torch.empty(1, 4, tokens, 32, device="meta")
-    flops = count_flops(Apply(attention), x, x, x).forward
-    kept = kept_bytes(attention, 1, 4, tokens, 32)
-    return [f"{flops / 1e6:.2f}", f"{kept / 1e3:.0f}", f"{max(wrong_by(attention, right)):.2f}"]

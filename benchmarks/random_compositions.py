@@ -2,13 +2,13 @@
 
 python benchmarks/random_compositions.py [--runs 100] [--first 0] [--resume]
 
-A seed draws a model, how it is tuned and what of it is frozen, a plan for up to six ranks, a loss, masks, and two
-batches of any size. Two steps are trained in fp64. Losses, gradient norms and parameters must be those of one device
-up to 1e-9, or every rank must raise a ValueError of one sentence. With ``--resume`` the state is saved after the first
-step, and the second is trained under another plan.
+A seed draws a model, how it is tuned and what of it is frozen, a plan for up to six ranks, an optimizer, a loss, masks,
+and two batches of any size. Two steps are trained in fp64, which autocast leaves alone. Losses, gradient norms and
+parameters must be those of one device up to 1e-9, or every rank must raise a ValueError of one sentence. With
+``--resume`` the state is saved after the first step, and the second is trained under another plan.
 
-Prints a line for each run, then which sentences refused how many, and ends with exit code 1 if a run was neither equal
-nor refused. Takes about 3 s a run on two cores.
+Prints a line for each run, and for one that failed the command that repeats it; then which sentences refused how many.
+Ends with exit code 1 if a run was neither equal nor refused. Takes about 3 s a run on two cores.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from course_lib.models.masked_words import BertMaskedWords
 from course_lib.models.masks import prefix_mask
 from course_lib.parallelize import ParallelModel, load_checkpoint, mesh_axes, parallelize, save_checkpoint
 from course_lib.parallelize.apply import OPTIMIZERS
+from course_lib.parallelize.data_parallel import param_groups
 from course_lib.pipeline.microbatches import sum_cross_entropy
-from course_lib.runtime import launch
+from course_lib.runtime.kept import kept, launch
 from course_lib.runtime.mesh import make_mesh
 from course_lib.train.tuning import tune
 from simulator.inputs.plan import CONTEXT, RECOMPUTE, Plan
@@ -138,6 +139,8 @@ def draw_plan(rng: random.Random, ranks: int) -> dict[str, Any]:
     if plan["zero"] == 3:
         plan |= {"prefetch": rng.randint(0, 2), "offload": rng.choice(("none", "none", "parameters"))}
         plan["shard"] = rng.choice([n for n in range(1, dp * cp + 1) if dp * cp % n == 0])
+    elif rng.random() < 0.3:
+        plan["precision"] = "mixed"
     return plan | ({"overlap": ()} if rng.random() < 0.2 else {})
 
 
@@ -174,8 +177,10 @@ def smoothed(logits: Tensor, targets: Tensor) -> Tensor:
 def one_device(case: dict[str, Any]) -> dict[str, Any]:
     model, found = make(case), {}
     trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise ValueError("there is nothing to train")
     kind, settings = OPTIMIZERS[case["optimizer"]]
-    optimizer = kind(trained, lr=LR, **settings)
+    optimizer = kind(param_groups(model.named_parameters(), kind), lr=LR, **settings)
     for step in range(2):
         *inputs, targets = batch(case, step)
         optimizer.zero_grad()
@@ -195,7 +200,7 @@ def on_ranks(case: dict[str, Any], folder: str) -> dict[str, Any] | str:
     try:
         for step in range(2):
             if step < len(case["plans"]):
-                plan = Plan(**case["plans"][step], precision="fp32", optimizer=case["optimizer"])
+                plan = Plan(**{"precision": "fp32", **case["plans"][step]}, optimizer=case["optimizer"])
                 settings = {"max_norm": CLIP} if case["clips itself"] and plan.zero in (1, 2) else {}
                 settings |= {"lr": LR, "loss_fn": smoothed if case["own loss"] else None}
                 model, optimizer = parallelize(make(case), plan, make_mesh(mesh_axes(plan)), **settings)
@@ -255,13 +260,20 @@ def run(case: dict[str, Any]) -> tuple[str, str]:
 @click.option("--resume", is_flag=True, help="Train the second step from a checkpoint, under another plan.")
 def main(runs: int, first: int, resume: bool) -> None:
     ends, sentences = Counter(), Counter()
-    for seed in range(first, first + runs):
-        case = draw(seed, resume)
-        end, why = run(case)
-        ends[end] += 1
-        if end == "refused":
-            sentences[re.sub(r"\d+", "…", why)] += 1
-        print(f"{end:7} {case} {why}", flush=True)
+    with kept():
+        for seed in range(first, first + runs):
+            case = draw(seed, resume)
+            end, why = run(case)
+            ends[end] += 1
+            if end == "refused":
+                sentences[re.sub(r"\d+", "…", why)] += 1
+            print(f"{end:7} {case} {why}", flush=True)
+            if end == "FAILED":
+                again = " --resume" * resume
+                print(
+                    f"again: python benchmarks/random_compositions.py --runs 1 --first {seed}{again}",
+                    flush=True,
+                )
     for sentence, times in sentences.most_common():
         print(f"{times:4} refused: {sentence}")
     print(f"{runs} runs: {ends['equal']} equal, {ends['refused']} refused, {ends['FAILED']} failed")

@@ -126,12 +126,13 @@ def test_random_compositions_tell_what_is_equal_from_what_is_not(monkeypatch, ca
     with pytest.raises(SystemExit) as ended:
         compositions.main.callback(runs=3, first=0, resume=False)
     assert ended.value.code == 1
-    equal, refused, failed, sentence, summary = capsys.readouterr().out.splitlines()
+    equal, refused, failed, again, sentence, summary = capsys.readouterr().out.splitlines()
     assert equal.startswith("equal")
     assert refused.startswith("refused")
     assert "too few rows" in sentence
     assert "FAILED" in failed
     assert "norm 1 differs by" in failed
+    assert again.endswith("--runs 1 --first 2")
     assert summary == "3 runs: 1 equal, 1 refused, 1 failed"
 
 

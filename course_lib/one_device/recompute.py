@@ -166,7 +166,21 @@ def apply_recompute(model: nn.Module, what: str | Iterable[str]) -> list[str]:
         ValueError: no submodule has such a name.
     """
     patterns = RECOMPUTE.get(what, (what,)) if isinstance(what, str) else tuple(what)
-    modules = {name: module for name, module in model.named_modules() if name}
+    chosen = outermost(model, patterns)
+    modules = dict(model.named_modules())
+    for name in chosen:
+        # forward becomes an attribute of the instance, so hooks, names and parameters stay as they are.
+        modules[name].forward = partial(checkpoint, modules[name].forward)
+    return chosen
+
+
+def outermost(model: nn.Module, patterns: Iterable[str]) -> list[str]:
+    """The names of the submodules that match, in order; of some inside each other the outermost.
+
+    Raises:
+        ValueError: no submodule has such a name.
+    """
+    modules = [name for name, _ in model.named_modules() if name]
     named = {name for pattern in patterns for name in matching(pattern, modules)}
     chosen: list[str] = []
     for name in modules:  # parents come before their children
@@ -178,9 +192,6 @@ def apply_recompute(model: nn.Module, what: str | Iterable[str]) -> list[str]:
             f"{type(model).__name__} has no submodule that matches {' or '.join(patterns)}; "
             f"it has {', '.join(modules)}"
         )
-    for name in chosen:
-        # forward becomes an attribute of the instance, so hooks, names and parameters stay as they are.
-        modules[name].forward = partial(checkpoint, modules[name].forward)
     return chosen
 
 

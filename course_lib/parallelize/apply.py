@@ -25,6 +25,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.first_values import FirstValues, Read, start
 from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel
+from course_lib.one_device.activation_offload import apply_activation_offload
 from course_lib.one_device.muon import MuonWithAdamW
 from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.checks import check_fits, check_loss
@@ -112,7 +113,8 @@ def parallelize(
     if plan.ep > 1:
         experts = mesh_of_experts(mesh, plan.ep)
         apply_expert_parallel(model, experts["ep"])
-    if plan.recompute != "none":
+    host = apply_activation_offload(model) if plan.recompute == "offload" else None
+    if plan.recompute in ("selective", "full"):
         apply_recompute(model, plan.recompute)
     whole = Whole(model, mesh, meaning, experts)
     first = FirstValues(model, read, whole.first_name, whole.shards)
@@ -146,6 +148,7 @@ def parallelize(
         settings = defaults | settings
     optimizer = data.make_optimizer(optimizer_class, settings)
     parallel = ParallelModel(plan, mesh, run, data, whole, cut)
+    parallel.host = host
     if plan.zero in (1, 2):
         optimizer.clip_whole = parallel.clip_grad_norm
     seed_ranks(mesh)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_together
 from course_lib.data_parallel.sharded_gradient import ShardedGradient
+from course_lib.one_device.activation_offload import HostMemory
 from course_lib.parallelize.data_parallel import Part, Replicated
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
 from course_lib.parallelize.whole_state import Whole
@@ -40,6 +41,7 @@ class ParallelModel:
         cut: of inputs and targets what belongs to this rank's tokens; None: all of it.
         module: what this rank holds of the model.
         data_rank, data_ranks: which slice of each batch this rank takes, of how many.
+        host: with recompute ``"offload"``, the CPU's memory that the layers save in.
         targets: how many targets the last loss was the mean of, on all ranks.
     """
 
@@ -57,6 +59,7 @@ class ParallelModel:
         self.module: nn.Module = data.module
         self.data_rank, self.data_ranks = mesh["dp"].get_local_rank() // plan.cp, plan.dp
         self.cut = cut
+        self.host: HostMemory | None = None
         self.targets = 0
 
     def forward_backward(self, *batch: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ HELP = {
     "zero": "ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.",
     "shard": "Ranks that share one copy of the states; all dp x cp if not given.",
     "prefetch": "Units that ZeRO 3 gathers ahead.",
-    "recompute": "What backward computes again: nothing, attention's core, or every layer.",
+    "recompute": "What backward computes again: nothing, attention's core, or layers; offload: it waits on the host.",
     "attention": "Unfused keeps the scores; if not given, what code for --gpu uses.",
     "optimizer": "It decides how many states a parameter has.",
     "precision": "Of parameters and activations; mixed keeps fp32 master weights.",

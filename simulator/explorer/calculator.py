@@ -27,7 +27,7 @@ CHOICES = {
     "gpu": tuple(GPUS),
     "schedule": tuple(SCHEDULES),
     "zero": (0, 1, 2, 3),
-    "recompute": RECOMPUTE,
+    "recompute": tuple(way for way in RECOMPUTE if way != "offload"),
     "precision": tuple(PRECISIONS),
     "optimizer": tuple(name for name in OPTIMIZERS if name != "muon"),
     "gradients": GRADIENTS,

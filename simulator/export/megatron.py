@@ -110,6 +110,7 @@ def _pipeline(asked: Asked) -> dict[str, Any]:
 def _states(asked: Asked) -> dict[str, Any]:
     """How parameters, gradients and optimizer states are kept and sent."""
     plan = asked.plan
+    asked.only("recompute", "none", "selective", "full", because="it offloads single modules")
     asked.only("optimizer", "adam", "momentum", "sgd", because="its Muon is sharded in ways of its own")
     sixteen = plan.precision != "fp32"
     return {

@@ -21,7 +21,7 @@ from simulator.inputs.shape import ModelShape
 
 __all__ = ["Hardware", "Link", "ModelShape", "Plan"]
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full", "offload")
 ATTENTION = ("unfused", "flash")
 # How many states as large as the parameters; under Muon, of the layers' matrices: all else has AdamW's two.
 OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0, "muon": 1}
@@ -57,7 +57,8 @@ class Plan:
         zero: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters are sharded (arXiv:1910.02054).
         shard: ranks that share one copy of the states (hybrid sharding, arXiv:2304.11277); None: all of dp x cp.
         prefetch: FSDP units gathered ahead of the one that computes (ZeRO 3).
-        recompute: ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (every layer).
+        recompute: ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (every layer); ``"offload"``:
+            nothing is computed again, and what layers save waits in the host's memory (arXiv:2104.07857).
         attention: ``"unfused"`` keeps the s x s scores, ``"flash"`` does not (arXiv:2205.14135); None: as code for
             the device does (``Hardware.attention``), and unfused where no device is named.
         optimizer: ``"adam"``, ``"momentum"``, ``"sgd"``, or ``"muon"`` for layers' matrices, with AdamW for the rest.

@@ -156,7 +156,7 @@ def _with_axes(
     dp, pp = axes["dp"], axes["pp"]
     named = "schedule" in choose.fixed
     chunks = [n for n in range(1, MOST_CHUNKS + 1) if n == 1 or (pp > 1 and shape.layers % (pp * n) == 0)]
-    ways = choose("recompute", RECOMPUTE)
+    ways = choose("recompute", [way for way in RECOMPUTE if way != "offload"])  # tried where asked for
     for ep, micro_batch, zero, v, recompute in product(
         choose("ep", _divisors(gcd(dp, shape.experts))),
         choose("micro_batch", _powers(global_batch // dp)),

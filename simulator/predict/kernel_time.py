@@ -12,6 +12,8 @@ from simulator.inputs.hardware import Hardware, Sizes
 TILES = {(256, 128): 1.0, (128, 256): 1.0, (128, 128): 0.93, (64, 128): 0.75, (128, 64): 0.75}
 # Query rows of one tile of fused attention (arXiv:2307.08691, section 3.3).
 FLASH_ROWS = 128
+# Bytes a second of one device's link to the host's memory.
+HOST_LINK = 25e9
 
 
 def matmul_seconds(

@@ -17,11 +17,13 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, dispatch_seconds, exposed, group_link
 from simulator.predict.kernel_time import (
+    HOST_LINK,
     flash_seconds,
     grouped_seconds,
     matmul_seconds,
     memory_seconds,
 )
+from simulator.predict.memory import layer_bytes
 
 # Bytes that the loss moves for one logit. Unfused, in fp32: converted, maximum, shifted, exponential, sum, and back.
 # Fused: a 16-bit logit is read for the maximum and the sum, and once more when its gradient takes its place.
@@ -82,6 +84,10 @@ def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSec
     ):
         forward |= ahead
         backward |= back
+    if plan.recompute == "offload":
+        moved = layer_bytes(shape, plan) / HOST_LINK  # beside the layer's own computation, each way
+        forward["offload"] = max(0.0, moved - sum(forward.values()))
+        backward["offload"] = max(0.0, moved - sum(backward.values()))
     weight = sum(of_weight for _, _, of_weight in products.values())
     again = 0.0
     if plan.recompute == "full":

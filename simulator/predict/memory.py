@@ -60,7 +60,12 @@ def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
         copy = 0 if plan.precision in ("mixed", "fp8") else plan.itemsize
         moved = {"none": 0, "optimizer": states + copy, "parameters": states + plan.itemsize}
         total += parameters * moved[plan.offload] / sharers
-    return total if plan.offload == "none" else total + _second_states(shape, plan, rank)
+    if plan.offload != "none":
+        total += _second_states(shape, plan, rank)
+    if plan.recompute == "offload":
+        kept = all_activation_bytes(shape, replace(plan, recompute="none"))[rank]
+        total += kept - all_activation_bytes(shape, plan)[rank]
+    return total
 
 
 def _second_states(shape: ModelShape, plan: Plan, rank: int) -> float:
@@ -123,8 +128,8 @@ def _qkv(shape: ModelShape, tp: int) -> float:
 
 
 def recomputed_bytes(shape: ModelShape, plan: Plan) -> float:
-    """What one layer does not keep but brings back in its backward, given the plan's recomputation."""
-    if plan.recompute == "full":
+    """What one layer does not keep on the device but brings back in its backward, given the plan's recomputation."""
+    if plan.recompute in ("full", "offload"):
         return layer_bytes(shape, plan)
     # FlashAttention recomputes the scores tile by tile: selective recomputation has nothing left to save.
     selective = plan.recompute == "selective" and plan.attention != "flash"
@@ -222,7 +227,9 @@ def buffer_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     """
     index(plan.pp, rank=rank)
     kinds = plan.kinds_on(shape, rank)
-    held = max(recomputed_bytes(kind, plan) for kind in kinds) + placeholder_bytes(shape, plan, rank)
+    # With activation offload two layers are there at once: one computes, one is on its way from or to the host.
+    layers = 2 if plan.recompute == "offload" and plan.layers_on(shape, rank) > 1 else 1
+    held = layers * max(recomputed_bytes(kind, plan) for kind in kinds) + placeholder_bytes(shape, plan, rank)
     if plan.dp * plan.cp == 1:
         return held
     dense, experts = plan.parameters_of(shape, rank)

@@ -105,7 +105,7 @@ def layer_segments(shape: ModelShape, plan: Plan) -> list[Segment]:
     if plan.recompute == "full":
         again -= kept_layer_bytes(shape, plan)  # its input did not go
         repeated = 1.0
-    elif again:
+    elif again and plan.recompute == "selective":
         repeated = flops["core"] / layers / 2
     layer = Segment(kept_layer_bytes(shape, plan), again, repeated=repeated)
     return [layer] * plan.layers_on(shape, 0)

@@ -13,7 +13,7 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, exposed
 from simulator.predict.flops import hardware_flops, model_flops
-from simulator.predict.kernel_time import memory_seconds
+from simulator.predict.kernel_time import HOST_LINK, memory_seconds
 from simulator.predict.layer_time import LayerSeconds
 from simulator.predict.memory import plan_memory
 from simulator.predict.muon import muon_seconds
@@ -22,8 +22,8 @@ from simulator.predict.stages import UnitSeconds, run_schedule, unit_seconds
 # All gradients that a rank keeps are scaled (read and written), checked and zeroed: four passes. Those that it updates
 # with are then fp32: 4 bytes for the norm and 8 to clip.
 GRADIENT_PASSES, OWN_GRADIENT_BYTES = 4, 12
-# Bytes a second of the host's memory, for one device's share of an optimizer that lives there, and of the link to it.
-HOST_MEMORY, HOST_LINK = 100e9, 25e9
+# Bytes a second of the host's memory, for one device's share of an optimizer that lives there.
+HOST_MEMORY = 100e9
 # What a step's time is spent on, the same names for every plan.
 PARTS = (
     "attention",

@@ -266,7 +266,7 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
         if plan.context == "all-to-all":  # a rank's queries need the heads that they share
             keys *= plan.cp // gcd(plan.cp, kind.kv_heads_on(plan.tp))
         ahead, back = context_layer_traffic(plan.context, queries, keys, plan.cp, e)
-        forwards = 1 if plan.recompute == "none" else 2
+        forwards = 1 if plan.recompute in ("none", "offload") else 2
         layers += (ahead * forwards + back) * (n * m)
         layers += tensor_parallel_traffic(
             tokens,

@@ -98,7 +98,9 @@ def plot_speed_over_tokens(
             "textcoords": "offset points",
             "va": "top" if not end else "center",
         }
-        axis.annotate(said, (t, first[t]), ha="right" if end else "left", fontsize=TEXT, **where)
+        axis.annotate(
+            said, (t, first[t]), ha="right" if end else "left", color=POINTS[0][0], fontsize=TEXT, **where
+        )
     axis.set(xlim=(0, 1.05 * tokens[-1]), ylim=(0, most))
     axis.set_xticks(tokens, [f"{t:,}" for t in tokens])
     axis.set_xlabel("tokens of a GPU in a step", fontsize=TEXT, loc="right")

@@ -68,19 +68,22 @@ class Elastic:
         ticket = store.add("came", 1)  # 1, 2, ... as they come
         store.set(f"ticket {ticket}", str(self.name))
         if ticket == 1:  # who comes first decides who is in it
-            end = time.monotonic() + self.grace
-            while (
-                store.add("came", 0) < len(self.members)
-                and time.monotonic() < end
-            ):
-                time.sleep(0.01)
-            store.set("size", str(store.add("came", 0)))
+            self.wait_for_others(store)
         store.wait(["size"], timedelta(seconds=3 * self.grace))
         size = int(store.get("size"))
         if ticket > size:  # never two rounds side by side
             raise ConnectionError("the others have gone on without me")
         names = [store.get(f"ticket {i + 1}") for i in range(size)]
         return sorted(int(name) for name in names)
+
+    def wait_for_others(self, store) -> None:
+        end = time.monotonic() + self.grace
+        while (
+            store.add("came", 0) < len(self.members)
+            and time.monotonic() < end
+        ):
+            time.sleep(0.01)
+        store.set("size", str(store.add("came", 0)))
 
     def connect(self) -> None:
         self.rank = self.members.index(self.name)

@@ -84,10 +84,10 @@ def plot_play(played: Sequence[Second], start: int = 0) -> Picture:
                 "wait for the next round",
             ):
                 near_end = one.second - start > 0.6 * (played[-1].second - start)
-                axis.plot(one.second + 0.5, row, "|", color="#b03a2e", ms=20, mew=2)
+                axis.plot(one.second, row, "|", color="#b03a2e", ms=20, mew=2)
                 axis.annotate(
                     f"{host}: {did}",
-                    (one.second + 0.5, row - 0.42),
+                    (one.second, row - 0.42),
                     ha="right" if near_end else "left",
                     fontsize=TEXT,
                     color="#b03a2e",

@@ -111,6 +111,21 @@ def muon(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
     return sent + Traffic(both)
 
 
+def fp8(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
+    """Each gradient by itself, and the largest numbers by which scales are found."""
+    linears = [p for name, p in model.blocks.named_parameters() if p.ndim == 2]
+    sizes = [p.numel() for p in model.parameters()]
+    most = {"current": [1] * 2 * len(linears), "blocks": []}.get(rung, [3 * len(linears)])
+    if rung != "weights gathered in 8 bits":
+        return calls("all-reduce", sizes + most, 4, ranks)
+    rows = [-(-len(p) // ranks) * ranks * p.shape[1] for p in linears]
+    others = [
+        p.numel() for name, p in model.named_parameters() if not (name.startswith("blocks") and p.ndim == 2)
+    ]
+    sent = calls("all-reduce", [*others, *most, 1], 4, ranks)  # and the gradient norm
+    return sent + calls("all-gather", rows, 1, ranks) + calls("reduce-scatter", rows, 4, ranks)
+
+
 def galaxy(rung: str, model: nn.Module, ranks: int, batch: int) -> Traffic:
     """By rank 0. With the gradients of what is whole on every rank, each by itself, and the gradient norm."""
     power = [1 if rung == "equal shares" else 2 - rank % 2 for rank in range(ranks)]

@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.attention.drop_in import use_flash_attention
 from course_lib.attention.flash import flash_attention
-from course_lib.by_hand import compress, experts
+from course_lib.by_hand import compress, experts, fp8
 from course_lib.by_hand import ddp as by_hand_ddp
 from course_lib.by_hand import galaxy as by_hand_galaxy
 from course_lib.by_hand import muon as by_hand_muon
@@ -394,6 +394,17 @@ IMPLEMENTATIONS = [
         )
         for name, rung in experts.RUNGS.items()
         for more in ({}, {"E": 7, "k": 3})  # seven: not as many on each rank
+    ),
+    *(
+        Implementation(
+            "fp8",
+            f"by hand: {name}",
+            partial(fp8.train, **how),
+            models=("gpt",) if "block" in how else ("gpt", "mlp"),
+            alone=partial(fp8.train, **how, p=1),
+        )
+        for name, rung in fp8.RUNGS.items()
+        for how in (rung | {"block": 8} if "block" in rung else rung,)  # tiles divide the tokens of each rank
     ),
     *by_hand("galaxy", models=("gpt",), same_samples=True),
     Implementation(

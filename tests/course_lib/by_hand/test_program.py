@@ -32,7 +32,7 @@ def row(text, name):
 LOSSY = ("compress",)
 TRAINED = (
     *("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "context_parallel"),
-    *("galaxy", "pipeline", "muon", "experts"),
+    *("galaxy", "pipeline", "muon", "experts", "fp8"),
 )
 
 
@@ -49,7 +49,8 @@ def test_a_run_shows_its_ledgers_beside_the_prediction(program, technique):
         loss, norm = (
             float(part.split()[-1]) for part in row(rung, "largest difference to one device").split(",")
         )
-        assert technique in LOSSY or (loss < 1e-5 and norm < 1e-3)
+        # A sum in another order may round to another number of 8 bits.
+        assert technique in LOSSY or (loss < (1e-3 if technique == "fp8" else 1e-5) and norm < 1e-3)
         assert all(row(rung, line) for line in ("a step", "messages on their way", "held at most"))
         sent = [line for line in rung.splitlines() if line.startswith("sent by") and " 0 " not in line]
         assert sent  # the all-reduce of a gradient norm is not predicted: 0

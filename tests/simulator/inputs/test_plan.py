@@ -120,7 +120,7 @@ def test_sizes_that_follow():
         (dict(dp=0), "dp must be a whole number of at least 1, not 0"),
         (dict(tp=2.5), "tp must be a whole number of at least 1, not 2.5"),
         (dict(zero=4), "zero must be 0, 1, 2 or 3, not 4"),
-        (dict(recompute="some"), "recompute must be one of none, selective, full, not some"),
+        (dict(recompute="some"), "recompute must be one of none, selective, full, offload, not some"),
         (dict(dp=4, ep=3), "ep must divide the 4 data-parallel ranks, not 3"),
         (dict(pp=4, chunks=0), "chunks must be a whole number of at least 1, not 0"),
         (dict(pp=4, schedule="2f2b"), "schedule must be one of fill-drain, gpipe, .*, not 2f2b"),

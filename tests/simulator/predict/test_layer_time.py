@@ -148,7 +148,7 @@ def test_backward_takes_about_twice_as_long():
 
 
 def test_full_recomputation_is_one_more_forward():
-    none, selective, full = (layer_seconds(GPT, Plan(recompute=way), A100) for way in RECOMPUTE)
+    none, selective, full = (layer_seconds(GPT, Plan(recompute=way), A100) for way in RECOMPUTE[:3])
     assert full.recomputation == none.forward_seconds
     assert 0 < selective.recomputation < none.forward_seconds / 4
     assert none.recomputation == 0

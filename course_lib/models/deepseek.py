@@ -41,6 +41,7 @@ class DeepseekConfig(LlamaConfig):
     topk_group: int = 4
     norm_topk_prob: bool = True
     routed_scaling_factor: float = 2.5
+    bias_update_speed: float = 0.001  # of the router's bias, after each step
 
     def __post_init__(self) -> None:
         if not 1 <= self.topk_group <= self.n_group or self.n_routed_experts % self.n_group:
@@ -89,6 +90,7 @@ class DeepseekMLP(SparseMLP):
         self.shared_experts = LlamaMLP(config, config.n_shared_experts * width)
         self.k, self.groups, self.most_groups = config.num_experts_per_tok, config.n_group, config.topk_group
         self.normed, self.scale = config.norm_topk_prob, config.routed_scaling_factor
+        self.speed = config.bias_update_speed
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(tokens.dtype, torch.float32)
@@ -103,6 +105,11 @@ class DeepseekMLP(SparseMLP):
         if self.normed:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return weights * self.scale, chosen
+
+    def balance(self, load: Tensor) -> None:
+        """No auxiliary loss, but a bias that grows by ``speed`` where less than the mean was sent, and else shrinks."""
+        load = load.double()
+        self.gate.e_score_correction_bias += self.speed * (load.mean() - load).sign()
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + self.shared_experts(x)

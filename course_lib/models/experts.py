@@ -6,6 +6,8 @@ its experts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,15 +54,23 @@ class SparseMLP(nn.Module):
 
     Attributes:
         chosen: the experts of the last tokens that went through, ``(tokens, k)``.
+        load: how many copies each expert was sent in training since the last ``balance``, ``(experts,)``; None: none.
+        speed: of the balance; 0: the family has none.
     """
+
+    speed = 0.0
 
     def __init__(self, experts: Experts, gate: nn.Module) -> None:
         super().__init__()
         self.gate, self.experts = gate, experts
+        self.load: Tensor | None = None  # no buffer, because each rank has its own
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """``(tokens, hidden)`` -> the weights and the numbers of each token's experts, ``(tokens, k)``."""
         raise NotImplementedError
+
+    def balance(self, load: Tensor) -> None:
+        """After an optimizer's step: make it less likely that what had the most is chosen."""
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)  # (tokens, hidden)
@@ -71,6 +81,22 @@ class SparseMLP(nn.Module):
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
         sent = tokens.to(dtype).index_select(0, copies // k)  # (copies, hidden)
-        came = self.experts(sent, expert.bincount(minlength=self.gate.weight.shape[0]))
+        sizes = expert.bincount(minlength=self.gate.weight.shape[0])
+        if self.training:
+            self.load = sizes if self.load is None else self.load + sizes
+        came = self.experts(sent, sizes)
         y = torch.empty_like(came).index_copy(0, copies, came).unflatten(0, (-1, k))  # (tokens, k, hidden)
         return (weights.to(y.dtype)[:, None] @ y).to(x.dtype).view_as(x)
+
+
+@torch.no_grad()
+def balance(model: nn.Module, total: Callable[[Tensor], Tensor] = lambda load: load) -> None:
+    """``SparseMLP.balance`` of every layer. Call it after each step, or, under ``parallelize``, leave it to that.
+
+    Args:
+        total: from a layer's load on this device to that on all.
+    """
+    for layer in model.modules():
+        if isinstance(layer, SparseMLP) and layer.speed and layer.load is not None:
+            layer.balance(total(layer.load))
+            layer.load = None

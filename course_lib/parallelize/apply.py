@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.first_values import FirstValues, Read, start
 from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel
+from course_lib.models.experts import SparseMLP, balance
 from course_lib.one_device.activation_offload import apply_activation_offload
 from course_lib.one_device.muon import MuonWithAdamW
 from course_lib.one_device.recompute import apply_recompute
@@ -151,6 +153,8 @@ def parallelize(
     parallel.host = host
     if plan.zero in (1, 2):
         optimizer.clip_whole = parallel.clip_grad_norm
+    if any(isinstance(module, SparseMLP) and module.speed for module in model.modules()):
+        optimizer.register_step_post_hook(lambda *_: balance(model, partial(on_all_ranks, mesh["dp"])))
     seed_ranks(mesh)
     return parallel.train(), optimizer
 
@@ -167,6 +171,11 @@ def mesh_of_experts(mesh: DeviceMesh, ep: int) -> DeviceMesh:
     pp, dp, tp = mesh.shape
     names = ("pp", "dp", "ep", "tp")
     return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp // ep, ep, tp), mesh_dim_names=names)
+
+
+def on_all_ranks(mesh: DeviceMesh, load: Tensor) -> Tensor:
+    dist.all_reduce(load, group=mesh.get_group())
+    return load
 
 
 def seed_ranks(mesh: DeviceMesh) -> None:

@@ -194,8 +194,9 @@ OTHER_OPTIONS = [
 def main(ctx: click.Context, **values: Any) -> None:
     """Train a model of the course on real text, spread over ranks as a plan says.
 
-    gpt and llama learn the next byte of Python's documentation, bert from which
-    package a docstring comes or which words are masked, bart to undo noise. The
+    gpt, llama, mixtral and deepseek learn the next byte of Python's documentation,
+    bert from which package a docstring comes or which words are masked, bart to
+    undo noise. mixtral and deepseek have experts, which ep deals out to ranks. The
     command starts its own ranks. Under torchrun its processes are the ranks, on
     one machine or on many. With --rank each of your terminals is one.
 

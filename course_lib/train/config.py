@@ -55,6 +55,8 @@ TASKS = {
     "gpt": ("language",),
     "bert": ("package", "words", "word-order"),
     "llama": ("language",),
+    "mixtral": ("language",),
+    "deepseek": ("language",),
     "bart": ("denoising",),
 }
 SHIPPED = Path(__file__).parent / "configs"

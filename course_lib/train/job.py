@@ -23,10 +23,10 @@ class Job:
     """One run of ``course_lib.train``.
 
     Args:
-        model, task: gpt and llama predict the next byte of Python's documentation (``language``). bert says from which
-            package of the standard library a docstring comes (``package``), whether two words of a sentence were
-            swapped (``word-order``), or which words were masked (``words``). bart writes a text without the noise that
-            was put in (``denoising``).
+        model, task: gpt, llama, mixtral and deepseek predict the next byte of Python's documentation (``language``).
+            bert says from which package of the standard library a docstring comes (``package``), whether two words of
+            a sentence were swapped (``word-order``), or which words were masked (``words``). bart writes a text
+            without the noise that was put in (``denoising``).
         layers, hidden, heads, sequence: of the model; ``sequence`` tokens are a sample. BART has ``layers`` in the
             encoder and as many in the decoder.
         weights: pretrained ones that the model starts from, and which say how large it is: a folder, a name on the

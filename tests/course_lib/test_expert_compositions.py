@@ -7,6 +7,8 @@ from torch import nn
 
 from course_lib.data.sharding import batches
 from course_lib.expert_parallel.apply import DealtExperts, check_experts
+from course_lib.models.deepseek import Deepseek, DeepseekConfig
+from course_lib.models.experts import balance
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
@@ -25,6 +27,12 @@ STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 4, 31, 0.1
 
 def make(name):
     torch.manual_seed(0)
+    if name == "deepseek":
+        sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 3, "moe_intermediate_size": 8}
+        model = Deepseek(DeepseekConfig.tiny(**sizes, intermediate_size=24, bias_update_speed=0.05)).double()
+        for p in model.parameters():
+            nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+        return model
     sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 8}
     experts = {"even": 8, "few tokens": 24, "unused": 8}[name]
     model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts))
@@ -48,7 +56,14 @@ def data():
 
 
 def one_device(name):
-    return train_on_one_device(make(name), data(), BATCH, CLIP)
+    model = make(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer.register_step_post_hook(lambda *_: balance(model))
+    found = train_on_one_device(model, data(), BATCH, CLIP, optimizer)
+    biases = [b for n, b in model.named_buffers() if "bias" in n]
+    assert all(b.any() for b in biases)
+    assert len(biases) == 2 * (name == "deepseek")
+    return found
 
 
 def run(name, settings, expected):
@@ -83,6 +98,8 @@ CASES = {  # ranks -> (model, plan)
         ("even", {"dp": 2, "ep": 2, "zero": 3, "recompute": "full"}),
         ("even", {"dp": 2, "ep": 2, "recompute": "full", "overlap": ()}),
         ("even", {"cp": 2, "ep": 2, "zero": 1}),
+        ("deepseek", {"dp": 2, "ep": 2, "zero": 1, "recompute": "full", "microbatches": 2}),
+        ("deepseek", {"dp": 2, "zero": 3}),
     ],
     4: [
         ("even", {"dp": 4, "ep": 2, "microbatches": 1}),
@@ -90,6 +107,8 @@ CASES = {  # ranks -> (model, plan)
         ("even", {"dp": 4, "ep": 2, "zero": 1}),
         ("few tokens", {"dp": 4, "ep": 2, "zero": 3}),
         ("even", {"dp": 2, "cp": 2, "ep": 4, "zero": 2}),
+        ("deepseek", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2}),
+        ("deepseek", {"dp": 4, "ep": 2, "zero": 3}),
         ("even", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "zero": 1}),
         ("unused", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "schedule": "zb-h1", "recompute": "full"}),
     ],

@@ -16,16 +16,25 @@ from course_lib.models.bert import Bert, BertClassifier, BertPooler, _initialise
 from course_lib.models.masked_words import BertMaskedWords
 from course_lib.models.pretrained.bart import BART
 from course_lib.models.pretrained.bert import BERT
+from course_lib.models.pretrained.deepseek import DEEPSEEK
 from course_lib.models.pretrained.family import Family, Pretrained, fill
 from course_lib.models.pretrained.folder import Folder, Part
 from course_lib.models.pretrained.gpt2 import GPT2
 from course_lib.models.pretrained.llama import LLAMA
 from course_lib.models.pretrained.minilm import checked_minilm_folder
+from course_lib.models.pretrained.mixtral import MIXTRAL
 from course_lib.models.pretrained.tokenizer import tokenizer_of
 from course_lib.train.material.samples import BYTES, CLASSES
 
 MINILM = "minilm"  # the name of the installed package's weights
-FAMILIES: dict[str, Family] = {"bert": BERT, "bart": BART, "gpt": GPT2, "llama": LLAMA}
+FAMILIES: dict[str, Family] = {
+    "bert": BERT,
+    "bart": BART,
+    "gpt": GPT2,
+    "llama": LLAMA,
+    "mixtral": MIXTRAL,
+    "deepseek": DEEPSEEK,
+}
 HEAD = "cls.predictions"  # of masked words; a published BERT may have it
 Read = Callable[[str, Part], Tensor]
 
@@ -37,7 +46,7 @@ class Weights:
         source: a folder, a name on the hub, or ``minilm``.
 
     Attributes:
-        model: gpt, llama, bert or bart.
+        model: a key of ``FAMILIES``.
 
     Raises:
         ValueError: there are none, or no model of the course holds them.
@@ -80,7 +89,9 @@ class Weights:
         """Reads a part of a parameter of ``model``, by the name that it has there after all was added."""
         named = model.named_parameters(remove_duplicate=False)
         known = {name: p.pretrained_name for name, p in named if hasattr(p, "pretrained_name")}
-        return lambda name, part: self.pretrained.read(known[name], part)
+        return lambda name, part: self.pretrained.read(
+            known.get(name, name), part
+        )  # a buffer has its own name
 
     def fill_tokens(self, model: nn.Module) -> None:
         """Read the embeddings of all tokens, for what is made of some of them."""

@@ -14,6 +14,7 @@ from torch import nn
 from course_lib.checkpoints.saves import DiskFull, newest_first
 from course_lib.finetuning.sites import root_of
 from course_lib.models.bart import Bart
+from course_lib.models.llama import DecoderModel
 from course_lib.observe.device import device_name
 from course_lib.observe.torch_trace import LEAST
 from course_lib.parallelize import mesh_axes
@@ -71,8 +72,13 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
 
 def check_length(model: nn.Module, tokens: int) -> None:
     """Raise a ValueError if the model has fewer positions than a sample has tokens, virtual ones with them."""
-    root, sites = root_of(model)
-    if tokens > (most := sites.most(root)):
+    decoder = next((module for module in model.modules() if isinstance(module, DecoderModel)), None)
+    if decoder is not None:  # with experts, too, which fine-tuning has no table for
+        most = decoder.max_length
+    else:
+        root, sites = root_of(model)
+        most = sites.most(root)
+    if tokens > most:
         raise ValueError(
             f"sequence, with virtual tokens, must be at most the model's {most} positions, not {tokens}"
         )

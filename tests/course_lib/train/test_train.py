@@ -67,6 +67,17 @@ def test_losses_are_the_same_under_another_plan_and_when_it_is_resumed_under_a_t
     assert "was trained with seed 0, and here 1: the losses would not go on as they were" in other.output
 
 
+@pytest.mark.parametrize("model", ["mixtral", "deepseek"])
+def test_experts_are_dealt_out_and_resumed_on_other_ranks(model, tmp_path):
+    expected, _ = read(f"--model {model} --plan micro_batch=4 --steps 4")
+    saving = f"--model {model} --checkpoint {tmp_path}"
+    steps, last = read(f"{saving} --plan dp=2,ep=2,zero=1 --steps 3")
+    check_same(steps, expected[:3])
+    assert all(any(row["collective"] == "all-to-all" for row in rank["traffic"]) for rank in last["ranks"])
+    steps, _ = read(f"{saving} --plan micro_batch=2 --steps 4 --resume")
+    check_same(steps, expected[3:])
+
+
 LORA = """
 [model]
 name = "llama"

@@ -52,7 +52,7 @@ def plot_all_reduce_times(
     if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
-            "the ring is faster →",
+            "the ring is faster →" if measured else f"from {crossover / 1e3:,.0f} kB\nthe ring is faster →",
             (crossover, 0.97),
             xycoords=("data", "axes fraction"),
             xytext=(5, 0),

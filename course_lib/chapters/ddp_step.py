@@ -47,9 +47,9 @@ def gpt2_step(gpus: int, tokens: float, itemsize: int = 4, overlap: bool = False
 
 
 def rank_0(timeline: Timeline) -> Timeline:
-    """Only its spans, its messages without numbers; where it has nobody to send to, only what it computes."""
+    """Only its spans, without the numbers of layers; where it has nobody to send to, only what it computes."""
     return Timeline(
-        s if s.lane == "compute" else s._replace(name="all-reduce")
+        s._replace(name=s.name.split()[0] if s.lane == "compute" else "all-reduce")
         for s in timeline.of(0)
         if s.lane == "compute" or s.end > s.start
     )
@@ -74,10 +74,20 @@ def measured_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Time
     with slow_link(**TINY), record_timeline() as log, trace_modules(model, log, names):
         cross_entropy(model(mine[0]), mine[1]).backward()
         ddp.average()
-        for (
-            thread
-        ) in threading.enumerate():  # the slowed link's timers write a message's end, a moment after it
+        # The slowed link's timers write a message's end, a moment after it.
+        for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.join()
-    timeline = rows_of_rank(gather_timeline(log))
+    timeline = in_turn(rows_of_rank(gather_timeline(log)))
     return timeline, len(timeline.of(lane="communication"))
+
+
+def in_turn(timeline: Timeline) -> Timeline:
+    """A message that was started before the link was free begins where the one before it ends: no two overlap."""
+    spans, free = [], 0.0
+    for span in sorted(timeline.spans, key=lambda span: span.end):
+        if span.lane == "communication":
+            span = span._replace(start=max(span.start, free))
+            free = span.end
+        spans.append(span)
+    return Timeline(spans)

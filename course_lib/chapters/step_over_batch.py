@@ -24,7 +24,7 @@ def plot_step_over_batch(
     crossing: float,
     what: str = "samples",
 ) -> Picture:
-    """Seconds of a data-parallel step over the samples of one GPU, and of two sums; it stays above both.
+    """Seconds of a data-parallel step over the samples of one GPU, and of two sums; it follows the larger one.
 
     Args:
         samples: the batches of a GPU to draw, smallest first.
@@ -74,6 +74,6 @@ def plot_step_over_batch(
     axis.legend(frameon=False, fontsize=TEXT, loc="lower right")
     return render(
         figure,
-        f"Time of a step over the {what} on each GPU: it stays a little above the larger of "
+        f"Time of a step over the {what} on each GPU: it follows the larger of "
         f"forward with all-reduce and forward with backward, which cross at {crossing:,.0f}.",
     )

@@ -26,8 +26,8 @@ from course_lib.runtime import trace
 
 
 def in_order(p: int, m: int, place, kinds=("F", "BW")) -> list[list]:
-    """For each rank all kinds of actions on m microbatches. That of the
-    lowest place is done first; of the same place, as they stand."""
+    """For each rank all kinds of actions on m microbatches. The lowest
+    place goes first; equal places keep this order."""
     ranks, micro = range(p), range(m)
     every = [[(k, r, i) for k in kinds for i in micro] for r in ranks]
     return [sorted(its, key=lambda a: place(*a)) for its in every]

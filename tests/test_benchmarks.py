@@ -136,6 +136,14 @@ def test_random_compositions_tell_what_is_equal_from_what_is_not(monkeypatch, ca
     assert summary == "3 runs: 1 equal, 1 refused, 1 failed"
 
 
+def test_a_few_random_compositions_are_one_device(monkeypatch):
+    """Among them Muon on FSDP's shards, activation offload in a zero-bubble pipeline, and both on one rank."""
+    compositions = load("random_compositions", monkeypatch)
+    with compositions.kept():
+        ends = {seed: compositions.run(compositions.draw(seed)) for seed in (2007, 2030, 2044, 2113)}
+    assert ends == dict.fromkeys(ends, ("equal", ""))
+
+
 def test_elastic_prints_each_measurement_when_it_is_there(monkeypatch, capsys):
     elastic = load("elastic", monkeypatch)
     printed = []

@@ -175,7 +175,9 @@ class Unit:
         """Let ``schedule`` (an ``FSDP``) say when this unit is unsharded, resharded and reduced."""
         self.schedule = schedule
         self.module.register_forward_pre_hook(
-            lambda _, args, kwargs: self.schedule.before_forward(self, args, kwargs), with_kwargs=True
+            lambda _, args, kwargs: self.schedule.before_forward(self, args, kwargs),
+            with_kwargs=True,
+            prepend=True,  # the hooks of others, such as side tuning's, use the weights
         )
         self.module.register_forward_hook(
             lambda _, args, output: self.schedule.after_forward(self, output), always_call=True

@@ -69,9 +69,10 @@ def place_labels(
 
 def _dots(axis: Axes, pixels: float) -> np.ndarray:
     """Where marks are: each line's points and four places around them, ``(n, 2)`` in pixels."""
-    ends = np.concatenate([line.get_transform().transform(line.get_xydata()) for line in axis.lines])
-    around = 3 * pixels * np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
-    return (ends[:, None] + around).reshape(-1, 2)
+    around = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+    ends = [line.get_transform().transform(line.get_xydata())[:, None] for line in axis.lines]
+    wide = [3 / 7 * line.get_markersize() * pixels for line in axis.lines]
+    return np.concatenate([at + half * around for at, half in zip(ends, wide, strict=True)]).reshape(-1, 2)
 
 
 def _along(line: Line2D) -> np.ndarray:

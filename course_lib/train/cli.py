@@ -194,11 +194,11 @@ OTHER_OPTIONS = [
 def main(ctx: click.Context, **values: Any) -> None:
     """Train a model of the course on real text, spread over ranks as a plan says.
 
-    gpt, llama, mixtral and deepseek learn the next byte of Python's documentation,
-    bert from which package a docstring comes or which words are masked, bart to
-    undo noise. mixtral and deepseek have experts, which ep deals out to ranks. The
-    command starts its own ranks. Under torchrun its processes are the ranks, on
-    one machine or on many. With --rank each of your terminals is one.
+    gpt, llama, mixtral and deepseek learn the next byte of Python's
+    documentation, bert from which package a docstring comes or which words are
+    masked, bart to undo noise. mixtral and deepseek have experts, which ep deals
+    out. The command starts its own ranks. Under torchrun its processes are the
+    ranks, on one machine or on many. With --rank each of your terminals is one.
 
     \b
     python -m course_lib.train --model gpt --plan dp=2,tp=2,pp=2

@@ -187,7 +187,10 @@ def test_options_go_before_the_file(tmp_path):
         ("world = 'two'", "world must be a whole number of at least 1, not 'two'"),
         ("world = 3\n[plan]\ntp = 2", "world must be the 2 ranks of the plan, not 3"),
         ("[model]\nname = 'gpt'\ntask = 'words'", "--task must be language for gpt, not words"),
-        ("[model]\nname = 'bort'", "model.name must be one of bart, bert, deepseek, gpt, llama, mixtral, not 'bort'"),
+        (
+            "[model]\nname = 'bort'",
+            "model.name must be one of bart, bert, deepseek, gpt, llama, mixtral, not 'bort'",
+        ),
         ("[model]\nlayers = 0", "model.layers must be a whole number of at least 1, not 0"),
         ("[model]\nlayers = [2]", "model.layers must be a whole number of at least 1, not [2]"),
         ("[model]\nlayers = '2'", "model.layers must be a whole number of at least 1, not '2'"),

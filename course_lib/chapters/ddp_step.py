@@ -71,7 +71,11 @@ def measured_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Time
     mine = [part.chunk(dist.get_world_size())[dist.get_rank()] for part in (x, y)]
     names = {f"blocks.{i}": f"block {i}" for i in range(GPTConfig.tiny().num_layers)}
     dist.barrier()
-    with slow_link(**TINY), record_timeline() as log, trace_modules(model, log, names):
+    with (
+        slow_link(TINY["bandwidth"], TINY["latency"]),
+        record_timeline() as log,
+        trace_modules(model, log, names),
+    ):
         cross_entropy(model(mine[0]), mine[1]).backward()
         ddp.average()
         # The slowed link's timers write a message's end, a moment after it.

@@ -10,7 +10,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import prefix_mask
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
@@ -147,3 +147,31 @@ def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
     for results in launch(everything, ranks, args=(CASES[ranks], expected)):
         for (name, settings), far in zip(CASES[ranks], results, strict=True):
             assert max(far) < 1e-10, (name, settings, far)
+
+
+def resumed(folder, data):
+    """A step under each plan, each from the checkpoint of the one before."""
+    rows = [t[:4] for t in data]
+    for number, axes in enumerate(
+        ({"dp": 2, "cp": 2}, {"cp": 4, "zigzag": False}, {"dp": 4}, {"dp": 2, "cp": 2, "zero": 3})
+    ):
+        plan = Plan(**axes, precision="fp32")
+        model, optimizer = parallelize(make("llama"), plan, make_mesh(mesh_axes(plan)), lr=1e-2)
+        if number:
+            load_checkpoint(f"{folder}/{number - 1}", model, optimizer)
+        optimizer.zero_grad()
+        model.forward_backward(*(t.chunk(model.data_ranks)[model.data_rank] for t in rows))
+        optimizer.step()
+        save_checkpoint(f"{folder}/{number}", model, optimizer)
+    return model.state_dict()
+
+
+def test_a_checkpoint_is_resumed_with_more_or_fewer_context_parallel_ranks(tmp_path):
+    model, (tokens, targets) = make("llama"), (t[:4] for t in data("llama"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    for state in launch(resumed, 4, args=(str(tmp_path), data("llama"))):
+        assert furthest(state, model.state_dict()) < 1e-9

@@ -28,6 +28,7 @@ from course_lib.data_parallel.first_values import FirstValues, Read, start
 from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel
 from course_lib.models.experts import SparseMLP, balance
 from course_lib.one_device.activation_offload import apply_activation_offload
+from course_lib.one_device.fp8 import apply_fp8
 from course_lib.one_device.muon import MuonWithAdamW
 from course_lib.one_device.recompute import apply_recompute
 from course_lib.parallelize.checks import check_fits, check_loss
@@ -81,7 +82,8 @@ def parallelize(
         model: the course's GPT, BertClassifier or Llama, or, without tp and pp, any module. It is changed in place;
             use what is returned.
         plan: ``precision`` fp32 leaves the model's dtype as it is, bf16 converts it, mixed computes in bf16 with
-            parameters of the model's dtype. ``zero`` 0 is DDP, 1 and 2 are ZeRO, 3 is FSDP with a unit for each block.
+            parameters of the model's dtype, and fp8 besides multiplies in 8 bits in the layers' linear layers, scaled
+            as ``scaling`` says. ``zero`` 0 is DDP, 1 and 2 are ZeRO, 3 is FSDP with a unit for each block.
         mesh: of all ranks, as ``mesh_axes`` names it.
         optimizer_class: None: by ``plan.optimizer`` AdamW, SGD with or without momentum, or ``MuonWithAdamW``.
         loss_fn: of outputs and targets, the **sum** over the targets that are not -100; None: cross entropy. With tp
@@ -111,6 +113,7 @@ def parallelize(
     if plan.cp > 1:
         cut = apply_context_parallel(model, mesh["cp"], plan.context, zigzag=plan.zigzag)
         mesh = with_context_in_dp(mesh)
+    linears = apply_fp8(model, plan.scaling) if plan.precision == "fp8" else []
     experts = None
     if plan.ep > 1:
         experts = mesh_of_experts(mesh, plan.ep)
@@ -127,7 +130,7 @@ def parallelize(
         model = Stages(stages)
         whole.tied = tied_copies(stages, schedule, whole)
     first.fill(stages.values(), current_device(), parameters=plan.zero != 3)
-    for stage in stages.values() if plan.precision == "mixed" and plan.zero != 3 else ():
+    for stage in stages.values() if plan.precision in ("mixed", "fp8") and plan.zero != 3 else ():
         cast = torch.autocast(mesh.device_type, torch.bfloat16)
         stage.forward = cast(stage.forward)
     dealt = [module for module in model.modules() if isinstance(module, DealtExperts)]
@@ -149,6 +152,8 @@ def parallelize(
         optimizer_class, defaults = OPTIMIZERS[plan.optimizer]
         settings = defaults | settings
     optimizer = data.make_optimizer(optimizer_class, settings)
+    if linears:
+        optimizer.register_step_post_hook(lambda *_: [linear.next_step() for linear in linears])
     parallel = ParallelModel(plan, mesh, run, data, whole, cut)
     parallel.host = host
     if plan.zero in (1, 2):

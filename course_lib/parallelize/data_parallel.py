@@ -216,7 +216,9 @@ class FullySharded(Replicated):
         self.module, self.copies = module, mesh.size() // plan.shard
         names = [name for name, _ in module.named_modules()]
         units = [name for pattern in LAYERS for name in matching(pattern, names)]  # gathered one by one
-        precision = MixedPrecision(torch.bfloat16, torch.float32) if plan.precision == "mixed" else None
+        precision = (
+            MixedPrecision(torch.bfloat16, torch.float32) if plan.precision in ("mixed", "fp8") else None
+        )
         settings = {
             "prefetch": plan.prefetch,
             "precision": precision,

@@ -8,7 +8,7 @@ from simulator.export.asked import Asked, Export
 from simulator.inputs.shape import ModelShape
 
 CONTEXT = {"ring": "p2p", "all-to-all": "a2a", "all-gather": "all_gather"}
-RECIPES = {"tensor": "tensorwise", "block": "blockwise", "mx": "mxfp8"}
+RECIPES = {"tensor": "tensorwise", "delayed": "delayed", "block": "blockwise", "mx": "mxfp8"}
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
 

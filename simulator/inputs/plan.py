@@ -37,7 +37,7 @@ OVERLAP = ("gradients", "parameters", "tensor", "pipeline", "experts")
 LOSS = ("unfused", "fused")
 CONTEXT = ("ring", "all-to-all", "all-gather")
 DISPATCH = ("same", "fp8")
-SCALING = ("tensor", "block", "mx")
+SCALING = ("tensor", "delayed", "block", "mx")
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,9 @@ class Plan:
         node_limit: most nodes that a token is sent to. It goes to each of them once and on to its experts inside; None:
             every copy travels by itself.
         imbalance: tokens that the busiest expert-parallel rank gets, as a multiple of the mean.
-        scaling: what shares one scale in ``"fp8"`` precision: a ``"tensor"``, a ``"block"`` (1 x 128 of activations,
-            128 x 128 of weights, arXiv:2412.19437) or 32 numbers (``"mx"``, OCP Microscaling).
+        scaling: what shares one scale in ``"fp8"`` precision: a ``"tensor"`` (``"delayed"``: by its largest number in
+            the steps before), a ``"block"`` (1 x 128 of activations, 128 x 128 of weights, arXiv:2412.19437) or 32
+            numbers (``"mx"``, OCP Microscaling).
         offload: ``"optimizer"`` keeps gradients and optimizer states in host memory (arXiv:2101.06840),
             ``"parameters"`` the parameters too (arXiv:2104.07857).
     """

@@ -31,7 +31,7 @@ LOSS_BYTES = {"unfused": 36, "fused": 6}
 # Bytes that a cast to 8 bits moves for a number: inputs, weights and outputs' gradients are read in 16 bits, and are
 # written in 8 as they are and transposed. Scales of 4 bytes for 128 numbers in a row, or of 1 byte for 32, differ in
 # the two, so that both are cast from 16 bits.
-CAST_BYTES = {"tensor": 4, "block": 6 + 2 * 4 / 128, "mx": 6 + 2 / 32}
+CAST_BYTES = {"tensor": 4, "delayed": 4, "block": 6 + 2 * 4 / 128, "mx": 6 + 2 / 32}
 
 
 @dataclass(frozen=True)

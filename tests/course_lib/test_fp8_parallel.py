@@ -1,0 +1,99 @@
+"""``Plan(precision="fp8")`` on 2 and 4 ranks, beside one device in fp8 and one in fp64.
+
+Each rank has scales of its own, and sums in another order may round to another number of 8 bits: the bound is a part
+of what fp8 itself loses. Messages are those of mixed precision, to the byte.
+"""
+
+import pytest
+import torch
+
+from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.fp8 import SCALING, apply_fp8
+from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.pipeline.microbatches import sum_cross_entropy
+from course_lib.runtime import current_device, launch
+from course_lib.runtime.mesh import make_mesh
+from simulator.inputs.plan import Plan
+
+PLANS = {
+    2: [
+        *({"dp": 2, "scaling": scaling} for scaling in SCALING),
+        {"dp": 2, "zero": 1, "scaling": "delayed"},
+        {"dp": 2, "zero": 3, "scaling": "block", "recompute": "full"},
+        {"pp": 2, "scaling": "delayed", "microbatches": 2, "recompute": "full"},
+        {"cp": 2, "scaling": "mx"},
+    ],
+    4: [
+        {"dp": 4, "zero": 2, "scaling": "delayed", "recompute": "full"},
+        {"dp": 2, "pp": 2, "zero": 1, "scaling": "block"},
+        {"dp": 4, "zero": 3, "scaling": "tensor"},
+    ],
+}
+pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []
+
+
+def model(dtype=torch.float32):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 29, "max_length": 32, "num_layers": 2, "num_heads": 4, "hidden_size": 32}
+    return GPT(GPTConfig.tiny(**sizes)).to(current_device(), dtype)
+
+
+def batches():
+    tokens = torch.randint(29, (3, 8, 33), generator=torch.Generator().manual_seed(1)).to(current_device())
+    return [(t[:, :-1], t[:, 1:]) for t in tokens]
+
+
+def one_device(scaling):
+    """Losses and the last step's gradients; scaling None: in fp64."""
+    whole = model(torch.float32 if scaling else torch.float64)
+    linears = apply_fp8(whole, scaling) if scaling else []
+    optimizer, losses = torch.optim.SGD(whole.parameters(), lr=0.2), []
+    for inputs, targets in batches():
+        optimizer.zero_grad()
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=bool(scaling)):
+            logits = whole(inputs)
+        loss = sum_cross_entropy(logits.to(whole.norm.weight.dtype), targets) / targets.numel()
+        loss.backward()
+        optimizer.step()
+        for linear in linears:
+            linear.next_step()
+        losses.append(float(loss))
+    return losses, {name: p.grad.cpu().double() for name, p in whole.named_parameters()}
+
+
+def on_plan(settings):
+    plan = Plan(**{"precision": "fp8"} | settings)
+    parallel, optimizer = parallelize(model(), plan, make_mesh(mesh_axes(plan)), torch.optim.SGD, lr=0.2)
+    losses = []
+    for batch in batches():
+        optimizer.zero_grad()
+        with record_traffic() as log:
+            mine = [t.chunk(parallel.data_ranks)[parallel.data_rank] for t in batch]
+            losses.append(float(parallel.forward_backward(*mine)))
+            optimizer.step()
+        gradients = parallel.gradients()
+    return losses, {name: g.double() for name, g in gradients.items()}, log.traffic.sent
+
+
+def all_plans(plans):
+    return [(*on_plan(plan), on_plan(plan | {"precision": "mixed"})[2]) for plan in plans]
+
+
+def far(one, other):
+    wrong = sum(float((one[name] - g).square().sum()) for name, g in other.items())
+    return (wrong / sum(float(g.square().sum()) for g in other.values())) ** 0.5
+
+
+@pytest.mark.parametrize("ranks", PLANS)
+def test_ranks_are_as_far_from_one_device_as_rounding(ranks):
+    exact_losses, exact = one_device(None)
+    alone = {scaling: one_device(scaling) for scaling in SCALING}
+    for found in launch(all_plans, ranks, args=(PLANS[ranks],)):
+        for plan, (losses, gradients, sent, mixed) in zip(PLANS[ranks], found, strict=True):
+            their_losses, theirs = alone[plan["scaling"]]
+            told = plan, losses, their_losses, exact_losses, far(gradients, theirs), far(theirs, exact)
+            assert losses == pytest.approx(their_losses, abs=2e-3), told
+            assert far(gradients, theirs) < 0.05, told
+            assert 0.01 < far(gradients, exact) < 0.15, told  # it was in 8 bits
+            assert sent == mixed

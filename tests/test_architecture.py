@@ -34,11 +34,11 @@ FURTHEST = {
     "course_lib/notebooks": 544,
     "course_lib/observe/networks": 879,
     "course_lib/models/pretrained": 503,  # seven families
-    "course_lib/parallelize": 1086,  # two axes more, Muon, activation offload
+    "course_lib/parallelize": 1092,  # two axes more, Muon, activation offload, fp8
     "course_lib/pipeline": 822,
     "course_lib/runtime": 1720,
     "course_lib/tensor_parallel": 1426,
-    "course_lib/train": 923,  # --profile, models with experts
+    "course_lib/train": 925,  # --profile, models with experts, fp8
     "simulator/cli": 719,
     "simulator/explorer": 781,
     "simulator/inputs": 690,  # kinds of layers and of experts; layouts that many plans share

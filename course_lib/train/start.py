@@ -111,7 +111,7 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
     if dist.is_torchelastic_launched():
         first = os.environ["RANK"] == "0"
         if first:
-            report.begin(priced(job, name))
+            report.begin(priced(job, name, hardware))
         alone = started_by_hand()
         try:
             if alone:
@@ -125,7 +125,7 @@ def start(job: Job, hardware: Hardware | None, *, as_json: bool, log_every: int 
         if first:
             report.end(ranks)
         return 0
-    report.begin(priced(job, name))
+    report.begin(priced(job, name, hardware))
     try:
         with listening(report.step) as tell:
             ranks = launch(train, mesh=mesh, args=(job, tell, job.load_data()), timeout=None, quiet=True)
@@ -145,8 +145,11 @@ def devices(plan: Plan) -> int:
     return machines * (min(ranks_here, torch.cuda.device_count()) or 1)
 
 
-def priced(job: Job, device: str | None) -> str | None:
-    """The command that predicts this run; None: the simulator has no price for such a job."""
+def priced(job: Job, device: str | None, hardware: Hardware | None = None) -> str | None:
+    """The command that predicts this run; None: the simulator has no price for such a job, or for fp8 on a device that
+    has no 8-bit arithmetic."""
+    if job.plan.precision == "fp8" and hardware is not None and not hardware.fp8_flops:
+        return None
     shape = shape_of(job)
     if shape is None or job.tuning["method"] != "full" or job.placement or job.compression:
         return None

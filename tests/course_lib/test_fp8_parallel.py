@@ -71,8 +71,8 @@ def on_plan(settings):
         with record_traffic() as log:
             mine = [t.chunk(parallel.data_ranks)[parallel.data_rank] for t in batch]
             losses.append(float(parallel.forward_backward(*mine)))
+            gradients = parallel.gradients()
             optimizer.step()
-        gradients = parallel.gradients()
     return losses, {name: g.double() for name, g in gradients.items()}, log.traffic.sent
 
 

@@ -1,11 +1,11 @@
-"""What chapter 12's three tools find: a board with a row for each run, and the gradient norms of single parameters."""
+"""What chapter 12's two tools find: a board with a row for each run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH, plain_axes
+from simulator.plots.style import TEXT, TITLE, WIDTH
 
 FINE, WRONG = "#dcebe1", "#e8a07c"
 Finding = tuple[str, bool]  # what stands in the field, and whether it is as it should be
@@ -48,36 +48,3 @@ def _said(item: tuple[str, Mapping[str, Finding]]) -> str:
     title, column = item
     marks = (f"run {run} {text}{'' if right else ' (wrong)'}" for run, (text, right) in column.items())
     return f"{' '.join(title.split())}: " + ", ".join(marks)
-
-
-def plot_ratios(panels: Mapping[str, Sequence[float]], names: Sequence[str]) -> Picture:
-    """Panels side by side: for each parameter a point, its gradient norm as a multiple of one device's.
-
-    Args:
-        panels: title -> one ratio for each of ``names``.
-
-    Raises:
-        ValueError: nothing to draw, or a panel with another number of ratios.
-    """
-    from matplotlib.figure import Figure
-
-    if not panels or any(len(ratios) != len(names) for ratios in panels.values()):
-        raise ValueError(f"each panel needs {len(names)} ratios, one for each parameter")
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.3 * len(names)), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    rows = range(len(names))
-    for axis, (title, ratios) in zip(axes, panels.items(), strict=True):
-        axis.axvline(1, color="#8a8a8a", linewidth=1)
-        axis.hlines(rows, 1, ratios, color="#cc6a24", linewidth=2)
-        axis.plot(ratios, rows, "o", color="#1b3a5c", markersize=6)
-        axis.set_title(title, loc="left", fontsize=TITLE)
-        axis.margins(x=0.12, y=0.1)
-        plain_axes(axis)
-    axes[0].set_yticks(rows, names, fontsize=TEXT)
-    axes[0].invert_yaxis()
-    figure.supxlabel("gradient norm at step 1, as a multiple of one device's", fontsize=TEXT)
-    said = (
-        f"{title}: " + ", ".join(f"{n} {r:.2f}" for n, r in zip(names, ratios, strict=True))
-        for title, ratios in panels.items()
-    )
-    return render(figure, "Gradient norms beside one device. " + ". ".join(said) + ".")

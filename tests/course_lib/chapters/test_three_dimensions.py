@@ -5,7 +5,7 @@ import torch
 from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
-from course_lib.chapters.evidence import plot_board, plot_ratios
+from course_lib.chapters.evidence import plot_board
 from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import Priced, every_plan, plot_every_plan, plot_prices, price, read_priced
 from course_lib.models.gpt import GPT, GPTConfig
@@ -86,7 +86,6 @@ def pictures():
     runs = "ABCDE"
     column = {run: ("131.1 kB", run != "E") for run in runs}
     yield plot_board({f"column\n{i}": column for i in range(6)})
-    yield plot_ratios({f"run {run}": [1.0, 0.5, 1.7] for run in "BCE"}, ["embedding", "positions", "norm"])
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     plans = [Priced(Plan(tp=tp), 5.0 + tp, 40e9 * tp) for tp in (1, 2, 4)]
     yield plot_every_plan(plans, 80e9, "H100", {"yours": plans[0], "planner's": plans[1]})
@@ -103,8 +102,6 @@ def test_the_board_says_what_is_wrong():
     assert "✗ apart" in picture.svg
     with pytest.raises(ValueError, match="the same runs in each"):
         plot_board({"a": {"A": ("x", True)}, "b": {"B": ("x", True)}})
-    with pytest.raises(ValueError, match="needs 2 ratios"):
-        plot_ratios({"run A": [1.0]}, ["a", "b"])
 
 
 def test_what_a_rank_holds_is_the_digits_of_its_number():

@@ -22,11 +22,12 @@ PIECES = {
 }  # what block it is, and the share of a row that its name needs
 
 
-def plot_shared_layer(timelines: Mapping[str, Timeline]) -> Picture:
+def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = None) -> Picture:
     """Two rows for each timeline, each on an axis of its own, so that a slow link does not flatten the others.
 
     Args:
         timelines: title -> spans of ranks 0 and 1, in seconds. Titles say how long each is.
+        alone: seconds of one laptop alone, a dashed line.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -60,6 +61,8 @@ def plot_shared_layer(timelines: Mapping[str, Timeline]) -> Picture:
                         fontsize=NUMBER,
                         color=ink,
                     )
+        if alone is not None:
+            axis.axvline(1e3 * alone, color=INK, linestyle="--", linewidth=1.2)
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set(xlim=(0, longest), ylim=(1.5, -0.5))
         axis.set_yticks((0, 1), ROWS)

@@ -42,8 +42,9 @@ GPT_TABLE = styles_of(ANATOMIES["gpt.GPT"])
 
 
 def is_whole(anatomy: Anatomy) -> bool:
-    """Whether what comes out is the same on all ranks, or logits: of Llama, not of the LlamaModel in it."""
-    return bool(anatomy.names("head", "stack"))
+    """Whether what comes out is the same on all ranks, or logits: of Llama, not of the LlamaModel in it. Nor of a model
+    with experts, which no style cuts."""
+    return bool(anatomy.names("head", "stack") and anatomy.names("up"))
 
 
 def table_of(model: nn.Module) -> dict[str, str]:

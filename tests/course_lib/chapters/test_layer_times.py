@@ -12,16 +12,7 @@ def test_sending_begins_where_computing_ends():
     assert "1 GPU: 100.0 ms; 8 GPUs: 20.0 + 30.0 ms" in picture.alt
 
 
-def test_panels_have_one_scale():
-    picture = plot_layer_times({"a": (0.1, 0.0)}, {"a": (0.02, 0.0)}, titles=("near", "far"))
-    near, far = picture._figure.axes
-    assert near.get_xlim() == far.get_xlim()
-    assert "near a: 100.0" in picture.alt
-
-
-@pytest.mark.parametrize(
-    ("panels", "words"), [((), "nothing to draw"), (({},), "nothing to draw"), (({"a": (-1, 0)},), "seconds")]
-)
-def test_what_cannot_be_drawn_is_refused(panels, words):
+@pytest.mark.parametrize(("bars", "words"), [({}, "nothing to draw"), ({"a": (-1, 0)}, "seconds")])
+def test_what_cannot_be_drawn_is_refused(bars, words):
     with pytest.raises(ValueError, match=words):
-        plot_layer_times(*panels)
+        plot_layer_times(bars)

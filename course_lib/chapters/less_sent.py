@@ -54,15 +54,6 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
-def gradient_matrix() -> Tensor:
-    """(256, 256): the gradient of the middle layer before the first step, over 256 digits."""
-    torch.manual_seed(0)
-    model = network()
-    images, labels = load_digits()
-    cross_entropy(model(images[:256]), labels[:256]).backward()
-    return model[3].weight.grad
-
-
 def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned:
     """On each rank, for each method: the loss of every step, smoothed over 8 steps, and the bytes sent in a step."""
     torch.set_num_threads(1)  # the tensors are small

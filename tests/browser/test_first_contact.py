@@ -134,7 +134,7 @@ def test_a_listing_leads_to_its_file(page, lab):
     shown = run(page, "show_source(DDP)")
     shown.locator("figcaption a").click()
     page.locator(TAB_IN_FRONT, has_text="ddp.py").wait_for()
-    page.locator(".jp-FileEditor:visible .cm-content", has_text="class DDP").wait_for()
+    page.locator(".jp-FileEditor:visible .cm-content", has_text="Data parallelism: every rank").wait_for()
     assert page.locator(".jp-Dialog").count() == 0
 
 

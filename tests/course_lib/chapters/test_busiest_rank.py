@@ -54,7 +54,7 @@ def ring_of_the_chapter(slip):
     [
         ([], True, 24),
         ([("range(p - 1)", "range(p)")], True, 32),  # one chunk more
-        ([("chunks[theirs] +", "")], False, 24),
+        ([("chunks[to_add] +", "")], False, 24),
     ],
 )
 def test_the_slips_move_what_the_chapter_says(slip, right, sent):

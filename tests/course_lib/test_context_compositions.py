@@ -1,16 +1,23 @@
 """Context parallelism beside every other axis: losses, gradient norms, gradients and parameters of one device."""
 
+from functools import partial
+
 import pytest
 import torch
-from on_one_device import train_on_one_device
+from on_one_device import (
+    differences,
+    furthest,
+    step_from_each_checkpoint,
+    train_in_parallel,
+    train_on_one_device,
+)
 from torch import nn
 
-from course_lib.data.sharding import batches
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import prefix_mask
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
+from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
@@ -53,25 +60,7 @@ def one_device(name):
 def run(name, settings, expected):
     plan = Plan(**settings, precision="fp32")
     model, optimizer = parallelize(make(name), plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
-    losses, norms, first = [], [], None
-    for batch in batches(data(name), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1):
-        optimizer.zero_grad()
-        losses.append(model.forward_backward(*batch).item())
-        first = first or model.gradients()
-        norms.append(model.clip_grad_norm(CLIP).item())
-        optimizer.step()
-    found = numbered(losses), numbered(norms), first, model.state_dict()
-    wanted = numbered(expected[0]), numbered(expected[1]), *expected[2:]
-    return [furthest(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)]
-
-
-def numbered(numbers):
-    return {i: torch.tensor(number, dtype=torch.float64) for i, number in enumerate(numbers)}
-
-
-def furthest(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - t).abs().max()) for name, t in theirs.items())
+    return differences(train_in_parallel(model, optimizer, data(name), BATCH, CLIP), expected)
 
 
 CASES = {  # ranks -> (model, plan)
@@ -152,18 +141,9 @@ def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
 def resumed(folder, data):
     """A step under each plan, each from the checkpoint of the one before."""
     rows = [t[:4] for t in data]
-    for number, axes in enumerate(
-        ({"dp": 2, "cp": 2}, {"cp": 4, "zigzag": False}, {"dp": 4}, {"dp": 2, "cp": 2, "zero": 3})
-    ):
-        plan = Plan(**axes, precision="fp32")
-        model, optimizer = parallelize(make("llama"), plan, make_mesh(mesh_axes(plan)), lr=1e-2)
-        if number:
-            load_checkpoint(f"{folder}/{number - 1}", model, optimizer)
-        optimizer.zero_grad()
-        model.forward_backward(*(t.chunk(model.data_ranks)[model.data_rank] for t in rows))
-        optimizer.step()
-        save_checkpoint(f"{folder}/{number}", model, optimizer)
-    return model.state_dict()
+    axes = {"dp": 2, "cp": 2}, {"cp": 4, "zigzag": False}, {"dp": 4}, {"dp": 2, "cp": 2, "zero": 3}
+    plans = [Plan(**each, precision="fp32") for each in axes]
+    return step_from_each_checkpoint(folder, partial(make, "llama"), rows, plans, lr=1e-2)
 
 
 def test_a_checkpoint_is_resumed_with_more_or_fewer_context_parallel_ranks(tmp_path):

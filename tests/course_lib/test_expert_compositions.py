@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from on_one_device import train_on_one_device
+from on_one_device import differences, furthest, train_in_parallel, train_on_one_device
 from torch import nn
 
-from course_lib.data.sharding import batches
 from course_lib.expert_parallel.apply import DealtExperts, check_experts
 from course_lib.models.deepseek import Deepseek, DeepseekConfig
 from course_lib.models.experts import balance
@@ -69,25 +68,7 @@ def one_device(name):
 def run(name, settings, expected):
     plan = Plan(**settings, precision="fp32")
     model, optimizer = parallelize(make(name), plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
-    losses, norms, first = [], [], None
-    for batch in batches(data(), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1):
-        optimizer.zero_grad()
-        losses.append(model.forward_backward(*batch).item())
-        first = first or model.gradients()
-        norms.append(model.clip_grad_norm(CLIP).item())
-        optimizer.step()
-    found = numbered(losses), numbered(norms), first, model.state_dict()
-    wanted = numbered(expected[0]), numbered(expected[1]), *expected[2:]
-    return [furthest(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)]
-
-
-def numbered(numbers):
-    return {i: torch.tensor(number, dtype=torch.float64) for i, number in enumerate(numbers)}
-
-
-def furthest(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - t).abs().max()) for name, t in theirs.items())
+    return differences(train_in_parallel(model, optimizer, data(), BATCH, CLIP), expected)
 
 
 CASES = {  # ranks -> (model, plan)

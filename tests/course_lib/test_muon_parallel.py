@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from on_one_device import train_on_one_device
+from on_one_device import differences, step_from_each_checkpoint, train_in_parallel, train_on_one_device
 from torch import nn
 
-from course_lib.data.sharding import batches
 from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.muon import MuonWithAdamW, muon_groups
-from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
+from course_lib.parallelize import mesh_axes, parallelize
 from course_lib.parallelize.refusals import refuse
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import launch
@@ -101,14 +100,7 @@ PLANS = {
 def run(settings):
     plan = Plan(**settings, precision="fp32", optimizer="muon")
     model, optimizer = parallelize(gpt(), plan, make_mesh(mesh_axes(plan)), lr=LR)
-    found = [[], [], None]
-    for batch in batches(data(), BATCH, rank=model.data_rank, ranks=model.data_ranks, epochs=1):
-        optimizer.zero_grad()
-        found[0].append(model.forward_backward(*batch).item())
-        found[2] = found[2] or model.gradients()
-        found[1].append(model.clip_grad_norm(CLIP).item())
-        optimizer.step()
-    return *found, model.state_dict()
+    return train_in_parallel(model, optimizer, data(), BATCH, CLIP)
 
 
 @pytest.mark.parametrize(
@@ -118,28 +110,15 @@ def test_every_plan_trains_as_one_device(plans):
     expected = one_device()
     for ranks in launch(lambda: [run(plan) for plan in plans], Plan(**plans[0]).ranks):
         for plan, found in zip(plans, ranks, strict=True):
-            for ours, theirs in zip(found[:2], expected[:2], strict=True):
-                assert ours == pytest.approx(theirs, abs=1e-9), plan
-            for ours, theirs in zip(found[2:], expected[2:], strict=True):
-                far = {n: float((ours[n] - t).abs().max()) for n, t in theirs.items()}
-                assert max(far.values()) < 1e-9, (plan, far)
+            assert max(differences(found, expected)) < 1e-9, plan
 
 
 def resumed(folder):
     """A step under each plan, each from the checkpoint of the one before."""
     rows = [t[:BATCH] for t in data()]
-    for number, settings in enumerate(
-        ({"dp": 2, "zero": 3}, {"pp": 2}, {"dp": 2, "zero": 1}, {"dp": 2}, {"cp": 2, "zero": 2})
-    ):
-        plan = Plan(**settings, precision="fp32", optimizer="muon")
-        model, optimizer = parallelize(gpt(), plan, make_mesh(mesh_axes(plan)), lr=LR)
-        if number:
-            load_checkpoint(f"{folder}/{number - 1}", model, optimizer)
-        optimizer.zero_grad()
-        model.forward_backward(*(t.chunk(model.data_ranks)[model.data_rank] for t in rows))
-        optimizer.step()
-        save_checkpoint(f"{folder}/{number}", model, optimizer)
-    return model.state_dict()
+    axes = {"dp": 2, "zero": 3}, {"pp": 2}, {"dp": 2, "zero": 1}, {"dp": 2}, {"cp": 2, "zero": 2}
+    plans = [Plan(**each, precision="fp32", optimizer="muon") for each in axes]
+    return step_from_each_checkpoint(folder, gpt, rows, plans, lr=LR)
 
 
 def test_training_goes_on_from_the_checkpoint_of_another_plan(tmp_path):

@@ -89,7 +89,7 @@ def far(one, other):
 def test_ranks_are_as_far_from_one_device_as_rounding(ranks):
     exact_losses, exact = one_device(None)
     alone = {scaling: one_device(scaling) for scaling in SCALING}
-    for found in launch(all_plans, ranks, args=(PLANS[ranks],)):
+    for found in launch(all_plans, ranks, args=(PLANS[ranks],), timeout=None):
         for plan, (losses, gradients, sent, mixed) in zip(PLANS[ranks], found, strict=True):
             their_losses, theirs = alone[plan["scaling"]]
             told = plan, losses, their_losses, exact_losses, far(gradients, theirs), far(theirs, exact)

@@ -232,7 +232,7 @@ def check_groups():
 )
 def test_losses_norms_gradients_and_parameters_equal_one_device(ranks, cases):
     expected = {name: one_device(name) for name, _ in cases}
-    for results in launch(everything, ranks, args=(cases, expected)):
+    for results in launch(everything, ranks, args=(cases, expected), timeout=None):
         for (name, settings), far in zip(cases, results, strict=True):
             for what, difference in far.items():
                 assert difference < 1e-10, (name, settings, what, difference)
@@ -352,7 +352,7 @@ def in_company(expected):
 
 
 def test_dropout_accumulation_another_plan_and_16_bits():
-    for got in launch(in_company, 8, args=(one_device("gpt"),)):
+    for got in launch(in_company, 8, args=(one_device("gpt"),), timeout=None):
         assert max(got["accumulated"] + got["resumed"]) < 1e-10, got
         assert all(1e-4 < far < 0.05 for far in got["16 bits"]), got["16 bits"]
 

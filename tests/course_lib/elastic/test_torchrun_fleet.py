@@ -17,9 +17,10 @@ def test_a_worker_killed_under_torchrun_and_under_our_agents():
     with TorchrunFleet(program, agents=2, settings="last_call_timeout=200") as theirs:
         journal = theirs.wait(PATIENT)
     assert not what_is_left(journal, [theirs.endpoint], theirs.folder.name)
-    (kill,) = journal.of("kill")
-    after = [e for e in journal.of("step", rank=0) if e["time"] > kill["time"]]
-    assert [e["step"] for e in after] == [5, 6, 7, 8], "it goes on behind the checkpoint of step 4"
+    assert len(journal.of("kill")) == 1
+    steps = journal.of("step", rank=0)
+    after = [e["step"] for e in steps if e["pid"] != steps[0]["pid"]]  # by process: step 6 may end after the kill
+    assert after == [5, 6, 7, 8], "it goes on behind the checkpoint of step 4"
     assert len({e["pid"] for e in journal.of("step")}) == 4, "all processes are new"
 
     limits = Limits(min_agents=1, max_agents=2, last_call=100, beat_timeout=20)

@@ -19,7 +19,8 @@ def test_a_worker_killed_under_torchrun_and_under_our_agents():
     assert not what_is_left(journal, [theirs.endpoint], theirs.folder.name)
     assert len(journal.of("kill")) == 1
     steps = journal.of("step", rank=0)
-    after = [e["step"] for e in steps if e["pid"] != steps[0]["pid"]]  # by process: step 6 may end after the kill
+    # By process, not by the clock: the old one may end step 6 after the kill.
+    after = [e["step"] for e in steps if e["pid"] != steps[0]["pid"]]
     assert after == [5, 6, 7, 8], "it goes on behind the checkpoint of step 4"
     assert len({e["pid"] for e in journal.of("step")}) == 4, "all processes are new"
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
 
 
 def plot_bars(
-    panels: Mapping[str, Mapping[str, float]], one_scale: bool = False, alt: str | None = None
+    panels: Mapping[str, Mapping[str, float]],
+    one_scale: bool = False,
+    alt: str | None = None,
+    colours: Sequence[str] = PARTS,
 ) -> Picture:
     """For each quantity a bar for each name.
 
@@ -17,6 +20,7 @@ def plot_bars(
         panels: the quantity with its unit -> name -> amount. All panels have the same names in the same order.
         one_scale: the panels measure the same, so their bars can be compared; by default each has its own scale.
         alt: the sentence that says what is seen; by default all amounts.
+        colours: one for each name, so that a method keeps its colour from picture to picture.
 
     Raises:
         ValueError: there is nothing to draw, the names differ, or an amount is below 0.
@@ -32,7 +36,7 @@ def plot_bars(
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     longest = max(amount for amounts in panels.values() for amount in amounts.values())
     for axis, (quantity, amounts) in zip(axes, panels.items(), strict=True):
-        axis.barh(range(len(names)), amounts.values(), 0.62, color=PARTS[: len(names)])
+        axis.barh(range(len(names)), amounts.values(), 0.62, color=colours[: len(names)])
         for place, amount in enumerate(amounts.values()):
             end, right = (amount, place), (4, 0)  # points
             axis.annotate(_short(amount), end, right, textcoords="offset points", va="center", fontsize=TEXT)

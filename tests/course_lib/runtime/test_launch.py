@@ -557,6 +557,27 @@ def test_the_same_script_runs_under_torchrun(tmp_path):
     assert many[0] == alone[0] * 4, many
 
 
+def test_under_torchrun_no_thread_of_gloo_is_left_when_python_ends(tmp_path):
+    """One that still let go of a tensor aborted one training in thousands, after its last step."""
+    body = """
+        import atexit, psutil
+        threads = lambda: psutil.Process().num_threads()
+        atexit.register(lambda: print(threads()))  # called last
+        from course_lib.runtime import launch
+        before = threads()
+        def in_a_circle(mesh):
+            circle = [mesh]
+            circle.append(circle)
+            return threads()
+        print(before, launch(in_a_circle, mesh={'dp': 1, 'tp': 1})[0] > before)
+    """
+    where = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    where |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_RUN_ID": "one"}
+    ended = run_script(tmp_path, body, env=os.environ | where | {"OMP_NUM_THREADS": "1"})
+    out, errors = ended.communicate(timeout=60)
+    assert out == "1 True\n1\n", (out, errors)
+
+
 def test_the_garbage_collector_of_a_rank_passes_over_what_the_server_has_loaded():
     (found,) = launch(lambda: (gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()), 1)
     frozen, left, enabled = found

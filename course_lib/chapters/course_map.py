@@ -44,7 +44,7 @@ CHAPTERS = {
     "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 30, "FSDP"),
     "08": Chapter("recomputation", ("03",), 25),
-    "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),
+    "09": Chapter("tensor_parallel", ("03", "04"), 35, "tensor parallelism"),
     "10": Chapter("sequence_parallel", ("08", "09"), 25, "sequence parallelism"),
     "11": Chapter("pipeline_parallel", ("03", "04"), 30, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "10", "11"), 30),

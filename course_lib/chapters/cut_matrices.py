@@ -28,7 +28,7 @@ def plot_cut_mlp() -> Picture:
     row.matrix(WIDE, HIDDEN, ["A₀", "A₁"])
     row.sign("=")
     row.matrix(WIDE, TOKENS, ["Y₀", "Y₁"])
-    row.note("GeLU on each\ncolumn by itself")
+    row.note("GeLU on each\nnumber by itself")
     row = _Row(second, "B is cut by rows, so each rank computes a part of a sum")
     row.matrix(WIDE, TOKENS, ["Y₀", "Y₁"])
     row.sign("×")

@@ -58,5 +58,5 @@ def _patches() -> list:
 
     return [
         Patch(facecolor=COMPUTING, label="computing"),
-        Patch(facecolor=SENDING, label="messages not hidden"),
+        Patch(facecolor=SENDING, label="waiting for messages"),
     ]

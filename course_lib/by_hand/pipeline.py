@@ -2,7 +2,7 @@
 and the samples pass through all ranks and back.
 
 A schedule is data: for each rank a list of actions, done in this order,
-each as soon as its input is there. Naive first, ``fill-drain``: a
+each as soon as its input is there. Naive first, ``one-at-a-time``: a
 microbatch goes through all stages and back before the next one enters,
 so one rank computes while p - 1 wait. With m microbatches GPipe (Huang
 et al., arXiv:1811.06965) and 1F1B (Narayanan et al., arXiv:2006.09503)
@@ -33,7 +33,7 @@ def in_order(p: int, m: int, place, kinds=("F", "BW")) -> list[list]:
     return [sorted(its, key=lambda a: place(*a)) for its in every]
 
 
-def fill_drain(p: int, m: int) -> list[list]:
+def one_at_a_time(p: int, m: int) -> list[list]:
     """Naive: a forward and its backward, then the next microbatch."""
     return in_order(p, m, lambda kind, r, i: i)
 
@@ -207,7 +207,7 @@ def train(model, batches, make_optimizer, loss_fn, schedule=gpipe, m=8):
 
 
 RUNGS = {
-    "fill-drain": {"schedule": fill_drain},
+    "one-at-a-time": {"schedule": one_at_a_time},
     "gpipe": {"schedule": gpipe},
     "1f1b": {"schedule": one_f_one_b},
     "zb-h1": {"schedule": zb_h1},

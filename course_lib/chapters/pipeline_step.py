@@ -106,7 +106,7 @@ def try_order(order: Callable[[int, int], Order], p: int = 4, m: int = 8) -> Pic
         return plot_orders({order.__name__: order(p, m)})
     except ValueError:
         lists = order(p, m)
-        return draw_order(lambda rank, *_: [(kind[0], i) for kind, _, i in lists[rank]], p, m)
+        return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in lists[rank]], p, m)
 
 
 def record_steps(orders: Mapping[str, Order], unit: float = 0.03, times: int = 3) -> dict[str, Step]:

@@ -16,7 +16,7 @@ class Form(NamedTuple):
 
 # Every schedule there is; the explorer's page reads the same table (``simulator.explorer.bundle``).
 SCHEDULES = {
-    "fill-drain": Form(1),
+    "one-at-a-time": Form(1),
     "gpipe": Form(1),
     "1f1b": Form(1),
     "interleaved-1f1b": Form(2),  # if the caller does not say: it takes any number

@@ -133,18 +133,22 @@ def simulate(
     return Execution(schedule, starts, ends, sends, blocking=blocking, together=overlapped is not None)
 
 
-def explain_deadlock(schedule: Schedule, done: Sequence[int]) -> str:
+def explain_deadlock(schedule: Schedule, done: Sequence[int], whole: str = "B") -> str:
     """A sentence for each rank that cannot go on: the action it is at, and the rank that it waits for.
 
     Args:
         done: how many of its actions each rank has done.
+        whole: how a whole backward is called: ``"B"``, as in a timeline, or ``"BW"``.
     """
-    finished = {
-        (a.kind[0], a.stage, a.microbatch) for r, n in enumerate(done) for a in schedule.actions[r][:n]
-    }
-    where = {
-        (a.kind[0], a.stage, a.microbatch): r for r, actions in enumerate(schedule.actions) for a in actions
-    }
+    keys = [[(a.kind[0], a.stage, a.microbatch) for a in actions] for actions in schedule.actions]
+    finished = {key for rank, n in enumerate(done) for key in keys[rank][:n]}
+    where = {key: rank for rank, of_rank in enumerate(keys) for key in of_rank}
+    wholes = {a[1:] for actions in schedule.actions for a in actions if a.kind == "BW"}
+
+    def named(kind: str, stage: int, i: int) -> str:
+        name = whole if kind[0] == "B" and (stage, i) in wholes else kind
+        return f"{name}{i} of stage {stage}"
+
     sentences = []
     for rank, n in enumerate(done):
         if n == len(schedule.actions[rank]):
@@ -157,7 +161,7 @@ def explain_deadlock(schedule: Schedule, done: Sequence[int]) -> str:
         who = "which no rank does" if holder is None else f"which rank {holder} has not done"
         if holder == rank:
             who = "which it does only later itself"
-        sentences.append(f"rank {rank} cannot do {action}: it waits for {Action(*missing)}, {who}")
+        sentences.append(f"rank {rank} cannot do {named(*action)}: it waits for {named(*missing)}, {who}")
     return f"{schedule.name} never ends: " + "; ".join(sentences)
 
 

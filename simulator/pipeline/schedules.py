@@ -24,13 +24,13 @@ MOST_FORWARDS = 500_000  # half a minute of work and a gigabyte; much more would
 __all__ = ["SCHEDULES", "Action", "Schedule", "make_schedule"]
 
 
-def fill_drain(p: int, m: int, v: int | None = None) -> Schedule:
+def one_at_a_time(p: int, m: int, v: int | None = None) -> Schedule:
     """No pipelining: a microbatch goes through all stages and back before the next one enters."""
-    v = _checked("fill-drain", p, m, v)
+    v = _checked("one-at-a-time", p, m, v)
     ranks = [
         [action for i in range(m) for action in (Action("F", r, i), Action("BW", r, i))] for r in range(p)
     ]
-    return _schedule("fill-drain", p, m, v, ranks)
+    return _schedule("one-at-a-time", p, m, v, ranks)
 
 
 def gpipe(p: int, m: int, v: int | None = None) -> Schedule:
@@ -127,7 +127,7 @@ def _schedule(name: str, p: int, m: int, v: int, ranks: list[list[Action]]) -> S
 
 
 _MAKERS: dict[str, Callable[[int, int, int | None], Schedule]] = {
-    "fill-drain": fill_drain,
+    "one-at-a-time": one_at_a_time,
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved-1f1b": interleaved_1f1b,

@@ -78,7 +78,7 @@ def test_an_address_may_set_a_challenge_and_a_wrong_one_is_answered(opened):
         page.get_by_label("schedule").bounding_box()["y"] < 300
     )  # and not below the place of a picture unseen
     page = opened(VIEWS["pipeline"], "#schedule=2f2b")
-    expect(page.locator(".schedule [role=alert]")).to_contain_text("Schedule must be one of fill-drain, ")
+    expect(page.locator(".schedule [role=alert]")).to_contain_text("Schedule must be one of one-at-a-time, ")
     page.get_by_label("schedule").select_option("1f1b")
     wait_until_drawn(page, Question())
 

@@ -331,7 +331,7 @@ CALLS = {
     placement.stages_of: {"rank": 1, "ranks": 2, "chunks": 2, "placement": "v"},
     **{
         getattr(schedules, name): {"p": 2, "m": 4, "v": 1}
-        for name in ("fill_drain", "gpipe", "one_f_one_b", "zb_h1", "zb_h2")
+        for name in ("one_at_a_time", "gpipe", "one_f_one_b", "zb_h1", "zb_h2")
     },
     **{
         function: {"p": 2, "m": 4, "v": 2}

@@ -22,7 +22,7 @@ def schedule_of(order: Order, ranks: int, microbatches: int) -> Schedule:
     Args:
         order: ``order(rank, ranks, microbatches)`` gives the pairs of one rank: ``("F", 0)`` is the forward of
             microbatch 0, ``("B", 0)`` its backward, and ``("W", 0)`` the backward for the weights. Where no rank
-            has a ``"W"``, a ``"B"`` is the whole backward.
+            has a ``"W"``, a ``"B"`` is the whole backward, which may be called ``"BW"``, too.
 
     Raises:
         ValueError: there is no such kind or microbatch.
@@ -57,7 +57,9 @@ def draw_order(order: Order, ranks: int, microbatches: int) -> Picture | Shown:
     if done == list(map(len, schedule.actions)) and execution is not None:
         title = f"your order: {execution.makespan:g} units of time"
         return plot_timeline(execution, titles=[title], unit="units")
-    sentences = explain_deadlock(schedule, done).partition(": ")[2].split("; ")
+    kinds = {kind for rank in range(ranks) for kind, _ in order(rank, ranks, microbatches)}
+    whole = "BW" if "BW" in kinds else "B"  # as the learner calls it
+    sentences = explain_deadlock(schedule, done, whole).partition(": ")[2].split("; ")
     if execution is None:
         return _says(*sentences)
     picture = plot_timeline(execution, titles=["your order, until every rank waits"], unit="units")

@@ -18,7 +18,7 @@ export function makeSchedule(name, p, m, chunks) {
   const schedule = { name, ranks: p, microbatches: m, chunks: v, placement };
   if (placement === "v") return { ...schedule, ...folded(name, p, m) };
   const rank = {
-    "fill-drain": (r) => range(m).flatMap((i) => [[F, r, i], [BW, r, i]]),
+    "one-at-a-time": (r) => range(m).flatMap((i) => [[F, r, i], [BW, r, i]]),
     "gpipe": (r) => [F, BW].flatMap((kind) => range(m).map((i) => [kind, r, i])),
     "1f1b": (r) => alternate(oneStage(F, r, m), oneStage(BW, r, m), p - 1 - r),
     "interleaved-1f1b": (r) => interleaved(r, p, m, v),

@@ -42,7 +42,9 @@ def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
     def wrong_end(p, m):
         return in_order(p, m, lambda kind, r, i: i + (r + 0.5 if kind == "BW" else 0))
 
-    assert "rank 1 cannot do F1 of stage 1: it waits for F1 of stage 0" in repr(try_order(wrong_end))
+    said = repr(try_order(wrong_end))
+    assert "rank 0 cannot do BW0 of stage 0: it waits for BW0 of stage 1, which rank 1 has not done" in said
+    assert "rank 1 cannot do F1 of stage 1: it waits for F1 of stage 0" in said
     assert "33 units" in repr(try_order(gpipe))
 
 

@@ -71,7 +71,7 @@ def test_picture_and_trace(tmp_path):
         (["--schedule", "1f1b", "--ranks", "0", "--microbatches", "4"], "ranks must be a whole number"),
         (
             ["--schedule", "2f2b", "--ranks", "2", "--microbatches", "4"],
-            "'2f2b' is not one of 'fill-drain', 'gpipe'",
+            "'2f2b' is not one of 'one-at-a-time', 'gpipe'",
         ),
         (
             ["--schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--forward", "-1"],

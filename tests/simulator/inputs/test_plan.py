@@ -123,7 +123,7 @@ def test_sizes_that_follow():
         (dict(recompute="some"), "recompute must be one of none, selective, full, offload, not some"),
         (dict(dp=4, ep=3), "ep must divide the 4 data-parallel ranks, not 3"),
         (dict(pp=4, chunks=0), "chunks must be a whole number of at least 1, not 0"),
-        (dict(pp=4, schedule="2f2b"), "schedule must be one of fill-drain, gpipe, .*, not 2f2b"),
+        (dict(pp=4, schedule="2f2b"), "schedule must be one of one-at-a-time, gpipe, .*, not 2f2b"),
         (dict(pp=4, schedule="zb-v", chunks=1), "zb-v takes exactly 2 chunks a rank"),
         (dict(dp=8, shard=3), "shard must divide the 8 data-parallel ranks, not 3"),
         (dict(offload="parameters"), "offload of parameters needs zero 3, not zero 0"),

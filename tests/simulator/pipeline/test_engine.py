@@ -35,7 +35,7 @@ def test_zero_bubble_tables_to_four_decimals(row):
 @pytest.mark.parametrize(
     ("name", "makespan", "bubble"),
     [
-        ("fill-drain", 96, 0.75),
+        ("one-at-a-time", 96, 0.75),
         ("gpipe", 33, 0.2727),
         ("1f1b", 33, 0.2727),
         ("interleaved-1f1b", 57, 0.1579),

@@ -115,7 +115,7 @@ def test_overlapped_pairs_stay_pairs_where_there_are_fewer_microbatches_than_the
 @pytest.mark.parametrize(
     ("name", "peaks"),
     [
-        ("fill-drain", [1, 1, 1, 1]),
+        ("one-at-a-time", [1, 1, 1, 1]),
         ("gpipe", [8, 8, 8, 8]),
         ("1f1b", [4, 3, 2, 1]),
         ("interleaved-1f1b", [11, 9, 7, 5]),
@@ -139,7 +139,7 @@ def test_stages_lie_in_a_loop_or_in_a_v():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("1f2b", 4, 8), "schedule must be one of fill-drain, gpipe, .*, not 1f2b"),
+        (("1f2b", 4, 8), "schedule must be one of one-at-a-time, gpipe, .*, not 1f2b"),
         (("1f1b", 0, 8), "ranks must be a whole number of at least 1, not 0"),
         (("1f1b", 4, -1), "microbatches must be a whole number of at least 1, not -1"),
         (("1f1b", 4, 2.5), "microbatches must be a whole number of at least 1, not 2.5"),
@@ -201,7 +201,7 @@ def test_validator_finds_ranks_that_wait_for_one_another():
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), SIZES)
-@pytest.mark.parametrize("name", ["fill-drain", "gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("name", ["one-at-a-time", "gpipe", "1f1b", "zb-h1"])
 def test_these_never_need_buffered_transfers(name, ranks, microbatches):
     validate_schedule(make_schedule(name, ranks, microbatches), transfers="blocking")
 

@@ -109,7 +109,7 @@ def plot_exponents(
             ha="right" if at_end else "left",
             fontsize=TEXT,
         )
-    labels = {LOST: f"zero or infinite in {name}", FEWER: "fewer digits", WHOLE: "all digits"}
+    labels = {LOST: f"zero or infinite in {name}", FEWER: "kept, but coarser", WHOLE: "all digits"}
     handles = [Patch(color=colour, label=label) for colour, label in labels.items()]
     figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=TEXT, frameon=False)
     return render(figure, alt)

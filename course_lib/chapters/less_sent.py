@@ -9,20 +9,43 @@ from itertools import islice
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from course_lib.by_hand.compress import Compressed, TopK, train
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
+from simulator.inputs.checks import at_least
 from simulator.plots import plot_curves
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 from simulator.predict.compression_traffic import bytegrad_traffic, power_sgd_traffic, top_k_traffic
 from simulator.predict.traffic import ddp_traffic
 
-Learned = dict[str, tuple[list[float], float]]
+Learned = dict[str, tuple[list[float], float, float]]
 LOOKS = (("#222222", "-"), ("#143f70", "--"), ("#cc6a26", "-"), ("#23614a", "-."))
+
+
+class Refused(ValueError):  # noqa: N818 - it is read as a sentence
+    """A setting that cannot be; a notebook shows its one sentence, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def asked(momentum: float = 0.0, **counts: int) -> None:
+    """What a learner has set: counts such as ``r``, ``H`` or ``ranks``, and a momentum.
+
+    Raises:
+        Refused: a count is no whole number of at least 1, or the momentum is not in [0, 1).
+    """
+    try:
+        at_least(1, **counts)
+    except ValueError as refused:
+        raise Refused(str(refused)) from None
+    if not 0 <= momentum < 1:
+        raise Refused(f"momentum must be at least 0 and less than 1, not {momentum}")
 
 
 class Everything(Compressed):
@@ -55,14 +78,18 @@ def network() -> nn.Sequential:
 
 
 def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned:
-    """On each rank, for each method: the loss of every step, smoothed over 8 steps, and the bytes sent in a step."""
+    """On each rank, for each method: the loss of every step, smoothed over 8 steps; the bytes sent in a step; and
+    the part of the weights that is no longer what it was at the start."""
     torch.set_num_threads(1)  # the tensors are small
     found = {}
     for name, (method, settings) in methods.items():
         torch.manual_seed(0)
+        start = parameters_to_vector(network().parameters())
+        torch.manual_seed(0)
         data = batches(load_digits(), 64, rank=dist.get_rank(), ranks=dist.get_world_size(), seed=0)
         sgd = partial(torch.optim.SGD, lr=0.3)
-        run = train(network(), islice(data, steps), sgd, cross_entropy, method, **settings)
+        model = network()
+        run = train(model, islice(data, steps), sgd, cross_entropy, method, **settings)
         losses = [next(run)[0]]  # the first step also sends the weights
         with record_traffic() as log:
             losses += [loss for loss, _ in run]
@@ -70,13 +97,14 @@ def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned
         dist.all_reduce(losses)
         losses /= dist.get_world_size()
         curve = [losses[max(0, step - 7) : step + 1].mean().item() for step in range(steps)]
-        found[name] = curve, log.traffic.sent / (steps - 1)
+        changed = (parameters_to_vector(model.parameters()) != start).double().mean().item()
+        found[name] = curve, log.traffic.sent / (steps - 1), changed
     return found
 
 
 def plot_learned(found: Learned, log: bool = False) -> Picture:
     """The loss of each run, with the bytes that a rank sends in a step."""
-    curves = {f"{name}: {human(sent)} a step": curve for name, (curve, sent) in found.items()}
+    curves = {f"{name}: {human(sent)} a step": curve for name, (curve, sent, _) in found.items()}
     return plot_curves(curves, log=log, alt=f"Loss over steps, {', '.join(curves)}.")
 
 

@@ -32,6 +32,7 @@ COLOURS = {
     "re-form": ("#9cc9ee", "#9cc9ee"),
     "restore": ("#e8c547", "#e8c547"),
     "catch up": ("#143f30", "#143f30"),
+    "coding": ("#143f30", "#143f30"),
     "other": ("#b9b9b9", "#b9b9b9"),
 }
 KINDS = {
@@ -219,7 +220,7 @@ def category(name: str) -> str:
     if " + " in name:
         return "forward + backward"
     if match := re.match(
-        rf"([FBW])(?:\d| )|(forward|backward|send|all-gather|reduce-scatter|update|{RECOVERY})\b", name
+        rf"([FBW])(?:\d| )|(forward|backward|send|all-gather|reduce-scatter|update|coding|{RECOVERY})\b", name
     ):
         return KINDS.get(match[1] or match[2], match[2])
     return "all-reduce" if re.match("bucket|all-reduce", name) else "other"

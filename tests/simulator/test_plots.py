@@ -121,6 +121,7 @@ def test_kinds_differ_in_lightness_so_that_print_keeps_them_apart():
         ("send F3", "send"),
         ("all-gather block 1", "all-gather"),
         ("bucket 2", "all-reduce"),
+        ("coding", "coding"),
         ("Fetch", "other"),
     ],
 )

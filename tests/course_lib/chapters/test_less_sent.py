@@ -3,7 +3,16 @@
 import pytest
 
 from course_lib.by_hand.compress import TopK
-from course_lib.chapters.less_sent import Everything, Keeping, learn, plot_sent_over_ranks, sent_on
+from course_lib.chapters.less_sent import (
+    Everything,
+    Keeping,
+    Refused,
+    asked,
+    learn,
+    plot_sent_over_ranks,
+    sent_on,
+)
+from course_lib.chapters.thin_matrices import gradient_after, plot_thin_matrices, thin
 from course_lib.runtime import launch
 
 
@@ -22,6 +31,7 @@ def test_the_right_rule_is_top_k_and_all_send_what_was_predicted():
     assert found["kept"] == found["top-k"]
     assert found["forgets"][0] != found["kept"][0]
     assert found["forgets"][1] == found["kept"][1]
+    assert found["forgets"][2] < 0.1 < 0.7 < found["all numbers"][2]  # of the weights changed
     predicted = sent_on(2)
     for run, name in (("all numbers", "all numbers"), ("top-k", "top-k, 1 %")):
         assert found[run][1] == pytest.approx(predicted[name])
@@ -32,3 +42,26 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
     assert sent_on(128)["top-k, 1 %"] > sent_on(128)["all numbers"]
     assert sent_on(64)["PowerSGD, r = 2"] < 1.05 * sent_on(8)["PowerSGD, r = 2"] * (63 / 64) / (7 / 8)
     assert "64 ranks" in plot_sent_over_ranks().alt
+
+
+def test_more_columns_miss_less_of_a_gradient_and_eight_almost_nothing():
+    M = gradient_after()
+    missed = [((M - P @ Q.T).norm() / M.norm()).item() for P, Q in (thin(M, r) for r in (1, 2, 8))]
+    assert missed == sorted(missed, reverse=True)
+    assert missed[0] > 0.3
+    assert missed[2] < 0.1
+    assert "1,024 numbers" in plot_thin_matrices(2).alt
+
+
+@pytest.mark.parametrize(
+    ("set_to", "said"),
+    [
+        ({"r": 0}, "r must be a whole number of at least 1, not 0"),
+        ({"H": 2.5}, "H must be a whole number of at least 1, not 2.5"),
+        ({"H": 10, "momentum": 1.5}, "momentum must be at least 0 and less than 1, not 1.5"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_line(set_to, said):
+    with pytest.raises(Refused) as refused:
+        asked(**set_to)
+    assert refused.value._render_traceback_() == [said]

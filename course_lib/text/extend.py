@@ -2,7 +2,8 @@
 
 A byte-level model can write every character, but a Chinese one takes three tokens. Words that are added to its
 vocabulary take one each (Chinese LLaMA, arXiv:2304.08177). The embedding and the output matrix each get a row a word,
-and no training has seen these rows: they begin as noise, or as the mean of the rows that wrote the word before.
+and no training has seen these rows: they begin as noise, as the mean of all old rows, or as the mean of those that
+wrote the word before.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class BytesAndWords:
     """Bytes are the tokens 0 to 255, and each added word is one token from 256 on. The longest word is taken."""
 
     def __init__(self, words: Sequence[str] = ()) -> None:
-        self.words = list(words)
+        self.words = _words(words)
         self.ids = {word: BYTES + i for i, word in enumerate(self.words)}
         longest_first = sorted(self.words, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if self.words else None
@@ -47,17 +48,59 @@ class BytesAndWords:
         return b"".join(parts).decode(errors="replace")
 
 
+def with_words(pieces: Sequence[str], words: Sequence[str]) -> list[list[str]]:
+    """A published tokenizer's pieces when ``words`` are added: those of one word in a list, every other piece alone.
+
+    At each place the longest word is taken; one that begins or ends inside a piece is not found. The ``▁`` before a
+    text goes when a word follows it, as in transformers with ``legacy=False``.
+
+    Raises:
+        ValueError: ``words`` is no list of texts, or one of them is empty.
+    """
+    known = {word.encode() for word in _words(words)}
+    spelled = [_spelled(piece) for piece in pieces]
+    found, at = [], 0
+    while at < len(pieces):
+        ends = (end for end in range(len(pieces), at, -1) if b"".join(spelled[at:end]) in known)
+        end = next(ends, 0)
+        if end and found == [["▁"]]:
+            found = []
+        found.append(list(pieces[at : end or at + 1]))
+        at += len(found[-1])
+    return found
+
+
+def spell(pieces: Sequence[str]) -> str:
+    """The text of some pieces, if they hold whole characters."""
+    return b"".join(map(_spelled, pieces)).decode()
+
+
+def _spelled(piece: str) -> bytes:
+    """The bytes of a piece: ``<0xE5>`` and ``<E5><92>`` are bytes already."""
+    parts = re.findall(r"<(?:0x)?([0-9A-F]{2})>|(.)", piece, re.DOTALL)
+    return b"".join(bytes.fromhex(byte) or character.encode() for byte, character in parts)
+
+
+def _words(words: Sequence[str]) -> list[str]:
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        raise ValueError(f"the added words are {words!r}; give a list of texts, such as ['咖啡'].")
+    if wrong := [word for word in words if not isinstance(word, str) or not word]:
+        raise ValueError(f"{wrong[0]!r} cannot be added; a word is a text of one character or more.")
+    return list(words)
+
+
 def with_new_rows(model: Llama, words: Sequence[str], start: str = "mean", seed: int = 0) -> Llama:
     """A copy of a model of bytes with a row for each word in its embedding and its output matrix.
 
     Args:
-        start: ``"mean"`` of the rows of the word's bytes, or ``"random"`` numbers as spread as the old rows' are.
+        start: ``"mean"`` of the rows of the word's bytes; ``"mean of all"`` old rows, where transformers begins;
+            or ``"random"`` numbers as spread as the old rows' are.
 
     Raises:
         ValueError: another start, or a model whose vocabulary is not the 256 bytes.
     """
-    if start not in ("mean", "random"):
-        raise ValueError(f"start is {start!r}; choose 'mean' or 'random'.")
+    if start not in ("mean", "mean of all", "random"):
+        raise ValueError(f"start is {start!r}; choose 'mean', 'mean of all' or 'random'.")
     if model.config.vocab_size != BYTES:
         raise ValueError(f"the model has {model.config.vocab_size} tokens; it must have the {BYTES} bytes.")
     state, draw = model.state_dict(), torch.Generator().manual_seed(seed)
@@ -65,6 +108,8 @@ def with_new_rows(model: Llama, words: Sequence[str], start: str = "mean", seed:
         old = state[name]  # (256, hidden)
         if start == "mean":
             new = torch.stack([old[[*word.encode()]].mean(0) for word in words])
+        elif start == "mean of all":
+            new = old.mean(0).expand(len(words), -1)
         else:
             new = old.std() * torch.randn(len(words), old.shape[1], generator=draw)
         state[name] = torch.cat((old, new))

@@ -8,7 +8,9 @@ from course_lib.text.extend import (
     frequent_characters,
     loss_per_character,
     with_new_rows,
+    with_words,
 )
+from course_lib.text.published import SENTENCES, pieces
 
 WORDS = ["猫", "键盘", "键"]
 
@@ -22,19 +24,56 @@ def test_words_are_one_token_and_the_rest_is_bytes():
     assert BytesAndWords().encode(text) == [*text.encode()]
 
 
+def test_published_pieces_of_an_added_word_stand_together():
+    found = with_words(
+        ["▁", "我", "猫", "<0xE5>", "<0x92>", "<0xAA>", "<E5><92>", "<96>"], ["猫", "猫咪", "咖"]
+    )
+    assert found == [["▁"], ["我"], ["猫", "<0xE5>", "<0x92>", "<0xAA>"], ["<E5><92>", "<96>"]]
+    assert with_words(["▁", "我", "的"], ["我的"]) == [["我", "的"]]
+    assert with_words(["▁My", "▁cat"], ["cat", "狗"]) == [["▁My"], ["▁cat"]]
+
+
+# Counted by transformers' LlamaTokenizer, legacy=False, from Mistral 7B's file after add_tokens.
+COUNTED = {
+    "": 32,
+    "我 家 打 了": 31,
+    "猫咪 咖啡": 24,
+    "猫咪 咖啡 浇得 湿透了": 17,
+    "我家 猫咪 打翻了 咖啡 我的 键盘 浇得 湿透了": 11,
+}
+
+
+@pytest.mark.parametrize("words", COUNTED)
+def test_words_added_to_mistral_cost_what_transformers_counts(words):
+    assert len(with_words(pieces("Mistral 7B", SENTENCES["Chinese"]), words.split())) == COUNTED[words]
+
+
+def test_400_frequent_characters_save_mistral_nothing():
+    characters = frequent_characters(chinese_text()[:100_000], 400)
+    assert len(with_words(pieces("Mistral 7B", SENTENCES["Chinese"]), characters)) == 32  # transformers: 32
+
+
+@pytest.mark.parametrize("words", ["我家", ["我", ""], [7], None, ...])
+def test_words_that_are_no_list_of_texts_are_refused(words):
+    for add in (BytesAndWords, lambda words: with_words(["▁"], words)):
+        with pytest.raises(ValueError, match=r"give a list of texts|cannot be added"):
+            add(words)
+
+
 def test_new_rows_are_means_and_old_logits_stay():
     torch.manual_seed(0)
     model = Llama(LlamaConfig.tiny(num_hidden_layers=1))
-    grown, noise = with_new_rows(model, WORDS), with_new_rows(model, WORDS, "random")
+    grown, equal, noise = (with_new_rows(model, WORDS, start) for start in ("mean", "mean of all", "random"))
     rows = model.model.embed_tokens.weight
     torch.testing.assert_close(grown.model.embed_tokens.weight[257], rows[[*"键盘".encode()]].mean(0))
     assert noise.lm_head.weight[256:].std().item() == pytest.approx(
         model.lm_head.weight.std().item(), rel=0.2
     )
+    torch.testing.assert_close(equal.model.embed_tokens.weight[256:], rows.mean(0).expand(len(WORDS), -1))
     tokens = torch.arange(20)[None]
-    for other in (grown, noise):
+    for other in (grown, equal, noise):
         torch.testing.assert_close(other(tokens)[..., :256], model(tokens))
-    with pytest.raises(ValueError, match="'mean' or 'random'"):
+    with pytest.raises(ValueError, match="'mean of all' or 'random'"):
         with_new_rows(model, WORDS, "zeros")
     with pytest.raises(ValueError, match="it must have the 256 bytes"):
         with_new_rows(grown, WORDS)

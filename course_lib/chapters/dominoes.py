@@ -18,6 +18,7 @@ from simulator.predict.traffic import ddp_traffic
 NAMES = {"attention": "attention", "connection_1": "connection", "mlp": "MLP", "connection_2": "connection"}
 LAYOUTS = {"whole": "#a9cbe8", "part": "#8fb99f", "sum": "#e8c547"}
 GAP = 0.5  # between two dominoes, each of which is 1 wide
+BESIDE = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
 
 Way = str | Mapping[str, str]
 
@@ -108,7 +109,7 @@ def plot_sent(shape: ModelShape, ways: Mapping[str, Way], tokens: int, training:
             )
             axis.barh(row, sent / 1e6, left=left, height=0.6, color=CATEGORIES[kind], label=label)
             left += sent / 1e6
-        axis.text(left, row, f"  {left:.1f} MB", va="center", fontsize=TEXT)
+        axis.annotate(f"{left:.1f} MB", (left, row), **BESIDE)
         told.append(f"{title} {left:.1f} MB")
     axis.set_yticks(range(len(ways)), list(ways), fontsize=TEXT)
     axis.invert_yaxis()
@@ -151,7 +152,7 @@ def plot_break_even(needed: Mapping[str, float], links: Mapping[str, float]) -> 
     most = 3 * max(*needed.values(), *links.values())
     for row, bandwidth in enumerate(needed.values()):
         axis.barh(row, most - bandwidth, left=bandwidth, height=0.5, color=LAYOUTS["part"])
-        axis.text(bandwidth, row, f" {bandwidth / 1e9:.2f} GB/s", va="center", fontsize=TEXT)
+        axis.annotate(f"{bandwidth / 1e9:.2f} GB/s", (bandwidth, row), **BESIDE)
     for name, bandwidth in links.items():
         axis.axvline(bandwidth, color="#444444", linestyle="--", linewidth=1)
         axis.text(bandwidth, -0.65, name.replace(" ", "\n", 1), ha="center", va="bottom", fontsize=TEXT)

@@ -34,7 +34,10 @@ def run(
     if not dist.is_initialized():
         backend = devices.choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), backend)
         dist.init_process_group(devices.WITH_CPU.get(backend, backend))
-        atexit.register(_leave)
+        # Called second: it ends Gloo's threads, which live as long as a model in a circle of references holds their
+        # group. One that still lets go of a tensor while Python ends aborts the process, after all of its work is done.
+        atexit.register(gc.collect)
+        atexit.register(dist.destroy_process_group)
     if mesh is not None:
         args = (make_mesh(mesh), *args)
     rank.in_rank = True  # a launch inside of fn is refused here too
@@ -45,13 +48,3 @@ def run(
     results: list[Any] = [None] * ranks
     dist.all_gather_object(results, result)
     return results
-
-
-def _leave() -> None:
-    """Close the connections and end Gloo's threads, which live as long as their group.
-
-    A model in a circle of references holds its group after that is closed. A thread of Gloo's that still lets go of
-    a tensor while Python ends aborts the process, after all of its work is done.
-    """
-    dist.destroy_process_group()
-    gc.collect()

@@ -35,13 +35,7 @@ COLOURS = {
     "coding": ("#143f30", "#143f30"),
     "other": ("#b9b9b9", "#b9b9b9"),
 }
-KINDS = {
-    "F": "forward",
-    "B": "backward",
-    "W": "weight gradients",
-    "forward": "forward",
-    "backward": "backward",
-}
+KINDS = {"F": "forward", "B": "backward", "W": "weight gradients"}
 RECOVERY = "detect|re-form|restore|catch up"  # how ranks go on after a failure (chapter 20)
 IDLE = "#f0f0f0"
 INK = "#222222"

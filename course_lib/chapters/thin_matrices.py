@@ -77,8 +77,9 @@ def plot_thin_matrices(r: int) -> Picture:
     lower.bar(range(1, BARS + 1), (values[:BARS] / values[0]).tolist(), color=colours)
     lower.set_title(f"the {BARS} largest of M's {len(values)} singular values", loc="left", fontsize=TITLE)
     lower.set_xticks(range(1, BARS + 1))
-    lower.set_yticks([0, 1], ["0", "largest"])
+    lower.set_yticks([])
     plain_axes(lower)
+    lower.spines["left"].set_visible(False)
     return render(
         figure,
         f"A gradient M of {M.numel():,} numbers beside two thin matrices of {r} columns, together {sent:,} numbers, "

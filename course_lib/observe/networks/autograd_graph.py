@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from inspect import signature
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ _EDGE = re.compile(r"\s*(\d+) -> (\d+)\b.*", re.DOTALL)
 
 
 def autograd_graph(model: nn.Module, inputs: tuple) -> Graph:
-    """The functions behind ``model(*inputs)``, the parameters they lead to, and their names.
+    """The functions behind ``model(*inputs)``, the parameters and inputs they lead to, and their names.
 
     Raises:
         ValueError: no output needs a gradient.
@@ -34,10 +35,9 @@ def autograd_graph(model: nn.Module, inputs: tuple) -> Graph:
 
         outputs = [t for t in tensors_in(model(*inputs)) if t.requires_grad]
         if not outputs:
-            raise ValueError(
-                f"no output of {type(model).__name__} needs a gradient: there is no autograd graph"
-            )
-        dot = make_dot(tuple(outputs), params=dict(model.named_parameters()))
+            raise ValueError(f"no output of {type(model).__name__} needs a gradient: no autograd graph")
+        called = signature(model.forward).bind(*inputs).arguments | dict(model.named_parameters())
+        dot = make_dot(tuple(outputs), params={name: x for name, x in called.items() if torch.is_tensor(x)})
     top, edges, found = Frame(), [], {}
     for entry in dot.body:
         if edge := _EDGE.fullmatch(entry):

@@ -280,6 +280,12 @@ def test_the_autograd_graph_of_a_small_piece():
     assert "a leaf: backward adds to its .grad" in texts
 
 
+def test_the_autograd_graph_calls_an_input_as_forward_does():
+    q, k = (torch.zeros(2, 4, requires_grad=True) for _ in range(2))
+    texts = labels(draw(nn.CosineSimilarity(), q, k, tool="torchviz"))
+    assert {"x1", "x2"} < set(texts)
+
+
 def test_the_table_of_layers(resnet):
     drawn = draw(resnet, IMAGES, tool="torchinfo", depth=2)
     assert "Total params: 11,181,642" in drawn.text

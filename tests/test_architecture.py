@@ -30,15 +30,15 @@ FURTHEST = {
     "course_lib/finetuning": 408,
     "course_lib/comparison/finetuning": 664,
     "course_lib/grading": 736,
-    "course_lib/models": 725,
+    "course_lib/models": 744,  # the balance loss of experts
     "course_lib/notebooks": 544,
     "course_lib/observe/networks": 879,
     "course_lib/models/pretrained": 503,  # seven families
-    "course_lib/parallelize": 1092,  # two axes more, Muon, activation offload, fp8
+    "course_lib/parallelize": 1106,  # two axes more, Muon, activation offload, fp8, a balance loss
     "course_lib/pipeline": 822,
     "course_lib/runtime": 1722,  # under torchrun, threads end before Python does
     "course_lib/tensor_parallel": 1426,
-    "course_lib/train": 925,  # --profile, models with experts, fp8
+    "course_lib/train": 940,  # --profile, models with experts and their balance, fp8
     "simulator/cli": 719,
     "simulator/explorer": 781,
     "simulator/inputs": 690,  # kinds of layers and of experts; layouts that many plans share

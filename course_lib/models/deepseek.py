@@ -42,6 +42,7 @@ class DeepseekConfig(LlamaConfig):
     norm_topk_prob: bool = True
     routed_scaling_factor: float = 2.5
     bias_update_speed: float = 0.001  # of the router's bias, after each step
+    balance_loss: float = 0.0  # its weight beside the task's loss; DeepSeek-V3 took 0.0001
 
     def __post_init__(self) -> None:
         if not 1 <= self.topk_group <= self.n_group or self.n_routed_experts % self.n_group:
@@ -90,11 +91,12 @@ class DeepseekMLP(SparseMLP):
         self.shared_experts = LlamaMLP(config, config.n_shared_experts * width)
         self.k, self.groups, self.most_groups = config.num_experts_per_tok, config.n_group, config.topk_group
         self.normed, self.scale = config.norm_topk_prob, config.routed_scaling_factor
-        self.speed = config.bias_update_speed
+        self.speed, self.alpha = config.bias_update_speed, config.balance_loss
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(tokens.dtype, torch.float32)
         p = nn.functional.linear(tokens.to(wide), self.gate.weight.to(wide)).sigmoid()  # (tokens, experts)
+        self.probabilities = p
         score = (p.detach() + self.gate.e_score_correction_bias).unflatten(1, (self.groups, -1))
         best = (
             score.topk(2).values.sum(-1).topk(self.most_groups).indices

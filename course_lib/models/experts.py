@@ -7,6 +7,7 @@ its experts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,11 +55,17 @@ class SparseMLP(nn.Module):
 
     Attributes:
         chosen: the experts of the last tokens that went through, ``(tokens, k)``.
+        probabilities: of these tokens, before the choice, ``(tokens, experts)``.
         load: how many copies each expert was sent in training since the last ``balance``, ``(experts,)``; None: none.
         speed: of the balance; 0: the family has none.
+        alpha: the weight of ``balance_loss``; 0: there is none.
+        share: what the balance of one sequence counts in the loss; ``parallelize`` sets it, and the gradient comes
+            without a loss that is passed on. None: ``balanced`` is to be added to the loss, see ``balance_loss``.
     """
 
-    speed = 0.0
+    speed = alpha = 0.0
+    share: float | None = None
+    balanced: Tensor | None = None
 
     def __init__(self, experts: Experts, gate: nn.Module) -> None:
         super().__init__()
@@ -66,7 +73,10 @@ class SparseMLP(nn.Module):
         self.load: Tensor | None = None  # no buffer, because each rank has its own
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """``(tokens, hidden)`` -> the weights and the numbers of each token's experts, ``(tokens, k)``."""
+        """``(tokens, hidden)`` -> the weights and the numbers of each token's experts, ``(tokens, k)``.
+
+        It also sets ``probabilities``.
+        """
         raise NotImplementedError
 
     def balance(self, load: Tensor) -> None:
@@ -75,6 +85,12 @@ class SparseMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)  # (tokens, hidden)
         weights, self.chosen = self.route(tokens)
+        if self.training and self.alpha:
+            loss = self.alpha * imbalance(self.probabilities, self.chosen, len(x))
+            if self.share is None:
+                self.balanced = loss / len(x)
+            else:
+                weights = WithLoss.apply(weights, loss * self.share)
         k = self.chosen.shape[1]
         expert, copies = self.chosen.flatten().sort(stable=True)  # by expert; copy i is one of token i // k
         dtype, device = x.dtype, x.device.type
@@ -96,7 +112,45 @@ def balance(model: nn.Module, total: Callable[[Tensor], Tensor] = lambda load: l
     Args:
         total: from a layer's load on this device to that on all.
     """
-    for layer in model.modules():
-        if isinstance(layer, SparseMLP) and layer.speed and layer.load is not None:
+    for layer in sparse_layers(model):
+        if layer.speed and layer.load is not None:
             layer.balance(total(layer.load))
             layer.load = None
+
+
+def imbalance(p: Tensor, chosen: Tensor, sequences: int) -> Tensor:
+    """DeepSeek-V3's loss of a layer (arXiv:2412.19437, 17 to 20): E (f_1 P_1 + ... + f_E P_E), summed over sequences.
+
+    f is an expert's share of a sequence's copies, and P its mean probability: 1 where all experts are alike, and more
+    where the probable ones get more. A sequence's loss knows nothing of the others, so it is the same in any
+    microbatch and on any rank.
+
+    Args:
+        p: ``(tokens, E)``; a token's need not add up to 1.
+        chosen: ``(tokens, k)``.
+    """
+    f = torch.zeros_like(p).scatter_(1, chosen, 1 / chosen.shape[1]).unflatten(0, (sequences, -1)).mean(1)
+    mean = (p / p.sum(1, keepdim=True)).unflatten(0, (sequences, -1)).mean(1)
+    return p.shape[1] * (f * mean).sum()
+
+
+def balance_loss(model: nn.Module) -> Tensor | float:
+    """Of the last forward of all layers: on one device, add it to the loss. ``parallelize`` does without."""
+    return sum(layer.balanced for layer in sparse_layers(model) if layer.balanced is not None)
+
+
+def sparse_layers(model: nn.Module) -> list[SparseMLP]:
+    return [module for module in model.modules() if isinstance(module, SparseMLP)]
+
+
+class WithLoss(torch.autograd.Function):
+    """``x`` as it is. In its backward ``loss`` gets the gradient 1, as if it had been added to the model's loss."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        ctx.one = torch.ones_like(loss)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, ctx.one

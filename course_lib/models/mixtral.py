@@ -21,6 +21,7 @@ class MixtralConfig(LlamaConfig):
     rope_theta: float = 1e6
     num_local_experts: int = 8
     num_experts_per_tok: int = 2
+    balance_loss: float = 0.0  # its weight beside the task's loss
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,17 +39,13 @@ class MixtralConfig(LlamaConfig):
 
 
 class MixtralMLP(SparseMLP):
-    """Softmax over all experts; of the ``k`` largest the weights are made to add up to 1.
-
-    Attributes:
-        probabilities: of the last tokens, before the choice: ``(tokens, experts)``.
-    """
+    """Softmax over all experts; of the ``k`` largest the weights are made to add up to 1."""
 
     def __init__(self, config: MixtralConfig) -> None:
         experts = config.num_local_experts
         gate = nn.Linear(config.hidden_size, experts, bias=False)
         super().__init__(Experts(experts, config.hidden_size, config.intermediate_size), gate)
-        self.k = config.num_experts_per_tok
+        self.k, self.alpha = config.num_experts_per_tok, config.balance_loss
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.gate(tokens)

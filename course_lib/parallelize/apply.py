@@ -26,7 +26,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.data_parallel.first_values import FirstValues, Read, start
 from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel
-from course_lib.models.experts import SparseMLP, balance
+from course_lib.models.experts import balance, sparse_layers
 from course_lib.one_device.activation_offload import apply_activation_offload
 from course_lib.one_device.fp8 import apply_fp8
 from course_lib.one_device.muon import MuonWithAdamW
@@ -158,7 +158,7 @@ def parallelize(
     parallel.host = host
     if plan.zero in (1, 2):
         optimizer.clip_whole = parallel.clip_grad_norm
-    if any(isinstance(module, SparseMLP) and module.speed for module in model.modules()):
+    if any(layer.speed for layer in sparse_layers(model)):
         optimizer.register_step_post_hook(lambda *_: balance(model, partial(on_all_ranks, mesh["dp"])))
     seed_ranks(mesh)
     return parallel.train(), optimizer

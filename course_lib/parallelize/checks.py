@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.context_parallel.apply import check_context
 from course_lib.expert_parallel.apply import check_experts
+from course_lib.models.experts import sparse_layers
 from course_lib.parallelize.refusals import refuse
 from course_lib.parallelize.shape import model_shape
 from course_lib.pipeline.microbatches import IGNORED, LossFunction, checked_loss
@@ -48,6 +49,10 @@ def check_fits(
         check_placement(model, plan, placement)
     if plan.cp > 1:
         check_context(model, plan.context)
+        if any(layer.alpha for layer in sparse_layers(model)):
+            raise ValueError(
+                f"cp must be 1 with a balance loss, not {plan.cp}: it is that of whole sequences"
+            )
     if plan.ep > 1:
         check_experts(model, plan.ep)
     sizes = mesh_axes(plan)

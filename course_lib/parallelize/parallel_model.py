@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from course_lib.data_parallel.broadcast import broadcast_together
 from course_lib.data_parallel.sharded_gradient import ShardedGradient
+from course_lib.models.experts import sparse_layers
 from course_lib.one_device.activation_offload import HostMemory
 from course_lib.parallelize.data_parallel import Part, Replicated
 from course_lib.parallelize.forward_backward import Accumulation, PipelineRun
@@ -81,6 +82,7 @@ class ParallelModel:
         """
         *inputs, targets = self.own(*batch)
         self.targets = self._count_on_all_ranks(targets)
+        self._share_balance(len(targets))
         # Data parallelism takes the mean over its ranks, so a rank's share of the loss is its sum x dp / count.
         total = self.run(inputs, targets, self.targets / self.mesh["dp"].size())
         self.data.average()
@@ -108,6 +110,15 @@ class ParallelModel:
         if not count:
             raise ValueError(f"no target counts: all of them are {IGNORED}, on every rank")
         return int(count)
+
+    def _share_balance(self, rows: int) -> None:
+        """Tell layers that have a balance loss what a sequence counts, so that their gradient is that of the mean."""
+        layers = [layer for layer in sparse_layers(self.module) if layer.alpha]
+        if layers:  # the other ranks of dp have the same layers
+            group = self.mesh["dp"].get_group()
+            dist.all_reduce(total := torch.tensor(rows, device=self.mesh.device_type), group=group)
+            for layer in layers:
+                layer.share = group.size() / total.item()
 
     # ---- the gradient's norm --------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -112,6 +112,12 @@ TRAINING_OPTIONS = [
         default=1.0,
         show_default=True,
         help="Largest gradient norm; inf clips nothing.",
+    ),
+    click.option(
+        "--balance-loss",
+        type=PositiveNumber(),
+        metavar="X",
+        help="Weight of the loss that keeps experts equally busy; without it there is none. DeepSeek-V3 took 0.0001.",
     ),
     click.option(
         "--seed",
@@ -260,21 +266,11 @@ def _read(values: dict[str, Any]) -> tuple[Job, Hardware | None]:
     for name in ("resume", "save_every"):
         if values[name] and values["checkpoint"] is None:
             raise ValueError(f"{flag(name)} needs --checkpoint, the folder that it is about")
-    from course_lib.train.start import checked_job  # imports torch
+    from course_lib.train.job import Job  # imports torch
+    from course_lib.train.start import checked_job
 
-    elsewhere = {
-        "plan",
-        "global_batch",
-        "gpu",
-        "log_every",
-        "as_json",
-        "config",
-        "world",
-        "rank",
-        "address",
-        "task",
-    }
-    settings = {name: values[name] for name in set(values) - elsewhere}
+    settings = {field.name: values[field.name] for field in fields(Job) if field.name in values}
+    del settings["plan"]
     settings |= {"task": values["task"] or tasks[0], "tuning": config.tuning}
     settings |= {"placement": config.placement, "compression": config.compression}
     return checked_job(plan, settings, "precision" in asked), hardware

@@ -71,6 +71,7 @@ TRAINING = {
     "steps": Count,
     "lr": Positive,
     "clip": PositiveOrInfinite,
+    "balance_loss": Positive,
     "seed": CountOrZero,
 }
 CHECKPOINT = {"folder": Text, "save_every": Count, "resume": bool}

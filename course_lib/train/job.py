@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from course_lib.finetuning.methods import virtual_tokens
+from course_lib.models.experts import sparse_layers
 from course_lib.train.material.models import Sizes, random_model
 from course_lib.train.material.pretrained import Read, Weights, open_weights
 from course_lib.train.material.samples import Samples, load_samples
@@ -35,6 +36,7 @@ class Job:
         placement: where the blocks of each layer are, and how many heads, columns and tokens each rank has; None:
             as the plan says.
         compression: how data-parallel ranks send gradients, and its settings; None: as they are.
+        balance_loss: the weight of the loss that keeps experts equally busy; None: there is none.
         save_every: steps between two checkpoints in ``checkpoint``; the last step is saved, too.
         profile: the folder for a trace of every rank; None: none is recorded.
         peak_flops: of all devices together, for MFU; None: not known.
@@ -54,6 +56,7 @@ class Job:
     steps: int = 20
     lr: float = 1e-3
     clip: float = 1.0
+    balance_loss: float | None = None
     seed: int = 0
     checkpoint: Path | None = None
     save_every: int | None = None
@@ -73,10 +76,13 @@ class Job:
         """
         torch.manual_seed(self.seed)
         if self.opened is not None:
-            return self.opened.make_model(self.task)
-        return random_model(
-            self.model, self.task, Sizes(self.layers, self.hidden, self.heads, self.positions)
-        )
+            model = self.opened.make_model(self.task)
+        else:
+            sizes = Sizes(self.layers, self.hidden, self.heads, self.positions)
+            model = random_model(self.model, self.task, sizes)
+        for layer in sparse_layers(model):
+            layer.alpha = self.balance_loss or 0.0
+        return model
 
     def tuned(self, model: nn.Module) -> nn.Module:
         """``model`` with what the method of fine-tuning adds to it, from the seed."""

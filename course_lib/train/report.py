@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from course_lib.observe.ledgers.expert_load import busiest, of_all_ranks
 from course_lib.train.config import TASKS
 from course_lib.train.job import Job
 from simulator.planner.plan_text import plan_text
@@ -89,6 +90,11 @@ class Report:
                 click.echo(
                     f"  rank {rank['rank']:<3} {where}   at most {rank['peak_memory'] / 1e6:,.1f} MB held, "
                     f"{rank['sent'] / 1e6:,.2f} MB sent"
+                )
+            if loads := of_all_ranks(ranks):
+                expert, rank = busiest(loads, self.job.plan.ep)
+                click.echo(
+                    f"of all layers the busiest expert had {expert:.2f} of the mean, the busiest rank {rank:.2f}"
                 )
             if "accuracy" in ranks[0]:
                 click.echo(f"accuracy on samples that were not trained on: {ranks[0]['accuracy']:.1%}")

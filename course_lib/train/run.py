@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from course_lib.checkpoints.manifest import new_run, read_save, save_name
 from course_lib.checkpoints.saves import DiskFull
 from course_lib.data.sharding import batches, split_range
+from course_lib.observe.ledgers.expert_load import record_expert_load
 from course_lib.observe.ledgers.memory import record_memory
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.observe.torch_trace import record_torch_trace
@@ -68,9 +69,10 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
                         record_memory(model.module, optimizer, device=mesh.device_type)
                     )
                     traffic = stack.enter_context(record_traffic())
+                    load = stack.enter_context(record_expert_load(model.module))
                 loss, norm = train_step(model, optimizer, batch, job.clip)
             if last:
-                ledgers = ledgers_of(memory, traffic)
+                ledgers = ledgers_of(memory, traffic) | {"expert_load": load}
             seconds = None if last else time.perf_counter() - began
             if dist.get_rank() == 0:
                 told = {
@@ -163,7 +165,8 @@ def settings_of(job: Job) -> dict[str, Any]:
 def also_told(job: Job) -> dict[str, Any]:
     """With other values training may go on."""
     precision = job.plan.precision
-    return {"sequence": job.sequence, "lr": job.lr, "clip": job.clip, "precision": precision}
+    told = {"sequence": job.sequence, "lr": job.lr, "clip": job.clip, "precision": precision}
+    return told | ({} if job.balance_loss is None else {"balance_loss": job.balance_loss})
 
 
 def save(job: Job, model: ParallelModel, optimizer: Optimizer, step: int, run: str, tell: Tell) -> None:

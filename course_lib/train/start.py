@@ -14,6 +14,7 @@ from torch import nn
 from course_lib.checkpoints.saves import DiskFull, newest_first
 from course_lib.finetuning.sites import root_of
 from course_lib.models.bart import Bart
+from course_lib.models.experts import sparse_layers
 from course_lib.models.llama import DecoderModel
 from course_lib.observe.device import device_name
 from course_lib.observe.torch_trace import LEAST
@@ -55,6 +56,8 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     plan_to_check(plan, job.placement).check(shape_to_check(job))
     with torch.device("meta"):
         model = job.tuned(job.make_model())
+    if job.balance_loss is not None and not sparse_layers(model):
+        raise ValueError(f"--balance-loss is for models with experts, and {job.model} has none: leave it out")
     check_length(model, job.positions)
     refuse(plan, job.placement, job.compression, model)
     if job.placement is not None:

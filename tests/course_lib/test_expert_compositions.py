@@ -11,6 +11,7 @@ from course_lib.models.experts import balance
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
+from course_lib.parallelize.checks import check_fits
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
@@ -28,13 +29,15 @@ def make(name):
     torch.manual_seed(0)
     if name == "deepseek":
         sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 3, "moe_intermediate_size": 8}
-        model = Deepseek(DeepseekConfig.tiny(**sizes, intermediate_size=24, bias_update_speed=0.05)).double()
+        balanced = {"bias_update_speed": 0.05, "balance_loss": 0.1}
+        model = Deepseek(DeepseekConfig.tiny(**sizes, intermediate_size=24, **balanced)).double()
         for p in model.parameters():
             nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
         return model
     sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 8}
     experts = {"even": 8, "few tokens": 24, "unused": 8}[name]
-    model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts))
+    alpha = 0.0 if name == "even" else 0.1
+    model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts, balance_loss=alpha))
     for p in model.parameters():
         nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
     if (
@@ -196,5 +199,9 @@ def test_a_checkpoint_is_resumed_under_another_ep(tmp_path):
 def test_what_cannot_be_dealt_is_refused():
     with pytest.raises(ValueError, match=r"^ep must divide the 24 experts, not 5$"):
         check_experts(make("few tokens"), 5)
+    with pytest.raises(
+        ValueError, match=r"^cp must be 1 with a balance loss, not 2: it is that of whole sequences$"
+    ):
+        check_fits(make("unused"), Plan(cp=2, precision="fp32"), None)
     with pytest.raises(ValueError, match=r"^ep must be 1, not 2: Linear has no experts$"):
         check_experts(nn.Linear(2, 2), 2)

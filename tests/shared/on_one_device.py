@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from course_lib.data.sharding import batches
+from course_lib.models.experts import balance_loss
 from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime.mesh import make_mesh
@@ -16,7 +17,7 @@ def train_on_one_device(model, data, batch, clip, optimizer=None):
     for *inputs, targets in batches(data, batch, epochs=1):
         optimizer.zero_grad()
         loss = sum_cross_entropy(model(*inputs), targets) / (targets != -100).sum()
-        loss.backward()
+        (loss + balance_loss(model)).backward()
         first = first or {n: p.grad.clone() for n, p in model.named_parameters()}
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip).item())
         optimizer.step()

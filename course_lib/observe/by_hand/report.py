@@ -10,12 +10,12 @@ import torch
 
 from course_lib.observe.by_hand.run import SEQUENCE, Run, new_model
 from course_lib.observe.device import CPU, device_name
+from course_lib.observe.ledgers.expert_load import busiest
 from course_lib.observe.show.compare import Row, compare
 from simulator.inputs.known_devices import find_device
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic
-from simulator.predict.expert_traffic import per_rank
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
 from simulator.predict.traffic import plan_traffic
@@ -79,8 +79,7 @@ def show(run: Run, alone: Run, shape: ModelShape, plan: Plan, sent: Traffic, bat
 def balance(run: Run, ranks: int) -> str:
     """In the last step: how far the busiest expert and rank of a layer are above the mean, and what is dropped."""
     wanted = sum(map(sum, run.load))
-    expert = max(max(load) / (sum(load) / len(load)) for load in run.load)
-    rank = max(max(per_rank(load, ranks)) / (sum(load) / ranks) for load in run.load)
+    expert, rank = busiest(run.load, ranks)
     dropped = 1 - sum(sum(row) for layer in run.routed for row in layer) / wanted
     return (
         f"tokens' copies in the last step: {expert:.2f} of the mean for the busiest expert of a layer, {rank:.2f} for "

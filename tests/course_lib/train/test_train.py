@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
+from course_lib.observe.ledgers.expert_load import of_all_ranks
 from course_lib.runtime.rank_order import coordinates
 from course_lib.train.cli import main
 
@@ -69,13 +71,28 @@ def test_losses_are_the_same_under_another_plan_and_when_it_is_resumed_under_a_t
 
 @pytest.mark.parametrize("model", ["mixtral", "deepseek"])
 def test_experts_are_dealt_out_and_resumed_on_other_ranks(model, tmp_path):
-    expected, _ = read(f"--model {model} --plan micro_batch=4 --steps 4")
-    saving = f"--model {model} --checkpoint {tmp_path}"
+    balanced = f"--model {model} --balance-loss 0.1"
+    expected, alone = read(f"{balanced} --plan micro_batch=4 --steps 4")
+    saving = f"{balanced} --checkpoint {tmp_path}"
     steps, last = read(f"{saving} --plan dp=2,ep=2,zero=1 --steps 3")
     check_same(steps, expected[:3])
     assert all(any(row["collective"] == "all-to-all" for row in rank["traffic"]) for rank in last["ranks"])
-    steps, _ = read(f"{saving} --plan micro_batch=2 --steps 4 --resume")
+    steps, resumed = read(f"{saving} --plan micro_batch=2 --steps 4 --resume")
     check_same(steps, expected[3:])
+    copies = [[sum(load) for load in of_all_ranks(one["ranks"])] for one in (resumed, alone)]
+    assert copies[0] == copies[1]
+    assert min(copies[0]) > 0
+
+
+def test_a_balance_loss_needs_experts_and_the_busiest_are_told():
+    refused = run(f"{SMALL} --balance-loss 0.1")
+    assert refused.exit_code == 2
+    assert "--balance-loss is for models with experts, and gpt has none: leave it out" in refused.output
+    told = run(f"{SMALL} --model mixtral --plan dp=2,ep=2 --steps 1").output
+    expert, rank = map(
+        float, re.search(r"the busiest expert had (.*) of the mean, .* rank (.*)", told).groups()
+    )
+    assert 4 >= expert >= rank >= 1
 
 
 LORA = """

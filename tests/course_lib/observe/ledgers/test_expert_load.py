@@ -1,0 +1,41 @@
+"""Copies of experts: counted in every layer, added up over ranks, and drawn."""
+
+import pytest
+import torch
+
+from course_lib.models.mixtral import Mixtral, MixtralConfig
+from course_lib.observe.ledgers.expert_load import busiest, of_all_ranks, record_expert_load
+from course_lib.observe.show.expert_load import plot_expert_load
+
+
+def test_the_copies_of_all_forwards_are_counted_layer_by_layer():
+    model = Mixtral(MixtralConfig.tiny(vocab_size=31, num_hidden_layers=2))
+    model.model.layers[1].mlp.gate.weight.data.zero_()
+    with record_expert_load(model) as loads:
+        model(torch.randint(31, (3, 5)))
+        model(torch.randint(31, (3, 5)))
+    model(torch.randint(31, (3, 5)))  # no longer counted
+    first, second = loads
+    assert sum(first) == 2 * 3 * 5 * 2
+    assert sorted(second) == [0, 0, 30, 30], "all are equally probable, and the same two are chosen"
+
+
+def test_ranks_of_a_stage_are_added_up_and_stages_stand_in_order():
+    told = [(1, [[1, 2]]), (0, [[3, 0], [1, 1]]), (1, [[4, 4]]), (0, [[0, 3], [5, 5]])]
+    loads = of_all_ranks([{"pp": pp, "expert_load": load} for pp, load in told])
+    assert loads == [[3, 3], [6, 6], [5, 6]]
+
+
+def test_the_busiest_is_above_the_mean_of_its_layer():
+    assert busiest([[2, 2, 2, 2], [1, 3, 0, 0]], 2) == (3.0, 2.0)
+
+
+def test_the_picture_says_and_shows_it():
+    picture = plot_expert_load([[2, 2, 2, 2], [1, 3, 0, 0]], 2)
+    assert (
+        picture.alt == "Load of experts: the busiest of a layer has 3.00 of the mean, the busiest rank 2.00."
+    )
+    for text in (">experts of rank 1<", ">layer 1<", ">3.0<", ">0.0<"):
+        assert text in picture.svg
+    with pytest.raises(ValueError, match="layers must be a whole number of at least 1, not 0"):
+        plot_expert_load([])

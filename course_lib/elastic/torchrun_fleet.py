@@ -84,6 +84,7 @@ class TorchrunFleet:
             "--rdzv-id": "elastic",
             "--local-addr": "127.0.0.1",
             "--monitor-interval": "0.1",
+            "--log-dir": f"{self.folder.name}/logs",  # torchrun's own folder outlives an agent that is killed
         }
         command = [
             sys.executable,

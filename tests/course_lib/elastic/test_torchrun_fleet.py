@@ -30,10 +30,12 @@ def test_a_worker_killed_under_torchrun_and_under_our_agents():
     assert ours.journal.losses() == pytest.approx(journal.losses())
 
 
-def test_what_torchrun_said_is_quoted_when_it_ends_early():
+def test_what_torchrun_said_is_quoted_when_it_ends_early(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with (
         TorchrunFleet(("no_such_script.py",), agents=1, restarts=0) as fleet,
         pytest.raises(TimeoutError, match="no_such_script"),
     ):
         fleet.wait(PATIENT)
     assert not what_is_left(fleet.journal, [fleet.endpoint], fleet.folder.name)
+    assert [*tmp_path.iterdir()] == []

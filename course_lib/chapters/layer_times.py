@@ -31,7 +31,8 @@ def plot_layer_times(bars: Mapping[str, tuple[float, float]]) -> Picture:
         axis.barh(place, 1e3 * computing, 0.62, color=COMPUTING)
         axis.barh(place, 1e3 * sending, 0.62, 1e3 * computing, color=SENDING)
         said, end = _said(computing, sending), 1e3 * (computing + sending)
-        axis.text(end, place, f"  {said}", va="center", fontsize=TEXT)
+        right = (4, 0)  # points
+        axis.annotate(said, (end, place), right, textcoords="offset points", va="center", fontsize=TEXT)
         told.append(f"{name}: {said} ms")
     axis.set_yticks(range(len(bars)), list(bars))
     axis.invert_yaxis()

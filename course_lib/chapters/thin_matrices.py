@@ -69,7 +69,7 @@ def plot_thin_matrices(r: int) -> Picture:
     x = _matrix(upper, 0, M[rows][:, columns], f"M: {M.numel():,} numbers", "", "≈")
     x = _matrix(upper, x, P[rows][:, :SHOWN], f"P and Qᵀ: {sent:,} numbers", "P", "×")
     x = _matrix(upper, x, Q[columns][:, :SHOWN].T, "", "Qᵀ", "=")
-    x = _matrix(upper, x, product[rows][:, columns], f"P Qᵀ: {100 * kept:.0f} % of M", "", "")
+    x = _matrix(upper, x, product[rows][:, columns], f"P Qᵀ: {100 * kept:.0f} % of M's squares", "", "")
     upper.set(xlim=(-0.5, x), ylim=(SHOWN + 4, -4), aspect="equal")
     upper.set_axis_off()
     values = torch.linalg.svdvals(M)

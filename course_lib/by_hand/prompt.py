@@ -32,7 +32,7 @@ class Prompt(nn.Module):
     def attach(self, model: nn.Module) -> None:
         model.register_forward_pre_hook(self.make_room)
         model.embedding.tokens.register_forward_hook(self.insert)
-        model.register_forward_hook(self.cut_off)
+        model.norm.register_forward_pre_hook(self.cut_off)
 
     def make_room(self, model: nn.Module, inputs: tuple) -> tuple:
         return (F.pad(inputs[0], (self.n, 0)),)  # (batch, n + seq)
@@ -42,8 +42,8 @@ class Prompt(nn.Module):
         P = self.P.expand(len(text), -1, -1)
         return torch.cat((P, text), dim=1)
 
-    def cut_off(self, model, inputs, logits: Tensor) -> Tensor:
-        return logits[:, self.n :]
+    def cut_off(self, _, inputs: tuple) -> tuple:
+        return (inputs[0][:, self.n :],)  # the head reads only text
 
     def fold(self) -> None:
         """It is what it will be."""

@@ -53,12 +53,15 @@ def explore_shared_layer(bandwidth: float = 6e9) -> Figure:
 def explore_prompt(n: int = 100) -> Figure:
     """What a step of GPT-2 computes for a text of 100 tokens, with all weights trained and with n virtual tokens.
 
+    The layers compute the virtual tokens' places, and the head only the text's.
+
     Args:
         n: virtual tokens, 1 to 200.
     """
 
     def at(n: int) -> tuple[Bars, str]:
         flops = [forward_flops(replace(MODELS["gpt2"], sequence=100 + k), 1) for k in (0, n)]
+        flops[1]["logits"] = flops[0]["logits"]
         (full, core), (more, wide) = ((sum(each.values()) / 1e9, each["core"] / 1e9) for each in flops)
         bars = {"all weights": [full, full + core, full - core], f"{n} vectors": [more, more + wide, 0.0]}
         part = sum(bars[f"{n} vectors"]) / sum(bars["all weights"])

@@ -26,6 +26,7 @@ def plot_curves(
     y: str = "loss",
     bottom: float | None = None,
     first: int = 0,
+    every: int = 1,
     stairs: bool = False,
     log: bool = False,
     own_scales: bool = False,
@@ -39,7 +40,7 @@ def plot_curves(
         titles: one for each panel.
         x, y: what the axes say.
         bottom: where the vertical axis begins; by default a little below the lowest curve.
-        first: the number of the first step.
+        first, every: the number of the first step, and the steps from one value to the next.
         stairs: keep each value until the next one, for what changes all at once; by default points are joined.
         log: a logarithmic vertical axis, for values above 0.
         own_scales: each panel has a vertical scale of its own, for curves that measure different things.
@@ -70,7 +71,7 @@ def plot_curves(
         for (name, values), (colour, width, style) in zip(curves.items(), strokes, strict=False):
             ends = [*values, values[-1]] if stairs else values  # the last value, too, lasts for a step
             axis.plot(
-                range(first, first + len(ends)),
+                range(first, first + every * len(ends), every),
                 ends,
                 color=colour,
                 linewidth=width,
@@ -89,7 +90,7 @@ def plot_curves(
             axis.annotate(mark[1], (mark[0], 0), fontsize=TEXT, va="bottom", **where)
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set_xlabel(x, fontsize=TEXT, loc="right")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10] if every > 1 else None))
         if not log and all(isinstance(value, int) for values in curves.values() for value in values):
             axis.yaxis.set_major_locator(MaxNLocator(integer=True))  # no half ranks
         plain_axes(axis)

@@ -214,6 +214,8 @@ def test_steps_are_counted_from_the_first_one_and_counts_have_whole_ticks():
     assert list(loss.lines[0].get_xdata()) == list(ranks.lines[0].get_xdata()) == [1, 2]
     assert all(tick == int(tick) for tick in ranks.get_yticks())
     assert any(tick != int(tick) for tick in loss.get_yticks())
+    sparse = plot_curves({"loss": [3.0, 2.0, 1.0]}, first=50, every=50)
+    assert list(sparse._figure.axes[0].lines[0].get_xdata()) == [50, 100, 150]
 
 
 def test_stairs_keep_each_value_for_a_step():

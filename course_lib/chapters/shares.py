@@ -46,11 +46,14 @@ def plot_shares(
         for i, (part, value) in enumerate(values.items()):
             share = 100 * value / total
             axis.barh(row, share, left=left, height=0.8, color=PALETTE[i % len(PALETTE)], edgecolor="white")
-            text = f"{share:.0f} %"
-            text = text if _fits(text, share * per_share) else ""
-            if _fits(part, share * per_share):
+            text, width = f"{share:.0f} %", share * per_share
+            upright = not _fits(text, width)
+            text = text if width >= TEXT + 4 else ""  # less holds no line of text, not even an upright one
+            if not upright and _fits(part, width):
                 text = f"{part}\n{text}"
-            axis.text(left + share / 2, row, text, ha="center", va="center", fontsize=TEXT)
+            axis.text(
+                left + share / 2, row, text, rotation=90 * upright, ha="center", va="center", fontsize=TEXT
+            )
             left += share
     axis.set_yticks(range(len(names)), names, fontsize=TEXT)
     axis.set_xlim(0, 100)

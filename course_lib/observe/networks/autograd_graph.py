@@ -1,10 +1,11 @@
-"""torchviz's picture of the graph that backward will walk, in the course's own style."""
+"""torchviz's picture of the graph that backward will walk, in the course's own style, with what each step keeps."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from inspect import signature
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ _EDGE = re.compile(r"\s*(\d+) -> (\d+)\b.*", re.DOTALL)
 
 
 def autograd_graph(model: nn.Module, inputs: tuple) -> Graph:
-    """The functions behind ``model(*inputs)``, the parameters and inputs they lead to, and their names.
+    """The functions behind ``model(*inputs)`` with the shapes that they keep, and the parameters and inputs by name.
 
     Raises:
         ValueError: no output needs a gradient.
@@ -36,6 +37,7 @@ def autograd_graph(model: nn.Module, inputs: tuple) -> Graph:
         outputs = [t for t in tensors_in(model(*inputs)) if t.requires_grad]
         if not outputs:
             raise ValueError(f"no output of {type(model).__name__} needs a gradient: no autograd graph")
+        steps = _steps(outputs)  # held, so that torchviz meets the same objects and their ids
         called = signature(model.forward).bind(*inputs).arguments | dict(model.named_parameters())
         dot = make_dot(tuple(outputs), params={name: x for name, x in called.items() if torch.is_tensor(x)})
     top, edges, found = Frame(), [], {}
@@ -48,9 +50,27 @@ def autograd_graph(model: nn.Module, inputs: tuple) -> Graph:
             colour, meaning = _KINDS.get(kind, (PLAIN, ""))
             if meaning:
                 found[colour] = meaning
-            lines = (shape.strip("()").replace(", ", "×") or "scalar",) if kind else ()
+            lines = (shape.strip("()").replace(", ", "×") or "scalar",) if kind else _kept(steps.get(key))
             top.inside.append(Box(key, name or _nameless(kind), lines, (colour,), is_function=kind is None))
     return Graph(top, edges, list(found.items()))
+
+
+def _steps(outputs: list[torch.Tensor]) -> dict[str, Any]:
+    """The steps of backward, each by its id as torchviz writes it."""
+    steps, todo = {}, [t.grad_fn for t in outputs]
+    while todo:
+        step = todo.pop()
+        if step is not None and str(id(step)) not in steps:
+            steps[str(id(step))] = step
+            todo += [behind for behind, _ in step.next_functions]
+    return steps
+
+
+def _kept(step: Any) -> tuple[str, ...]:
+    """A line for each shape that a step keeps for itself; numbers are left out."""
+    kept = [getattr(step, name) for name in dir(step) if name.startswith("_saved_")]
+    shapes = {"×".join(map(str, t.shape)): None for t in kept if torch.is_tensor(t) and t.dim()}
+    return tuple(f"keeps {shape}" for shape in shapes)
 
 
 def _nameless(kind: str | None) -> str:

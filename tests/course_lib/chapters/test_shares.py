@@ -22,6 +22,12 @@ def test_a_sliver_is_drawn_and_left_without_text():
     assert "1 %<" not in picture.svg
 
 
+def test_a_narrow_part_has_its_share_upright():
+    narrow, wide = (plot_shares({"work": {"much": 100.0 - n, "little": n}}, UNITS).svg for n in (4.0, 40.0))
+    assert ">4 %<" in narrow
+    assert ("rotate(-90" in narrow, "rotate(-90" in wide) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("quantities", "message"),
     [

@@ -286,6 +286,12 @@ def test_the_autograd_graph_calls_an_input_as_forward_does():
     assert {"x1", "x2"} < set(texts)
 
 
+def test_the_autograd_graph_says_what_each_step_keeps():
+    texts = labels(draw(nn.Softmax(-1), torch.zeros(2, 4, requires_grad=True), tool="torchviz"))
+    assert texts[texts.index("SoftmaxBackward0") + 1] == "keeps 2×4"
+    assert sum("keeps" in text for text in texts) == 1
+
+
 def test_the_table_of_layers(resnet):
     drawn = draw(resnet, IMAGES, tool="torchinfo", depth=2)
     assert "Total params: 11,181,642" in drawn.text

@@ -92,15 +92,14 @@ def test_right_answers_earn_and_wrong_ones_are_told_why(chapter, temporary):
     assert left_over(temporary) == []
 
 
-def test_the_shipped_exercise_earns_nothing_and_starts_nothing(chapter):
-    begin = time.monotonic()
+def test_the_shipped_exercise_earns_nothing_and_starts_nothing(chapter, monkeypatch):
+    monkeypatch.delattr(subprocess, "Popen")
     results = graded(chapter, hand_in(chapter, {}))
     assert [(each.status, each.message) for each in results.values()] == [
         ("unwritten", "not written yet: add x to itself"),
         ("unwritten", "not written yet: Running sums"),
         ("unwritten", "not written yet: A counter"),
     ]
-    assert time.monotonic() - begin < 1
 
 
 def test_an_answer_with_a_part_that_is_not_written_earns_nothing(chapter):

@@ -51,13 +51,10 @@ lab: setup
 	@$(call say,Starting JupyterLab; Ctrl-C ends it)
 	@$(BIN)/course lab $(ARGS)
 
-# A test that fails beside the others runs once more, alone. One that passes then still waits for something by the
-# clock: its first failure stays in the output, to be mended.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests || \
-		{ test $$? = 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests; }
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests
 	$(NBVAL) notebooks
 
 # About a minute, for whoever edits: the techniques by hand, the simulator, the grader's engine.

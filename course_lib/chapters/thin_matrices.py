@@ -83,8 +83,8 @@ def plot_thin_matrices(r: int) -> Picture:
     return render(
         figure,
         f"A gradient M of {M.numel():,} numbers beside two thin matrices of {r} columns, together {sent:,} numbers, "
-        f"and their product, which has {100 * kept:.0f} % of M's squares. Below, bars of M's singular values: after "
-        "the first ten nothing can be seen.",
+        f"and their product, which has {100 * kept:.0f} % of M's squares. Below, bars of M's {BARS} largest singular "
+        "values.",
     )
 
 

@@ -93,7 +93,7 @@ def with_new_rows(model: Llama, words: Sequence[str], start: str = "mean", seed:
     """A copy of a model of bytes with a row for each word in its embedding and its output matrix.
 
     Args:
-        start: ``"mean"`` of the rows of the word's bytes; ``"mean of all"`` old rows, where transformers begins;
+        start: ``"mean"`` of the rows of the word's bytes; ``"mean of all"`` old rows, near which transformers begins;
             or ``"random"`` numbers as spread as the old rows' are.
 
     Raises:

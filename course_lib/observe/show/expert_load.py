@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from course_lib.observe.ledgers.expert_load import busiest
 from simulator.inputs.checks import amounts, at_least
@@ -27,31 +28,17 @@ def plot_expert_load(loads: Sequence[Sequence[float]], ranks: int = 1) -> Pictur
     most = max(2.0, max(map(max, shares)))
     figure = Figure(figsize=(WIDTH, 1.1 + 0.34 * len(loads)), layout="constrained")
     axis = figure.subplots()
-    gap, left, middles = 0.4, 0.0, []
-    for rank, number in enumerate(chunk_sizes(len(loads[0]), ranks)):
-        first = sum(chunk_sizes(len(loads[0]), ranks)[:rank])
-        block = [row[first : first + number] for row in shares]
-        extent = (left, left + number, len(loads), 0)
-        image = axis.imshow(block, cmap="Blues", vmin=0, vmax=most, extent=extent, aspect="auto")
-        for row, layer in enumerate(block):
-            for i, share in enumerate(layer):
-                colour = "white" if share > 0.6 * most else "black"
-                axis.text(
-                    left + i + 0.5,
-                    row + 0.5,
-                    f"{share:.1f}",
-                    ha="center",
-                    va="center",
-                    color=colour,
-                    fontsize=8,
-                )
-        middles.append(left + number / 2)
-        left += number + gap
-    axis.set(xlim=(0, left - gap), ylim=(len(loads), 0))
-    axis.set_xticks(
-        middles, [f"experts of rank {rank}" for rank in range(ranks)] if ranks > 1 else ["experts"]
-    )
-    axis.set_yticks([row + 0.5 for row in range(len(loads))], [f"layer {row}" for row in range(len(loads))])
+    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=most, aspect="auto")
+    for row, layer in enumerate(shares):
+        for expert, share in enumerate(layer):
+            colour = "white" if share > 0.6 * most else "black"
+            axis.text(expert, row, f"{share:.1f}", ha="center", va="center", color=colour, fontsize=8)
+    left = [0, *accumulate(chunk_sizes(len(loads[0]), ranks))]
+    for border in left[1:-1]:
+        axis.axvline(border - 0.5, color="white", linewidth=8)
+    who = [f"experts of rank {rank}" for rank in range(ranks)] if ranks > 1 else ["experts"]
+    axis.set_xticks([(a + b - 1) / 2 for a, b in pairwise(left)], who)
+    axis.set_yticks(range(len(loads)), [f"layer {row}" for row in range(len(loads))])
     axis.tick_params(length=0, labelsize=TEXT)
     axis.spines[:].set_visible(False)
     figure.colorbar(image, ax=axis, label="load, 1 is the mean")

@@ -1,10 +1,10 @@
 """What may import what: the house rules of DESIGN, read from the source."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
 from source_lines import code_lines
 
 ROOT = Path(__file__).parents[1]
@@ -56,22 +56,22 @@ def modules():
             yield path.relative_to(ROOT)
 
 
-def scripts():
-    """JavaScript, which is held to the same length."""
-    for package in ("course_lib", "simulator"):
-        for path in sorted((ROOT / package).rglob("*.js")):
-            yield path.relative_to(ROOT)
+@cache  # every rule below reads every file
+def read(path):
+    """Lines of code, and the dotted names that a file imports, those inside functions too."""
+    source = (ROOT / path).read_text()
+    tree, names = ast.parse(source), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import: write the full name"
+            names += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    return code_lines(source, tree), names
 
 
 def imports(path):
-    """The dotted names that a file imports, those inside functions too."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} uses a relative import: write the full name"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    return read(path)[1]
 
 
 def folder(name):
@@ -80,35 +80,37 @@ def folder(name):
     return parts[1] if parts[0] == "course_lib" and len(parts) > 1 else ""
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if p.parts[0] == "simulator"], ids=str)
-def test_the_simulator_stands_on_the_ground(path):
-    for name in imports(path):
-        assert name.split(".")[0] not in ("torch", "course_lib", "torchview", "transformers"), (
-            f"{path} imports {name}"
-        )
+def broken(here, name):
+    """The rule that a file in this folder of course_lib breaks with this import, if one."""
+    there = folder(name)
+    if here in GROUND and (
+        there in (*TECHNIQUES, *TOP, "parallelize") or name.startswith("torch.distributed")
+    ):
+        return "the ground knows of no parallelism"
+    if here in TECHNIQUES and there != here and there in (*TECHNIQUES, *TOP):
+        return "only parallelize composes techniques"
+    if here == "runtime" and there not in ("", "runtime", "processes"):
+        return "runtime stands on itself"
+    # What the files of by_hand may import, tests/course_lib/by_hand/test_rules.py says.
+    if there == "by_hand" and here != "chapters":
+        return "the syllabus is read, run and drawn, nothing is built on it"
+    return None
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in modules() if p.parts[0] == "course_lib" and len(p.parts) > 2], ids=str
-)
-def test_course_lib_imports_downwards(path):
-    here = path.parts[1]
-    for name in imports(path):
-        there = folder(name)
-        if here in GROUND:
-            assert there not in (*TECHNIQUES, *TOP, "parallelize"), f"{path} imports {name}"
-            assert not name.startswith("torch.distributed"), f"{path} knows of parallelism: {name}"
-        if here in TECHNIQUES:
-            others = [t for t in TECHNIQUES if t != here]
-            assert there not in (*others, *TOP), (
-                f"{path} imports {name}: only parallelize.py composes techniques"
-            )
-        if here == "runtime":
-            assert there in ("", "runtime", "processes"), f"{path} imports {name}"
-        # What the files there may import, tests/course_lib/by_hand/test_rules.py says.
-        assert there != "by_hand" or here == "chapters", (
-            f"{path} imports {name}: the syllabus is read, run and drawn, nothing is built on it"
-        )
+def test_the_simulator_stands_on_the_ground():
+    above = ("torch", "course_lib", "torchview", "transformers")
+    files = [path for path in modules() if path.parts[0] == "simulator"]
+    wrong = [
+        f"{path} imports {name}" for path in files for name in imports(path) if name.split(".")[0] in above
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_course_lib_imports_downwards():
+    files = [path for path in modules() if path.parts[0] == "course_lib" and len(path.parts) > 2]
+    every = [(path, name, broken(path.parts[1], name)) for path in files for name in imports(path)]
+    wrong = [f"{path} imports {name}: {rule}" for path, name, rule in every if rule]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_two_files_import_each_other():
@@ -129,22 +131,17 @@ def test_no_two_folders_import_each_other():
     TopologicalSorter(graph).prepare()  # a CycleError names the folders
 
 
-@pytest.mark.parametrize("path", [*modules()], ids=str)
-def test_a_file_can_be_read_in_one_sitting(path):
-    lines = code_lines((ROOT / path).read_text())
-    assert lines <= 250, f"{path} has {lines} lines of code; 250 is the most that is read in one sitting"
-
-
-@pytest.mark.parametrize("path", [*scripts()], ids=str)
-def test_a_script_can_be_read_in_one_sitting(path):
-    lines = (ROOT / path).read_text().count("\n")
-    assert lines <= 300, f"{path} has {lines} lines, with its comments; 300 is the most"
+def test_a_file_can_be_read_in_one_sitting():
+    """250 lines of code; of a script, 300 with its comments."""
+    assert not {str(path): lines for path in modules() if (lines := read(path)[0]) > 250}
+    scripts = [path for package in ("course_lib", "simulator") for path in (ROOT / package).rglob("*.js")]
+    assert scripts
+    assert not {str(path): lines for path in scripts if (lines := path.read_text().count("\n")) > 300}
 
 
 def test_a_file_reaches_no_further_into_its_folder():
     """Reach: the lines of code of a file and of all files beside it that it imports, directly or through others."""
     files = {".".join(path.with_suffix("").parts): path for path in modules()}
-    size = {name: code_lines((ROOT / path).read_text()) for name, path in files.items()}
     beside = {
         name: {n for n in imports(path) if n in files and files[n].parent == path.parent}
         for name, path in files.items()
@@ -156,7 +153,7 @@ def test_a_file_reaches_no_further_into_its_folder():
             new = beside[todo.pop()] - reached
             reached |= new
             todo += new
-        lines = sum(size[n] for n in reached)
+        lines = sum(read(files[n])[0] for n in reached)
         if lines > FURTHEST.get(str(path.parent), REACH):
             beyond[str(path)] = lines
     assert not beyond, "a file pulls in more of its folder than before; give it fewer neighbours"

@@ -23,10 +23,10 @@ def docstrings(tree):
                 yield from range(first.lineno, first.end_lineno + 1)
 
 
-def code_lines(source):
-    """Without blank lines, comments and docstrings."""
+def code_lines(source, tree=None):
+    """Without blank lines, comments and docstrings; who has parsed it hands over the tree."""
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in WITHOUT:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - set(docstrings(ast.parse(source))))
+    return len(lines - set(docstrings(tree or ast.parse(source))))

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from sklearn import datasets
 
 from course_lib.data.digits import load_digits
 
@@ -11,6 +12,12 @@ def test_shapes_and_ranges():
     assert (images.min(), images.max()) == (0, 1)
     assert labels.dtype == torch.int64
     assert labels.unique().tolist() == list(range(10))
+
+
+def test_they_are_those_that_scikit_learn_loads():
+    theirs, (images, labels) = datasets.load_digits(), load_digits("all")
+    assert torch.equal(images.flatten(1) * 16, torch.from_numpy(theirs.data).float())
+    assert labels.tolist() == theirs.target.tolist()
 
 
 def test_the_split_is_complete_and_always_the_same():

@@ -28,7 +28,7 @@ from simulator.predict.memory import model_states
 from simulator.predict.traffic import calls, zero_traffic
 
 STAGES = (Zero1, Zero2, Zero3)
-VOCAB, STEPS, BATCH = 11, 5, 12
+VOCAB, STEPS, BATCH = 11, 2, 12
 
 
 class Odd(nn.Module):
@@ -78,11 +78,12 @@ def start_unlike(zero_class):
     return zero.model_state_dict()
 
 
-@pytest.mark.parametrize("zero_class", [ShardedUpdate, *STAGES])
-def test_all_ranks_start_alike_frozen_and_unlisted_parameters_too(zero_class):
-    for state in launch(start_unlike, ranks=2, args=(zero_class,)):
-        for name, tensor in make("odd").state_dict().items():
-            assert torch.equal(state[name], tensor), name
+def test_all_ranks_start_alike_frozen_and_unlisted_parameters_too():
+    classes = ShardedUpdate, *STAGES
+    for states in launch(lambda: [start_unlike(zero_class) for zero_class in classes], ranks=2):
+        for zero_class, state in zip(classes, states, strict=True):
+            for name, tensor in make("odd").state_dict().items():
+                assert torch.equal(state[name], tensor), (zero_class, name)
 
 
 def groups(model):
@@ -134,7 +135,7 @@ def train_in_all_ways():
     return results
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_every_stage_equals_one_device_and_torch_ddp(ranks):
     oracle = {}
     for name in ("tied gpt", "odd"):
@@ -164,7 +165,7 @@ def train_in_pairs(mesh):
     for zero_class in STAGES:
         model = make("odd")
         zero = zero_class(model, Adam, lr=1e-2, group=group)
-        train(model, mine, zero, steps=2)
+        train(model, mine, zero, steps=STEPS)
         states.append(zero.model_state_dict())
     return pair, states
 
@@ -172,7 +173,7 @@ def train_in_pairs(mesh):
 def test_a_group_of_the_ranks():
     for pair, states in launch(train_in_pairs, mesh={"dp": 2, "tp": 2}):
         model, data = make("odd"), batches() if pair == 0 else batches()[::-1]
-        train(model, data, Adam(model.parameters(), lr=1e-2), steps=2)
+        train(model, data, Adam(model.parameters(), lr=1e-2), steps=STEPS)
         assert max(largest_difference(state, model.state_dict()) for state in states) < 1e-9
 
 
@@ -203,20 +204,20 @@ def accumulate():
             model = make("odd")
             zero = zero_class(model, Adam, lr=1e-2)
             with record_traffic() as log:
-                for tokens, targets in batches(rank, ranks)[:2]:
+                for tokens, targets in batches(rank, ranks):
                     parts = list(zip(tokens.chunk(3), targets.chunk(3), strict=True))
                     for i, (x, y) in enumerate(parts):
                         with zero.no_sync() if wait and i < 2 else nullcontext():
                             (cross_entropy(model(x), y) / 3).backward()
                     zero.step()
-            reductions = log.traffic.of("reduce-scatter").calls / len(zero.missing) / 2
+            reductions = log.traffic.of("reduce-scatter").calls / len(zero.missing) / STEPS
             results[zero_class.__name__, wait] = zero.model_state_dict(), reductions
     return results
 
 
 def test_gradient_accumulation():
     model = make("odd")
-    train(model, batches(), Adam(model.parameters(), lr=1e-2), steps=2)
+    train(model, batches(), Adam(model.parameters(), lr=1e-2), steps=STEPS)
     for (name, wait), (state, reductions) in launch(accumulate, ranks=2)[0].items():
         assert largest_difference(state, model.state_dict()) < 1e-9
         assert reductions == (1 if name == "Zero1" and wait else 3)
@@ -241,7 +242,7 @@ def one_step_of_traffic(name):
     return results
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_traffic_is_2_2_and_3_psi_to_the_byte(ranks):
     model = make("gpt")
     psi = sum(p.numel() for p in model.parameters())
@@ -356,14 +357,14 @@ def continue_training(zero_class, state):
     zero = zero_class(model, AdamW, parameters=groups(model), lr=7.0)
     zero.load_model_state_dict(state["model"])
     zero.load_state_dict(state["optimizer"])
-    train(model, batches(dist.get_rank(), dist.get_world_size())[2:], zero, steps=STEPS - 2)
+    train(model, batches(dist.get_rank(), dist.get_world_size())[1:], zero, steps=1)
     return {"model": zero.model_state_dict(), "optimizer": zero.state_dict()}
 
 
 @pytest.mark.parametrize(("before", "after"), [(Zero1, Zero3), (Zero3, Zero2), (Zero2, Zero1)])
 def test_another_stage_on_another_world_size_goes_on(before, after):
     uninterrupted = launch(begin_training, ranks=2, args=(Zero1, STEPS))[0]
-    saved = launch(begin_training, ranks=3, args=(before, 2))
+    saved = launch(begin_training, ranks=3, args=(before, 1))
     assert largest_difference(saved[0]["model"], saved[2]["model"]) == 0, "every rank has all of it"
     resumed = launch(continue_training, ranks=2, args=(after, saved[0]))[0]
     assert largest_difference(resumed["model"], uninterrupted["model"]) < 1e-9
@@ -376,14 +377,14 @@ def test_another_stage_on_another_world_size_goes_on(before, after):
 
 
 def test_one_device_reads_it_with_torch_alone():
-    state = launch(begin_training, ranks=3, args=(Zero3, 2))[0]
+    state = launch(begin_training, ranks=3, args=(Zero3, 1))[0]
     model = make("odd")
     optimizer = AdamW(groups(model), lr=7.0)
     model.load_state_dict(state["model"])
     set_optimizer_state_dict(
         model, optimizer, state["optimizer"], options=StateDictOptions(full_state_dict=True)
     )
-    train(model, batches()[2:], optimizer, steps=STEPS - 2)
+    train(model, batches()[1:], optimizer, steps=1)
     oracle = make("odd")
     train(oracle, batches(), AdamW(groups(oracle), lr=1e-2), steps=STEPS)
     assert largest_difference(model.state_dict(), oracle.state_dict()) < 1e-9

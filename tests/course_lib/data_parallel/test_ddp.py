@@ -26,16 +26,12 @@ from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import RankError, current_device, launch
 from simulator.predict.overlap import ddp_timeline
 
-STEPS = 5
+STEPS = 3  # in the second, torch's DDP lays its buckets out anew, and the ranks tell each other how
 
 
 def resnet(dtype=torch.float32):
     torch.manual_seed(0)
     return ResNet18(10, 1, small_images=True, width=16).to(current_device(), dtype)
-
-
-def resnet64():
-    return resnet(torch.float64)
 
 
 def gpt():
@@ -46,10 +42,6 @@ def gpt():
 def digit_batches(rank, ranks, dtype=torch.float32):
     for images, labels in batches(load_digits(), 48, rank=rank, ranks=ranks):
         yield images.to(current_device(), dtype), labels.to(current_device())
-
-
-def digit_batches64(rank, ranks):
-    return digit_batches(rank, ranks, torch.float64)
 
 
 def token_batches(rank, ranks, batch=12):
@@ -107,7 +99,7 @@ def difference(a, b, only=""):
     return max((a[k].double() - b[k].double()).abs().max().item() for k in a if only in k)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_gpt_equals_torch_and_one_device(ranks):
     results = launch(all_ways, ranks, args=(gpt, token_batches))
     one_device = results[0]["one device"]
@@ -123,18 +115,13 @@ def test_gpt_equals_torch_and_one_device(ranks):
     assert whole == pytest.approx(one_device[0], abs=1e-5)
 
 
-# With four ranks the order of a sum depends on where a gradient lies in its bucket. On this ResNet a last digit
-# grows a thousandfold within five steps (torch's DDP differs from itself by as much with another bucket size), so
-# more than two ranks are compared in float64, where the same growth stays far below any mistake.
-@pytest.mark.parametrize(
-    ("ranks", "build", "data", "bound"),
-    [(2, resnet, digit_batches, 1e-6), (4, resnet64, digit_batches64, 1e-9)],
-)
-def test_resnet_equals_torch_but_not_one_device(ranks, build, data, bound):
-    results = launch(all_ways, ranks, args=(build, data))
+# Of two ranks: among more, the order of a sum depends on where a gradient lies in its bucket, and on this ResNet a last
+# digit grows.
+def test_resnet_equals_torch_but_not_one_device():
+    results = launch(all_ways, 2, args=(resnet, digit_batches))
     for rank in results:
         for name in ("naive", "flat", "one bucket", "small buckets"):
-            assert difference(rank[name][1], rank["torch"][1]) < bound
+            assert difference(rank[name][1], rank["torch"][1]) < 1e-6
             assert rank[name][2].sent == pytest.approx(rank["torch"][2].sent)
     # The honest exception: BatchNorm's statistics are those of a rank's own images.
     assert difference(results[0]["torch"][1], results[0]["one device"][1], "running_var") > 1e-3
@@ -142,15 +129,15 @@ def test_resnet_equals_torch_but_not_one_device(ranks, build, data, bound):
 
 def with_synchronised_batchnorm():
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = synchronise_batchnorm(resnet64())
+    dtype = torch.float64
+    model = synchronise_batchnorm(resnet(dtype))
     assert sum(isinstance(m, SyncBatchNorm) for m in model.modules()) == 20
-    state = run(DDP(model), digit_batches64(rank, ranks))[1]
-    return state, (run(resnet64(), digit_batches64(0, 1))[1] if rank == 0 else None)
+    state = run(DDP(model), digit_batches(rank, ranks, dtype))[1]
+    return state, (run(resnet(dtype), digit_batches(0, 1, dtype))[1] if rank == 0 else None)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_synchronised_batchnorm_is_one_device_again(ranks):
-    results = launch(with_synchronised_batchnorm, ranks)
+def test_synchronised_batchnorm_is_one_device_again():
+    results = launch(with_synchronised_batchnorm, 2)
     for state, _ in results:
         assert difference(state, results[0][1]) < 1e-9
 
@@ -259,7 +246,7 @@ class Odd(nn.Module):
 
 
 def odd_ways():
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     states = {}
     for name, wrap in {
         "ours": lambda m: DDPWithUnusedParameters(m, bucket_cap_mb=1e-4),
@@ -280,13 +267,11 @@ def odd_ways():
         assert torch.equal(model.never.weight, before["never.weight"]), "nobody used it: nobody may change it"
         assert torch.equal(model.frozen.weight, before["frozen.weight"])
         states[name] = model.state_dict()
-    assert ranks > 1
     return states
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_tied_frozen_and_unused_parameters(ranks):
-    results = launch(odd_ways, ranks)
+def test_tied_frozen_and_unused_parameters():
+    results = launch(odd_ways, 3)
     for states in results:
         assert difference(states["ours"], states["torch"]) < 1e-6
         assert difference(states["ours"], results[0]["ours"]) == 0
@@ -300,7 +285,7 @@ def accumulate():
         wrapped = DDP(model) if name == "ours" else DistributedDataParallel(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = token_batches(rank, ranks)
-        for _ in range(3):
+        for _ in range(STEPS):
             optimizer.zero_grad()
             with record_traffic() as log:
                 with wrapped.no_sync():

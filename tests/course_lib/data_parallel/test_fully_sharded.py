@@ -104,7 +104,7 @@ def bottom_up(mesh):
         FullyShardedDataParallel(block, mesh=mesh, reshard_after_forward=None if i else False)
     by_hand = FullyShardedDataParallel(model, mesh=mesh)
     for fsdp in (by_name, by_hand):
-        train_sharded(fsdp, AdamW(fsdp.parameters(), lr=1e-2), range(3))
+        train_sharded(fsdp, AdamW(fsdp.parameters(), lr=1e-2), range(2))
     gathers = []
     for fsdp in (by_name, by_hand):
         with record_traffic() as log:
@@ -116,7 +116,7 @@ def bottom_up(mesh):
 
 
 def test_units_made_one_by_one_from_the_bottom_up():
-    expected = one_device(range(3))
+    expected = one_device(range(2))
     for names, gathers, *states in launch(bottom_up, mesh={"dp": 2}):
         assert names[0] == names[1]
         assert gathers == [2 * LAYERS + 1, 2 * LAYERS]  # the first block stays unsharded after forward
@@ -164,7 +164,7 @@ def ignored(mesh):
         make(), ["blocks.*"], mesh, ignored=["embedding.positions.weight", "blocks.*.norm_1.*"]
     )
     optimizer = AdamW(model.parameters(), lr=1e-2)
-    train_sharded(model, optimizer, range(3))
+    train_sharded(model, optimizer, range(2))
     model.clip_grad_norm(1.0)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     with pytest.raises(ValueError, match="no parameter is called 'nothing'"):
@@ -174,7 +174,7 @@ def ignored(mesh):
 
 @pytest.mark.parametrize("mesh", [{"dp": 3}, {"copies": 2, "shards": 2}], ids=str)
 def test_replicated_parameters_are_averaged(mesh):
-    expected = one_device(range(3))
+    expected = one_device(range(2))
     for state, positions, norm in launch(ignored, mesh=mesh):
         assert positions == (8, 32)
         assert norm == (32,)
@@ -192,7 +192,7 @@ def beside_fully_shard(mesh, ours, theirs):
         fully_shard(block, mesh=mesh, mp_policy=theirs)
     fully_shard(official, mesh=mesh, mp_policy=theirs)
     for m in (fsdp, official):
-        train_sharded(m, torch.optim.SGD(m.parameters(), lr=0.1), range(3))
+        train_sharded(m, torch.optim.SGD(m.parameters(), lr=0.1), range(2))
     dtype = fsdp(batch(0)[0]).dtype
     state = fsdp.state_dict()
     pairs = [(state[name], p.full_tensor().cpu()) for name, p in official.state_dict().items()]
@@ -204,7 +204,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 
 @pytest.mark.parametrize("policy", [(BF16, None), (BF16, FP32), (None, BF16)])
 def test_param_dtype_and_reduce_dtype_equal_fully_shard_to_the_bit(policy):
-    """After three steps. From torch 2.14 on, fully_shard adds gradients in 16 bits in another order."""
+    """After two steps. From torch 2.14 on, fully_shard adds gradients in 16 bits in another order."""
     args = MixedPrecision(*policy), MixedPrecisionPolicy(*policy)
     most = 0 if torch.__version__ < "2.14" or policy[1] == FP32 else 1e-3
     for apart, dtype in launch(beside_fully_shard, mesh={"dp": 2}, args=args):
@@ -233,7 +233,7 @@ def test_a_policy_for_one_unit():
 def save(mesh, folder):
     model = FullyShardedDataParallel(make(), ["blocks.*"], mesh)
     optimizer = AdamW(model.parameters(), lr=1e-2)
-    train_sharded(model, optimizer, range(2))
+    train_sharded(model, optimizer, range(1))
     dcp.save(sharded_state_dict(model, optimizer), checkpoint_id=folder)
 
 
@@ -247,7 +247,7 @@ def load(mesh, folder):
     state = sharded_state_dict(model, optimizer)
     dcp.load(state, checkpoint_id=folder)
     load_sharded_state_dict(model, state, optimizer)
-    train_sharded(model, optimizer, range(2, 4))
+    train_sharded(model, optimizer, range(1, 2))
     return model.state_dict()
 
 
@@ -278,14 +278,14 @@ def test_a_distributed_checkpoint_holds_a_parameter_without_dimensions(tmp_path)
     assert launch(load_one_number, mesh={"dp": 3}, args=(str(tmp_path),)) == [2.5] * 3
 
 
-@pytest.mark.parametrize("before", [{"dp": 4}, {"copies": 2, "shards": 2}], ids=str)
+@pytest.mark.parametrize("before", [{"dp": 2}, {"copies": 2, "shards": 2}], ids=str)
 def test_a_distributed_checkpoint_is_loaded_on_other_numbers_of_ranks(tmp_path, before):
-    folder, expected = str(tmp_path), one_device(range(4))
+    folder, expected = str(tmp_path), one_device(range(2))
     launch(save, mesh=before, args=(folder,))
-    for ranks in (3, 2, 1):
+    for ranks in (3, 1):
         for state in launch(load, mesh={"dp": ranks}, args=(folder,)):
             assert furthest(state, expected) < 1e-6
     plain = make()
     state = {"model": plain.state_dict()}
     dcp.load(state, checkpoint_id=folder)  # without ranks, into a model that knows nothing of FSDP
-    assert furthest(state["model"], one_device(range(2))) < 1e-6
+    assert furthest(state["model"], one_device(range(1))) < 1e-6

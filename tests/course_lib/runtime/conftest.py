@@ -84,8 +84,8 @@ class Kernel:
 
     def left_nothing(self, family):
         """Whether these processes have ended and the temporary folder is empty; waits a while for both."""
-        _, alive = psutil.wait_procs(family, timeout=30)
-        deadline = time.monotonic() + 30
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
         while (left := self._folders()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return alive == [] and left == []

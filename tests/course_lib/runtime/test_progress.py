@@ -3,15 +3,14 @@
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
-import threading
 import types
 
 import nbclient
 import nbformat
 import psutil
+import pytest
 
 from course_lib.runtime.progress import describe
 from course_lib.runtime.stack_inspection import Whereabouts
@@ -22,13 +21,15 @@ import torch.distributed as dist
 from course_lib.runtime import launch
 
 def work():
-    while dist.get_rank() == 1 and not os.path.exists({flag!r}):
+    began = time.monotonic()
+    while dist.get_rank() == 1 and {waits}:
         time.sleep(0.1)
     dist.barrier()
     print("done")
 
 _ = launch(work, 2{options})
 """
+A_WHILE = "time.monotonic() < began + 3"  # well after the two seconds of SHOW_AFTER
 ENDLESS = """
 import time
 from course_lib.runtime import launch
@@ -39,6 +40,11 @@ def sleepy():
 
 launch(sleepy, 2)
 """
+
+
+@pytest.fixture(scope="module")
+def kernel(start_kernel):
+    return start_kernel()
 
 
 def rank(number, where=None, returned=None, raised=None):
@@ -64,8 +70,9 @@ def texts(messages):
 
 def test_a_page_shows_it_outside_of_the_output(kernel, tmp_path):
     flag = tmp_path / "go on"
-    kernel.start(LONG.format(flag=str(flag), options=""), in_a_page=True)
-    lines = r"running for \d+ s\nrank 0: in barrier\(\), at Cell In\[1\], line 8.*\nrank 1: at Cell In\[1\], line [67]"
+    kernel.start(LONG.format(waits=f"not os.path.exists({str(flag)!r})", options=""), in_a_page=True)
+    at = r"at Cell In\[\d+\], line"
+    lines = rf"running for \d+ s\nrank 0: in barrier\(\), {at} 9.*\nrank 1: {at} [78]"
     kernel.wait_until(lambda m: any(re.match(lines, text) for text in texts([m])))
     flag.touch()
     assert kernel.finish() == "[rank 0] done\n[rank 1] done\n"
@@ -77,36 +84,19 @@ def test_a_page_shows_it_outside_of_the_output(kernel, tmp_path):
     assert kernel.kinds() & outputs == {"stream"}
 
 
-def test_nothing_is_sent_where_nobody_looks_on_or_quiet_is_asked_for(kernel, tmp_path):
+def test_nothing_is_sent_where_nobody_looks_on_or_quiet_is_asked_for(kernel):
     for in_a_page, options in ((False, ""), (True, ", quiet=True")):
-        flag = tmp_path / f"go on {in_a_page}"
-        threading.Timer(4, flag.touch).start()  # well after the two seconds
-        kernel.run(LONG.format(flag=str(flag), options=options), in_a_page=in_a_page)
-        assert not kernel.kinds() & {"comm_open", "comm_msg", "display_data"}
+        kernel.run(LONG.format(waits=A_WHILE, options=options), in_a_page=in_a_page)
+        assert not kernel.kinds() & {"comm_open", "comm_msg", "display_data"}, options
 
 
-def test_nothing_of_it_is_saved(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    threading.Timer(20, (tmp_path / "go on").touch).start()
-    cell = nbformat.v4.new_code_cell(LONG.format(flag=str(tmp_path / "go on"), options=""))
+def test_nothing_of_it_is_saved(kernel):
+    cell = nbformat.v4.new_code_cell(LONG.format(waits=A_WHILE, options=""))
     notebook = nbformat.v4.new_notebook(cells=[cell])
-    nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, km=kernel.manager).execute()
     assert [output["output_type"] for output in notebook.cells[0].outputs] == ["stream"]
     assert notebook.cells[0].outputs[0]["text"] == "[rank 0] done\n[rank 1] done\n"
     assert "widgets" not in notebook.metadata
-
-
-def start_in_terminal(tmp_path, options):
-    """The script LONG in a terminal of 70 columns: the process, and the end at which its stderr arrives."""
-    script = tmp_path / "script.py"
-    script.write_text(LONG.format(flag=str(tmp_path / "go on"), options=options))
-    ours, theirs = pty.openpty()
-    env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-    command = [sys.executable, str(script)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env={**env, "COLUMNS": "70"})
-    os.close(theirs)
-    return process, ours
 
 
 def read(descriptor, until=None):
@@ -120,25 +110,27 @@ def read(descriptor, until=None):
     return received
 
 
-def test_a_terminal_shows_one_line_and_erases_it(tmp_path):
-    process, terminal = start_in_terminal(tmp_path, options="")
-    received = read(terminal, until="in barrier(), at script.py, line 8")
-    (tmp_path / "go on").touch()
+def test_a_terminal_shows_one_line_and_erases_it_and_nothing_of_a_quiet_run(tmp_path):
+    script, flag = tmp_path / "script.py", tmp_path / "go on"
+    body = LONG.format(waits=A_WHILE, options=", quiet=True") + "print('loud', file=sys.stderr, flush=True)\n"
+    body += LONG.format(waits=f"not os.path.exists({str(flag)!r})", options="")
+    script.write_text("import sys\n" + body)
+    terminal, theirs = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    command = [sys.executable, str(script)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env={**env, "COLUMNS": "70"})
+    os.close(theirs)
+    received = read(terminal, until="in barrier(), at script.py, line ")
+    flag.touch()
     received += read(terminal)
+    os.close(terminal)
     assert process.communicate(timeout=60)[0] == b"[rank 0] done\n[rank 1] done\n"
-    updates = received.split("\r\x1b[K")
+    quiet, loud = received.split("loud\r\n")
+    assert quiet == ""
+    updates = loud.split("\r\x1b[K")
     assert updates[0] == ""
     assert all(re.match(r"\d+ s · rank", text) and len(text) < 70 for text in updates[1:] if text)
     assert updates[-1] == "", "the last thing that happens is that the line is erased"
-    os.close(terminal)
-
-
-def test_a_quiet_run_writes_nothing_to_a_terminal(tmp_path):
-    process, terminal = start_in_terminal(tmp_path, options=", quiet=True")
-    threading.Timer(10, (tmp_path / "go on").touch).start()
-    assert read(terminal) == ""
-    assert process.communicate(timeout=60)[0] == b""
-    os.close(terminal)
 
 
 def test_stop_gives_one_line(kernel):
@@ -152,16 +144,3 @@ def test_stop_gives_one_line(kernel):
     assert kernel.messages[-2]["content"]["ename"] == "KeyboardInterrupt", "cells that are queued do not run"
     assert psutil.wait_procs(ranks, timeout=10)[1] == []
     assert kernel.run("launch(lambda: 1, 2)") == "[1, 1]\n", "the next run works"
-
-
-def test_a_script_ends_as_after_any_ctrl_c(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(ENDLESS)
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout.readline() == b"[rank 0] asleep\n"
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert stderr.rstrip().endswith(b"KeyboardInterrupt")
-    assert process.returncode == -signal.SIGINT, "as a shell script expects"
-    assert psutil.wait_procs(family, timeout=10)[1] == []

@@ -26,6 +26,16 @@ def train_on_one_device(model, data, batch, clip, optimizer=None):
     return losses, norms, first, model.state_dict()
 
 
+MESHES = {}
+
+
+def mesh_of(plan):
+    """Made once for each process: to connect eight ranks along three axes takes longer than a step."""
+    if (axes := tuple(mesh_axes(plan).items())) not in MESHES:
+        MESHES[axes] = make_mesh(dict(axes))
+    return MESHES[axes]
+
+
 def train_in_parallel(model, optimizer, data, batch, clip):
     """The same of what ``parallelize`` gave."""
     losses, norms, first = [], [], None
@@ -56,7 +66,7 @@ def furthest(ours, theirs):
 def step_from_each_checkpoint(folder, make, rows, plans, **settings):
     """The state after a step under each plan, each from the checkpoint of the one before."""
     for number, plan in enumerate(plans):
-        model, optimizer = parallelize(make(), plan, make_mesh(mesh_axes(plan)), **settings)
+        model, optimizer = parallelize(make(), plan, mesh_of(plan), **settings)
         if number:
             load_checkpoint(f"{folder}/{number - 1}", model, optimizer)
         optimizer.zero_grad()

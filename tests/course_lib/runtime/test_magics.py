@@ -92,6 +92,8 @@ def test_an_exception_leaves_the_ranks_alive(shared):
     assert shown.endswith("ranks 0, 2: had returned\nThe ranks are alive and keep their variables.\n")
     assert "cell.py" not in shown
     assert shared.run("%%ranks\nkept") == by_rank(1, 1, 3)
+    shown = shared.run("%%ranks\ndist.all_reduce(torch.ones(1)).tolist()")
+    assert "dist.all_reduce returns None: the sum is in its tensor.\nThe ranks are alive" in shown
     assert {p.pid for p in ranks_of(shared)} == alive
 
 
@@ -174,47 +176,51 @@ def test_stop_during_a_cell(shared):
     assert shared.run("%%ranks 2\nrank") == by_rank(0, 1)
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ("%%ranks two\n1", "%%ranks takes a number (%%ranks 4) or a mesh (%%ranks dp=2 tp=2), not 'two'"),
-        ("%%ranks 0\n1", "ranks must be a whole number, 1 or more, not 0"),
-        ("%%ranks 2 dp=2\n1", "%%ranks takes one number or one mesh"),
-        ("%%ranks 2 --fast\n1", "%%ranks has no option --fast"),
-        ("%%ranks 2 --timeout soon\n1", "--timeout takes a positive number of seconds, not 'soon'"),
-        ("%%ranks 2 --with nothing_like_it\n1", "the notebook has no such variable"),
-        ("%%ranks 2 --get\n1", "--get needs a value"),
-        ("%%rank 7\n1", "there is no rank 7: the ranks are 0 to 1"),
-        ("%%rank all\n1", "%%rank takes numbers of ranks"),
-        ("%%rank 0,0\n1", "%%rank names rank 0 twice"),
-        ("%%rank 0 --backend gloo\n1", "--backend belongs to the %%ranks that does"),
-        ("%%ranks dp=2 dp=2\n1", "%%ranks names the mesh axis dp twice"),
-        ("%%ranks 2 --backend nosuch\n1", "--backend takes one of gloo, nccl, not 'nosuch'"),
-        ("%%ranks 2 --backend nccl\n1", "the ranks that run use gloo: end them with %ranks stop"),
-        ("%%ranks dp=1 tp=1000000000000\n1", "1000000000000 ranks are asked for, and at most"),
-        ("%%ranks 5\nx y", "line 2\n    x y\n      ^\nSyntaxError: invalid syntax"),
-    ],
-)
-def test_bad_lines_get_one_sentence_and_leave_the_ranks_alone(shared, cell, words):
+BAD_LINES = [
+    ("%%ranks two\n1", "%%ranks takes a number (%%ranks 4) or a mesh (%%ranks dp=2 tp=2), not 'two'"),
+    ("%%ranks 0\n1", "ranks must be a whole number, 1 or more, not 0"),
+    ("%%ranks 2 dp=2\n1", "%%ranks takes one number or one mesh"),
+    ("%%ranks 2 --fast\n1", "%%ranks has no option --fast"),
+    ("%%ranks 2 --timeout soon\n1", "--timeout takes a positive number of seconds, not 'soon'"),
+    ("%%ranks 2 --with nothing_like_it\n1", "the notebook has no such variable"),
+    ("%%ranks 2 --get\n1", "--get needs a value"),
+    ("%%rank 7\n1", "there is no rank 7: the ranks are 0 to 1"),
+    ("%%rank all\n1", "%%rank takes numbers of ranks"),
+    ("%%rank 0,0\n1", "%%rank names rank 0 twice"),
+    ("%%rank 0 --backend gloo\n1", "--backend belongs to the %%ranks that does"),
+    ("%%ranks dp=2 dp=2\n1", "%%ranks names the mesh axis dp twice"),
+    ("%%ranks 2 --backend nosuch\n1", "--backend takes one of gloo, nccl, not 'nosuch'"),
+    ("%%ranks 2 --backend nccl\n1", "the ranks that run use gloo: end them with %ranks stop"),
+    ("%%ranks dp=1 tp=1000000000000\n1", "1000000000000 ranks are asked for, and at most"),
+    ("%%ranks 5\nx y", "line 2\n    x y\n      ^\nSyntaxError: invalid syntax"),
+]
+
+
+def test_bad_lines_get_one_sentence_and_leave_the_ranks_alone(shared):
     shared.run("%%ranks 2\nx = 1")
     alive = {p.pid for p in ranks_of(shared)}
-    shown = shared.run(cell)
-    assert words in shown
-    assert "Traceback" not in shown
-    assert {p.pid for p in ranks_of(shared)} == alive
+    for cell, words in BAD_LINES:
+        shown = shared.run(cell)
+        assert words in shown
+        assert "Traceback" not in shown
+        assert {p.pid for p in ranks_of(shared)} == alive, cell
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_kernel_that_goes_leaves_nothing(kernel, how):
+def test_a_kernel_that_goes_leaves_nothing(kernel):
     kernel.run("%load_ext course_lib")
-    start = "subprocess.Popen(['sleep', '1000']"
-    kernel.run(f"%%ranks 2\nimport subprocess\n{start})\n{start}, start_new_session=True)")
-    family = kernel.family()
-    assert len(family) >= 8, "fork server, resource tracker, two ranks, four programs of theirs"
-    if how == "restart":
-        kernel.client.stop_channels()
-        kernel.manager.restart_kernel()
-        kernel.connect()
-    else:
-        psutil.Process(kernel.pid).kill()
-    assert kernel.left_nothing(family)
+
+    def start():
+        program = "subprocess.Popen(['sleep', '1000']"
+        kernel.run(f"%%ranks 2\nimport subprocess\n{program})\n{program}, start_new_session=True)")
+        assert len(kernel.family()) >= 8, "fork server, resource tracker, two ranks, four programs of theirs"
+        return kernel.family()
+
+    family = start()
+    kernel.client.stop_channels()
+    kernel.manager.restart_kernel()
+    kernel.connect()
+    assert kernel.left_nothing(family), "restarted"
+    kernel.run("%load_ext course_lib")
+    family = start()
+    psutil.Process(kernel.pid).kill()
+    assert kernel.left_nothing(family), "killed"

@@ -106,11 +106,16 @@ def on_ranks(ranks):
     return launch(on_a_rank, ranks)
 
 
+@cache
+def on_one_device(name):
+    return gradients(make(name), *batch(name))
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("context", CONTEXT)
 @pytest.mark.parametrize("name", CASES)
 def test_the_sum_over_ranks_is_that_of_one_device(name, context, ranks):
-    expected, theirs = gradients(make(name), *batch(name))
+    expected, theirs = on_one_device(name)
     for found in on_ranks(ranks):
         loss, ours, _ = found[name, context]
         assert loss.item() == pytest.approx(expected.item(), abs=1e-9)

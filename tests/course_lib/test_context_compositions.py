@@ -7,6 +7,7 @@ import torch
 from on_one_device import (
     differences,
     furthest,
+    mesh_of,
     step_from_each_checkpoint,
     train_in_parallel,
     train_on_one_device,
@@ -17,11 +18,10 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import prefix_mask
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.parallelize import parallelize
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
-from course_lib.runtime.mesh import make_mesh
 from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.traffic import plan_traffic
@@ -59,7 +59,7 @@ def one_device(name):
 
 def run(name, settings, expected):
     plan = Plan(**settings, precision="fp32")
-    model, optimizer = parallelize(make(name), plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
+    model, optimizer = parallelize(make(name), plan, mesh_of(plan), torch.optim.AdamW, lr=1e-2)
     return differences(train_in_parallel(model, optimizer, data(name), BATCH, CLIP), expected)
 
 
@@ -105,7 +105,7 @@ SENT = [
 def sent(settings):
     """What a step of 4 rows sends, but for all-reduces."""
     plan = Plan(cp=2, microbatches=2, micro_batch=2, precision="fp32", **settings)
-    model, _ = parallelize(make("llama").float(), plan, make_mesh(mesh_axes(plan)))
+    model, _ = parallelize(make("llama").float(), plan, mesh_of(plan))
     with record_traffic() as log:
         model.forward_backward(*(t[:4] for t in data("llama")))
     return without_sums(log.traffic), without_sums(plan_traffic(model_shape(make("llama"), SEQ), plan))
@@ -120,7 +120,7 @@ def all_sent():
 
 
 def test_a_plan_sends_what_the_simulator_says():
-    for found in launch(all_sent, 2):
+    for found in launch(all_sent, 2, timeout=None):
         for settings, (measured, predicted) in zip(SENT, found, strict=True):
             assert measured == predicted, settings
             assert measured.rows
@@ -133,7 +133,7 @@ def everything(cases, expected):
 @pytest.mark.parametrize("ranks", CASES)
 def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
     expected = {name: one_device(name) for name, _ in CASES[ranks]}
-    for results in launch(everything, ranks, args=(CASES[ranks], expected)):
+    for results in launch(everything, ranks, args=(CASES[ranks], expected), timeout=None):
         for (name, settings), far in zip(CASES[ranks], results, strict=True):
             assert max(far) < 1e-10, (name, settings, far)
 

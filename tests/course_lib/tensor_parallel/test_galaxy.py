@@ -164,7 +164,6 @@ def to_the_byte(traffic):
 
 EVEN = {}
 UNEVEN = {"heads": [5, 3], "columns": [15, 9], "sequence": [5, 3]}
-SEVEN_TO_ONE = {"heads": [7, 1], "columns": [21, 3], "sequence": [7, 1]}
 NONE_ON_ONE = {"heads": [0, 8], "columns": [24, 0], "sequence": [1, 0]}
 GROUPS = {"heads": [6, 2], "columns": [17, 7], "sequence": [3, 1]}
 THREE = {"heads": [2, 3, 3], "columns": [6, 9, 9], "sequence": [2, 3, 3]}
@@ -176,7 +175,7 @@ HOLES = {"heads": [0, 8, 0], "columns": [10, 0, 14], "sequence": [3, 0, 1]}
 SHARES = {  # for each number of ranks and each model, the shares with which all four ways are tried
     1: {"bert": [EVEN]},
     2: {
-        "bert": [UNEVEN, SEVEN_TO_ONE, NONE_ON_ONE],
+        "bert": [UNEVEN, NONE_ON_ONE],
         "llama": [GROUPS],
         "bart": [EVEN, UNEVEN],
     },

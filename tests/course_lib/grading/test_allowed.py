@@ -63,6 +63,9 @@ def test_the_courses_own_answer_is_none(source, what):
     [
         "optim = 3\nx = optim",
         "def double(ctx, exchange): return 2 * exchange",
+        "checkpoint = 3\nx = checkpoint",
+        "def f(x):\n    for checkpoint in x:\n        checkpoint += 1",
+        "def checkpoint(): pass\ncheckpoint()",
         "class A:\n    def optim(self): return self.checkpoint",
         "import torch.utils.data",
         "torch.optimum",

@@ -27,6 +27,8 @@ _SAID = (
      r"\1: a tensor has the shape (\3), and (\2) is wanted"),
 )  # fmt: skip
 
+# A collective whose result is used: `return dist.all_reduce(t)`.
+_RESULT = re.compile(r"(?:=|\breturn|[(,])\s*(dist\.(?:all|reduce|broadcast)\w*)\((?!.*async_op)")
 # A frame in a rank's traceback, which reaches us as text: file, line, source.
 _RANK_FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(\S.*)')
 _INSTALLED = re.compile(
@@ -68,7 +70,14 @@ def explain(error: BaseException, case: str = "") -> list[str]:
     text = first.partition(": ")[2] or first
     found = ((re.search(p, text) or re.search(p, first), said) for p, said in _MEANS)
     means = next((said.format(*match.groups()) for match, said in found if match), None)
-    return [f"{case}{first}", *filter(None, [*more, _place(error, of_ranks), means])]
+    file, line, source = _frame(error, of_ranks) or ("", "", "")
+    place = line and f"in line {line} of your answer" + (f": `{source[:LINE]}`" if source else "")
+    if "NoneType" in text:
+        used = _RESULT.search("".join(linecache.getlines(file)))
+        means = f"`{used[1]}` returns None: it writes into its tensor." if used else means
+        if not used and ".grad" in source:
+            means = "The `.grad` of a frozen parameter is None."
+    return [f"{case}{first}", *filter(None, [*more, place, means])]
 
 
 def _message(error: BaseException, of_ranks: bool) -> list[str]:
@@ -81,17 +90,14 @@ def _message(error: BaseException, of_ranks: bool) -> list[str]:
     return [line.strip()[:300] for line in itertools.takewhile(bool, lines[:12])]
 
 
-def _place(error: BaseException, of_ranks: bool) -> str | None:
-    """The last line of the learner's own code on the way to the exception, if it went through any."""
+def _frame(error: BaseException, of_ranks: bool) -> tuple[str, str, str] | None:
+    """File, number and source of the last line of the learner's own on the way to the exception, if there is one."""
     if of_ranks:
-        frames = [found[1:] for found in _RANK_FRAME.findall(str(error)) if not _INSTALLED.search(found[0])]
+        frames = [found for found in _RANK_FRAME.findall(str(error)) if not _INSTALLED.search(found[0])]
     else:
         frames = [
-            (line, linecache.getline(frame.f_code.co_filename, line).strip())
+            (file := frame.f_code.co_filename, str(line), linecache.getline(file, line).strip())
             for frame, line in traceback.walk_tb(error.__traceback__)
             if frame.f_globals.get("__name__") == "__main__"
         ]
-    if not frames:
-        return None
-    line, source = frames[-1]
-    return f"in line {line} of your answer" + (f": `{source[:LINE]}`" if source else "")
+    return frames[-1] if frames else None

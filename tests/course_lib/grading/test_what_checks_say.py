@@ -1,5 +1,6 @@
 """What checks say, and what becomes of an answer that raises, prints or returns nothing."""
 
+import linecache
 from decimal import Decimal
 from fractions import Fraction
 
@@ -87,6 +88,24 @@ def test_a_line_of_a_check_is_none_of_the_answer():
 def test_a_tensor_that_is_asked_for_its_truth_is_explained():
     means = explain(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))[-1]
     assert "`is` asks whether two are one tensor" in means
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("norm = dist.all_reduce(x)", "`dist.all_reduce` returns None: it writes into its tensor."),
+        ("work = dist.all_reduce(x, async_op=True)", "in line 2 of your answer: `None.sqrt()`"),
+        ("x.grad = None", "in line 2 of your answer: `None.sqrt()`"),
+    ],
+)
+def test_none_of_a_collective_is_explained(line, said):
+    linecache.cache["<answer>"] = 0, None, [f"{line}\n", "None.sqrt()\n"], "<answer>"
+    frame = 'Traceback:\n  File "<answer>", line 2, in answer\n    None.sqrt()\n'
+    raised = "rank 0 raised AttributeError: 'NoneType' object has no attribute 'sqrt'\n\n"
+    assert explain(RankError(raised + frame, 0))[-1] == said
+    assert explain(RankError(raised + frame.replace("None.sqrt", "x.grad.sqrt"), 0))[-1] == (
+        said if "async" not in line and "dist" in line else "The `.grad` of a frozen parameter is None."
+    )
 
 
 def test_tuples_are_shown_as_tuples_whatever_the_answer_used():

@@ -70,7 +70,7 @@ class Guess(Commitment):
         factor = self.factor
         if unit not in ("", self.asked):
             known = unit_named(unit)
-            if not known or known[0] != ("B" if self.asked.startswith("byte") else self.unit):
+            if not known or known[0] != ("B" if self.asked.startswith("byte") else self.unit or "%"):
                 raise ValueError(f"the guess {said!r} is asked for in {self.asked or 'a plain number'}")
             factor = known[1]
         try:
@@ -79,6 +79,9 @@ class Guess(Commitment):
             number = math.nan
         if isinstance(said, bool) or not math.isfinite(number):
             raise ValueError(f"{said!r} is not a guess; give a number, or one with its unit such as '45 MB'")
+        low, high, value = self.low, self.high, number * factor / self.factor
+        if low is not None and high is not None and not low <= value <= high:
+            raise ValueError(f"the guess {said!r} is not between {low:g} and {high:g} {self.asked}".rstrip())
         return number * factor
 
 

@@ -34,6 +34,7 @@ function ask(root, { name, unit, choices, low, high, note = "Your bet stands." }
     const step = 10 ** Math.floor(Math.log10((high - low) / 50)), whole = Number.isInteger(low + high) && high - low > 5;
     slider = own("input", { type: "range", min: low, max: high, step: whole ? Math.max(1, step) : step, "aria-label": `${name}, slider` });
     slider.oninput = () => { field.value = round(slider.valueAsNumber); };
+    Object.assign(field, { min: low, max: high }); // the browser says so of what is outside
     field.oninput = () => { slider.value = field.value; };
     parts.splice(1, 0, slider);
   }

@@ -145,9 +145,17 @@ def test_guesses_in_words_and_percent():
     assert "You said 8 GPUs: too low, by a factor of 4.4." in repr(
         reveal(predict("GPUs", 8, unit="GPUs"), 35)
     )
+    assert "right" in repr(reveal(predict("a share", "44 %"), 0.44))
     shown = repr(reveal(predict("lost", 1, unit="%"), 0.897))
     assert "lost: 89.7 %" in shown.replace("0.897", "89.7")
     assert "You said 1 %: too low, by 88.7 percentage points." in shown
+
+
+@pytest.mark.parametrize("said", [19, 100.5, "0.44", "101 %"])
+def test_a_guess_outside_of_its_slider_is_refused(said):
+    with pytest.raises(ValueError, match=rf"^the guess {said!r} is not between 20 and 100 %$"):
+        predict("held", said, unit="%", low=20, high=100)
+    assert [predict("held", end, unit="%", low=20, high=100).value for end in (20, "100 %")] == [0.2, 1]
 
 
 def test_a_guess_is_remembered_under_its_name():

@@ -19,9 +19,6 @@ from course_lib.elastic.replicas import Replicas
 from course_lib.elastic.sampler import ElasticSampler
 from course_lib.elastic.state import TrainingState
 from course_lib.elastic.worker import Session
-from course_lib.runtime.fork_server import preload
-
-preload("sklearn.datasets")  # once for all ranks: it takes longer than a round
 
 
 def new_state(samples: int, batch_size: int = 96, width: int = 64, seed: int = 0) -> TrainingState:

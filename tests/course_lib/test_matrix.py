@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from on_one_device import mesh_of
 from torch import nn
 
 from course_lib.models.bart import Bart, BartConfig, shift_right
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.llama import Llama, LlamaConfig
-from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.parallelize import parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
-from course_lib.runtime.mesh import make_mesh
 from course_lib.train.tuning import tune
 from simulator.inputs.plan import Plan
 
@@ -118,17 +118,15 @@ def one_device(name, tuning):
     return losses, norms, {n: p.detach() for n, p in trained.items()}
 
 
-def under(settings, way, name, tuning, meshes):
+def under(settings, way, name, tuning):
     """The same on this rank and its neighbours."""
     plan = Plan(**settings, precision="fp32")
-    if (sizes := tuple(mesh_axes(plan).items())) not in meshes:
-        meshes[sizes] = make_mesh(dict(sizes))
     placement = None
     if way is not None:
         columns = tuple(16 * share // 8 for share in UNEVEN["columns"])
         placement = {"placement": way, **UNEVEN, "columns": columns}
     model, optimizer = parallelize(
-        make(name, tuning), plan, meshes[sizes], torch.optim.AdamW, placement=placement, lr=1e-2
+        make(name, tuning), plan, mesh_of(plan), torch.optim.AdamW, placement=placement, lr=1e-2
     )
     losses, norms = [], []
     for step in range(STEPS):
@@ -144,11 +142,11 @@ def under(settings, way, name, tuning, meshes):
 
 def cells(name, ways, expected):
     """For each cell the furthest from one device, or the sentence with which it is refused."""
-    found, meshes = {}, {}
+    found = {}
     for way, (settings, placement) in ways.items():
         for tuning in TUNINGS:
             try:
-                losses, norms, state = under(settings, placement, name, tuning, meshes)
+                losses, norms, state = under(settings, placement, name, tuning)
             except ValueError as error:
                 found[tuning, name, way] = str(error)
                 dist.barrier()

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from on_one_device import mesh_of
 from torch import nn
 
 from course_lib.finetuning.lora_apply import apply_lora, mark_only_lora_as_trainable
@@ -14,11 +15,10 @@ from course_lib.models.bert import Bert, BertClassifier, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masks import causal_mask, prefix_mask
-from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.parallelize import parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
-from course_lib.runtime.mesh import make_mesh
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.plan import Plan
@@ -135,7 +135,7 @@ def on_ranks(cases):
     found = []
     for _, make, settings, loss_fn, mask in cases:
         plan = Plan(**settings, precision="fp32")
-        mesh = make_mesh(mesh_axes(plan))
+        mesh = mesh_of(plan)
         start = make_model(make)
         batch = data(start, mask)
         loss_fn = loss_fn(mesh) if loss_fn is official_by_words else loss_fn
@@ -147,7 +147,7 @@ def on_ranks(cases):
 
 
 def test_losses_norms_and_parameters_are_those_of_one_device():
-    for found in launch(on_ranks, 4, args=(CASES,)):
+    for found in launch(on_ranks, 4, args=(CASES,), timeout=None):
         for (name, make, _, loss_fn, mask), got in zip(CASES, found, strict=True):
             expected = one_device(make, loss_fn, mask)
             assert got.keys() == expected.keys()

@@ -56,7 +56,7 @@ def train_one(world: World, setting: Setting, task: Task) -> dict[str, Any]:
 
 
 def on_rank(setting: Setting, task: Task, stop_after: int | None = None) -> dict[str, Any]:
-    """What every rank does; the losses on the held-out parts are computed on rank 0 alone.
+    """What every rank does; the losses on the held-out parts are computed on rank 0 alone, at the run's end.
 
     Args:
         stop_after: take so many steps and not all, at the learning rates of the whole run.
@@ -75,7 +75,7 @@ def on_rank(setting: Setting, task: Task, stop_after: int | None = None) -> dict
     losses /= setting.ranks  # each rank's are those of its own samples
     mean = copy.deepcopy(plain)
     nn.utils.vector_to_parameters(average(plain.parameters(), None), mean.parameters())
-    first = dist.get_rank() == 0
+    first = dist.get_rank() == 0 and stop_after is None
     return {
         "validation": held_out(mean, task.validation) if first else None,
         "test": held_out(mean, task.test) if first else None,

@@ -63,7 +63,7 @@ def hooks():
 
 
 def ledger():
-    """Measured and predicted traffic of every hook; the sizes are odd, and no bucket is divided by 2, 3 or 4 ranks."""
+    """Measured and predicted traffic of every hook; the sizes are odd, and no bucket is divided by 2 or 3 ranks."""
     p = dist.get_world_size()
     found = {}
     for name, hook in hooks().items():
@@ -126,13 +126,13 @@ def against_plain():
 def power_against_torch():
     draw = int(np.random.RandomState(0).randint(1_000_000_000))
     differences = {}
-    for r in (1, 2, 4):
+    for r in (1, 4):
         ours = PowerSGD(r, min_compression=1.1, warmup_steps=2, seed=draw)
         state = PowerSGDState(None, r, start_powerSGD_iter=2, min_compression_rate=1.1)
         official = DistributedDataParallel(network().double(), bucket_cap_mb=1000)
         official.register_comm_hook(state, powerSGD_hook)
         mine = DDP(network().double(), 1000, comm_hook=ours)
-        a, b = gradients_double(mine, 6), gradients_double(official, 6)
+        a, b = gradients_double(mine, 4), gradients_double(official, 4)
         differences[r] = (a - b).abs().max().item(), b.abs().max().item()
     return differences
 
@@ -186,7 +186,7 @@ def everything():
     }
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4])
+@pytest.fixture(scope="module", params=[2, 3])
 def found(request):
     return launch(everything, request.param, timeout=600)
 

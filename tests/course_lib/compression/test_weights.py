@@ -289,7 +289,7 @@ def everything():
     }
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4])
+@pytest.fixture(scope="module", params=[3, 4])
 def found(request):
     return launch(everything, request.param, timeout=600)
 
@@ -314,7 +314,7 @@ def test_ranks_agree_as_fast_as_the_second_eigenvalue_says(found):
         assert len(measured) == 9
         for k, distance in enumerate(measured):
             assert distance <= measured[0] * shrink**k + 1e-9
-        if shrink > 1e-9:  # with four ranks; two and three agree after one step
+        if shrink > 1e-9:  # with four ranks; three agree after one step
             assert measured[8] / measured[7] == pytest.approx(shrink, rel=0.05)
         measured, moved = rank["agreement"]["8 bits"]
         assert moved < 1e-6, "the mean stays in 8 bits, too"

@@ -62,9 +62,9 @@ def test_without_a_warm_up_deepnorm_trains_where_post_norm_does_not():
                 scale_initial([weight], beta)
         body = nn.Sequential(*(PostNorm(sublayer, nn.LayerNorm(64), alpha) for sublayer in sublayers))
         model = nn.Sequential(nn.Embedding(32, 64), body, nn.Linear(64, 32))
-        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-        for _ in range(60):
-            tokens = torch.randint(32, (8, 17))
+        optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+        for _ in range(45):
+            tokens = torch.randint(32, (4, 17))
             loss = nn.functional.cross_entropy(model(tokens)[:, 1:].flatten(0, 1), tokens[:, :-1].flatten())
             optimizer.zero_grad()
             loss.backward()

@@ -1,10 +1,10 @@
 """A plugin of pytest, for nbval: notebooks' kernels begin with torch and matplotlib imported, and so do their ranks.
 
 A kernel imports both, and the server from which it forks ranks imports torch again: with Jupyter's own imports that is
-most of what a short notebook takes. Here one process imports them once (this file as a program). Each kernel is a fork
-of it, and so is each kernel's fork server: a second fork, made beside the kernel, that waits until the kernel asks for
-one. What follows in a kernel is as ever. ``matplotlib.pyplot`` is left to the kernel: it looks for IPython's shell
-while it is imported.
+most of what a short notebook takes. Here one process imports them once (this file as a program), and reads the text
+that every second notebook learns from. Each kernel is a fork of it, and so is each kernel's fork server: a second
+fork, made beside the kernel, that waits until the kernel asks for one. What follows in a kernel is as ever.
+``matplotlib.pyplot`` is left to the kernel: it looks for IPython's shell while it is imported.
 """
 
 import fcntl
@@ -28,6 +28,9 @@ PRELOAD = (
     "IPython.core.completer",
     "ipykernel.kernelapp",
     "ipywidgets",
+    "course_lib.data.docs",
+    "course_lib.parallelize",
+    "simulator.plots",
 )
 MARK = {"COURSE_LIB_RANKS_OF": "0" * 32}  # as course_lib/processes/descendants.py wants it in a fork server
 HIGH = 500  # a number that no file has yet
@@ -197,6 +200,7 @@ def main():
     sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file__)]
     for module in PRELOAD:
         importlib.import_module(module)
+    sys.modules["course_lib.data.docs"].corpus()  # kept: to parse Python's standard library takes a second
     gc.collect()
     gc.freeze()
     asked = serve(channel)

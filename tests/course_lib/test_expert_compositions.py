@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from on_one_device import differences, furthest, train_in_parallel, train_on_one_device
+from on_one_device import differences, furthest, mesh_of, train_in_parallel, train_on_one_device
 from torch import nn
 
 from course_lib.expert_parallel.apply import DealtExperts, check_experts
@@ -10,12 +10,11 @@ from course_lib.models.deepseek import Deepseek, DeepseekConfig
 from course_lib.models.experts import balance
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.parallelize import load_checkpoint, mesh_axes, parallelize, save_checkpoint
+from course_lib.parallelize import load_checkpoint, parallelize, save_checkpoint
 from course_lib.parallelize.checks import check_fits
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
-from course_lib.runtime.mesh import make_mesh
 from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.expert_traffic import routed_traffic
@@ -70,7 +69,7 @@ def one_device(name):
 
 def run(name, settings, expected):
     plan = Plan(**settings, precision="fp32")
-    model, optimizer = parallelize(make(name), plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
+    model, optimizer = parallelize(make(name), plan, mesh_of(plan), torch.optim.AdamW, lr=1e-2)
     return differences(train_in_parallel(model, optimizer, data(), BATCH, CLIP), expected)
 
 
@@ -106,7 +105,7 @@ def everything(cases, expected):
 @pytest.mark.parametrize("ranks", CASES)
 def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
     expected = {name: one_device(name) for name, _ in CASES[ranks]}
-    for results in launch(everything, ranks, args=(CASES[ranks], expected)):
+    for results in launch(everything, ranks, args=(CASES[ranks], expected), timeout=None):
         for (name, settings), far in zip(CASES[ranks], results, strict=True):
             assert max(far) < 1e-9, (name, settings, far)
 
@@ -120,7 +119,7 @@ def sent(settings):
     """Of a step in fp32, by all-to-all and by all-gathers of 8 bytes a number: measured, as the simulator says where
     the routing is known, and as it says of a plan."""
     plan = Plan(dp=4, precision="fp32", **settings)
-    model, _ = parallelize(make("few tokens").float(), plan, make_mesh(mesh_axes(plan)))
+    model, _ = parallelize(make("few tokens").float(), plan, mesh_of(plan))
     row = slice(model.data_rank, model.data_rank + 1)
     with record_traffic() as log:
         model.forward_backward(*(t[row] for t in data()))
@@ -172,7 +171,7 @@ def begin(settings, seed=0):
     model = make("unused")
     if seed:
         model.apply(lambda m: [nn.init.normal_(p) for p in m.parameters(recurse=False)])
-    return parallelize(model, plan, make_mesh(mesh_axes(plan)), torch.optim.AdamW, lr=1e-2)
+    return parallelize(model, plan, mesh_of(plan), torch.optim.AdamW, lr=1e-2)
 
 
 def go_on(folder):

@@ -6,14 +6,14 @@ of what fp8 itself loses. Messages are those of mixed precision, to the byte.
 
 import pytest
 import torch
+from on_one_device import mesh_of
 
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.fp8 import SCALING, apply_fp8
-from course_lib.parallelize import mesh_axes, parallelize
+from course_lib.parallelize import parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import current_device, launch
-from course_lib.runtime.mesh import make_mesh
 from simulator.inputs.plan import Plan
 
 PLANS = {
@@ -40,7 +40,7 @@ def model(dtype=torch.float32):
 
 
 def batches():
-    tokens = torch.randint(29, (3, 8, 33), generator=torch.Generator().manual_seed(1)).to(current_device())
+    tokens = torch.randint(29, (2, 8, 33), generator=torch.Generator().manual_seed(1)).to(current_device())
     return [(t[:, :-1], t[:, 1:]) for t in tokens]
 
 
@@ -64,7 +64,7 @@ def one_device(scaling):
 
 def on_plan(settings):
     plan = Plan(**{"precision": "fp8"} | settings)
-    parallel, optimizer = parallelize(model(), plan, make_mesh(mesh_axes(plan)), torch.optim.SGD, lr=0.2)
+    parallel, optimizer = parallelize(model(), plan, mesh_of(plan), torch.optim.SGD, lr=0.2)
     losses = []
     for batch in batches():
         optimizer.zero_grad()

@@ -1,6 +1,5 @@
 """What tensor and sequence parallelism send and keep, against the simulator's closed forms, to the byte."""
 
-import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -102,15 +101,15 @@ def parameters_held(mesh):
     ]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_parameters_of_a_rank_are_as_many_as_the_simulator_says(ranks):
-    held = launch(parameters_held, mesh={"tp": ranks})[0]  # rank 0 holds the longest part of the vocabulary
+def test_the_parameters_of_a_rank_are_as_many_as_the_simulator_says():
+    held = launch(parameters_held, mesh={"tp": 2})[0]  # rank 0 holds the longest part of the vocabulary
     for parameters, name in zip(held, ("llama-3-8b", "gpt2"), strict=True):
-        assert sum(Plan(tp=ranks).parameters_of(MODELS[name], 0)) == parameters
+        assert sum(Plan(tp=2).parameters_of(MODELS[name], 0)) == parameters
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_traffic_and_saved_bytes_equal_the_closed_forms(ranks):
+def test_traffic_and_saved_bytes_equal_the_closed_forms():
+    ranks = 3  # of two, a half of the bytes is sent, and a half is received
+
     def ends(sp):
         embedding = embedding_traffic(TOKENS, HIDDEN, ranks, 4, sequence_parallel=sp)
         head = head_traffic(TOKENS, HIDDEN, ranks, 4, sequence_parallel=sp)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 
 def kind(value) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    name = type(value).__name__.removesuffix("Type")  # "None" for what returns nothing
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else name
 
 
 def grad(t: Tensor) -> Tensor:

@@ -104,9 +104,8 @@ def try_order(order: Callable[[int, int], Order], p: int = 4, m: int = 8) -> Pic
     """The timeline of one order; where ranks wait for ever, as far as they come, and who waits for what."""
     try:
         return plot_orders({order.__name__: order(p, m)})
-    except ValueError:
-        lists = order(p, m)
-        return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in lists[rank]], p, m)
+    except (TypeError, ValueError):
+        return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m)
 
 
 def record_steps(orders: Mapping[str, Order], unit: float = 0.03, times: int = 3) -> dict[str, Step]:

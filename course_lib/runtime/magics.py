@@ -202,7 +202,7 @@ class RanksMagics(Magics):
             cell_of_rank = (source, filename, needed, data, options.get)
             results = world.run(on_rank.run_cell, cell_of_rank, on=on, timeout=options.timeout, keep=True)
         except RankError as error:
-            self._explain(error)
+            self._explain(error, cell)
             raise
         finally:
             if not world.is_alive():
@@ -213,13 +213,15 @@ class RanksMagics(Magics):
             values = [result[name] for result in results]
             notebook[name] = values[0] if on is not None and len(on) == 1 else values
 
-    def _explain(self, error: RankError) -> None:
+    def _explain(self, error: RankError, cell: str) -> None:
         """Add what has become of the ranks, and how a variable that only the notebook has gets there."""
         undefined = re.match(r"name '(\w+)' is not defined", str(error.__cause__))
         if undefined and (missing := undefined[1]) in self.shell.user_ns:
             error.add(
                 f"The notebook has a variable {missing}, the ranks do not: --with {missing} sends a copy."
             )
+        if "NoneType" in str(error.__cause__) and "dist.all_reduce" in cell:
+            error.add("dist.all_reduce returns None: the sum is in its tensor.")
         if not error.ranks_alive:
             error.add(f"{self._names()} ended, and their variables are gone.")
             return

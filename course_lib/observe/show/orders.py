@@ -47,6 +47,10 @@ def draw_order(order: Order, ranks: int, microbatches: int) -> Picture | Shown:
         schedule = schedule_of(order, ranks, microbatches)
     except NotImplementedError:
         return _says("The order is not written yet; run this cell again when it is.")
+    except TypeError as error:
+        return _says(
+            f"Nothing to draw. A number is wanted, or a pair such as ('F', 0), and there is none: {error}"
+        )
     except Exception as error:
         return _says(f"Nothing to draw. {type(error).__name__}: {error}")
     done = _done(schedule)

@@ -48,6 +48,16 @@ def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
     assert "33 units" in repr(try_order(gpipe))
 
 
+@pytest.mark.parametrize("place", [None, "later", (1, None)])
+def test_an_order_without_places_is_told_in_one_sentence(place):
+    ahead = lambda kind, r, i: i + place if kind == "F" else place  # noqa: E731 - as a learner's cell has it
+    said = repr(try_order(lambda p, m: in_order(p, m, ahead)))
+    assert said.startswith(
+        "Nothing to draw. A number is wanted, or a pair such as ('F', 0), and there is none: "
+    )
+    assert repr(try_order(lambda p, m: None)).startswith("Nothing to draw. A number is wanted")
+
+
 def test_ranks_do_every_order_and_keep_what_was_predicted():
     orders = {"ZB-H1": zb_h1(3, 4), "ZB-V": make_schedule("zb-v", 3, 4).actions}
     ran = launch(record_steps, 3, args=(orders, 0.001, 2), backend="gloo")

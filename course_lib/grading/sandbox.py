@@ -103,7 +103,8 @@ def run(
                 step = what
                 on_begin(at)
             elif late:
-                found[at] = Verdict("timeout", f"{took}, and was then {verdict[0]}{busy}")
+                where = f", and was then {verdict[0]}" if what == "timeout" and verdict[0] else ""
+                found[at] = Verdict("timeout", took + where + busy)
             else:
                 found[at] = Verdict(what, verdict[0], tuple(verdict[1]))
             late = False

@@ -7,24 +7,23 @@ three wrong and one slow for each exercise, one of them without the exercise's i
 Learners are graded on other inputs each time (``judge.draw``). Here the inputs follow from the exercise, so that a test
 gives the same result in every run; ``--draw 1``, ``--draw 2`` and so on try the same answers on other inputs.
 
-The checks run here in this process, on the answer alone, and their ranks stay from one answer to the next. A listed
-mistake is observed once, whether it is handed in or compared with what is. That the grader sees the same in a process
-of its own is tested once per chapter: the solution earns every point. A quarter of the chapters share that process,
-whose start would take longer than most.
+The checks run here in this process, and their ranks stay from one answer to the next. A listed mistake is observed once
+in a case, whether it is handed in or compared with what is. A wrong answer is tried up to the first case that fails,
+if its hint comes out there: further cases leave fewer mistakes to take it for, not more. That the grader sees the same
+in a process of its own is tested for one chapter.
 """
 
 import functools
 import random
 import re
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from graded_here import run_here
 
-from course_lib.grading import CELL_TIMEOUT, judge, sandbox
 from course_lib.grading import grade as grader
+from course_lib.grading import judge
 from course_lib.grading.failed import TARGET, CheckFailed, TargetMissed
 from course_lib.grading.material import MISTAKES, check_file, material
 from course_lib.grading.mistakes import read_mistakes
@@ -43,13 +42,17 @@ def ranks_that_stay():
         yield
 
 
+@pytest.fixture
+def drawn(request):
+    """An exercise's seed: the same for all answers to it, so what its mistakes give is observed once."""
+    draw = request.config.getoption("--draw")
+    return lambda number: random.Random(f"{draw} {number}").randrange(2**31)
+
+
 @pytest.fixture(autouse=True)
-def inputs_that_follow_from_the_name(request, monkeypatch):
-    drawn = request.config.getoption("--draw")
-    # The same for all answers to an exercise: what its solution and its mistakes give is observed once.
-    exercise = getattr(request.node, "callspec", None) and request.node.callspec.params.get("number")
-    seed = random.Random(f"{drawn} {exercise}").randrange(2**31)
-    monkeypatch.setattr(judge, "draw", lambda: seed)
+def inputs_that_follow_from_the_name(request, monkeypatch, drawn):
+    number = getattr(request.node, "callspec", None) and request.node.callspec.params.get("number")
+    monkeypatch.setattr(judge, "draw", lambda: drawn(number))
     random.seed(request.node.name)  # for answers that draw on their own
     torch.manual_seed(random.randrange(2**31))
 
@@ -119,9 +122,13 @@ def test_an_answer_without_the_idea_earns_one_point_at_most(chapter, number):
 
 
 @pytest.mark.parametrize(("chapter", "number", "entry"), WRONG)
-def test_wrong_answer_fails_with_its_hint(chapter, number, entry):
-    with pytest.raises(CheckFailed) as failed:
-        check(number, entry)
+def test_wrong_answer_fails_with_its_hint(chapter, number, entry, monkeypatch):
+    for patience in (-1, judge.PATIENCE):
+        monkeypatch.setattr(judge, "PATIENCE", patience)
+        with pytest.raises(CheckFailed) as failed:
+            check(number, entry)
+        if hint(entry) in str(failed.value):
+            break
     assert hint(entry) in str(failed.value)
     if exercises(chapter)[number].target:
         is_right = isinstance(failed.value, TargetMissed)
@@ -140,7 +147,9 @@ def test_what_a_check_quotes_of_the_task_stands_there_once(chapter, number):
     task = words(notebook(chapter).cells[exercises(chapter)[number].task].source)
     facts = check_file(number).FACTS.values()
     assert [f.task for f in facts if f.task and task.count(f.task.removesuffix("…")) != 1] == []
-    assert [f.task for f in material(number).facts.values() if f.task and f.task not in task] == []
+    given = material(number)
+    asked = [*given.facts.values(), *given.cases(0)]
+    assert [each.task for each in asked if getattr(each, "task", None) and each.task not in task] == []
 
 
 @pytest.mark.parametrize(("chapter", "number"), ALL)
@@ -183,31 +192,23 @@ def test_checks_were_executed_in_the_solution_and_state_the_target(chapter, numb
     assert bool(exercise.target) <= (TARGET in stated), "points for a target that the check does not state"
 
 
-def hand_in(chapter, monkeypatch, run):
-    """Grade the solution, where ``run`` stands for the process that judges."""
+def graded(chapter, on_progress=None):
     path = ROOT / "solutions" / f"{chapter}.ipynb"
-    monkeypatch.setattr(grader, "run", run)
-    return grader.grade(path, path)
+    return grader.grade(path, path, on_progress=on_progress).exercises
 
 
-@functools.cache
-def judged_together(quarter):
-    """The verdicts on all solutions of a quarter of the chapters, by one process. ``tests/conftest.py`` knows it."""
-    work = []
-    with pytest.MonkeyPatch.context() as patch:
-        for chapter in CHAPTERS:
-            if int(chapter[:2]) % 4 == quarter:
-                hand_in(chapter, patch, lambda asked, *_: (work.extend(asked), ({}, False))[1])
-    limits = sandbox.Limits(CELL_TIMEOUT, time.monotonic() + 900, psutil.virtual_memory().total)
-    return sandbox.run(work, limits, lambda exercise: None)[0]
-
-
-@pytest.mark.timeout(1200)  # of the first: it waits for a quarter of the chapters
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_the_grader_gives_the_solution_every_point(chapter, monkeypatch):
-    verdicts = judged_together(int(chapter[:2]) % 4)
-    result = hand_in(chapter, monkeypatch, lambda *_: (verdicts, False))
-    assert {each.id: each.message for each in result.exercises if each.status != "passed"} == {}
+def test_the_solution_earns_every_point(chapter, drawn, monkeypatch):
+    def begin(number, *_):
+        monkeypatch.setattr(judge, "draw", lambda: drawn(number))
+
+    monkeypatch.setattr(grader, "run", run_here)
+    found = graded(chapter, begin)
+    assert {each.id: each.message for each in found if each.status != "passed"} == {}
     outputs = "".join(o.get("text", "") for cell in notebook(chapter).cells for o in cell.get("outputs", []))
     shown = [line.removeprefix("  ✓ ") for line in outputs.splitlines() if line.startswith("  ✓ ")]
-    assert [fact for each in result.exercises for fact in each.facts] == shown, "execute the solutions again"
+    assert [fact for each in found for fact in each.facts] == shown, "execute the solutions again"
+
+
+def test_the_grader_sees_the_same_in_a_process_of_its_own():
+    assert {each.id: each.message for each in graded("05_ddp") if each.status != "passed"} == {}

@@ -42,23 +42,22 @@ def pages(root):
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
 
 
-@pytest.fixture
-def copied(tmp_path):
-    """A copy of the course that gets one address after another: its pages as the script writes them."""
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """By account, its pages and what the script says: a copy of the course gets an address, and then none."""
+    root, found = tmp_path_factory.mktemp("copied"), {}
     for name, text in pages(ROOT).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-
-    def write(account):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    for account in ("Somebody", NOT_NAMED):
         about = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         address = f'Repository = "https://github.com/{account}/course"'
         about = re.sub("^Repository = .*", address, about, flags=re.MULTILINE)
-        (tmp_path / "pyproject.toml").write_text(about, encoding="utf-8")
-        result = CliRunner().invoke(main, ["--root", str(tmp_path)])
+        (root / "pyproject.toml").write_text(about, encoding="utf-8")
+        result = CliRunner().invoke(main, ["--root", str(root)])
         assert result.exit_code == 0, result.output
-        return pages(tmp_path), result.output
-
-    return write
+        found[account] = pages(root), result.output
+    return found
 
 
 def test_the_course_is_as_the_script_writes_it_for_the_address_that_it_has():
@@ -76,8 +75,7 @@ def test_the_course_is_as_the_script_writes_it_for_the_address_that_it_has():
 
 
 def test_without_an_address_no_page_offers_to_open_the_course_elsewhere(copied):
-    copied("Somebody")  # and those that are there go
-    written, said = copied(NOT_NAMED)
+    written, said = copied[NOT_NAMED]  # and those that were there go
     assert len(written) > 60
     assert {name: found[0] for name, text in written.items() if (found := ELSEWHERE.search(text))} == {}
     assert "In a browser alone" not in written["README.md"]
@@ -85,7 +83,7 @@ def test_without_an_address_no_page_offers_to_open_the_course_elsewhere(copied):
 
 
 def test_with_an_address_every_notebook_and_the_readme_show_the_same_one(copied):
-    written, said = copied("Somebody")
+    written, said = copied["Somebody"]
     assert "https://github.com/Somebody/course" in said
     for name in (name for name in written if name.endswith(".ipynb")):
         opened = opening(name, ADDRESSES)

@@ -162,6 +162,13 @@ ACCIDENTS = [  # what happens, an answer, its status, and what is said
         f"the check took longer than {SECONDS} s; if other",
     ),
     (
+        "a check that takes long, and ends well",
+        "import time\nslept = []\ndef double(x):\n    try:\n        time.sleep(0 if slept else 99)\n"
+        "    except KeyboardInterrupt:\n        slept.append(x)\n    return 2 * x",
+        "timeout",
+        f"the check took longer than {SECONDS} s; if other",
+    ),
+    (
         "os._exit, with a process left behind",
         "import os, subprocess\nleft = {'PATH': os.environ['PATH'], 'COURSE_GRADING': os.environ['COURSE_GRADING']}\n"
         f"def double(x):\n    subprocess.Popen(['sleep', '{SLEEP}'], env=left, start_new_session=True)\n"

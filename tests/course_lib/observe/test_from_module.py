@@ -26,7 +26,7 @@ H100 = GPUS["h100"]
 
 def resnet():
     config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[16, 32], depths=[1, 2])
-    return transformers.ResNetModel(config), (torch.zeros(2, 3, 32, 32),), {}
+    return transformers.ResNetModel(config), (torch.zeros(2, 3, 128, 128),), {}
 
 
 def vit():

@@ -134,12 +134,8 @@ def test_the_command_trains_and_goes_on(tmp_path):
     after = (tmp_path / "runs.jsonl").read_text()
     assert after.startswith(before), "finished runs are kept"
     rows = [json.loads(line) for line in after.splitlines()]
-    assert [(row["method"], row["seed"]) for row in rows] == [
-        ("none", 0),
-        ("diloco", 0),
-        ("none", 1),
-        ("diloco", 1),
-    ]
+    runs = [(row["method"], row["seed"]) for row in rows]
+    assert runs == [("none", 0), ("diloco", 0), ("none", 1), ("diloco", 1)]
     for row in rows:
         assert 4 < row["test"] < 6  # two steps away from the loss of 256 equally likely bytes, 5.5
         assert row["first_losses"][0] == pytest.approx(math.log(256), abs=0.3)

@@ -211,18 +211,7 @@ def test_the_sweep_tries_each_start_at_the_middle_rate_and_walks_with_the_best()
 
 def test_the_command_writes_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "load", toy)
-    words = [
-        "--model",
-        "tiny",
-        "--methods",
-        "probe,lora-qv-r1",
-        "--lrs",
-        "1e-2",
-        "--steps",
-        "1",
-        "--batch",
-        "4",
-    ]
+    words = ["--model=tiny", "--methods=probe,lora-qv-r1", "--lrs=1e-2", "--steps=1", "--batch=4"]
     done = CliRunner().invoke(command.main, [*words, "--seeds", "1", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "LoRA, rank 1, query and value" in done.stdout

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,9 +12,8 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from digits_alone import digits_alone
 
-from course_lib.data.digits import load_digits
 from course_lib.elastic.checkpoints import Checkpoints
 from course_lib.elastic.demo import new_state, train_digits
 from course_lib.elastic.fleet import Fleet
@@ -27,6 +25,7 @@ from course_lib.elastic.reshard import reshard_flat
 from course_lib.elastic.stores import ReachedStore, free_hosts, open_store, split
 from course_lib.elastic.worker import Place, connected
 from course_lib.runtime import RankError, launch
+from course_lib.runtime.world import World
 from simulator.predict.recovery import PHASES
 
 PATIENT = 250  # seconds: a limit for a machine that is busy; nothing waits so long for its own sake
@@ -44,19 +43,6 @@ def check_nothing_is_left(journal, hosts, folder):
     """No process that wrote to the journal, no port, no file."""
     assert len({e["pid"] for e in journal.events} - {os.getpid()}) > 2
     wait_for(lambda: not what_is_left(journal, hosts, folder), "something is left")
-
-
-def one_device(steps):
-    images, labels = load_digits()
-    state, losses = new_state(len(labels)), []
-    for _ in range(steps):
-        chosen = state.sampler.next_batch(0, 1)
-        state.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(state.model(images[chosen]), labels[chosen])
-        loss.backward()
-        state.optimizer.step()
-        losses.append(loss.item())
-    return losses, state.model.state_dict()
 
 
 def test_four_ranks_three_ranks_four_again_and_the_host_of_the_store_is_lost():
@@ -94,7 +80,7 @@ def test_four_ranks_three_ranks_four_again_and_the_host_of_the_store_is_lost():
     assert max(sizes) == 4
     assert history == sorted(history)
     assert fleet.journal.samples(history) == Counter({i: 5 for i in range(1437)}), "75 steps are 5 epochs"
-    losses, weights = one_device(steps)
+    losses, weights = digits_alone(steps)
     measured = fleet.journal.losses()
     torch.testing.assert_close(
         torch.tensor([measured[i + 1] for i in range(steps)]), torch.tensor(losses), rtol=1e-3, atol=1e-4
@@ -162,7 +148,7 @@ def test_all_ranks_are_killed_at_once_and_go_on_from_the_last_checkpoint(tmp_pat
     for _ in range(40):
         expected.update(sampler.next_batch(0, 1).tolist())
     assert journal.samples(history) == expected
-    _, weights = one_device(40)
+    _, weights = digits_alone(40)
     for name, value in results[0]["model"].items():
         torch.testing.assert_close(value, weights[name], rtol=1e-2, atol=1e-3)
     assert saved.steps() == [30, 40]
@@ -252,49 +238,30 @@ def test_a_rank_that_could_not_connect_meets_the_others_in_the_next_round():
 
 
 SCRIPT = """
-import sys, time
+import time
 from course_lib.elastic.demo import train_digits
 from course_lib.elastic.fleet import Fleet
-from course_lib.elastic.leftovers import what_is_left
 from course_lib.elastic.limits import Limits
-from course_lib.elastic.random_faults import random_run
 fleet = Fleet(train_digits, 2, args=(10**6, 0.02), limits=Limits(2, 2))
 fleet.wait_for_step(3, 250)
 print(fleet.folder.name, *fleet.hosts, *{e["pid"] for e in fleet.journal.events}, flush=True)
+fleet.pause_agent(0)
+print("paused", flush=True)
 time.sleep(1000)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="without a fork server nobody removes the folder")
 def test_nothing_outlives_a_launcher_that_is_killed():
+    """Agent 1 sees that its launcher is gone, and agent 0, which is stopped, does not."""
     script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
-    try:
-        folder, *rest = script.stdout.readline().split()
-        journal = Journal.read(folder)
-    finally:
-        script.kill()
-        script.wait()
-        script.stdout.close()
-    check_nothing_is_left(journal, [word for word in rest if ":" in word], folder)
-
-
-PAUSED = SCRIPT.replace(
-    "time.sleep(1000)", "fleet.pause_agent(0)\nprint('paused', flush=True)\ntime.sleep(1000)"
-)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="without a fork server nobody removes the folder")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_is_paused_does_not_outlive_its_launcher(how):
-    """A stopped process does not see that its launcher is gone."""
-    script = subprocess.Popen([sys.executable, "-c", PAUSED], stdout=subprocess.PIPE, text=True)
     family = []
     try:
         folder, *rest = script.stdout.readline().split()
         journal = Journal.read(folder)
         assert script.stdout.readline() == "paused\n"
         family = psutil.Process(script.pid).children(recursive=True)
-        script.send_signal(how)
+        script.kill()
         script.wait()
         check_nothing_is_left(journal, [word for word in rest if ":" in word], folder)
         assert psutil.wait_procs(family, timeout=PATIENT)[1] == []
@@ -320,25 +287,27 @@ def test_a_store_is_open_to_its_own_address_alone():
     del store
 
 
-def test_a_store_that_was_stopped_does_not_block():
+def keep_open(host, sign):
+    store = open_store(host)
+    sign.touch()
+    time.sleep(1000)
+    del store
+
+
+def test_a_store_that_was_stopped_does_not_block(tmp_path):
     [host] = free_hosts(1)
-    script = f"""
-import time
-from course_lib.elastic.stores import open_store
-store = open_store({host!r})
-print("open", flush=True)
-time.sleep(1000)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    world = World(1, "gloo", quiet=True)
     try:
-        assert process.stdout.readline() == "open\n"
+        world.begin(keep_open, (host, tmp_path / "open"))
+        wait_for((tmp_path / "open").exists, "no store is opened")
         with pytest.raises(ValueError, match=f"no store can be opened at {host}"):
             open_store(host)
         store = ReachedStore(host, patience=20.0)
         assert store.compare_set("a", "", "1") == "1"
         assert store.add("n", 2) == 2
-        process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it does not stop")
+        process = psutil.Process(world.processes[0].pid)
+        process.suspend()
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "it does not stop")
         store.patience = 0.2
         for _ in range(2):
             with pytest.raises(ConnectionError, match="does not answer"):
@@ -346,9 +315,7 @@ time.sleep(1000)
         with pytest.raises(ConnectionError):
             ReachedStore(host, patience=0.2)
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        world.stop()
     with pytest.raises(ConnectionError):
         ReachedStore(host, patience=20.0)
     with pytest.raises(ValueError, match="an address and a port"):

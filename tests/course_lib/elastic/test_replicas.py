@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from digits_alone import digits_alone
 
-from course_lib.data.digits import load_digits
 from course_lib.elastic.demo import StagedReplicas, new_state, train_replica
 from course_lib.elastic.limits import Limits
 from course_lib.elastic.replica_fleet import ReplicaFleet
@@ -25,14 +24,8 @@ STEPS = 60
 
 def is_one_device(results, steps):
     """All copies are equal to the bit, and to one device but for rounding."""
-    images, labels = load_digits()
-    state = new_state(len(labels))
-    for _ in range(steps):
-        chosen = state.sampler.next_batch(0, 1)
-        state.optimizer.zero_grad()
-        nn.functional.cross_entropy(state.model(images[chosen]), labels[chosen]).backward()
-        state.optimizer.step()
-    for name, weights in state.model.state_dict().items():
+    _, alone = digits_alone(steps)
+    for name, weights in alone.items():
         for result in results:
             assert torch.equal(result["model"][name], results[0]["model"][name])
             torch.testing.assert_close(result["model"][name], weights, rtol=1e-2, atol=1e-3)

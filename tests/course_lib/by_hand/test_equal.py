@@ -76,7 +76,8 @@ class Implementation:
             ``model.whole``, a function that returns the whole.
         models: those of ``MODELS`` that it can train.
         same_samples: every rank sees the whole batch.
-        ranks: numbers of ranks to try.
+        ranks: numbers of ranks to try. On three the next rank is not the one before, and a
+            shard is padded; test_program.py trains on two.
         norms: False: no rank knows the norm of the whole gradient.
         alone: what one device does.
     """
@@ -86,7 +87,7 @@ class Implementation:
     train: Callable
     models: tuple[str, ...] = ("gpt", "mlp")
     same_samples: bool = False
-    ranks: tuple[int, ...] = (1, 2, 3, 4)
+    ranks: tuple[int, ...] = (1, 3)
     norms: bool = True
     alone: Callable | None = None
 
@@ -355,14 +356,14 @@ IMPLEMENTATIONS = [
     Implementation(
         "tensor_parallel", "PyTorch", loop(torch_tensor_parallel), models=("gpt",), same_samples=True
     ),
-    *by_hand("sequence_parallel", models=("gpt",), same_samples=True, ranks=(1, 2, 4)),
+    *by_hand("sequence_parallel", models=("gpt",), same_samples=True, ranks=(1, 4)),
     Implementation(
         "sequence_parallel",
         "production",
         production_tensor_parallel(True),
         models=("gpt",),
         same_samples=True,
-        ranks=(1, 2, 4),
+        ranks=(1, 4),
     ),
     Implementation(
         "sequence_parallel",
@@ -370,7 +371,7 @@ IMPLEMENTATIONS = [
         loop(partial(torch_tensor_parallel, sequence_parallel=True)),
         models=("gpt",),
         same_samples=True,
-        ranks=(1, 2, 4),
+        ranks=(1, 4),
     ),
     *by_hand("context_parallel", models=("long gpt",), same_samples=True),
     *(
@@ -413,7 +414,7 @@ IMPLEMENTATIONS = [
         partial(by_hand_galaxy.train, power=(1, 6, 1)),
         models=("gpt",),
         same_samples=True,
-        ranks=(2, 3),
+        ranks=(3,),
     ),
     Implementation("galaxy", "production", production_galaxy(), models=("bert",), same_samples=True),
     Implementation(
@@ -443,7 +444,7 @@ IMPLEMENTATIONS = [
         for name in ("1f1b", "zb-v")
     ),
     Implementation(
-        "pipeline", "PyTorch", torch_pipeline, models=("deep gpt",), same_samples=True, ranks=(2, 3, 4)
+        "pipeline", "PyTorch", torch_pipeline, models=("deep gpt",), same_samples=True, ranks=(3,)
     ),
 ]
 
@@ -452,7 +453,7 @@ IMPLEMENTATIONS = [
 
 
 class MLP(nn.Module):
-    """Units of 99, 60, 65 and 42 parameters: shards have to be padded."""
+    """Units of 99, 60, 65 and 42 parameters: on three ranks the third has to be padded."""
 
     def __init__(self):
         super().__init__()
@@ -544,7 +545,7 @@ pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []  # the same 
 
 CASES = [
     pytest.param(row, name, ranks, id=f"{row}, {name}, {ranks} ranks")
-    for ranks, row in product((1, 2, 3, 4), IMPLEMENTATIONS)
+    for ranks, row in product((1, 3, 4), IMPLEMENTATIONS)
     for name in row.models
     if ranks in row.ranks
 ]

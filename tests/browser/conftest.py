@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from notebook_page import WAIT
+from notebook_page import WAIT, close_all
 from playwright.sync_api import expect
 from server import chromium_or_skip, course_copy, jupyterlab
 
@@ -26,9 +26,16 @@ def lab():
         yield running
 
 
-@pytest.fixture
-def page(browser, lab):
+@pytest.fixture(scope="module")
+def window(browser, lab):
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     yield page
     page.close()
+
+
+@pytest.fixture
+def page(window, lab):
+    """JupyterLab is loaded once for a file's tests, which takes longer than most of them; each finds nothing open."""
+    yield window
+    close_all(window)
     lab.end_kernels()

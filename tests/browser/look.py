@@ -71,7 +71,7 @@ def main(
     """
     wrong = 0
     with course_copy() as root, jupyterlab(root, commands=True) as lab, chromium() as browser:
-        page = browser.new_page(viewport={"width": width, "height": HEIGHT})
+        page, blank = browser.new_page(viewport={"width": width, "height": HEIGHT}), browser.new_page()
         for notebook in notebooks:
             path = notebook.resolve().relative_to(ROOT).as_posix()
             open_page(page, lab, path)
@@ -92,7 +92,7 @@ def main(
                 command(page, "application:close-all")
                 continue
             unfold(page)
-            count, problems = picture_problems(page)
+            count, problems = picture_problems(page, blank)
             click.echo(f"{path}: {count} pictures at {width} px, {len(problems)} problems")
             for line in summary(problems):
                 click.echo(f"  {line}")

@@ -19,9 +19,15 @@ def command(page: Page, name: str, **arguments: object) -> None:
 
 
 def open_page(page: Page, lab: Lab, path: str = "") -> None:
-    """Open JupyterLab with a file of the course in front, or with what it opens by itself."""
+    """Open a file of the course, or what JupyterLab opens by itself, in front; load JupyterLab if it is not there.
+
+    With what is there, it needs ``jupyterlab(…, commands=True)``.
+    """
     page.set_default_timeout(WAIT)
-    page.goto(f"{lab.url(path)}&reset")  # without the tabs that an earlier page had open
+    if page.url.startswith(lab.address):
+        command(page, "docmanager:open", path=path or lab.opens.removeprefix("/lab/tree/"))
+    else:
+        page.goto(f"{lab.url(path)}&reset")  # without the tabs that an earlier page had open
     page.locator(TAB_IN_FRONT, has_text=(path or lab.opens).rpartition("/")[2]).wait_for()
     page.locator(f"{PANEL} .jp-Cell").first.wait_for()
 
@@ -38,6 +44,17 @@ def close(page: Page) -> None:
     page.evaluate(
         "() => { const front = jupyterapp.shell.currentWidget; front.context.model.dirty = false; front.close(); }"
     )
+
+
+def close_all(page: Page) -> None:
+    """Close all files, and lose their changes; where a question is left, JupyterLab itself is left."""
+    page.evaluate(
+        """() => { for (const each of [...(window.jupyterapp?.shell.widgets("main") ?? [])]) {
+        if (each.context) each.context.model.dirty = false;
+        each.close(); } }"""
+    )
+    if page.locator(".jp-Dialog").count():
+        page.goto("about:blank")
 
 
 def all_cells_shown(page: Page) -> None:

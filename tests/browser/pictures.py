@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,12 +66,16 @@ def summary(problems: list[Problem], texts: int = 4) -> list[str]:
     return lines
 
 
+@functools.cache  # most pictures are as large in a wide window as in a narrow one
 def text_problems(
     blank: Page, svg: str, width: float, height: float, least: float = LEAST
 ) -> list[tuple[str, str, str]]:
     """``(kind, text, detail)`` of what is wrong in an SVG drawn ``width`` by ``height`` px on an empty page."""
-    size = {"width": max(200, round(width) + 1), "height": max(200, round(height) + 1)}
-    blank.set_viewport_size(size)  # all of it on the screen: the browser finds nothing elsewhere
+    size, now = {"width": round(width) + 1, "height": round(height) + 1}, blank.viewport_size or {}
+    if any(
+        now.get(side, 0) < least for side, least in size.items()
+    ):  # the browser finds nothing off the screen
+        blank.set_viewport_size({side: max(now.get(side, 0), least) for side, least in size.items()})
     style = f"svg {{ display: block; width: {width}px; height: {height}px }}"
     blank.set_content(f"<style>body {{ margin: 0 }} {style}</style>{svg}")
     return [(each["kind"], each["text"], each["detail"]) for each in blank.evaluate(MEASURE, least)]
@@ -81,25 +86,20 @@ def broken_words(page: Page) -> list[str]:
     return page.evaluate(BROKEN, PANEL)
 
 
-def picture_problems(page: Page, least: float = LEAST) -> tuple[int, list[Problem]]:
-    """Measure all pictures of the notebook in front; return how many there are and what is wrong with them."""
+def picture_problems(page: Page, blank: Page, least: float = LEAST) -> tuple[int, list[Problem]]:
+    """Measure all pictures of the notebook in front, each on an empty page: how many there are, and what is wrong."""
     pictures_loaded(page)
     found = [picture for picture in page.evaluate(PICTURES, PANEL) if picture["width"]]
     problems = []
-    blank = page.context.browser.new_page()
-    try:
-        for picture in found:
-            name = picture["alt"] or "without a description"
-            if picture["over"] > 1:
-                detail = f"{picture['over']:.0f} px outside the notebook"
-                problems.append(Problem(picture["cell"], name, "wide", "", detail))
-            if not picture["source"].startswith(SVG):
-                problems.append(Problem(picture["cell"], name, "blind", "", "not an SVG: measure it by eye"))
-                continue
-            svg = base64.b64decode(picture["source"].removeprefix(SVG)).decode()
-            width, height = picture["width"], picture["height"]
-            for kind, text, detail in text_problems(blank, svg, width, height, least):
-                problems.append(Problem(picture["cell"], name, kind, text, detail))
-    finally:
-        blank.close()
+    for picture in found:
+        name = picture["alt"] or "without a description"
+        if picture["over"] > 1:
+            detail = f"{picture['over']:.0f} px outside the notebook"
+            problems.append(Problem(picture["cell"], name, "wide", "", detail))
+        if not picture["source"].startswith(SVG):
+            problems.append(Problem(picture["cell"], name, "blind", "", "not an SVG: measure it by eye"))
+            continue
+        svg = base64.b64decode(picture["source"].removeprefix(SVG)).decode()
+        for kind, text, detail in text_problems(blank, svg, picture["width"], picture["height"], least):
+            problems.append(Problem(picture["cell"], name, kind, text, detail))
     return len(found), problems

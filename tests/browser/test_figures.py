@@ -15,6 +15,13 @@ COLOURS = """[...document.querySelectorAll('.stage svg *')]
     .flatMap(one => [one.getAttribute('fill'), one.getAttribute('stroke')]).filter(one => one !== null)"""
 
 
+@pytest.fixture(scope="module")
+def blank(browser):
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
 @pytest.fixture
 def opened(browser, tmp_path):
     """Call it with a figure's name: its saved page, which asks nothing of a network and meets no error."""
@@ -77,28 +84,25 @@ def test_keys_and_sliders_change_what_is_said_and_drawn(opened, name):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_text_can_be_read_in_every_step(opened, name, browser):
-    page, blank, problems = opened(name), browser.new_page(), {}
+def test_text_can_be_read_in_every_step(opened, name, blank):
+    page, problems = opened(name), {}
     sliders = page.locator(".controls input[type=range]")
-    try:
-        for end in (None, "Home", "End"):
-            if end:
-                sliders.first.press(end)
-            page.locator(".stage").press("Home")
-            for _ in range(40):
-                step = page.locator(".explorer").get_attribute("data-step")
-                svg, height = (
-                    page.evaluate(f"{SVG}.outerHTML"),
-                    page.evaluate(f"{SVG}.viewBox.baseVal.height"),
-                )
-                problems[end, step] = text_problems(blank, svg, 640, height)
-                if not page.get_by_role("button", name="Play").count():
-                    break
-                page.locator(".stage").press("ArrowRight")
-                if page.locator(".explorer").get_attribute("data-step") == step:
-                    break
-    finally:
-        blank.close()
+    for end in (None, "Home", "End"):
+        if end:
+            sliders.first.press(end)
+        page.locator(".stage").press("Home")
+        for _ in range(40):
+            step = page.locator(".explorer").get_attribute("data-step")
+            svg, height = (
+                page.evaluate(f"{SVG}.outerHTML"),
+                page.evaluate(f"{SVG}.viewBox.baseVal.height"),
+            )
+            problems[end, step] = text_problems(blank, svg, 640, height)
+            if not page.get_by_role("button", name="Play").count():
+                break
+            page.locator(".stage").press("ArrowRight")
+            if page.locator(".explorer").get_attribute("data-step") == step:
+                break
     assert {key: found for key, found in problems.items() if found} == {}
     assert page.evaluate("document.documentElement.scrollWidth") <= 672
 

@@ -1,4 +1,5 @@
-"""What a learner does first, in JupyterLab in a real browser: look, follow a link, run a cell, run a check, stop."""
+"""What a learner does first, in JupyterLab in a real browser: look, follow a link, run a cell, run a check, stop;
+and ranks that stay: progress below the cell, Stop, and a restart of the kernel."""
 
 import signal
 import subprocess
@@ -26,37 +27,36 @@ from course_lib.progress.points import FILE
 
 pytestmark = pytest.mark.timeout(600)  # many a wait inside is shorter, and says what did not come
 STOP = f"{PANEL} [data-command='notebook:interrupt-kernel']"
-LONG = """
-import time
-from course_lib.runtime import launch
-
-def sleep():
-    time.sleep(600)
-
-launch(sleep, ranks=2, timeout=900)
-"""
-
-
+RANKS = (
+    "import time\nfrom course_lib.runtime import launch\n\ndef sleep():\n    time.sleep(600)\n\n"
+    "launch(sleep, ranks=2, timeout=900)",
+    "%load_ext course_lib",
+    "%%ranks 2\nkept = rank\nkept",
+    "%%ranks\nimport time\nif rank == 1:\n    time.sleep(600)\ndist.barrier()",
+)
 LISTING = """
-from course_lib.data_parallel.ddp import DDP
 from course_lib.observe.show.source import show_source
+from simulator.pipeline.engine import simulate
 
-show_source(DDP)
+show_source(simulate)
 """
 
 
-def write(lab, name, source):
-    """A notebook of one cell beside the chapters."""
-    notebook = new_notebook(cells=[new_code_cell(source)], metadata=METADATA)
+def write(lab, name, *sources):
+    """A notebook of these cells beside the chapters."""
+    notebook = new_notebook(cells=[new_code_cell(source) for source in sources], metadata=METADATA)
     nbformat.write(notebook, lab.root / "notebooks" / f"{name}.ipynb")
 
 
 @pytest.fixture
-def start_page(page, lab):
-    """Chapter 00 as ``course lab`` opens it, with its kernel ready."""
+def start_page(browser, lab):
+    """Chapter 00 as ``course lab`` opens it, in a browser that has not seen it, with its kernel ready."""
+    page = browser.new_page(viewport={"width": 1100, "height": 900})
     open_page(page, lab)
     wait_for_kernel(page)
-    return page
+    yield page
+    page.close()
+    lab.end_kernels()
 
 
 def cell(page, text):
@@ -66,16 +66,30 @@ def cell(page, text):
     )
 
 
-def run(page, text):
-    """Put the cursor into a cell and press Shift-Enter; return the cell when it has run."""
+def start(page, text):
+    """Put the cursor into a cell and press Ctrl-Enter."""
     found = cell(page, text)
     found.locator(".cm-content").click()
     page.keyboard.press("Control+Enter")
+    return found
+
+
+def finished(page, found):
+    """Wait until a cell has run; return it."""
     page.wait_for_function(
         "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)",
         arg=found.element_handle(),
     )
     return found
+
+
+def run(page, text):
+    return finished(page, start(page, text))
+
+
+def lines(found):
+    """What stands below a cell."""
+    return [line for line in found.locator(".jp-OutputArea").inner_text().splitlines() if line.strip()]
 
 
 def test_the_first_page_asks_nothing_and_changes_nothing(start_page, lab):
@@ -131,10 +145,10 @@ def test_a_listing_leads_to_its_file(page, lab):
     write(lab, "97_listing", LISTING)
     open_page(page, lab, "notebooks/97_listing.ipynb")
     wait_for_kernel(page)
-    shown = run(page, "show_source(DDP)")
+    shown = run(page, "show_source(simulate)")
     shown.locator("figcaption a").click()
-    page.locator(TAB_IN_FRONT, has_text="ddp.py").wait_for()
-    page.locator(".jp-FileEditor:visible .cm-content", has_text="Data parallelism: every rank").wait_for()
+    page.locator(TAB_IN_FRONT, has_text="engine.py").wait_for()
+    page.locator(".jp-FileEditor:visible .cm-content", has_text="which ranks wait for ever").wait_for()
     assert page.locator(".jp-Dialog").count() == 0
 
 
@@ -173,22 +187,45 @@ def test_a_check_says_what_is_missing_and_then_what_it_found(page, lab):
     desk.locator("pre", has_text="03.2").wait_for(timeout=120_000)
 
 
-def test_stop_ends_the_ranks_and_says_so_in_a_line(page, lab):
-    write(lab, "99_stop", LONG)
-    open_page(page, lab, "notebooks/99_stop.ipynb")
+def kernel_family():
+    """The processes below the one kernel that runs."""
+    below = psutil.Process().children(recursive=True)
+    (kernel,) = [p for p in below if "ipykernel_launcher" in " ".join(p.cmdline())]
+    return kernel.children(recursive=True)
+
+
+def test_stop_and_restart_leave_no_rank_and_say_so_in_a_line(page, lab):
+    write(lab, "96_ranks", *RANKS)
+    open_page(page, lab, "notebooks/96_ranks.ipynb")
     wait_for_kernel(page)
-    found = cell(page, "launch(sleep")
-    found.locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")
-    found.locator(".ranks-progress", has_text="running for").wait_for()
+    launched = start(page, "launch(sleep")
+    launched.locator(".ranks-progress", has_text="running for").wait_for()
     page.locator(STOP).click()
-    page.wait_for_function(
-        "cell => /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').textContent)",
-        arg=found.element_handle(),
-    )
-    said = found.locator(".jp-OutputArea").inner_text()
-    assert "Traceback" not in said
-    assert len([line for line in said.splitlines() if line.strip()]) == 1, said
+    (line,) = lines(finished(page, launched))
+    assert "Traceback" not in line
+
+    run(page, "%load_ext")
+    assert lines(run(page, "kept = rank")) == ["[rank 0] 0", "[rank 1] 1"]
+    waiting = start(page, "dist.barrier()")
+    progress = page.locator(".ranks-progress")
+    progress.filter(has_text="rank 0: in barrier()").filter(
+        has_text="rank 1: at Cell In[4], line 4"
+    ).wait_for()
+    ranks = kernel_family()
+    assert waiting.locator(".jp-OutputArea-output").count() == 0, "it is no output"
+    page.locator(STOP).click()
+    (line,) = lines(finished(page, waiting))
+    progress.wait_for(state="detached")
+    assert line.startswith("stopped after ")
+    assert line.endswith("all 2 ranks were ended, and their variables are gone")
+    run(page, "kept = rank")
+    ranks += kernel_family()
+    assert len(ranks) >= 6, "twice two ranks, fork server, resource tracker"
+    page.evaluate(
+        "() => { jupyterapp.commands.execute('kernelmenu:restart'); }"
+    )  # it ends after the question
+    page.locator(".jp-Dialog button", has_text="Restart").click()
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []
 
 
 def test_course_is_found_in_the_terminal(page, lab):

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from notebook_page import PANEL, command, open_page, run_all, use_theme, wait_for_kernel
+from notebook_page import PANEL, open_page, run_all, use_theme, wait_for_kernel
 from playwright.sync_api import expect
 
 from course_lib.notebooks.build import METADATA
@@ -20,6 +20,8 @@ CELLS = (
     'reveal(which, "slower", table(["", "ms"], [["cable", 108]]), mistakes={"faster": "You kept both busy."})',
     'compare(Row("sent", guess, 67.08e6, 67e6, unit="B"))',
 )
+
+COLOURS = """box => [box, ...box.querySelectorAll("button, input")].map(one => getComputedStyle(one).color)"""
 
 
 @pytest.fixture
@@ -71,8 +73,13 @@ def test_run_all_reveals_nothing_and_the_keyboard_plays(page, outputs):
     expect(bet_answer).to_contain_text("Right.")
 
 
-def test_cells_that_are_run_again_keep_what_was_said(page, outputs):
+def test_words_are_seen_in_both_themes_and_cells_that_are_run_again_keep_what_was_said(page, outputs):
     _, guess, answer, which, _, compared = outputs
+    for dark in (True, False):
+        use_theme(page, dark)
+        for colour in guess.locator(".course-game").evaluate(COLOURS):
+            light = sum(map(int, colour[colour.index("(") + 1 :].split(")")[0].split(",")[:3])) / 3
+            assert light > 170 if dark else light < 85, f"{'dark' if dark else 'light'}: {colour}"
     which.get_by_role("button", name="slower").click()
     guess.get_by_role("spinbutton").fill("67.1")
     guess.get_by_role("button", name="Guess").click()
@@ -83,19 +90,3 @@ def test_cells_that_are_run_again_keep_what_was_said(page, outputs):
     expect(answer).to_contain_text("You said 67.1 MB: right.")
     measured = "you: 67.1 MB, predicted: 67.1 MB, measured: 67 MB"
     expect(compared.get_by_role("img", name=measured)).to_be_visible()
-
-
-def test_words_are_seen_in_both_themes(page, outputs):
-    for dark in (True, False):
-        use_theme(page, dark)
-        colours = (
-            outputs[1]
-            .locator(".course-game")
-            .evaluate(
-                """box => [box, ...box.querySelectorAll("button, input")].map(one => getComputedStyle(one).color)"""
-            )
-        )
-        for colour in colours:
-            light = sum(map(int, colour[colour.index("(") + 1 :].split(")")[0].split(",")[:3])) / 3
-            assert light > 170 if dark else light < 85, colours
-    command(page, "notebook:clear-all-cell-outputs")

@@ -4,6 +4,8 @@ broken over two lines, and nothing that is folded shows a line of itself; at two
 ``python tests/browser/look.py NOTEBOOK`` says the same of one notebook, and photographs it.
 """
 
+import json
+
 import pytest
 from notebook_page import all_cells_shown, close, open_page, open_without_kernel, told_in_place, unfold
 from pictures import broken_words, picture_problems, summary, text_problems
@@ -26,20 +28,23 @@ TEXTS = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 200">
 <text x="320" y="170" font-size="20" transform="rotate(-90 320 170)">upright</text></svg>"""
 
 
-def test_the_measurement_finds_each_kind_of_problem(browser):
-    blank = browser.new_page()
-    try:
-        found = text_problems(blank, TEXTS, 400, 200)
-        assert {(kind, text) for kind, text, _ in found} == {
-            ("small", "ten pixels"),
-            ("cut", "reaches out"),
-            ("overlap", "one"),
-            ("covered", "hidden"),
-        }
-        halved = text_problems(blank, TEXTS, 200, 100)
-        assert len([kind for kind, _, _ in halved if kind == "small"]) == TEXTS.count("<text")
-    finally:
-        blank.close()
+@pytest.fixture(scope="module")
+def blank(browser):
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
+def test_the_measurement_finds_each_kind_of_problem(blank):
+    found = text_problems(blank, TEXTS, 400, 200)
+    assert {(kind, text) for kind, text, _ in found} == {
+        ("small", "ten pixels"),
+        ("cut", "reaches out"),
+        ("overlap", "one"),
+        ("covered", "hidden"),
+    }
+    halved = text_problems(blank, TEXTS, 200, 100)
+    assert len([kind for kind, _, _ in halved if kind == "small"]) == TEXTS.count("<text")
 
 
 HELVETICA = 871  # px: a word, 100 px high, in Helvetica, Arial or Liberation Sans
@@ -48,22 +53,27 @@ WIDTH = """() => { const pen = document.createElement("canvas").getContext("2d")
 
 
 @pytest.fixture(scope="module")
-def first_page(browser, lab):
+def first_page(window, blank, lab):
     """JupyterLab, opened once: loading it takes longer than to look at a notebook."""
-    page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
-    if page.evaluate(WIDTH) > 1.02 * HELVETICA:
+    if blank.evaluate(WIDTH) > 1.02 * HELVETICA:
         pytest.skip(
             "pictures are drawn for Helvetica's widths, which no font here has: install fonts-liberation"
         )
-    open_page(page, lab)
-    yield page
-    page.close()
-    lab.end_kernels()
+    open_page(window, lab)
+    return window
+
+
+def keep_outputs(notebook):
+    """Leave out what is not looked at, and takes most of the time to show: texts and sources."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    content["cells"] = [cell | {"source": ""} for cell in content["cells"] if cell.get("outputs")]
+    notebook.write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_the_text_in_pictures_can_be_read(first_page, path):
+def test_the_text_in_pictures_can_be_read(first_page, blank, lab, path):
     page = first_page
+    keep_outputs(lab.root / path)
     page.set_viewport_size({"width": WIDTHS[0], "height": 900})
     open_without_kernel(page, path)
     all_cells_shown(page)
@@ -72,7 +82,7 @@ def test_the_text_in_pictures_can_be_read(first_page, path):
         unfold(page)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
-            count, problems = picture_problems(page)
+            count, problems = picture_problems(page, blank)
             assert count, f"{path}: no picture was found"
             assert not problems, "\n".join([f"{path}, {width} px:", *summary(problems)])
             assert broken_words(page) == []

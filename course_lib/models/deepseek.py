@@ -43,6 +43,9 @@ class DeepseekConfig(LlamaConfig):
     routed_scaling_factor: float = 2.5
     bias_update_speed: float = 0.001  # of the router's bias, after each step
     balance_loss: float = 0.0  # its weight beside the task's loss; DeepSeek-V3 took 0.0001
+    capacity_factor: float | None = (
+        None  # of an expert's fair share of a sequence, in training; None: none is dropped
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.topk_group <= self.n_group or self.n_routed_experts % self.n_group:
@@ -87,7 +90,8 @@ class DeepseekMLP(SparseMLP):
 
     def __init__(self, config: DeepseekConfig) -> None:
         number, width = config.n_routed_experts, config.moe_intermediate_size
-        super().__init__(Experts(number, config.hidden_size, width), Gate(config.hidden_size, number))
+        experts, gate = Experts(number, config.hidden_size, width), Gate(config.hidden_size, number)
+        super().__init__(experts, gate, config.capacity_factor)
         self.shared_experts = LlamaMLP(config, config.n_shared_experts * width)
         self.k, self.groups, self.most_groups = config.num_experts_per_tok, config.n_group, config.topk_group
         self.normed, self.scale = config.norm_topk_prob, config.routed_scaling_factor

@@ -6,12 +6,15 @@ its experts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from simulator.inputs.checks import positive
 
 GROUPED = (torch.float32, torch.bfloat16, torch.float16)  # dtypes of F.grouped_mm
 
@@ -51,12 +54,16 @@ def grouped_fits(weights: Tensor) -> bool:
 
 
 class SparseMLP(nn.Module):
-    """A router and experts: ``(batch, seq, hidden)`` in and out. No copy is dropped. ``route`` is the family's own.
+    """A router and experts: ``(batch, seq, hidden)`` in and out. ``route`` is the family's own.
 
     Attributes:
+        capacity_factor: in training, an expert takes at most so many times a fair share of a sequence's copies, those
+            that come first (see ``first_come``), and drops the others: they add nothing to their token. None: no copy
+            is dropped, as in evaluation.
         chosen: the experts of the last tokens that went through, ``(tokens, k)``.
         probabilities: of these tokens, before the choice, ``(tokens, experts)``.
-        load: how many copies each expert was sent in training since the last ``balance``, ``(experts,)``; None: none.
+        sizes: how many copies each expert took in the last forward, ``(experts,)``.
+        load: how many each was chosen for in training since the last ``balance``, ``(experts,)``; None: none.
         speed: of the balance; 0: the family has none.
         alpha: the weight of ``balance_loss``; 0: there is none.
         share: what the balance of one sequence counts in the loss; ``parallelize`` sets it, and the gradient comes
@@ -67,8 +74,11 @@ class SparseMLP(nn.Module):
     share: float | None = None
     balanced: Tensor | None = None
 
-    def __init__(self, experts: Experts, gate: nn.Module) -> None:
+    def __init__(self, experts: Experts, gate: nn.Module, capacity_factor: float | None = None) -> None:
         super().__init__()
+        if capacity_factor is not None:
+            positive(capacity_factor=capacity_factor)
+        self.capacity_factor = capacity_factor
         self.gate, self.experts = gate, experts
         self.load: Tensor | None = None  # no buffer, because each rank has its own
 
@@ -96,13 +106,33 @@ class SparseMLP(nn.Module):
         dtype, device = x.dtype, x.device.type
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
-        sent = tokens.to(dtype).index_select(0, copies // k)  # (copies, hidden)
-        sizes = expert.bincount(minlength=self.gate.weight.shape[0])
+        experts = self.gate.weight.shape[0]
+        self.sizes = expert.bincount(minlength=experts)
         if self.training:
-            self.load = sizes if self.load is None else self.load + sizes
-        came = self.experts(sent, sizes)
-        y = torch.empty_like(came).index_copy(0, copies, came).unflatten(0, (-1, k))  # (tokens, k, hidden)
+            self.load = self.sizes if self.load is None else self.load + self.sizes
+            if self.capacity_factor is not None:
+                each = len(copies) // len(x)  # copies of a sequence
+                most = math.ceil(self.capacity_factor * each / experts)
+                copies = copies[first_come(expert * len(x) + copies // each, most)]
+                self.sizes = self.chosen.flatten()[copies].bincount(minlength=experts)
+        sent = tokens.to(dtype).index_select(0, copies // k)  # (copies, hidden)
+        came = self.experts(sent, self.sizes)
+        y = came.new_zeros(len(tokens) * k, came.shape[1]).index_copy(0, copies, came)
+        y = y.unflatten(0, (-1, k))  # (tokens, k, hidden)
         return (weights.to(y.dtype)[:, None] @ y).to(x.dtype).view_as(x)
+
+
+def first_come(group: Tensor, most: int) -> Tensor:
+    """Which copies are kept where a group of them, those of one sequence for one expert, is at most ``most``.
+
+    The groups are GShard's (arXiv:2006.16668, 2.2), as large as a sequence: so what is dropped is the same in any
+    microbatch and on any rank. The first come first, whatever their weights: a later token pushes no earlier one out,
+    and the model does not see the future (arXiv:2101.03961 does so, too).
+
+    Args:
+        group: of each copy, ascending; of a group in the order of the tokens. ``(copies,)``.
+    """
+    return torch.arange(len(group), device=group.device) - torch.searchsorted(group, group) < most
 
 
 @torch.no_grad()

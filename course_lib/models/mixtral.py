@@ -22,6 +22,9 @@ class MixtralConfig(LlamaConfig):
     num_local_experts: int = 8
     num_experts_per_tok: int = 2
     balance_loss: float = 0.0  # its weight beside the task's loss
+    capacity_factor: float | None = (
+        None  # of an expert's fair share of a sequence, in training; None: none is dropped
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +47,8 @@ class MixtralMLP(SparseMLP):
     def __init__(self, config: MixtralConfig) -> None:
         experts = config.num_local_experts
         gate = nn.Linear(config.hidden_size, experts, bias=False)
-        super().__init__(Experts(experts, config.hidden_size, config.intermediate_size), gate)
+        stacked = Experts(experts, config.hidden_size, config.intermediate_size)
+        super().__init__(stacked, gate, config.capacity_factor)
         self.k, self.alpha = config.num_experts_per_tok, config.balance_loss
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -120,6 +120,13 @@ TRAINING_OPTIONS = [
         help="Weight of the loss that keeps experts equally busy; without it there is none. DeepSeek-V3 took 0.0001.",
     ),
     click.option(
+        "--capacity-factor",
+        type=PositiveNumber(),
+        metavar="X",
+        help="An expert takes at most X times its fair share of a sequence's tokens, the first ones; without it all. "
+        "Switch Transformers took 1.25.",
+    ),
+    click.option(
         "--seed",
         type=AtLeast(0),
         metavar="N",

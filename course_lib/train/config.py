@@ -72,6 +72,7 @@ TRAINING = {
     "lr": Positive,
     "clip": PositiveOrInfinite,
     "balance_loss": Positive,
+    "capacity_factor": Positive,
     "seed": CountOrZero,
 }
 CHECKPOINT = {"folder": Text, "save_every": Count, "resume": bool}

@@ -37,6 +37,7 @@ class Job:
             as the plan says.
         compression: how data-parallel ranks send gradients, and its settings; None: as they are.
         balance_loss: the weight of the loss that keeps experts equally busy; None: there is none.
+        capacity_factor: how much of its fair share of a sequence an expert takes; None: all that it is sent.
         save_every: steps between two checkpoints in ``checkpoint``; the last step is saved, too.
         profile: the folder for a trace of every rank; None: none is recorded.
         peak_flops: of all devices together, for MFU; None: not known.
@@ -57,6 +58,7 @@ class Job:
     lr: float = 1e-3
     clip: float = 1.0
     balance_loss: float | None = None
+    capacity_factor: float | None = None
     seed: int = 0
     checkpoint: Path | None = None
     save_every: int | None = None
@@ -81,7 +83,7 @@ class Job:
             sizes = Sizes(self.layers, self.hidden, self.heads, self.positions)
             model = random_model(self.model, self.task, sizes)
         for layer in sparse_layers(model):
-            layer.alpha = self.balance_loss or 0.0
+            layer.alpha, layer.capacity_factor = self.balance_loss or 0.0, self.capacity_factor
         return model
 
     def tuned(self, model: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from course_lib.observe.ledgers.expert_load import busiest, of_all_ranks
+from course_lib.observe.ledgers.expert_load import busiest, dropped_share, of_all_ranks
 from course_lib.train.config import TASKS
 from course_lib.train.job import Job
 from simulator.planner.plan_text import plan_text
@@ -39,6 +39,11 @@ class Report:
             click.echo(f"{self._what()} on {ranks_of(plan.ranks)}: --plan {plan_text(plan, ['precision'])}")
             if priced:
                 click.echo(f"the same, priced: {priced}")
+            elif (self.job.capacity_factor or 1) < 1:
+                click.echo(
+                    "not priced: with a capacity factor below 1 experts always drop tokens, and the simulator's none",
+                    err=True,
+                )
 
     def _what(self) -> str:
         """``bart, denoising, lora``: what is not the model's usual task or all of its parameters is named."""
@@ -80,9 +85,12 @@ class Report:
     def end(self, ranks: Sequence[dict[str, Any]]) -> None:
         """The last line: of every rank the peak memory, and the traffic of one step."""
         rate = self.tokens / self.seconds if self.seconds else None
+        loads = of_all_ranks(ranks)
         if self.as_json:
             plan = plan_text(self.job.plan, ["precision"])
-            click.echo(json.dumps({"plan": plan, "tokens_per_second": rate, "ranks": list(ranks)}))
+            told = {"plan": plan, "tokens_per_second": rate}
+            told |= {"dropped": dropped_share(ranks)} if loads else {}
+            click.echo(json.dumps(told | {"ranks": list(ranks)}))
         elif any("sent" in rank for rank in ranks):
             click.echo("in the last step:")
             for rank in ranks:
@@ -91,10 +99,14 @@ class Report:
                     f"  rank {rank['rank']:<3} {where}   at most {rank['peak_memory'] / 1e6:,.1f} MB held, "
                     f"{rank['sent'] / 1e6:,.2f} MB sent"
                 )
-            if loads := of_all_ranks(ranks):
+            if loads:
                 expert, rank = busiest(loads, self.job.plan.ep)
                 click.echo(
                     f"of all layers the busiest expert had {expert:.2f} of the mean, the busiest rank {rank:.2f}"
+                )
+            if self.job.capacity_factor is not None:
+                click.echo(
+                    f"experts dropped {dropped_share(ranks):.1%} of the copies of tokens that they were sent"
                 )
             if "accuracy" in ranks[0]:
                 click.echo(f"accuracy on samples that were not trained on: {ranks[0]['accuracy']:.1%}")

@@ -72,7 +72,7 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
                     load = stack.enter_context(record_expert_load(model.module))
                 loss, norm = train_step(model, optimizer, batch, job.clip)
             if last:
-                ledgers = ledgers_of(memory, traffic) | {"expert_load": load}
+                ledgers = ledgers_of(memory, traffic) | load
             seconds = None if last else time.perf_counter() - began
             if dist.get_rank() == 0:
                 told = {
@@ -93,9 +93,9 @@ def train(mesh: DeviceMesh, job: Job, tell: Tell, samples: Samples | None = None
 
 
 def step_flops(job: Job, plain: nn.Module) -> float | None:
-    """By formula; None where the simulator has none: two texts in one model, or frozen parameters."""
+    """By formula; None where it has none: two texts in one model, frozen parameters, or tokens that are dropped."""
     shape = model_shape(plain, job.sequence)
-    if shape is None or job.tuning["method"] != "full":
+    if shape is None or job.tuning["method"] != "full" or job.capacity_factor is not None:
         return None
     return sum(model_flops(shape, job.plan.global_batch).values())
 
@@ -166,7 +166,8 @@ def also_told(job: Job) -> dict[str, Any]:
     """With other values training may go on."""
     precision = job.plan.precision
     told = {"sequence": job.sequence, "lr": job.lr, "clip": job.clip, "precision": precision}
-    return told | ({} if job.balance_loss is None else {"balance_loss": job.balance_loss})
+    experts = {"balance_loss": job.balance_loss, "capacity_factor": job.capacity_factor}
+    return told | {name: value for name, value in experts.items() if value is not None}
 
 
 def save(job: Job, model: ParallelModel, optimizer: Optimizer, step: int, run: str, tell: Tell) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from course_lib.expert_parallel.apply import DealtExperts, check_experts
 from course_lib.models.deepseek import Deepseek, DeepseekConfig
-from course_lib.models.experts import balance
+from course_lib.models.experts import balance, sparse_layers
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.parallelize import load_checkpoint, parallelize, save_checkpoint
@@ -34,9 +34,9 @@ def make(name):
             nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
         return model
     sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 8}
-    experts = {"even": 8, "few tokens": 24, "unused": 8}[name]
-    alpha = 0.0 if name == "even" else 0.1
-    model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts, balance_loss=alpha))
+    experts = {"even": 8, "few tokens": 24, "unused": 8, "capacity": 8}[name]
+    own = {"capacity": {"capacity_factor": 0.7}, "even": {}}.get(name, {"balance_loss": 0.1})
+    model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts, **own))
     for p in model.parameters():
         nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
     if (
@@ -64,6 +64,7 @@ def one_device(name):
     biases = [b for n, b in model.named_buffers() if "bias" in n]
     assert all(b.any() for b in biases)
     assert len(biases) == 2 * (name == "deepseek")
+    assert (name == "capacity") == any(m.sizes.sum() < m.chosen.numel() for m in sparse_layers(model))
     return found
 
 
@@ -78,7 +79,7 @@ CASES = {  # ranks -> (model, plan)
         ("even", {"dp": 2, "ep": 2}),
         ("unused", {"dp": 2, "ep": 2, "zero": 1}),
         ("few tokens", {"dp": 2, "ep": 2, "zero": 2, "microbatches": 2}),
-        ("even", {"dp": 2, "ep": 2, "zero": 3, "recompute": "full"}),
+        ("capacity", {"dp": 2, "ep": 2, "zero": 3, "recompute": "full"}),
         ("even", {"dp": 2, "ep": 2, "recompute": "full", "overlap": ()}),
         ("even", {"cp": 2, "ep": 2, "zero": 1}),
         ("deepseek", {"dp": 2, "ep": 2, "zero": 1, "recompute": "full", "microbatches": 2}),
@@ -87,12 +88,12 @@ CASES = {  # ranks -> (model, plan)
     4: [
         ("even", {"dp": 4, "ep": 2, "microbatches": 1}),
         ("unused", {"dp": 4, "ep": 4, "zero": 3}),
-        ("even", {"dp": 4, "ep": 2, "zero": 1}),
+        ("capacity", {"dp": 4, "ep": 2, "zero": 1}),
         ("few tokens", {"dp": 4, "ep": 2, "zero": 3}),
         ("even", {"dp": 2, "cp": 2, "ep": 4, "zero": 2}),
         ("deepseek", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2}),
         ("deepseek", {"dp": 4, "ep": 2, "zero": 3}),
-        ("even", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "zero": 1}),
+        ("capacity", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "zero": 1}),
         ("unused", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "schedule": "zb-h1", "recompute": "full"}),
     ],
 }
@@ -198,9 +199,9 @@ def test_a_checkpoint_is_resumed_under_another_ep(tmp_path):
 def test_what_cannot_be_dealt_is_refused():
     with pytest.raises(ValueError, match=r"^ep must divide the 24 experts, not 5$"):
         check_experts(make("few tokens"), 5)
-    with pytest.raises(
-        ValueError, match=r"^cp must be 1 with a balance loss, not 2: it is that of whole sequences$"
-    ):
-        check_fits(make("unused"), Plan(cp=2, precision="fp32"), None)
+    for name, what in (("unused", "balance loss"), ("capacity", "capacity factor")):
+        sentence = rf"^cp must be 1 with a {what}, not 2: it is that of whole sequences$"
+        with pytest.raises(ValueError, match=sentence):
+            check_fits(make(name), Plan(cp=2, precision="fp32"), None)
     with pytest.raises(ValueError, match=r"^ep must be 1, not 2: Linear has no experts$"):
         check_experts(nn.Linear(2, 2), 2)

@@ -14,22 +14,24 @@ from simulator.predict.expert_traffic import per_rank
 
 
 @contextmanager
-def record_expert_load(model: nn.Module) -> Iterator[list[list[int]]]:
-    """Yields what is filled with a list for each layer with experts: the copies that this rank's tokens sent to each.
+def record_expert_load(model: nn.Module) -> Iterator[dict[str, list]]:
+    """Yields what is filled for each layer with experts: ``expert_load``, a list of the copies of this rank's tokens
+    that each took, and ``expert_dropped``, how many were dropped.
 
     A layer that is recomputed counts twice, like all others of its model.
     """
-    layers, loads = sparse_layers(model), []
+    layers = sparse_layers(model)
+    loads: list[list[int]] = [[] for _ in layers]
+    dropped = [0] * len(layers)
 
     def count(layer: SparseMLP, *_: object) -> None:
-        sizes = layer.chosen.flatten().bincount(minlength=layer.probabilities.shape[1])
-        load = loads[layers.index(layer)]
-        load[:] = (sizes + sizes.new_tensor(load or 0)).tolist()
+        i, sizes = layers.index(layer), layer.sizes.tolist()
+        loads[i][:] = map(add, loads[i] or [0] * len(sizes), sizes)
+        dropped[i] += layer.chosen.numel() - sum(sizes)
 
-    loads += [[] for _ in layers]
     hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
-        yield loads
+        yield {"expert_load": loads, "expert_dropped": dropped}
     finally:
         for hook in hooks:
             hook.remove()
@@ -43,6 +45,12 @@ def of_all_ranks(ranks: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         for total, load in zip(before, rank["expert_load"], strict=True):
             total[:] = map(add, total, load)
     return [load for _, loads in sorted(stages.items()) for load in loads]
+
+
+def dropped_share(ranks: Sequence[Mapping[str, Any]]) -> float:
+    """Of the copies of all layers' tokens, from what ranks tell."""
+    dropped = sum(sum(rank["expert_dropped"]) for rank in ranks)
+    return dropped / (dropped + sum(map(sum, of_all_ranks(ranks))))
 
 
 def busiest(loads: Sequence[Sequence[float]], ranks: int) -> tuple[float, float]:

@@ -1,10 +1,15 @@
-"""The loss that keeps experts equally busy: transformers' on one sequence, and what training with it does."""
+"""The loss that keeps experts equally busy: transformers' on one sequence, and what training with it does. And the
+capacity of experts: beside a loop over tokens, and what a token cannot see."""
 
+import math
+
+import pytest
 import torch
+import torch.nn.functional as F
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from course_lib.models.experts import balance_loss, imbalance
-from course_lib.models.mixtral import Mixtral, MixtralConfig
+from course_lib.models.mixtral import Mixtral, MixtralConfig, MixtralMLP
 
 E, K = 6, 2
 
@@ -39,3 +44,69 @@ def test_a_router_that_is_trained_with_it_alone_balances():
         optimizer.step()
     assert losses[0] > 1.4
     assert 1 < losses[-1] < 1.1
+
+
+# ---- capacity ---------------------------------------------------------------------------------------------------
+
+
+def layer_and_tokens(factor):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 4, "num_local_experts": E, "num_experts_per_tok": K}
+    layer = MixtralMLP(MixtralConfig.tiny(**sizes, capacity_factor=factor)).double()
+    for p in layer.parameters():
+        torch.nn.init.normal_(p)
+    return layer, torch.randn(3, 10, 8, dtype=torch.float64, requires_grad=True)
+
+
+def token_by_token(layer, x, factor):
+    """One after the other, each asks its experts, most probable first; an expert that is full says nothing."""
+    rows, dropped = [], 0
+    for sequence in x:
+        room = [math.ceil(factor * len(sequence) * K / E)] * E
+        for token in sequence:
+            p = torch.softmax(layer.gate.weight @ token, 0)
+            best = sorted(range(E), key=lambda e: -p[e])[:K]
+            row = torch.zeros_like(token)
+            for e in best:
+                if room[e]:
+                    gate, up = (layer.experts.gate_up_proj[e] @ token).chunk(2)
+                    row = row + p[e] / p[best].sum() * (layer.experts.down_proj[e] @ (F.silu(gate) * up))
+                else:
+                    dropped += 1
+                room[e] = max(0, room[e] - 1)
+            rows.append(row)
+    return torch.stack(rows).view_as(x), dropped
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.7, 1.25, 3.0])
+def test_with_a_capacity_output_and_gradients_are_those_of_a_loop_over_tokens(factor):
+    layer, x = layer_and_tokens(factor)
+    expected, dropped = token_by_token(layer, x, factor)
+    assert (dropped > 0) == (factor < E / K), "a sequence's tokens all fit where an expert has room for each"
+    ours = layer(x)
+    assert layer.chosen.numel() - int(layer.sizes.sum()) == dropped
+    inputs = [x, *layer.parameters()]
+    for mine, other in zip(
+        (ours, *torch.autograd.grad(ours.square().sum(), inputs)),
+        (expected, *torch.autograd.grad(expected.square().sum(), inputs)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-9)
+
+
+def test_no_later_token_and_no_other_sequence_decides_what_is_dropped():
+    layer, x = layer_and_tokens(0.7)
+    changed = x.detach().clone()
+    changed[0, 6:], changed[1:] = torch.randn(4, 8), torch.randn(2, 10, 8)
+    torch.testing.assert_close(layer(changed)[0, :6], layer(x)[0, :6], rtol=0, atol=1e-12)
+
+
+def test_nothing_is_dropped_in_evaluation():
+    layer, x = layer_and_tokens(0.1)
+    expected, _ = token_by_token(layer, x, 100)
+    torch.testing.assert_close(layer.eval()(x), expected)
+
+
+def test_a_capacity_factor_must_be_more_than_0():
+    with pytest.raises(ValueError, match=r"^capacity factor must be a number more than 0, not 0$"):
+        layer_and_tokens(0)

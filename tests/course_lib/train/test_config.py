@@ -135,7 +135,8 @@ def test_options_go_before_the_file(tmp_path):
         ),
         (
             "[training]\nspeed = 2",
-            "training has no key speed; its keys are balance_loss, clip, global_batch, lr, seed, steps",
+            "training has no key speed; its keys are balance_loss, capacity_factor, clip, global_batch, lr, seed, "
+            "steps",
         ),
         ("[checkpoint]\nfile = 'x'", "checkpoint has no key file; its keys are folder, resume, save_every"),
         ("[plan]\ntq = 2", "plan has no key tq; its keys are attention"),

@@ -71,7 +71,7 @@ def test_losses_are_the_same_under_another_plan_and_when_it_is_resumed_under_a_t
 
 @pytest.mark.parametrize("model", ["mixtral", "deepseek"])
 def test_experts_are_dealt_out_and_resumed_on_other_ranks(model, tmp_path):
-    balanced = f"--model {model} --balance-loss 0.1"
+    balanced = f"--model {model} --balance-loss 0.1 --capacity-factor 1"
     expected, alone = read(f"{balanced} --plan micro_batch=4 --steps 4")
     saving = f"{balanced} --checkpoint {tmp_path}"
     steps, last = read(f"{saving} --plan dp=2,ep=2,zero=1 --steps 3")
@@ -82,13 +82,18 @@ def test_experts_are_dealt_out_and_resumed_on_other_ranks(model, tmp_path):
     copies = [[sum(load) for load in of_all_ranks(one["ranks"])] for one in (resumed, alone)]
     assert copies[0] == copies[1]
     assert min(copies[0]) > 0
+    assert resumed["dropped"] == alone["dropped"] > 0
 
 
-def test_a_balance_loss_needs_experts_and_the_busiest_are_told():
-    refused = run(f"{SMALL} --balance-loss 0.1")
-    assert refused.exit_code == 2
-    assert "--balance-loss is for models with experts, and gpt has none: leave it out" in refused.output
-    told = run(f"{SMALL} --model mixtral --plan dp=2,ep=2 --steps 1").output
+def test_what_is_asked_of_experts_needs_them_and_the_busiest_and_the_dropped_are_told():
+    for option in ("--balance-loss", "--capacity-factor"):
+        refused = run(f"{SMALL} {option} 0.1")
+        assert refused.exit_code == 2
+        assert f"{option} is for models with experts, and gpt has none: leave it out" in refused.output
+    told = run(f"{SMALL} --model mixtral --plan dp=2,ep=2 --steps 1 --capacity-factor 0.01").output
+    assert "not priced: with a capacity factor below 1" in told
+    [dropped] = re.findall(r"experts dropped (.*)% of the copies of tokens", told)
+    assert 0 < float(dropped) < 100
     expert, rank = map(
         float, re.search(r"the busiest expert had (.*) of the mean, .* rank (.*)", told).groups()
     )

@@ -7,7 +7,8 @@ to owners, and counts what each rank sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -47,23 +48,39 @@ class ShardedMatrices(WholeMatrices):
 
     def __init__(self, optimizer: Optimizer, flats: Sequence[Any]) -> None:
         taken = {p for group in optimizer.param_groups if group["muon"] for p in group["params"]}
-        places = [(flat, i, *place) for flat in flats for i, place in enumerate(flat.updated_places())]
-        self.pieces = [
-            Piece(p, elements, flat.shapes[i], [high - low for low, high in flat.extents(i)])
-            for flat, i, p, elements in places
-            if p in taken
-        ]
-        self.owners = matrix_owners([p.shape for p in self.pieces], [p.held for p in self.pieces])
-        if self.pieces:  # on all ranks that share these shards, or on none
-            self.flat = next(flat for flat, _, p, _ in places if p in taken)
+        sharing: dict[Any, list[Any]] = {}  # fewer ranks share the shards of experts
+        for flat in flats:
+            sharing.setdefault(flat.group, []).append(flat)
+        self.groups = [OfOneGroup(taken, together) for together in sharing.values()]
 
     def of(self, p: nn.Parameter) -> Iterator[tuple[slice, torch.Size]]:
-        return ((piece.elements, piece.shape) for piece in self.pieces if piece.parameter is p)
+        pieces = (piece for group in self.groups for piece in group.pieces)
+        return ((piece.elements, piece.shape) for piece in pieces if piece.parameter is p)
 
     def turn(self, updates: dict[nn.Parameter, Tensor]) -> dict[nn.Parameter, Tensor]:
         turned = {p: turned_in(update) for p, update in updates.items()}
-        if not self.pieces:
-            return turned
+        for group in self.groups:
+            if group.pieces:  # on all ranks that share these shards, or on none
+                group.turn(turned)
+        return turned
+
+
+class OfOneGroup:
+    """The matrices whose shards the same ranks share."""
+
+    def __init__(self, taken: Collection[nn.Parameter], flats: Sequence[Any]) -> None:
+        self.flat = flats[0]
+        self.pieces = [
+            piece
+            for flat in flats
+            for i, (p, elements) in enumerate(flat.updated_places())
+            if p in taken
+            for piece in matrices(flat, i, p, elements.start or 0)
+        ]
+        self.owners = matrix_owners([p.shape for p in self.pieces], [p.held for p in self.pieces])
+
+    def turn(self, turned: dict[nn.Parameter, Tensor]) -> None:
+        """In place."""
         ranks, me = range(self.flat.ranks), self.flat.rank
         dealt = [[i for i, owner in enumerate(self.owners) if owner == rank] for rank in ranks]
         # What has no gradient here has a part of zeros, which is not used when it comes back.
@@ -83,7 +100,6 @@ class ShardedMatrices(WholeMatrices):
             for i, part in zip(theirs, rows, strict=True):
                 if self.pieces[i].parameter in turned:
                     turned[self.pieces[i].parameter].flatten()[self.pieces[i].elements].copy_(part)
-        return turned
 
     def exchange(self, sent: list[list[Tensor]], sizes: list[list[int]]) -> list[list[Tensor]]:
         """Tensors for each rank -> those from each rank, of these sizes, on the device on which they are turned."""
@@ -94,3 +110,14 @@ class ShardedMatrices(WholeMatrices):
         with trace.span("communication", "all-to-all updates"):
             dist.all_to_all_single(came, flat, each, splits, group=self.flat.group)
         return [list(part.split(size)) for part, size in zip(came.split(each), sizes, strict=True)]
+
+
+def matrices(flat: Any, i: int, parameter: nn.Parameter, first: int) -> Iterator[Piece]:
+    """The matrix that the i-th parameter of a flat buffer is, or each of a stack; its elements on this rank are those
+    of ``parameter`` from ``first`` on."""
+    shape = flat.shapes[i][-2:]
+    for begin in range(flat.starts[i], flat.starts[i + 1], shape.numel()):
+        ends = [flat.shard_size * rank for rank in range(flat.ranks + 1)]
+        held = [max(0, min(b, begin + shape.numel()) - max(a, begin)) for a, b in pairwise(ends)]
+        yield Piece(parameter, slice(first, first + held[flat.rank]), shape, held)
+        first += held[flat.rank]

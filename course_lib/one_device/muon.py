@@ -2,7 +2,8 @@
 
 Muon turns a matrix: every direction of its update gets nearly the same length. Embeddings, the head, norms and biases
 are no matrices in this sense, and get AdamW. Updates are those of ``torch.optim.Muon`` and ``torch.optim.AdamW``, bit
-for bit. One state as large as a matrix, where Adam has two.
+for bit. One state as large as a matrix, where Adam has two. Of stacked experts each has matrices of its own: one of
+its gate and up projection, which are one product, and one of the way down.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ADJUST = ("original", "match_rms_adamw")
 def orthogonalize(g: Tensor, steps: int = 5) -> Tensor:
     """(n, m) -> (n, m), singular values near 1: between about 0.7 and 1.2 (Newton and Schulz). In 16 bits, as PyTorch
     does it; in float64 where ``g`` is, so that plans can be compared beyond rounding."""
+    if g.ndim == 3:  # a stack of matrices
+        return torch.stack([orthogonalize(one, steps) for one in g])
     a, b, c = 3.4445, -4.7750, 2.0315
     wide = turned_in(g)
     x = wide.T if g.shape[0] > g.shape[1] else wide  # the smaller square
@@ -45,7 +48,7 @@ def muon_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any
     groups: list[dict[str, Any]] = [{"params": [], "muon": True}, {"params": [], "muon": False}]
     for name, p in named:
         inside = any(fnmatchcase(f".{name}", f"*.{layer}.*") for layer in LAYERS)
-        groups[0 if inside and p.ndim == 2 else 1]["params"].append(p)
+        groups[0 if inside and p.ndim in (2, 3) else 1]["params"].append(p)
     return groups
 
 
@@ -53,8 +56,8 @@ class WholeMatrices:
     """What Muon asks of where its matrices lie. Of shards there is another, ``data_parallel/sharded_muon.py``."""
 
     def of(self, p: nn.Parameter) -> Iterator[tuple[slice, torch.Size]]:
-        """Which elements of a parameter are a matrix, and the whole matrix's shape."""
-        yield slice(None), p.shape
+        """Which elements of a parameter are a matrix, or several alike, and the whole matrix's shape."""
+        yield slice(None), p.shape[-2:]
 
     def turn(self, updates: dict[nn.Parameter, Tensor]) -> dict[nn.Parameter, Tensor]:
         return {p: orthogonalize(update) for p, update in updates.items()}

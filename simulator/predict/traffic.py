@@ -318,7 +318,8 @@ def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traf
             total += zero_traffic(plan.zero, [elements], ranks, plan.itemsize, accumulation=m)
     if plan.optimizer == "muon" and plan.zero:
         matrices = sum(n * kind.matrix_elements(plan.tp, plan.ep) for kind, n in kinds.items())
-        total += mean_muon_traffic(matrices, plan.shard)
+        total += mean_muon_traffic(matrices - experts, plan.shard)
+        total += mean_muon_traffic(experts, min(plan.shard, everyone // plan.ep))
     return total
 
 

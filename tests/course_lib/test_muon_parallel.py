@@ -7,6 +7,7 @@ from torch import nn
 
 from course_lib.data_parallel.fully_sharded import FullyShardedDataParallel
 from course_lib.models.gpt import GPT, GPTConfig
+from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.muon import MuonWithAdamW, muon_groups
 from course_lib.parallelize import mesh_axes, parallelize
@@ -31,13 +32,23 @@ def gpt():
     return model.double()
 
 
+def mixtral():
+    """Stacks of experts' matrices, of which a rank's shard may be several, or a part of one."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2, "num_local_experts": 6}
+    model = Mixtral(MixtralConfig.tiny(vocab_size=VOCAB, **sizes))
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
+    return model.double()
+
+
 def data():
     g = torch.Generator().manual_seed(1)
     return tuple(torch.randint(VOCAB, (2, STEPS * BATCH, SEQ), generator=g))
 
 
-def one_device():
-    model = gpt()
+def one_device(make):
+    model = make()
     return train_on_one_device(
         model, data(), BATCH, CLIP, MuonWithAdamW(muon_groups(model.named_parameters()), lr=LR)
     )
@@ -77,6 +88,20 @@ def test_a_step_is_that_of_pytorchs_muon_and_adamw_bit_for_bit(adjust):
         assert torch.equal(p, q)
 
 
+def test_each_matrix_of_a_stack_is_turned_as_pytorchs_muon_does():
+    stack = nn.Parameter(torch.randn(3, 8, 5))
+    alone = [nn.Parameter(one.clone()) for one in stack.detach()]
+    optimizer = MuonWithAdamW(muon_groups([("layers.0.mlp.experts.down_proj", stack)]), lr=LR)
+    official = torch.optim.Muon(alone, lr=LR, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        stack.grad = torch.randn(stack.shape)
+        for p, gradient in zip(alone, stack.grad, strict=True):
+            p.grad = gradient.clone()
+        optimizer.step()
+        official.step()
+    assert torch.equal(stack, torch.stack(alone))
+
+
 PLANS = {
     2: [
         {"dp": 2},
@@ -95,20 +120,20 @@ PLANS = {
         {"dp": 2, "pp": 2, "zero": 1, "microbatches": 3, "schedule": "zb-h1"},
     ],
 }
+OF_EXPERTS = [{"dp": 4, "zero": 1}, *({"dp": 4, "ep": 2, "zero": zero} for zero in (0, 1, 3))]
+CASES = [pytest.param(gpt, plans, id=f"{ranks} ranks") for ranks, plans in PLANS.items()]
 
 
-def run(settings):
+def run(make, settings):
     plan = Plan(**settings, precision="fp32", optimizer="muon")
-    model, optimizer = parallelize(gpt(), plan, make_mesh(mesh_axes(plan)), lr=LR)
+    model, optimizer = parallelize(make(), plan, make_mesh(mesh_axes(plan)), lr=LR)
     return train_in_parallel(model, optimizer, data(), BATCH, CLIP)
 
 
-@pytest.mark.parametrize(
-    "plans", [pytest.param(plans, id=f"{ranks} ranks") for ranks, plans in PLANS.items()]
-)
-def test_every_plan_trains_as_one_device(plans):
-    expected = one_device()
-    for ranks in launch(lambda: [run(plan) for plan in plans], Plan(**plans[0]).ranks):
+@pytest.mark.parametrize(("make", "plans"), [*CASES, pytest.param(mixtral, OF_EXPERTS, id="experts")])
+def test_every_plan_trains_as_one_device(make, plans):
+    expected = one_device(make)
+    for ranks in launch(lambda: [run(make, plan) for plan in plans], Plan(**plans[0]).ranks):
         for plan, found in zip(plans, ranks, strict=True):
             assert max(differences(found, expected)) < 1e-9, plan
 
@@ -135,10 +160,10 @@ def test_training_goes_on_from_the_checkpoint_of_another_plan(tmp_path):
 # ---- ledgers ---------------------------------------------------------------------------------------------------
 
 
-def sent(settings):
+def sent(make, settings):
     """By a step's update; the bytes of states; what is in each flat buffer."""
     plan = Plan(**settings, precision="fp32", optimizer="muon")
-    model, optimizer = parallelize(gpt().float(), plan, make_mesh(mesh_axes(plan)), lr=LR)
+    model, optimizer = parallelize(make().float(), plan, make_mesh(mesh_axes(plan)), lr=LR)
     model.forward_backward(*(t[: BATCH // plan.dp] for t in data()))
     with record_traffic() as log:
         optimizer.step()
@@ -148,21 +173,25 @@ def sent(settings):
     return sum(row.sent for row in rows), sum(row.calls for row in rows), model.memory(optimizer), names
 
 
-@pytest.mark.parametrize(("ranks", "zero"), [(2, 3), (3, 3), (3, 1), (4, 2)])  # (3, 1): a layer each
-def test_an_update_sends_what_the_simulator_says(ranks, zero):
-    found = launch(sent, ranks, args=({"dp": ranks, "zero": zero},))
-    named, shapes, held = dict(gpt().named_parameters()), [], []
+# (3, 1): a layer each
+@pytest.mark.parametrize(
+    ("make", "ranks", "zero"), [(gpt, 2, 3), (gpt, 3, 3), (gpt, 3, 1), (gpt, 4, 2), (mixtral, 2, 3)]
+)
+def test_an_update_sends_what_the_simulator_says(make, ranks, zero):
+    found = launch(sent, ranks, args=(make, {"dp": ranks, "zero": zero}))
+    named, shapes, held = dict(make().named_parameters()), [], []
     for names in found[0][-1]:
-        parts = elements_on([named[n].numel() for n in names], ranks)
-        for name, each in zip(names, parts, strict=True):
-            if named[name].ndim == 2 and "blocks" in name:
-                shapes.append(tuple(named[name].shape))
+        tensors = [(n, one) for n in names for one in (named[n] if named[n].ndim == 3 else [named[n]])]
+        parts = elements_on([one.numel() for _, one in tensors], ranks)
+        for (name, one), each in zip(tensors, parts, strict=True):
+            if one.ndim == 2 and ("blocks" in name or "layers" in name):
+                shapes.append(tuple(one.shape))
                 held.append(each)
     for rank, (bytes, calls, memory, _) in enumerate(found):
         predicted = muon_traffic(shapes, held, rank).rows[0]
         assert (bytes, calls) == (predicted.sent, predicted.calls)
         plan = Plan(dp=ranks, zero=zero, precision="fp32", optimizer="muon", microbatches=1)
-        states = rank_memory(model_shape(gpt(), 16), plan).optimizer_states
+        states = rank_memory(model_shape(make(), 16), plan).optimizer_states
         assert memory.optimizer_states == pytest.approx(states, rel=0.02)  # padding, steps
     mean = sum(bytes for bytes, *_ in found) / ranks
     elements = sum(rows * columns for rows, columns in shapes)

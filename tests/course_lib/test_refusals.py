@@ -28,7 +28,6 @@ REFUSED = [
         {"ep": 1},
     ),
     ("tp must be 1 for a model with experts", {"tp": 2}, {"added": {Experts}}, {"tp": 1}),
-    ("optimizer must be adam, mom", {"ep": 2, "dp": 2, "optimizer": "muon"}, {}, {"optimizer": "adam"}),
     ("dispatch must be same and node_limit", {"ep": 2, "dp": 2, "dispatch": "fp8"}, {}, {"dispatch": "same"}),
     ("ep must be 1 with compression, not 2: ", SGD | {"ep": 2}, HOOK, {"ep": 1}),
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),

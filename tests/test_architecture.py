@@ -25,24 +25,24 @@ TOP = ("observe", "chapters", "notebooks", "grading", "progress")  # see everyth
 REACH = 400
 FURTHEST = {
     "course_lib/comparison/compression": 436,
-    "course_lib/data_parallel": 1064,  # Muon on shards; experts have fewer copies
+    "course_lib/data_parallel": 1081,  # Muon on shards, also of stacks; experts have fewer copies
     "course_lib/elastic": 1618,
     "course_lib/finetuning": 408,
     "course_lib/comparison/finetuning": 664,
     "course_lib/grading": 750,  # names of the answer's own are allowed; None of a collective is explained
-    "course_lib/models": 744,  # the balance loss of experts
+    "course_lib/models": 762,  # the balance loss of experts, and their capacity
     "course_lib/notebooks": 544,
     "course_lib/observe/show": 403,  # a guess outside of its slider is refused
     "course_lib/observe/networks": 893,  # a step of backward says what it keeps
     "course_lib/models/pretrained": 503,  # seven families
-    "course_lib/parallelize": 1106,  # two axes more, Muon, activation offload, fp8, a balance loss
+    "course_lib/parallelize": 1114,  # two axes more, Muon, activation offload, fp8, a balance loss
     "course_lib/pipeline": 822,
     "course_lib/runtime": 1724,  # under torchrun, threads end before Python does; None of a collective is explained
     "course_lib/tensor_parallel": 1426,
-    "course_lib/train": 940,  # --profile, models with experts and their balance, fp8
+    "course_lib/train": 968,  # --profile, models with experts, their balance and what they drop, fp8
     "simulator/cli": 719,
     "simulator/explorer": 781,
-    "simulator/inputs": 690,  # kinds of layers and of experts; layouts that many plans share
+    "simulator/inputs": 692,  # kinds of layers and of experts; layouts that many plans share
     "simulator/pipeline": 430,
     "simulator/planner": 551,
     "simulator/plots": 840,  # a dense timeline is drawn twice as fast

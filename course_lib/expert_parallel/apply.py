@@ -3,7 +3,7 @@
 >>> apply_expert_parallel(model, mesh["ep"])                                         # doctest: +SKIP
 
 The ranks of ``ep`` have different samples: they are some of the data-parallel ranks. Copies of tokens travel to the
-ranks of their experts and back by all-to-all (GShard, arXiv:2006.16668), as many as there are: none is dropped.
+ranks of their experts and back by all-to-all (GShard, arXiv:2006.16668), as many as there are: buffers are not padded.
 
 A rank's experts see the tokens of all its p ranks, so their gradient is p times as large as that of parameters which
 each of the p ranks has. It is divided by p on its way back. So averages over data-parallel ranks are right for all

@@ -101,6 +101,7 @@ LLAMA = {
 
 # What each token does with its experts is no matter of heads or columns.
 EXPERTS = {name: role for name, role in LLAMA.items() if ".mlp" not in name}
+MIXTRAL = EXPERTS | {"layers.*.mlp.gate": "router", "layers.*.mlp.experts": "experts"}
 
 FALCON = {
     "word_embeddings": "tokens",
@@ -159,7 +160,7 @@ ANATOMIES = {
     "masked_words.BertMaskedWords": Anatomy(MASKED_WORDS, causal=False),
     "llama.Llama": Anatomy(inside("model", LLAMA) | {"lm_head": "head"}),
     "llama.LlamaModel": Anatomy(LLAMA),
-    "mixtral.Mixtral": Anatomy(inside("model", EXPERTS) | {"lm_head": "head"}),
+    "mixtral.Mixtral": Anatomy(inside("model", MIXTRAL) | {"lm_head": "head"}),
     # Attention without a role for its core: keys and values differ in width.
     "deepseek.Deepseek": Anatomy(
         inside("model", {name: role for name, role in EXPERTS.items() if "attn" not in name})

@@ -1,7 +1,8 @@
 """``parallelize(model, plan, mesh)``: the techniques of the course on one plain model, in the one order that works.
 
 1. All ranks take the values of rank 0, so that a model starts alike under every plan.
-2. Tensor and sequence parallelism cut each layer: they replace modules, so they come before what wraps them.
+2. Tensor and sequence parallelism cut each layer: they replace modules, so they come before what wraps them. Experts
+   stay whole, and work on this rank's part of the sequence.
 3. Context parallelism replaces the core of attention, which is left of each layer's work on whole texts.
 4. Expert parallelism deals out the experts of each layer among ranks that have other tokens.
 5. Recomputation wraps the layers as they are now: what it repeats includes their messages.
@@ -45,6 +46,7 @@ from course_lib.runtime import current_device
 from course_lib.tensor_parallel.apply import apply_tensor_parallel
 from course_lib.tensor_parallel.full_tensors import full_logits
 from course_lib.tensor_parallel.galaxy import apply_galaxy
+from course_lib.tensor_parallel.sequence import work_on_shard
 from course_lib.tensor_parallel.tables import table_of
 from course_lib.tensor_parallel.vocab import VocabParallelCrossEntropy
 from simulator.inputs.plan import Plan
@@ -118,6 +120,9 @@ def parallelize(
     if plan.ep > 1:
         experts = mesh_of_experts(mesh, plan.ep)
         apply_expert_parallel(model, experts["ep"])
+    dealt = [module for module in model.modules() if isinstance(module, DealtExperts)]
+    for one in dealt if plan.tp > 1 else ():  # they took the place of experts that did so
+        work_on_shard(one, mesh["tp"])
     host = apply_activation_offload(model) if plan.recompute == "offload" else None
     if plan.recompute in ("selective", "full"):
         apply_recompute(model, plan.recompute)
@@ -133,7 +138,7 @@ def parallelize(
     for stage in stages.values() if plan.precision in ("mixed", "fp8") and plan.zero != 3 else ():
         cast = torch.autocast(mesh.device_type, torch.bfloat16)
         stage.forward = cast(stage.forward)
-    dealt = [module for module in model.modules() if isinstance(module, DealtExperts)]
+    dealt = [one for one in model.modules() if isinstance(one, DealtExperts)]  # of this rank's stages
     groups = {p: experts["dp"].get_group() for one in dealt for p in one.parameters()} if experts else {}
     if plan.zero == 0:
         data = Replicated(model, plan, mesh["dp"], groups, make_hook(compression))

@@ -49,10 +49,11 @@ def check_fits(
         check_placement(model, plan, placement)
     if plan.cp > 1:
         check_context(model, plan.context)
-        for layer in sparse_layers(model):
-            if layer.alpha or layer.capacity_factor is not None:
-                what = "balance loss" if layer.alpha else "capacity factor"
-                raise ValueError(f"cp must be 1 with a {what}, not {plan.cp}: it is that of whole sequences")
+    for layer in sparse_layers(model) if plan.cp * plan.tp > 1 else ():
+        if layer.alpha or layer.capacity_factor is not None:
+            what, axis = "balance loss" if layer.alpha else "capacity factor", "cp" if plan.cp > 1 else "tp"
+            ranks = getattr(plan, axis)
+            raise ValueError(f"{axis} must be 1 with a {what}, not {ranks}: it is that of whole sequences")
     if plan.ep > 1:
         check_experts(model, plan.ep)
     sizes = mesh_axes(plan)

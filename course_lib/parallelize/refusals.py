@@ -14,6 +14,7 @@ from course_lib.finetuning.side import SideTuning
 from course_lib.models.bart import Bart
 from course_lib.models.bert import BertPooler
 from course_lib.models.experts import Experts
+from course_lib.models.latent_attention import LatentAttention
 from course_lib.parallelize.comm_hooks import make_hook
 from simulator.export.course_lib import plan_refusals
 from simulator.inputs.galaxy import placements_of
@@ -64,8 +65,10 @@ def refusals(
         if placed:
             yield f"cp must be 1 with a placement, not {p.cp}: both would deal out the sequence"
 
-    if Experts in added and p.tp > 1:
-        yield f"tp must be 1 for a model with experts, not {p.tp}: their matrices are not cut"
+    if LatentAttention in added and p.tp > 1:
+        yield f"tp must be 1 for a model with latent attention, not {p.tp}: its heads are not cut"
+    if Experts in added and p.tp > 1 and not p.sequence_parallel:
+        yield "sequence_parallel must be yes with tp for a model with experts: each rank would do the work of all"
 
     if placed and p.pp > 1:
         yield f"pp must be 1 with a placement, not {p.pp}: a stage would not know where its blocks are"

@@ -25,6 +25,8 @@ STYLE_OF = {  # of a module with this role
     "up": "column",
     "dropout of a part": "core",
     "down": "row",
+    "router": "sequence",
+    "experts": "sequence",
     "stack": "whole",
     "transform": "sequence",
     "final norm": "sequence",
@@ -43,8 +45,8 @@ GPT_TABLE = styles_of(ANATOMIES["gpt.GPT"])
 
 def is_whole(anatomy: Anatomy) -> bool:
     """Whether what comes out is the same on all ranks, or logits: of Llama, not of the LlamaModel in it. Nor of a model
-    with experts, which no style cuts."""
-    return bool(anatomy.names("head", "stack") and anatomy.names("up"))
+    with latent attention, which no style cuts."""
+    return bool(anatomy.names("head", "stack") and anatomy.names("attention"))
 
 
 def table_of(model: nn.Module) -> dict[str, str]:

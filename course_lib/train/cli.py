@@ -123,8 +123,7 @@ TRAINING_OPTIONS = [
         "--capacity-factor",
         type=PositiveNumber(),
         metavar="X",
-        help="An expert takes at most X times its fair share of a sequence's tokens, the first ones; without it all. "
-        "Switch Transformers took 1.25.",
+        help="An expert takes at most X times its fair share of a sequence, the first tokens; without it all.",
     ),
     click.option(
         "--seed",

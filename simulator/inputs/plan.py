@@ -83,7 +83,8 @@ class Plan:
             scale for every 128 numbers (arXiv:2412.19437). They come back as the layers compute.
         node_limit: most nodes that a token is sent to. It goes to each of them once and on to its experts inside; None:
             every copy travels by itself.
-        imbalance: tokens that the busiest expert-parallel rank gets, as a multiple of the mean.
+        imbalance: tokens that the busiest expert-parallel rank gets, as a multiple of the mean; a capacity factor of
+            1 or more is the most that it can be.
         scaling: what shares one scale in ``"fp8"`` precision: a ``"tensor"`` (``"delayed"``: by its largest number in
             the steps before), a ``"block"`` (1 x 128 of activations, 128 x 128 of weights, arXiv:2412.19437) or 32
             numbers (``"mx"``, OCP Microscaling).

@@ -291,17 +291,11 @@ class ModelShape:
         """Rows, columns, and how many there are, of each matrix of one layer on one rank; q, k and v are one, and so
         are gate and up projection of an expert."""
         at_least(1, tp=tp)
-        width, gates, alone = (
-            self.mlp_width // tp,
-            2 if self.activation == "swiglu" else 1,
-            self.shared_experts,
-        )
-        mlp = [(width, self.hidden, (1 + gates) * (alone if self.experts > 1 else 1))]
-        if self.experts > 1:
-            routed = self.experts_on(ep)
-            mlp += [(gates * width, self.hidden, routed), (width, self.hidden, routed)]
-            mlp += [(self.experts, self.hidden, 1)]  # the router
-        return [(*linear, 1) for linear in self.attention_linears(tp)] + [m for m in mlp if m[2]]
+        h, width, gates = self.hidden, self.mlp_width // tp, 2 if self.activation == "swiglu" else 1
+        alone, routed = (self.shared_experts, self.experts_on(ep)) if self.experts > 1 else (1, 0)
+        mlp = [(width, h, (1 + gates) * alone), (gates * width, h, routed), (width, h, routed)]
+        router = [(self.experts, h, 1)] if routed else []
+        return [(*linear, 1) for linear in self.attention_linears(tp)] + [m for m in mlp if m[2]] + router
 
     def matrix_elements(self, tp: int = 1, ep: int = 1) -> int:
         return sum(rows * columns * n for rows, columns, n in self.layer_matrices(tp, ep))

@@ -88,6 +88,8 @@ CASES = {  # ranks -> (model, plan)
     4: [
         ("even", {"dp": 4, "ep": 2, "microbatches": 1}),
         ("unused", {"dp": 4, "ep": 4, "zero": 3}),
+        ("even", {"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True, "zero": 1}),
+        ("even", {"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True, "zero": 3, "recompute": "full"}),
         ("capacity", {"dp": 4, "ep": 2, "zero": 1}),
         ("few tokens", {"dp": 4, "ep": 2, "zero": 3}),
         ("even", {"dp": 2, "cp": 2, "ep": 4, "zero": 2}),
@@ -199,9 +201,10 @@ def test_a_checkpoint_is_resumed_under_another_ep(tmp_path):
 def test_what_cannot_be_dealt_is_refused():
     with pytest.raises(ValueError, match=r"^ep must divide the 24 experts, not 5$"):
         check_experts(make("few tokens"), 5)
-    for name, what in (("unused", "balance loss"), ("capacity", "capacity factor")):
-        sentence = rf"^cp must be 1 with a {what}, not 2: it is that of whole sequences$"
+    for name, axis, what in (("unused", "cp", "balance loss"), ("capacity", "tp", "capacity factor")):
+        sentence = rf"^{axis} must be 1 with a {what}, not 2: it is that of whole sequences$"
+        plan = Plan(**{axis: 2}, sequence_parallel=axis == "tp", precision="fp32")
         with pytest.raises(ValueError, match=sentence):
-            check_fits(make(name), Plan(cp=2, precision="fp32"), None)
+            check_fits(make(name), plan, None)
     with pytest.raises(ValueError, match=r"^ep must be 1, not 2: Linear has no experts$"):
         check_experts(nn.Linear(2, 2), 2)

@@ -1,4 +1,4 @@
-"""Mixtral under data parallelism is as on one device; what would cut its layers refuses it in a sentence.
+"""Mixtral under data and tensor parallelism is as on one device; what would repeat work is refused in a sentence.
 
 Losses of two steps, gradient norms and the trained parameters after them, in fp64.
 """
@@ -19,9 +19,10 @@ PLANS = [
     {"dp": 2},
     {"dp": 2, "zero": 2, "microbatches": 2},
     {"dp": 2, "zero": 3, "recompute": "full"},
+    {"tp": 2, "sequence_parallel": True},
 ]
 REFUSED = [
-    ({"tp": 2}, "tp must be 1 for a model with experts, not 2"),
+    ({"tp": 2}, "sequence_parallel must be yes with tp for a model with experts"),
 ]
 
 

@@ -9,6 +9,7 @@ from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.models.bert import BertPooler
 from course_lib.models.experts import Experts
+from course_lib.models.latent_attention import LatentAttention
 from course_lib.parallelize.refusals import refusals, refuse
 from simulator.export.course_lib import plan_refusals
 from simulator.inputs.plan import Plan
@@ -27,7 +28,13 @@ REFUSED = [
         {},
         {"ep": 1},
     ),
-    ("tp must be 1 for a model with experts", {"tp": 2}, {"added": {Experts}}, {"tp": 1}),
+    (
+        "sequence_parallel must be yes with tp for a model with experts",
+        {"tp": 2},
+        {"added": {Experts}},
+        {"tp": 1},
+    ),
+    ("tp must be 1 for a model with latent", {"tp": 2}, {"added": {LatentAttention}}, {"tp": 1}),
     ("dispatch must be same and node_limit", {"ep": 2, "dp": 2, "dispatch": "fp8"}, {}, {"dispatch": "same"}),
     ("ep must be 1 with compression, not 2: ", SGD | {"ep": 2}, HOOK, {"ep": 1}),
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),

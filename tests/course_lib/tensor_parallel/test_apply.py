@@ -152,8 +152,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
             "columns": "encoder.layer.0.intermediate.dense: 3 ranks cannot share 100 columns equally: "
             "choose a divisor of 100",
             "vocabulary": "embedding.tokens: a vocabulary of 2 cannot be dealt to 3 ranks: choose at most 2 ranks",
-            "no table": "there is a table for GPT, Bert, BertMaskedWords, Llama, Falcon, Bart, and Net holds 0 "
-            "of them: give one as table=",
+            "no table": "there is a table for GPT, Bert, BertMaskedWords, Llama, Mixtral, Falcon, Bart, and Net holds "
+            "0 of them: give one as table=",
             "unknown style": "net.a has the style 'diagonal'; the styles are enter, column, heads, kv heads, grouped "
             "heads, copied, core, row, vocabulary, vocabulary head, part, replicated, sequence, positions, whole",
             "unknown name": "ModuleDict has no module net.c; it has net, net.a, net.b",

@@ -56,8 +56,11 @@ def checked_job(plan: Plan, settings: dict[str, Any], precision_given: bool) -> 
     plan_to_check(plan, job.placement).check(shape_to_check(job))
     with torch.device("meta"):
         model = job.tuned(job.make_model())
-    if job.balance_loss is not None and not sparse_layers(model):
-        raise ValueError(f"--balance-loss is for models with experts, and {job.model} has none: leave it out")
+    for name in ("balance_loss", "capacity_factor"):
+        if getattr(job, name) is not None and not sparse_layers(model):
+            raise ValueError(
+                f"{flag(name)} is for models with experts, and {job.model} has none: leave it out"
+            )
     check_length(model, job.positions)
     refuse(plan, job.placement, job.compression, model)
     if job.placement is not None:
@@ -155,6 +158,10 @@ def priced(job: Job, device: str | None, hardware: Hardware | None = None) -> st
         return None
     shape = shape_of(job)
     if shape is None or job.tuning["method"] != "full" or job.placement or job.compression:
+        return None
+    if (job.capacity_factor or 1) < 1:  # in balance, which is what is priced, a larger one drops nothing
+        return None
+    if shape.experts > 1 and job.plan.tp > 1:  # priced are experts that are cut over tp, as Megatron-LM does
         return None
     words = ["python -m simulator step"]
     for field in fields(ModelShape):

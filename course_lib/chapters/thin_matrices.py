@@ -34,7 +34,7 @@ def gradient_after(steps: int = 30) -> Tensor:
         sgd.step()  # with the gradients of the batch before
         sgd.zero_grad()
         cross_entropy(model(inputs), targets).backward()
-    gradient = list(model.parameters())[2].grad
+    gradient = list(model.parameters())[1].grad
     assert gradient is not None
     return gradient
 

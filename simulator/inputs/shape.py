@@ -290,7 +290,7 @@ class ModelShape:
     def layer_matrices(self, tp: int = 1, ep: int = 1) -> list[tuple[int, int, int]]:
         """Rows, columns, and how many there are, of each matrix of one layer on one rank; q, k and v are one, and so
         are gate and up projection of an expert."""
-        at_least(1, tp=tp)
+        at_least(1, tp=tp, ep=ep)
         h, width, gates = self.hidden, self.mlp_width // tp, 2 if self.activation == "swiglu" else 1
         alone, routed = (self.shared_experts, self.experts_on(ep)) if self.experts > 1 else (1, 0)
         mlp = [(width, h, (1 + gates) * alone), (gates * width, h, routed), (width, h, routed)]

@@ -206,6 +206,38 @@ def diagnose_command(file: Path, ranks: int | None, axes: str, timeout: float) -
     sys.exit(1 if result.sentences else 0)
 
 
+@main.command(
+    "simulate",
+    short_help="Memory, time and plans of a module of yours.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.option("--module", required=True, metavar="FILE.py:FUNCTION", help="It returns (model, inputs).")
+@click.argument("command", type=click.Choice(["memory", "step", "plan"]))
+@click.argument("arguments", metavar="[OPTIONS OF python -m simulator]...", nargs=-1, type=click.UNPROCESSED)
+def simulate_command(module: str, command: str, arguments: tuple[str, ...]) -> None:
+    """Price any nn.Module as `python -m simulator` prices a transformer.
+
+    FUNCTION takes no arguments, and returns the module in the dtype in which it is trained, and a microbatch: a
+    tensor, a tuple, or a dict by name. Nothing is computed, so the module may be made under torch.device("meta").
+
+    \b
+    course simulate plan --module vit.py:make --gpu h100 --gpus 64 \\
+        --global-batch 1024
+    course simulate memory --module vit.py:make --gpu h100 --dp 8 --zero 3 \\
+        --micro-batch 32
+
+    `python -m simulator plan --help` explains the other options. Tensor, context and expert parallelism are refused.
+    """
+    from course_lib.observe.own_module import traces_of
+    from simulator.cli import main as simulator
+
+    try:
+        traces = traces_of(module)
+    except ValueError as error:
+        _stop(str(error))
+    simulator([command, *arguments], prog_name="course simulate", obj=traces)
+
+
 @main.command("doctor", short_help="Look at this machine: what is there, what is missing.")
 def doctor_command() -> None:
     """Look at this machine: what is there, what is missing, and how ranks will run."""

@@ -37,6 +37,7 @@ def from_module(
     model: nn.Module | Callable[[], nn.Module],
     *inputs: Any,
     units: Kind | tuple[Kind, ...] | None = None,
+    samples: int | None = None,
     **named: Any,
 ) -> TracedModel:
     """One step of ``model(*inputs, **named)`` and of its backward, for ``simulator.any_module``.
@@ -48,6 +49,7 @@ def from_module(
         model: any module, in the mode and the dtype in which it is to be trained, also on ``meta``; or a function that
                 builds one.
         inputs, named: a microbatch, not on ``meta``; the first tensor's first dimension counts its samples.
+        samples: trace with so many in place of those that the inputs have.
         units: classes of what is sharded and recomputed as one; None: the elements of the outermost lists of modules.
 
     Raises:
@@ -56,6 +58,11 @@ def from_module(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = fake_copy(model, mode)
     inputs, named = map_tensors(mode.from_tensor, (inputs, named))
+    if samples is not None:
+        own = samples_in((inputs, named))
+        inputs, named = map_tensors(
+            lambda t: t.new_empty(samples, *t.shape[1:]) if t.dim() and len(t) == own else t, (inputs, named)
+        )
     try:
         with mode:
             return _Trace(fake, _units(fake, units)).run(inputs, named)
@@ -63,6 +70,12 @@ def from_module(
         raise ValueError(
             f"{error.func} depends on the values of the inputs, and only shapes are traced"
         ) from error
+
+
+def samples_in(inputs: Any) -> int:
+    """The first dimension of the first tensor; 1 where there is none."""
+    tensors = tensors_in(inputs)
+    return len(tensors[0]) if tensors and tensors[0].dim() else 1
 
 
 def _units(model: nn.Module, kinds: Any, prefix: str = "") -> dict[str, nn.Module]:
@@ -132,7 +145,7 @@ class _Trace(TorchDispatchMode):
         taken = sum(piece.parameters for piece in self.pieces)
         return TracedModel(
             tuple(self._pieces()),
-            len(given[0]) if given and given[0].dim() else 1,
+            samples_in(given),
             max(p.dtype.itemsize for p in self.model.parameters()),
             sum(p.numel() for p in self.model.parameters()) - taken,
             max(p.numel() for p in self.model.parameters()),

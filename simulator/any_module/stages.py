@@ -15,7 +15,7 @@ def stage_pieces(model: TracedModel, plan: Plan) -> list[list[Piece]]:
         ("tp", (1,), "a trace does not say which matrices are cut by columns"),
         ("cp", (1,), "a trace does not say which dimension is the sequence"),
         ("ep", (1,), "a trace does not say which modules are experts"),
-        ("micro_batch", (1,), "a microbatch is what was traced"),
+        ("micro_batch", (model.samples,), "so many samples were traced"),
         ("recompute", ("none", "full"), "a trace does not say what is attention"),
         ("optimizer", ("adam", "momentum", "sgd"), "a trace does not say which weights are layers' matrices"),
         ("offload", ("none",), "a trace is priced on its device"),
@@ -31,7 +31,7 @@ def stage_pieces(model: TracedModel, plan: Plan) -> list[list[Piece]]:
     if plan.stages == 1:
         return [list(model.pieces)]
     units = [i for i, piece in enumerate(model.pieces) if piece.name]
-    if len({(model.pieces[i].parameters, model.pieces[i].flops) for i in units}) != 1:
+    if not model.alike:
         raise ValueError("pp must be 1: the module's units are not alike")
     if len(units) < plan.stages:
         raise ValueError(f"{plan.stages} pipeline stages need as many units; the module has {len(units)}")

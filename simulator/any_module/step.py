@@ -12,7 +12,7 @@ from simulator.pipeline.engine import simulate
 from simulator.predict.collective_time import collective_seconds, exposed
 from simulator.predict.kernel_time import memory_seconds
 from simulator.predict.stages import plan_schedule
-from simulator.predict.step import StepCost
+from simulator.predict.step import PARTS, StepCost
 
 
 def traced_step(model: TracedModel, plan: Plan, hardware: Hardware) -> StepCost:
@@ -39,7 +39,7 @@ def traced_step(model: TracedModel, plan: Plan, hardware: Hardware) -> StepCost:
         "backward": on(slowest, backward),
         "recomputation": on(slowest, again),
     }
-    parts["bubble"] = max(0.0, makespan - sum(parts.values()))
+    parts["bubble"] = max(0.0, makespan - sum(parts.values())) if plan.pp > 1 else 0.0
     parts["pipeline"] = 0.0
     if plan.pp > 1:
         link = hardware.node if plan.ranks <= hardware.node_size else hardware.network
@@ -54,7 +54,7 @@ def traced_step(model: TracedModel, plan: Plan, hardware: Hardware) -> StepCost:
     batch = plan.dp * plan.microbatches
     repeated = sum(p.flops[0] for stage in stages for p in stage if kept_bytes(p, plan) != p.kept)
     return StepCost(
-        parts,
+        dict.fromkeys(PARTS, 0.0) | parts,
         {name: parts[name] for name in ("data_parallel", "optimizer")},
         batch * sum(model.flops),
         batch * (sum(model.flops) + repeated),

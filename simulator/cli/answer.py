@@ -49,9 +49,9 @@ def finite(value: Any) -> Any:
 
 
 def _model(question: Question) -> dict[str, Any]:
-    """The same keys for every model; sizes are null where only the number of parameters is known."""
+    """The same keys for every model; sizes are null where only the number of parameters is known, or a trace."""
     names = ModelShape.__dataclass_fields__
-    sizes = dict.fromkeys(names) if question.shape is None else asdict(question.shape)
+    sizes = asdict(question.shape) if isinstance(question.shape, ModelShape) else dict.fromkeys(names)
     return {"name": question.model, "parameters": question.parameters} | sizes
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
+from simulator.any_module.price import Model
 from simulator.cli.question import StepQuestion
 from simulator.export import FRAMEWORKS, export
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import ModelShape
 from simulator.planner.plan_text import plan_text
 
 EXPORT = click.option(
@@ -30,7 +30,7 @@ def print_export(framework: str, question: StepQuestion, seconds: float) -> None
         click.echo(note, err=True)
 
 
-def that_run_in(framework: str, shape: ModelShape, plans: Iterator[Plan]) -> Iterator[Plan]:
+def that_run_in(framework: str, shape: Model, plans: Iterator[Plan]) -> Iterator[Plan]:
     """The plans that a framework can run; if it can run none, its last sentence is raised."""
     refused, some = None, False
     for plan in plans:

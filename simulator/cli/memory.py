@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from simulator.any_module.price import memory_of
 from simulator.cli.answer import print_json
 from simulator.cli.options import (
     BATCH,
@@ -23,9 +24,10 @@ from simulator.cli.options import (
 from simulator.cli.question import Question, read_question
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.planner.fitting import changes_that_fit, largest_micro_batch
-from simulator.predict.memory import model_states, plan_memory
+from simulator.predict.memory import model_states
 
 UNITS = {"ranks": "bytes", "peak_total": "bytes", "capacity": "bytes", "largest_micro_batch": "sequences"}
 PARAMETERS = click.option(
@@ -84,7 +86,7 @@ def ledger(question: Question) -> list[MemoryBreakdown]:
     plan = question.plan
     if question.shape is None:
         return [model_states(question.parameters / (plan.tp * plan.pp), plan)]
-    return plan_memory(question.shape, plan, question.hardware)
+    return memory_of(question.shape, plan, question.hardware)
 
 
 def _bytes(breakdown: MemoryBreakdown) -> dict[str, int]:
@@ -103,8 +105,8 @@ def _verdict(hardware: Hardware, peak: float, largest: int | None, remedies: lis
 
 
 def _largest_micro_batch(question: Question, hardware: Hardware) -> int | None:
-    """The most sequences in a microbatch that fit; None where their number plays no part."""
-    if question.shape is None:
+    """The most sequences in a microbatch that fit; None where their number plays no part, or costs a trace each."""
+    if not isinstance(question.shape, ModelShape):
         return None
     return largest_micro_batch(question.plan, partial(_changed, question), hardware.memory)
 

@@ -133,6 +133,11 @@ class Command(click.Command):
         super().__init__(*args, **more)
         self.help_groups: dict[str, list[str]] = getattr(self.callback, "help_groups", {})
 
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.obj is not None:  # the program around it gives the model: `course simulate`
+            ctx.params["traces"] = ctx.obj
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records = {option.name: option.get_help_record(ctx) for option in self.get_params(ctx)}
         shown = {name: record for name, record in records.items() if name and record}

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from simulator.any_module.price import Model
 from simulator.cli.answer import print_json
 from simulator.cli.export import EXPORT, print_export, that_run_in
 from simulator.cli.options import (
@@ -24,7 +25,6 @@ from simulator.cli.options import (
 from simulator.cli.question import StepQuestion, plan_fields, read_hardware, read_model
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import ModelShape
 from simulator.planner.plan_text import plan_text
 from simulator.planner.search import Found, Search, search_plans, what_binds, what_helps, why_slower
 
@@ -94,7 +94,7 @@ def _bar(plans: Iterator[Plan]) -> Iterator[Plan]:
         click.echo("\r" + " " * 30 + "\r", nl=False, err=True)
 
 
-def _print_table(found: Search, shape: ModelShape, hardware: Hardware) -> None:
+def _print_table(found: Search, shape: Model, hardware: Hardware) -> None:
     best = found.best[0]
     click.echo(f"{found.tried:,} plans, {found.fitting:,} fit {hardware.name}; the fastest first")
     click.echo(f"{'s a step':>10} {'MFU':>6} {'GB':>6}  plan")

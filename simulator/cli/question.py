@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Any
 
+from simulator.any_module.price import Model, check
 from simulator.cli.options import flag, given
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.huggingface import read_config
@@ -13,6 +14,7 @@ from simulator.inputs.known_devices import find_device
 from simulator.inputs.known_models import MODELS, PARAMETERS_ONLY
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.inputs.traced import Traces
 from simulator.planner.plan_text import read_plan_text, with_lists
 
 # What model states depend on, where a model is known by its number of parameters alone.
@@ -25,14 +27,14 @@ class Question:
 
     Args:
         model: the name of a known model, or None.
-        shape: None where only the number of parameters is known.
+        shape: or a module's traces; None where only the number of parameters is known.
         parameters: of the whole model.
         plan: on the device, so that nothing is left open.
         hardware: None where no device was named.
     """
 
     model: str | None
-    shape: ModelShape | None
+    shape: Model | None
     parameters: float
     plan: Plan
     hardware: Hardware | None
@@ -42,7 +44,7 @@ class Question:
 class StepQuestion(Question):
     """A question about time: what a step depends on is all known."""
 
-    shape: ModelShape
+    shape: Model
     hardware: Hardware
 
 
@@ -57,9 +59,12 @@ def read_question(values: dict[str, Any]) -> Question:
     shape, parameters = read_model(values)
     if shape is None:
         _refuse_unused(values)
+    if isinstance(shape, Traces):
+        own = {"micro_batch": shape.samples, "precision": shape.first.precision}
+        values = values | {name: value for name, value in own.items() if values.get(name) is None}
     plan = read_plan(values, hardware)
     if shape is not None:
-        plan.check(shape)
+        check(shape, plan)
         parameters = shape.parameters
     gpus = values.get("gpus")
     if gpus is not None and plan.ranks != gpus:
@@ -80,9 +85,15 @@ def _with_plan_text(values: dict[str, Any]) -> dict[str, Any]:
     return values | asked
 
 
-def read_model(values: dict[str, Any]) -> tuple[ModelShape | None, float]:
-    """The shape, or None and the number of parameters."""
+def read_model(values: dict[str, Any]) -> tuple[Model | None, float]:
+    """The shape, or the module that was handed over, or None and the number of parameters."""
     sizes, name, parameters = given(values, ModelShape), values.get("model"), values.get("parameters")
+    if values.get("traces") is not None:
+        if unused := given(values, {*sizes, "model", "config", "parameters"}):
+            raise ValueError(
+                f"{', '.join(map(flag, unused))} would not be used: the module has its own sizes"
+            )
+        return values["traces"], 0
     if parameters is not None:
         if name is not None:
             raise ValueError("give either --model or --parameters, not both: a model knows its parameters")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from simulator.any_module.price import memory_of, step_of
 from simulator.cli.answer import print_json
 from simulator.cli.export import EXPORT, print_export
 from simulator.cli.options import (
@@ -19,8 +20,7 @@ from simulator.cli.options import (
     options,
 )
 from simulator.cli.question import StepQuestion, read_question
-from simulator.predict.memory import plan_memory
-from simulator.predict.step import check_fits, step_cost
+from simulator.predict.step import check_ranks_fit
 
 UNITS = {
     "seconds": "seconds",
@@ -53,8 +53,9 @@ def step(as_json: bool, framework: str | None, **values: Any) -> None:
     """
     question = read_step(values)
     shape, plan, hardware = question.shape, question.plan, question.hardware
-    check_fits(shape, plan, hardware)
-    cost = step_cost(shape, plan, hardware)
+    ranks = memory_of(shape, plan, hardware)
+    check_ranks_fit(ranks, hardware)
+    cost = step_of(shape, plan, hardware)
     if framework:
         return print_export(framework, question, cost.seconds)
     if as_json:
@@ -62,7 +63,7 @@ def step(as_json: bool, framework: str | None, **values: Any) -> None:
         answer = numbers | {
             "tokens_per_second": plan.global_batch * shape.sequence / cost.seconds,
             "parts": cost.parts,
-            "peak_total": round(max(rank.total for rank in plan_memory(shape, plan, hardware))),
+            "peak_total": round(max(rank.total for rank in ranks)),
             "capacity": hardware.memory,
         }
         print_json("step", UNITS, answer, question)

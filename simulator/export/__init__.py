@@ -12,12 +12,13 @@ from simulator.export.asked import Asked, Export
 from simulator.inputs.checks import at_least, one_of
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
+from simulator.inputs.traced import Traces
 
 FRAMEWORKS = ("torchtitan", "megatron", "deepspeed", "accelerate", "course_lib")
 
 
 def export(
-    framework: str, shape: ModelShape, plan: Plan, *, model: str | None = None, node_size: int = 8
+    framework: str, shape: ModelShape | Traces, plan: Plan, *, model: str | None = None, node_size: int = 8
 ) -> Export:
     """
     Args:
@@ -30,6 +31,10 @@ def export(
     """
     one_of("framework", framework, FRAMEWORKS)
     at_least(1, node_size=node_size)
+    if isinstance(shape, Traces):
+        raise ValueError(
+            f"for {framework} the model must be a shape, not a traced module: the flags name its sizes"
+        )
     plan.check(shape)
     asked = Asked(framework, shape, plan, model, node_size)
     return import_module(f"simulator.export.{framework}").write(asked)

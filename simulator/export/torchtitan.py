@@ -35,7 +35,10 @@ def write(asked: Asked) -> Export:
     )
     asked.only("context", "ring", "all-gather", because="its context parallelism does not deal out heads")
     if plan.pp > 1:
-        asked.only("schedule", *SCHEDULES, because="PyTorch's pipelining has no other for it")
+        # zb-h1 would be PyTorch's InterleavedZeroBubble with a stage a rank; torchtitan wants two of it or more
+        asked.only(
+            "schedule", *SCHEDULES, because="it takes no other of PyTorch's with so many stages a rank"
+        )
         if len(set(plan.layers_by_stage(shape))) > 1:
             raise ValueError(f"for torchtitan {plan.stages} stages must divide the {shape.layers} layers")
     if plan.zero == 0 and (plan.cp > 1 or plan.ep > 1):

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from simulator.inputs.checks import amounts, at_least, finite, not_negative
 
@@ -59,7 +59,7 @@ class TracedModel:
     """One microbatch through a model.
 
     Args:
-        samples: in the inputs with which it was traced.
+        samples: in the inputs with which it was traced: a plan's ``micro_batch``.
         itemsize: bytes of a parameter there.
         frozen: parameters without a gradient; ``largest``: parameters of the largest tensor.
         fixed: bytes of buffers and inputs, which are there all the time.
@@ -86,3 +86,58 @@ class TracedModel:
         """Of forward and of backward, of one microbatch."""
         forward, backward = zip(*(piece.flops for piece in self.pieces), strict=True)
         return sum(forward), sum(backward)
+
+    @property
+    def units(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.name]
+
+    @property
+    def alike(self) -> bool:
+        """Whether a pipeline can deal out the units. The first one's backward may be shorter: inputs need no gradient."""
+        return len({(unit.parameters, unit.flops[0]) for unit in self.units}) == 1
+
+    @property
+    def precision(self) -> str:
+        """What a plan calls it."""
+        return "fp32" if self.itemsize == 4 else "mixed"
+
+
+@dataclass
+class Traces:
+    """One module in microbatches of any size: it is traced once for each size that a plan asks for.
+
+    Args:
+        trace: samples of a microbatch -> the module's step.
+        samples: in the microbatch that is traced first, of which all is read that no size changes.
+
+    >>> Traces(lambda n: from_module(model, *inputs, samples=n))  # doctest: +SKIP
+    """
+
+    trace: Callable[[int], TracedModel]
+    samples: int = 1
+    known: dict[int, TracedModel] = field(default_factory=dict, repr=False)
+
+    # Nothing that tensor, context or expert parallelism could deal out
+    heads = sequence = experts = 1
+
+    def __post_init__(self) -> None:
+        at_least(1, samples=self.samples)
+
+    def __call__(self, samples: int) -> TracedModel:
+        at_least(1, samples=samples)
+        if samples not in self.known:
+            self.known[samples] = self.trace(samples)
+        return self.known[samples]
+
+    @property
+    def first(self) -> TracedModel:
+        return self(self.samples)
+
+    @property
+    def parameters(self) -> int:
+        return self.first.parameters
+
+    @property
+    def layers(self) -> int:
+        """Units that a pipeline can deal out: all if they are alike, otherwise the module is one."""
+        return len(self.first.units) if self.first.alike else 1

@@ -8,12 +8,12 @@ from itertools import product
 from math import gcd
 from typing import Any
 
+from simulator.any_module.price import Model, check, memory_of, step_of
 from simulator.inputs.checks import at_least, refuse
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import RECOMPUTE, Plan
-from simulator.inputs.shape import ModelShape
-from simulator.predict.memory import plan_memory
-from simulator.predict.step import StepCost, step_cost
+from simulator.inputs.traced import Traces
+from simulator.predict.step import StepCost
 
 MOST_CHUNKS = 8
 LEAST_TOKENS = 2048  # of a sequence on one rank, where it is cut over a context-parallel axis
@@ -72,7 +72,7 @@ class Search:
 
 
 def search_plans(
-    shape: ModelShape,
+    model: Model,
     hardware: Hardware,
     gpus: int,
     global_batch: int,
@@ -87,6 +87,8 @@ def search_plans(
     form, recomputation and the microbatch (powers of 2) are varied; what else a plan has stays as it is by default.
 
     Args:
+        model: a shape, or a module's traces, of which dp, pp (where its units are alike), ZeRO, recomputation and the
+            microbatch are varied.
         gpus: devices, of which all are used.
         global_batch: sequences in a step.
         fixed: fields of ``Plan`` and the values that they must have; another schedule is looked at only here.
@@ -99,13 +101,13 @@ def search_plans(
     at_least(1, gpus=gpus, global_batch=global_batch, keep=keep)
     found: list[Found] = []
     larger, least, tried, fitting = None, float("inf"), 0, 0
-    for plan in each(plans(shape, hardware, gpus, global_batch, fixed or {})):
+    for plan in each(plans(model, hardware, gpus, global_batch, fixed or {})):
         tried += 1
-        peak = max(rank.occupied for rank in plan_memory(shape, plan, hardware))
+        peak = max(rank.occupied for rank in memory_of(model, plan, hardware))
         least = min(least, peak)
         if peak > MORE * hardware.memory:
             continue
-        one = Found(plan, step_cost(shape, plan, hardware), peak)
+        one = Found(plan, step_of(model, plan, hardware), peak)
         if peak > hardware.memory:
             larger = min((larger, one) if larger else (one,), key=_order)
             continue
@@ -127,7 +129,7 @@ def _order(found: Found) -> tuple:
 
 
 def plans(
-    shape: ModelShape, hardware: Hardware, gpus: int, global_batch: int, fixed: Mapping[str, Any]
+    model: Model, hardware: Hardware, gpus: int, global_batch: int, fixed: Mapping[str, Any]
 ) -> Iterator[Plan]:
     """Every plan that ``search_plans`` looks at."""
     for name in fixed:
@@ -136,29 +138,33 @@ def plans(
     # What is fixed and no axis decides is checked once, so that its own sentence says what is wrong
     own: dict[str, Any] = {name: value for name, value in fixed.items() if name not in BY_AXES}
     Plan(**own).on(hardware)
+    if isinstance(model, Traces):
+        fixed = {"precision": model.first.precision, **fixed}
+        own = {name: fixed[name] for name in (*own, "precision", "tp", "cp") if name in fixed}
+        check(model, Plan(**own, micro_batch=model.samples))
     choose = _Choices(fixed)
-    near = [n for n in _divisors(gpus) if n <= hardware.node_size and shape.heads % n == 0]
-    long = [n for n in _powers(gpus) if shape.sequence // n >= LEAST_TOKENS] or [1]
+    near = [n for n in _divisors(gpus) if n <= hardware.node_size and model.heads % n == 0]
+    long = [n for n in _powers(gpus) if model.sequence // n >= LEAST_TOKENS] or [1]
     for tp, cp in product(choose("tp", near), choose("cp", long)):
-        for pp in choose("pp", [n for n in _divisors(gpus) if n <= shape.layers]):
+        for pp in choose("pp", [n for n in _divisors(gpus) if n <= model.layers]):
             dp, rest = divmod(gpus, tp * cp * pp)
             if rest or not dp or global_batch % dp or dp not in choose("dp", [dp]):
                 continue
             yield from _with_axes(
-                shape, hardware, global_batch, choose, {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
+                model, hardware, global_batch, choose, {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
             )
 
 
 def _with_axes(
-    shape: ModelShape, hardware: Hardware, global_batch: int, choose: _Choices, axes: dict[str, int]
+    model: Model, hardware: Hardware, global_batch: int, choose: _Choices, axes: dict[str, int]
 ) -> Iterator[Plan]:
     """Everything but the axes; what a plan or the model refuses is left out."""
     dp, pp = axes["dp"], axes["pp"]
     named = "schedule" in choose.fixed
-    chunks = [n for n in range(1, MOST_CHUNKS + 1) if n == 1 or (pp > 1 and shape.layers % (pp * n) == 0)]
+    chunks = [n for n in range(1, MOST_CHUNKS + 1) if n == 1 or (pp > 1 and model.layers % (pp * n) == 0)]
     ways = choose("recompute", [way for way in RECOMPUTE if way != "offload"])  # tried where asked for
     for ep, micro_batch, zero, v, recompute in product(
-        choose("ep", _divisors(gcd(dp, shape.experts))),
+        choose("ep", _divisors(gcd(dp, model.experts))),
         choose("micro_batch", _powers(global_batch // dp)),
         choose("zero", [0, 1, 2, 3] if dp * axes["cp"] > 1 else [0]),
         [choose.fixed.get("chunks")] if named else choose("chunks", chunks),
@@ -178,7 +184,7 @@ def _with_axes(
         try:
             fields: dict[str, Any] = usual | choose.fixed | axes | free
             plan = Plan(**fields).on(hardware)
-            plan.check(shape)
+            check(model, plan)
         except ValueError:
             continue
         if recompute == "selective" and plan.attention == "flash" and len(ways) > 1:
@@ -224,7 +230,7 @@ def what_binds(found: Found) -> str:
     return f"{name} ({kinds[name] / found.seconds:.1%} of the step)"
 
 
-def what_helps(shape: ModelShape, hardware: Hardware, search: Search) -> dict[str, float]:
+def what_helps(model: Model, hardware: Hardware, search: Search) -> dict[str, float]:
     """How many times as fast the best plan's step would be with twice of one thing.
 
     The plan stays, but for the memory: with more of it, another plan may be the best.
@@ -241,7 +247,7 @@ def what_helps(shape: ModelShape, hardware: Hardware, search: Search) -> dict[st
         / (
             change.seconds
             if isinstance(change, Found)
-            else step_cost(shape, best.plan, replace(hardware, **change)).seconds
+            else step_of(model, best.plan, replace(hardware, **change)).seconds
         )
         for name, change in faster.items()
     }

@@ -478,7 +478,8 @@ CALLS = {
         "largest": 1,
         "fixed": 1.0,
     },
-    search.search_plans: {"shape": GPT2, "hardware": A100, "gpus": 2, "global_batch": 2, "keep": 1},
+    traced.Traces: {"trace": len, "samples": 1},
+    search.search_plans: {"model": GPT2, "hardware": A100, "gpus": 2, "global_batch": 2, "keep": 1},
     step.stage_seconds: {"shape": GPT2, "plan": PLAN, "hardware": A100, "rank": 1},
     traffic.calls: {
         "collective": "all-reduce",

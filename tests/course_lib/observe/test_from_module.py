@@ -4,6 +4,10 @@ MemTracker follows two steps with Adam on fake tensors. What is predicted is put
 """
 
 import copy
+import random
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -18,9 +22,11 @@ from simulator.any_module.memory import traced_memory
 from simulator.any_module.step import traced_step
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
+from simulator.inputs.traced import Traces
+from simulator.planner.search import search_plans, what_binds, what_helps
 
 transformers = pytest.importorskip("transformers")
-FP32 = Plan(precision="fp32")
+FP32 = Plan(precision="fp32", micro_batch=2)
 H100 = GPUS["h100"]
 
 
@@ -113,10 +119,11 @@ def test_a_real_module(make):
 def test_recomputed_layers():
     model, inputs, named = vit()
     traced = from_module(model.train(), *inputs)
-    (held,) = traced_memory(traced, Plan(precision="fp32", recompute="full"))
+    (held,) = traced_memory(traced, Plan(precision="fp32", recompute="full", micro_batch=2))
     assert held.total == pytest.approx(tracked(model, inputs, named, recompute=True), rel=0.01)
     whole, again = (
-        traced_step(traced, Plan(precision="fp32", recompute=way), H100) for way in ("none", "full")
+        traced_step(traced, Plan(precision="fp32", recompute=way, micro_batch=2), H100)
+        for way in ("none", "full")
     )
     assert again.parts["recomputation"] == pytest.approx(again.seconds - whole.seconds)
 
@@ -137,6 +144,11 @@ class Tower(nn.Module):
         return self.last(x)
 
 
+def tower_plan(*dp, **fields):
+    """As ``Tower`` is traced below."""
+    return Plan(*dp, **{"precision": "fp32", "micro_batch": 32, **fields})
+
+
 @pytest.fixture(scope="module")
 def tower():
     return Tower()
@@ -150,9 +162,7 @@ def traced(tower):
 def test_states_are_sharded(tower, traced):
     n, unit = traced.parameters, traced.pieces[1].parameters
     assert unit == 64 * 256 * 2 + 256 + 64
-    states = [
-        traced_memory(traced, Plan(4, precision="fp32", zero=zero, microbatches=2))[0] for zero in range(4)
-    ]
+    states = [traced_memory(traced, tower_plan(4, zero=zero, microbatches=2))[0] for zero in range(4)]
     assert [held.optimizer_states for held in states] == [8 * n, 2 * n, 2 * n, 2 * n]
     assert [held.gradients for held in states] == [4 * n, 4 * n, n, n]
     assert states[3].parameters == n
@@ -163,8 +173,8 @@ def test_states_are_sharded(tower, traced):
 
 
 def test_a_pipeline_of_equal_units(traced):
-    whole = traced_step(traced, Plan(precision="fp32", microbatches=8), H100)
-    plan = Plan(pp=4, precision="fp32", microbatches=8)
+    whole = traced_step(traced, tower_plan(microbatches=8), H100)
+    plan = tower_plan(pp=4, microbatches=8)
     piped = traced_step(traced, plan, H100)
     assert 0.2 < piped.parts["forward"] / whole.parts["forward"] < 0.35
     assert piped.parts["bubble"] / piped.seconds == pytest.approx(3 / 11, abs=0.12)
@@ -176,10 +186,10 @@ def test_a_pipeline_of_equal_units(traced):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (Plan(tp=2, precision="fp32"), "tp must be 1, not 2"),
-        (Plan(precision="mixed"), "precision must have 4 bytes"),
-        (Plan(micro_batch=2, precision="fp32"), "a microbatch is what was traced"),
-        (Plan(pp=9, precision="fp32"), "need as many units; the module has 8"),
+        (tower_plan(tp=2), "tp must be 1, not 2"),
+        (tower_plan(precision="mixed"), "precision must have 4 bytes"),
+        (tower_plan(micro_batch=2), "micro_batch must be 32, not 2"),
+        (tower_plan(pp=9), "need as many units; the module has 8"),
     ],
 )
 def test_what_a_trace_does_not_say_is_refused(plan, words, traced):
@@ -198,6 +208,51 @@ def test_what_cannot_be_traced_is_refused():
 
     with pytest.raises(ValueError, match="depends on the values"):
         from_module(Jumps(2, 2), torch.zeros(1, 2))
+
+
+def test_another_number_of_samples():
+    traced = from_module(Tower(), torch.zeros(2, 16), samples=8)
+    assert traced == from_module(Tower(), torch.zeros(8, 16))
+    assert traced.samples == 8
+
+
+def drawn_questions():
+    draw = random.Random(25)
+    for alike in (True, False, True):
+        width, samples = draw.choice((64, 512)), draw.choice((1, 4))
+        memory = draw.choice((3e6, 2e7, 80e9))
+        device = replace(draw.choice((H100, GPUS["a100-80gb"])), memory=memory, context=0)
+        yield alike, width, samples, device, draw.choice((2, 4, 6)), draw.choice((12, 24))
+
+
+@pytest.mark.parametrize(("alike", "width", "samples", "device", "gpus", "batch"), [*drawn_questions()])
+def test_no_plan_is_faster_than_the_first(alike, width, samples, device, gpus, batch):
+    """Every combination of every number up to the number of devices, made and priced one by one."""
+    widths = [width] * 4 if alike else [width, 2 * width, width]
+    blocks = [nn.Sequential(nn.Linear(32, w), nn.GELU(), nn.Linear(w, 32)) for w in widths]
+    traces = Traces(
+        lambda n: from_module(nn.Sequential(*blocks), torch.zeros(samples, 32), samples=n), samples
+    )
+    fastest, fitting = float("inf"), 0
+    axes = [
+        (dp, pp) for dp, pp in product(range(1, gpus + 1), repeat=2) if dp * pp == gpus and not batch % dp
+    ]
+    for (dp, pp), n, chunks in product(axes, (1, 2, 4, 8, 16), range(1, 9)):
+        if batch // dp % n or (chunks > 1 and (pp == 1 or batch // dp // n % pp)):
+            continue
+        split = {"micro_batch": n, "microbatches": batch // dp // n, "chunks": chunks, "precision": "fp32"}
+        for zero, recompute in product(range(4 if dp > 1 else 1), ("none", "full")):
+            plan = Plan(dp, pp=pp, zero=zero, recompute=recompute, **split)
+            with suppress(ValueError):
+                if max(rank.occupied for rank in traced_memory(traces(n), plan, device)) <= device.memory:
+                    fastest, fitting = min(fastest, traced_step(traces(n), plan, device).seconds), fitting + 1
+    found = search_plans(traces, device, gpus, batch, keep=10_000)
+    assert any(one.plan.pp > 1 for one in found.best) == alike
+    assert 0 < found.fitting <= fitting
+    assert found.best[0].seconds == pytest.approx(fastest, rel=1e-12)
+    assert all(one.peak <= device.memory for one in found.best)
+    assert what_binds(found.best[0])
+    assert what_helps(traces, device, found)["arithmetic"] >= 1
 
 
 def test_units_by_class_frozen_and_tied():

@@ -93,7 +93,7 @@ class TracedModel:
 
     @property
     def alike(self) -> bool:
-        """Whether a pipeline can deal out the units. The first one's backward may be shorter: inputs need no gradient."""
+        """Whether a pipeline can deal out the units. The first one may have a shorter backward."""
         return len({(unit.parameters, unit.flops[0]) for unit in self.units}) == 1
 
     @property

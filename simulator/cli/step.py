@@ -20,7 +20,7 @@ from simulator.cli.options import (
     options,
 )
 from simulator.cli.question import StepQuestion, read_question
-from simulator.predict.step import check_ranks_fit
+from simulator.predict.step import check_room
 
 UNITS = {
     "seconds": "seconds",
@@ -54,7 +54,7 @@ def step(as_json: bool, framework: str | None, **values: Any) -> None:
     question = read_step(values)
     shape, plan, hardware = question.shape, question.plan, question.hardware
     ranks = memory_of(shape, plan, hardware)
-    check_ranks_fit(ranks, hardware)
+    check_room(max(rank.occupied for rank in ranks), hardware)
     cost = step_of(shape, plan, hardware)
     if framework:
         return print_export(framework, question, cost.seconds)

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.ledgers.memory import MemoryBreakdown
 from simulator.predict.collective_time import collective_seconds, exposed
 from simulator.predict.flops import hardware_flops, model_flops
 from simulator.predict.kernel_time import HOST_LINK, memory_seconds
@@ -165,12 +163,11 @@ def stage_seconds(
 
 def check_fits(shape: ModelShape, plan: Plan, hardware: Hardware) -> None:
     """Raise a ValueError if some pipeline rank needs more memory than the device has."""
-    check_ranks_fit(plan_memory(shape, plan, hardware), hardware)
+    check_room(max(rank.occupied for rank in plan_memory(shape, plan, hardware)), hardware)
 
 
-def check_ranks_fit(ranks: Sequence[MemoryBreakdown], hardware: Hardware) -> None:
-    """The same, where what each rank holds is known."""
-    needed = max(rank.occupied for rank in ranks)
+def check_room(needed: float, hardware: Hardware) -> None:
+    """The same, where the bytes of the fullest rank are known."""
     if needed > hardware.memory:
         raise ValueError(
             f"this plan needs {needed / 1e9:.1f} GB on a device and {hardware.name} has "

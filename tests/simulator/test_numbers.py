@@ -584,7 +584,7 @@ ELSEWHERE = {
     "Explorer": "of a challenge; tests/simulator/explorer/test_explorer.py tries wrong ones",
     "Measured": "of a recorded Timeline, which checks its numbers; tests/simulator/explorer/test_measured.py",
     "MemoryQuestion": "counts for Plan and ModelShape; tests/simulator/explorer/test_calculator.py tries wrong ones",
-    "formulas, Term": "of bytes that plan_memory has computed",
+    "formulas, Term, check_room": "of bytes that plan_memory has computed",
     "Asked": "of export, which has checked it",
     "largest_micro_batch, changes_that_fit": "a device's memory, which Hardware has checked",
     "bytes_around": "of one rank, for replay and for the explorer, which check its numbers",

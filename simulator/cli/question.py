@@ -44,7 +44,7 @@ class Question:
 class StepQuestion(Question):
     """A question about time: what a step depends on is all known."""
 
-    shape: Model
+    shape: Any  # a Model; a ModelShape for timeline and compare, to which no traces are handed
     hardware: Hardware
 
 

@@ -43,9 +43,7 @@ class DeepseekConfig(LlamaConfig):
     routed_scaling_factor: float = 2.5
     bias_update_speed: float = 0.001  # of the router's bias, after each step
     balance_loss: float = 0.0  # its weight beside the task's loss; DeepSeek-V3 took 0.0001
-    capacity_factor: float | None = (
-        None  # of an expert's fair share of a sequence, in training; None: none is dropped
-    )
+    capacity_factor: float | None = None  # see SparseMLP; None: no token is dropped
 
     def __post_init__(self) -> None:
         if not 1 <= self.topk_group <= self.n_group or self.n_routed_experts % self.n_group:

@@ -22,9 +22,7 @@ class MixtralConfig(LlamaConfig):
     num_local_experts: int = 8
     num_experts_per_tok: int = 2
     balance_loss: float = 0.0  # its weight beside the task's loss
-    capacity_factor: float | None = (
-        None  # of an expert's fair share of a sequence, in training; None: none is dropped
-    )
+    capacity_factor: float | None = None  # see SparseMLP; None: no token is dropped
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,10 +30,6 @@ def row(text, name):
 
 
 LOSSY = ("compress",)
-# As little as can be: one text on each rank, but eight microbatches in a pipeline, and 128 tokens in a tile of fp8;
-# four steps, but DiLoCo's ranks meet after the fifth.
-BATCH = {"pipeline": "8", "fp8": "4", "compress": "8", "context_parallel": "8"}
-STEPS = {"compress": "5"}
 TRAINED = (
     *("ddp", "zero", "fsdp", "compress", "tensor_parallel", "sequence_parallel", "context_parallel"),
     *("galaxy", "pipeline", "muon", "experts", "fp8"),
@@ -42,8 +38,7 @@ TRAINED = (
 
 @pytest.mark.parametrize("technique", TRAINED)
 def test_a_run_shows_its_ledgers_beside_the_prediction(program, technique):
-    few = ["--steps", STEPS.get(technique, "4"), "--batch", BATCH.get(technique, "2")]
-    code, said = program(technique, "--ranks", "2", *few)
+    code, said = program(technique, "--ranks", "2", "--steps", "5", "--batch", "8")
     assert (code, said.err) == (0, "")
     begins, *rungs = said.out.split("\n\n")
     assert f"{6_635_776 if technique == 'experts' else 834_304:,} parameters" in begins

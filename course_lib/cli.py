@@ -213,9 +213,9 @@ def diagnose_command(file: Path, ranks: int | None, axes: str, timeout: float) -
 )
 @click.option("--module", required=True, metavar="FILE.py:FUNCTION", help="It returns (model, inputs).")
 @click.argument("command", type=click.Choice(["memory", "step", "plan"]))
-@click.argument("arguments", metavar="[OPTIONS OF python -m simulator]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def simulate_command(module: str, command: str, arguments: tuple[str, ...]) -> None:
-    """Price any nn.Module as `python -m simulator` prices a transformer.
+    """Price any nn.Module as `python -m simulator` prices a transformer, and with its options.
 
     FUNCTION takes no arguments, and returns the module in the dtype in which it is trained, and a microbatch: a
     tensor, a tuple, or a dict by name. Nothing is computed, so the module may be made under torch.device("meta").

@@ -60,4 +60,5 @@ def test_a_large_timeline_is_summed_up_in_linear_time(read):
         read(f"timeline --schedule 1f1b --ranks {ranks} --microbatches 50")
         return time.process_time() - start
 
-    assert seconds(800) < 16 * min(seconds(100) for _ in range(3))
+    few, many = (min(seconds(ranks) for _ in range(3)) for ranks in (100, 800))
+    assert many < 24 * few

@@ -46,7 +46,15 @@ def refusal(source: str, imports: Mapping[str, str], not_allowed: Iterable[str])
         return "error", f"not Python: {error.msg} (line {error.lineno}: `{(error.text or '').strip()[:80]}`)"
     except (ValueError, RecursionError, MemoryError) as error:
         return "error", f"not Python: {error}"
-    hidden = set(map(_bound, ast.walk(tree)))
+    own = (
+        ast.arg,
+        ast.FunctionDef,
+        ast.ClassDef,
+    )  # these, and what is assigned, give a name a meaning of their own
+    hidden = {
+        getattr(n, "arg", None) or getattr(n, "name", None) for n in ast.walk(tree) if isinstance(n, own)
+    }
+    hidden |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     origins = {name: origin for name, origin in {**imports, **imported(tree)}.items() if name not in hidden}
     for node in ast.walk(tree):
         for dotted in _used(node, origins):
@@ -77,16 +85,6 @@ def imported(tree: ast.AST) -> dict[str, str]:
             else:
                 found[alias.asname or first] = alias.name if alias.asname else first
     return found
-
-
-def _bound(node: ast.AST) -> str | None:
-    """The name that a parameter, a definition or an assignment gives a meaning of the answer's own."""
-    match node:
-        case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return name
-        case ast.Name(id=name, ctx=ast.Store()):
-            return name
-    return None
 
 
 def _used(node: ast.AST, origins: Mapping[str, str]) -> list[str]:

@@ -73,9 +73,9 @@ def explain(error: BaseException, case: str = "") -> list[str]:
     file, line, source = _frame(error, of_ranks) or ("", "", "")
     place = line and f"in line {line} of your answer" + (f": `{source[:LINE]}`" if source else "")
     if "NoneType" in text:
-        used = _RESULT.search("".join(linecache.getlines(file)))
-        means = f"`{used[1]}` returns None: it writes into its tensor." if used else means
-        if not used and ".grad" in source:
+        if used := _RESULT.search("".join(linecache.getlines(file))):
+            means = f"`{used[1]}` returns None: it writes into its tensor."
+        elif ".grad" in source:
             means = "The `.grad` of a frozen parameter is None."
     return [f"{case}{first}", *filter(None, [*more, place, means])]
 

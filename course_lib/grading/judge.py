@@ -261,11 +261,8 @@ def name_mistake(given: Material, seen: list[Seen]) -> Mistake | None:
 def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     """Whether this mistake gives what the answer gave: the same wrong fact where one is wrong, none elsewhere."""
     only_targets, explained = not any(s.wrong for s in seen), False
-
-    def late(one: Seen) -> tuple[bool, bool]:  # most end at what is known already, or at what is wrong
-        return (id(mistake.answer), one.case.name) not in given.known, not (one.wrong or one.missed)
-
-    for one in sorted(seen, key=late):
+    me, known = id(mistake.answer), given.known  # most end at what is known already, or at what is wrong
+    for one in sorted(seen, key=lambda s: ((me, s.case.name) not in known, not (s.wrong or s.missed))):
         by = _seen(given, mistake.answer, one.case)
         if one.raised:
             if not by.raised or _told(by) != _told(one):

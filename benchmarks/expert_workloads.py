@@ -39,7 +39,7 @@ WORKLOADS = {
     "W0": "balanced: in turn",
     "W1": "hot experts, drawn by the seed",
     "W2": "hot experts side by side, on one of 4 ranks",
-    "W3": "hot experts far apart, on every rank",
+    "W3": "hot experts far apart, on several ranks",
     "W4": "ranks have differently many tokens",
     "W5": "half of the experts get none",
     "W6": "hot experts that change every 3 steps",

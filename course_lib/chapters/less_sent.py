@@ -72,7 +72,7 @@ class Keeping(TopK):
 
 
 def network() -> nn.Sequential:
-    """64 pixels to 10 digits. Without biases, which would send as many messages again, and hardly learn better."""
+    """64 pixels to 10 digits. Without biases, which would send as many messages again."""
     linear = partial(nn.Linear, bias=False)
     layers = linear(64, 256), nn.ReLU(), linear(256, 256), nn.ReLU(), linear(256, 10)
     return nn.Sequential(nn.Flatten(), *layers)

@@ -48,9 +48,7 @@ def draw_order(order: Order, ranks: int, microbatches: int) -> Picture | Shown:
     except NotImplementedError:
         return _says("The order is not written yet; run this cell again when it is.")
     except TypeError as error:
-        return _says(
-            f"Nothing to draw. A number is wanted, or a pair such as ('F', 0), and there is none: {error}"
-        )
+        return _says(f"Nothing to draw: {error}. Perhaps a number is missing, or a pair such as ('F', 0).")
     except Exception as error:
         return _says(f"Nothing to draw. {type(error).__name__}: {error}")
     done = _done(schedule)

@@ -51,11 +51,10 @@ def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
 @pytest.mark.parametrize("place", [None, "later", (1, None)])
 def test_an_order_without_places_is_told_in_one_sentence(place):
     ahead = lambda kind, r, i: i + place if kind == "F" else place  # noqa: E731 - as a learner's cell has it
-    said = repr(try_order(lambda p, m: in_order(p, m, ahead)))
-    assert said.startswith(
-        "Nothing to draw. A number is wanted, or a pair such as ('F', 0), and there is none: "
-    )
-    assert repr(try_order(lambda p, m: None)).startswith("Nothing to draw. A number is wanted")
+    for order in (lambda p, m: in_order(p, m, ahead), lambda p, m: None):
+        said = repr(try_order(order))
+        assert said.startswith("Nothing to draw: ")
+        assert said.endswith("Perhaps a number is missing, or a pair such as ('F', 0).")
 
 
 def test_ranks_do_every_order_and_keep_what_was_predicted():

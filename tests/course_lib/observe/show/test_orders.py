@@ -43,7 +43,7 @@ def test_what_cannot_be_drawn_is_said():
         raise NotImplementedError
 
     assert "not written yet" in repr(draw_order(unwritten, 2, 2))
-    assert repr(draw_order(lambda *_: None, 2, 2)).startswith(
-        "Nothing to draw. A number is wanted, or a pair"
+    assert repr(draw_order(lambda *_: None, 2, 2)).endswith(
+        "Perhaps a number is missing, or a pair such as ('F', 0)."
     )
     assert "microbatches" in repr(draw_order(lambda *_: [("F", 7)], 2, 2))

@@ -23,11 +23,8 @@ from course_lib.observe.by_hand.run import (
 )
 from course_lib.parallelize.shape import model_shape
 from course_lib.runtime import RankError, launch
-from course_lib.runtime.fork_server import preload
 from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
-
-preload("course_lib.observe.by_hand.run")  # once for all ranks
 
 
 def main(

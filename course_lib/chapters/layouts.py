@@ -27,7 +27,9 @@ def plot_layouts() -> Picture:
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axes = figure.subplots()
     for layout, (left, low) in PLACES.items():
-        axes.text(left + 1, low + 2 * HIGH + 0.1, layout, ha="center", fontsize=TITLE, weight="bold")
+        axes.text(left + 1, low + 2 * HIGH + 0.4, layout, ha="center", fontsize=TITLE, weight="bold")
+        for column, token in enumerate(("token 1", "token 2")):
+            axes.text(left + column + 0.5, low + 2 * HIGH + 0.08, token, ha="center", fontsize=TEXT)
         for row, (name, numbers) in enumerate(zip(("your laptop", "the old one"), HAS[layout], strict=True)):
             y = low + (1 - row) * HIGH
             axes.text(left - 0.1, y + HIGH / 2, name, ha="right", va="center", fontsize=TEXT)
@@ -38,7 +40,7 @@ def plot_layouts() -> Picture:
     for name, (start, end, (x, y), align) in CONVERSIONS.items():
         axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "lw": 1.5})
         axes.text(x, y, name, ha=align, va="bottom" if align == "center" else "center", fontsize=TEXT)
-    axes.set(xlim=(-0.6, 11.2), ylim=(0.2, 4.6))
+    axes.set(xlim=(-0.6, 11.2), ylim=(0.2, 4.85))
     axes.set_axis_off()
     told = (
         f"{layout}: your laptop {_of(mine)}, the old one {_of(other)}"

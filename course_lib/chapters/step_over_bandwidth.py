@@ -11,7 +11,7 @@ from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 # Told apart by lightness and by the shape of the line as well. The first one is drawn wide, below the others.
 LOOKS = (
-    ("#9cc9ee", 6.0, "-"),
+    ("#b4b4b4", 6.0, "-"),
     ("#cc6a26", 2.0, "-"),
     ("#143f70", 1.8, "--"),
     ("#23614a", 1.8, "-."),

@@ -46,16 +46,11 @@ def refusal(source: str, imports: Mapping[str, str], not_allowed: Iterable[str])
         return "error", f"not Python: {error.msg} (line {error.lineno}: `{(error.text or '').strip()[:80]}`)"
     except (ValueError, RecursionError, MemoryError) as error:
         return "error", f"not Python: {error}"
-    own = (
-        ast.arg,
-        ast.FunctionDef,
-        ast.ClassDef,
-    )  # these, and what is assigned, give a name a meaning of their own
-    hidden = {
-        getattr(n, "arg", None) or getattr(n, "name", None) for n in ast.walk(tree) if isinstance(n, own)
-    }
-    hidden |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    origins = {name: origin for name, origin in {**imports, **imported(tree)}.items() if name not in hidden}
+    origins = {**imports, **imported(tree)}
+    for node in ast.walk(tree):  # a name to which the answer gives a meaning of its own is not the course's
+        match node:
+            case ast.Name(name, ast.Store()) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
+                origins.pop(name, None)
     for node in ast.walk(tree):
         for dotted in _used(node, origins):
             line = f"line {getattr(node, 'lineno', '?')} uses `{dotted}`"
@@ -90,10 +85,8 @@ def imported(tree: ast.AST) -> dict[str, str]:
 def _used(node: ast.AST, origins: Mapping[str, str]) -> list[str]:
     """The full names of what a statement imports, or an expression refers to."""
     match node:
-        case ast.Import():
-            return [alias.name for alias in node.names if alias.asname]
-        case ast.ImportFrom():
-            return [f"{node.module}.{alias.name}" for alias in node.names]
+        case ast.Import() | ast.ImportFrom():
+            return list(imported(node).values())
         case ast.Name() | ast.Attribute() if _NAME.fullmatch(text := ast.unparse(node)):
             first, dot, rest = text.partition(".")
             return [f"{origins[first]}{dot}{rest}"] if first in origins else []

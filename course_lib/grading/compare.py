@@ -16,8 +16,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 _TRUSTED = ("builtins", "numpy", "fractions", "decimal")
-_KEYS, _VALUES = type({}.keys()), type({}.values())
-_READ_ONCE: Any = (types.GeneratorType, range, map, zip, filter, _KEYS, _VALUES)
+_READ_ONCE: Any = (types.GeneratorType, range, map, zip, filter, type({}.keys()), type({}.values()))
 LONGEST = 100  # characters of a value in a message
 
 
@@ -48,9 +47,8 @@ def same(got: Any, want: Any) -> bool:
         return got.dtype == want.dtype and got.shape == want.shape and bool((got == want).all())
     if isinstance(got, np.ndarray) or isinstance(want, np.ndarray):
         return type(got) is type(want) and np.array_equal(got, want)
-    if isinstance(want, list | tuple):
-        alike = isinstance(got, list | tuple) and len(got) == len(want)
-        return alike and all(same(one, other) for one, other in zip(got, want, strict=True))
+    if isinstance(got, list | tuple) and isinstance(want, list | tuple):
+        got, want = dict(enumerate(got)), dict(enumerate(want))
     if isinstance(want, Mapping):
         alike = isinstance(got, Mapping) and got.keys() == want.keys()
         return alike and all(same(got[key], want[key]) for key in want)

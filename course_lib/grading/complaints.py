@@ -19,10 +19,8 @@ _MEANS = (
 # What libraries write in words of their own code, said in ours.
 _SAID = (
     (r"(\[rank\d+\]:)?\[\w\d{4} [\d:.]+ +\w+\.(cpp|cc|h|cu):\d+\] ", ""),
-    (r"Check failed: outputShape\[0\] \* worldSize == inputShape\[0\] \((\d+) vs\. (\d+)\)\.?",
-     r"the outputs of all ranks have \1 rows together, and the input has \2"),
-    (r"Check failed: inputShape\[0\] \* worldSize == outputShape\[0\] \((\d+) vs\. (\d+)\)\.?",
-     r"the inputs of all ranks have \1 rows together, and the output has \2"),
+    (r"Check failed: (\w+)Shape\[0\] \* worldSize == (\w+)Shape\[0\] \((\d+) vs\. (\d+)\)\.?",
+     r"the \1s of all ranks have \3 rows together, and the \2 has \4"),
     (r"ProcessGroupGloo::(\w+): invalid tensor size at index \d+ \(expected \((.*?)\), got \((.*?)\)\)",
      r"\1: a tensor has the shape (\3), and (\2) is wanted"),
 )  # fmt: skip

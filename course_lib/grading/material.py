@@ -56,18 +56,13 @@ class Material:
         return found[0] if len(found) == 1 else found
 
     @functools.cached_property
-    def listed(self) -> list[Mistake]:
-        """The answers to this exercise in ``solutions/mistakes/``."""
+    def mistakes(self) -> list[Mistake]:
+        """The answers to this exercise in ``solutions/mistakes/`` that can be named: they say when."""
         path = course_root() / MISTAKES / f"{self._chapter}.diff"
         found = read_mistakes(path).get(self.exercise, []) if path.exists() else []
         for each in found:
             each.make = functools.partial(self.make, each.patched(self.source))
-        return found
-
-    @functools.cached_property
-    def mistakes(self) -> list[Mistake]:
-        """Those that can be named: they say when."""
-        return [each for each in self.listed if each.named]
+        return [each for each in found if each.named]
 
 
 _read: dict[str, Material] = {}

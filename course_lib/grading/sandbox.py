@@ -119,15 +119,10 @@ def run(
 def _copy_course(folder: Path) -> None:
     """What an answer writes over is a copy: the course's files stay as they are, whoever edits them meanwhile."""
     root = course_root()
-    for source in (
-        HOME / "course_lib",
-        HOME / "simulator",
-        root / "solutions",
-        root / "exercises" / "checks",
-    ):
-        if source.is_dir():
-            to = folder / ("exercises/checks" if source.name == "checks" else source.name)
-            shutil.copytree(source, to)
+    homes = {"course_lib": HOME, "simulator": HOME, "solutions": root, "exercises/checks": root}
+    for name, home in homes.items():
+        if (home / name).is_dir():
+            shutil.copytree(home / name, folder / name)
 
 
 def _start(

@@ -62,10 +62,11 @@ def test_the_courses_own_answer_is_none(source, what):
     "source",
     [
         "optim = 3\nx = optim",
-        "def double(ctx, exchange): return 2 * exchange",
+        "def double(ctx, checkpoint): return 2 * checkpoint",
         "checkpoint = 3\nx = checkpoint",
         "def f(x):\n    for checkpoint in x:\n        checkpoint += 1",
         "def checkpoint(): pass\ncheckpoint()",
+        "class checkpoint: pass\ncheckpoint()",
         "class A:\n    def optim(self): return self.checkpoint",
         "import torch.utils.data",
         "torch.optimum",

@@ -242,3 +242,4 @@ def test_cases_and_mistakes_have_names_of_their_own(exercise):
     given = material(exercise.removeprefix("ex_").replace("_", "."))
     for names in ([case.name for case in given.cases(1)], [mistake.when for mistake in given.mistakes]):
         assert len(set(names)) == len(names)
+    assert all(mistake.named for mistake in given.mistakes), "others end no sentence of the check"

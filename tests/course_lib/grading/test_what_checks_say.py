@@ -62,6 +62,10 @@ def test_a_notebook_shows_a_cross_and_the_command_for_a_hint():
             "rank 0 raised RuntimeError: the outputs of all ranks have 8 rows together, and the input has 12",
         ),
         (
+            "rank 0 raised RuntimeError: Check failed: inputShape[0] * worldSize == outputShape[0] (2 vs. 4)",
+            "rank 0 raised RuntimeError: the inputs of all ranks have 2 rows together, and the output has 4",
+        ),
+        (
             "rank 2 raised RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 "
             "(expected (4), got (6))",
             "rank 2 raised RuntimeError: allgather: a tensor has the shape (6), and (4) is wanted",

@@ -11,6 +11,7 @@ from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
 from course_lib.chapters.step_over_batch import plot_step_over_batch
 from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
+from course_lib.chapters.virtual_places import COMPUTED, LAYERS, TOKENS, TRAINED, VIRTUAL, plot_virtual_places
 from course_lib.text.objectives import blanks_of_glm, spans_of_t5
 from simulator.inputs.known_devices import GPUS
 
@@ -98,3 +99,9 @@ def test_two_times_say_both_of_each_step_and_refuse_nonsense():
     for steps in ({}, {"scores": (1.0, float("nan"))}, {"scores": (-1.0, 1.0)}):
         with pytest.raises(ValueError, match=r"nothing to draw|seconds"):
             plot_two_times(steps)
+
+
+def test_a_prefix_has_trained_places_in_each_layer_and_computes_none():
+    colours = plot_virtual_places().svg
+    assert colours.count(f"fill: {TRAINED}") == VIRTUAL * len(LAYERS) + 1  # one of them in the legend
+    assert colours.count(f"fill: {COMPUTED}") == (VIRTUAL + 2 * TOKENS) * len(LAYERS) - VIRTUAL + 1

@@ -50,6 +50,12 @@ def plot_step_over_batch(
         colour, width, stroke = look
         values = [1e3 * seconds(count) for count in samples]
         axis.plot(samples, values, stroke, color=colour, linewidth=width, label=name)
+    late = samples[round(0.87 * (len(samples) - 1))]
+    ends = [(late, 1e3 * seconds(late)) for seconds in (step, computation)]
+    axis.annotate("", *ends, arrowprops={"arrowstyle": "<->"})
+    axis.annotate(
+        "the last message", ends[0], (-16, 7), textcoords="offset points", ha="right", fontsize=TEXT
+    )
     axis.axvline(crossing, color="#8a8a8a", linewidth=1)
     for side, text, x in (
         ("right", "communication sets the pace", -8),

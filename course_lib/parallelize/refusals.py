@@ -13,7 +13,6 @@ from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.models.bart import Bart
 from course_lib.models.bert import BertPooler
-from course_lib.models.experts import Experts
 from course_lib.models.latent_attention import LatentAttention
 from course_lib.parallelize.comm_hooks import make_hook
 from simulator.export.course_lib import plan_refusals
@@ -67,8 +66,6 @@ def refusals(
 
     if LatentAttention in added and p.tp > 1:
         yield f"tp must be 1 for a model with latent attention, not {p.tp}: its heads are not cut"
-    if Experts in added and p.tp > 1 and not p.sequence_parallel:
-        yield "sequence_parallel must be yes with tp for a model with experts: each rank would do the work of all"
 
     if placed and p.pp > 1:
         yield f"pp must be 1 with a placement, not {p.pp}: a stage would not know where its blocks are"

@@ -161,8 +161,6 @@ def priced(job: Job, device: str | None, hardware: Hardware | None = None) -> st
         return None
     if (job.capacity_factor or 1) < 1:  # in balance, which is what is priced, a larger one drops nothing
         return None
-    if shape.experts > 1 and job.plan.tp > 1:  # priced are experts that are cut over tp, as Megatron-LM does
-        return None
     words = ["python -m simulator step"]
     for field in fields(ModelShape):
         value, given = getattr(shape, field.name), field.name

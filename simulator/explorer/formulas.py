@@ -57,12 +57,8 @@ def formulas(
 def _states(shape: ModelShape, plan: Plan, rank: int, itemsize: int, sharded_from: int) -> list[Term]:
     """Bytes for each parameter of the rank, sharded from that stage of ZeRO on."""
     terms = []
-    copies = plan.dp * plan.cp
-    dense, experts = plan.parameters_of(shape, rank)
-    for what, parameters, sharers in (
-        ("parameters", dense, copies),
-        ("parameters of experts", experts, copies // plan.ep),
-    ):
+    names = "parameters", "parameters of experts"
+    for what, parameters, sharers in zip(names, plan.parameters_of(shape, rank), plan.copies, strict=True):
         shard = min(plan.shard, sharers) if plan.zero >= sharded_from else 1
         words = f"{parameters / 1e9:.4g} billion {what} of this rank × {itemsize} bytes"
         if shard > 1:

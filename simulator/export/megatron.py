@@ -32,6 +32,7 @@ def write(asked: Asked) -> Export:
         "context-parallel-size": plan.cp,
         "cp-comm-type": CONTEXT[plan.context] if plan.cp > 1 else None,
         "expert-model-parallel-size": plan.ep,
+        "expert-tensor-parallel-size": 1 if plan.tp > 1 and shape.experts > 1 else None,
         **_pipeline(asked),
         **_states(asked),
         "recompute-granularity": None if plan.recompute == "none" else plan.recompute,

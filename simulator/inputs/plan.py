@@ -17,7 +17,7 @@ from simulator.inputs.checks import at_least, index, is_number, one_of, refuse, 
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.hardware import Hardware, Link
 from simulator.inputs.placement import chunks_of, placement_of, rank_of, stages_of
-from simulator.inputs.shape import ModelShape
+from simulator.inputs.shape import Matrices, ModelShape
 
 __all__ = ["Hardware", "Link", "ModelShape", "Plan"]
 
@@ -157,15 +157,14 @@ class Plan:
             one_of("overlap", traffic, OVERLAP)
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             refuse("zero", "0, 1, 2 or 3", self.zero)
-        if (self.dp * self.cp) % self.ep:
-            raise ValueError(f"ep must divide the {self.dp * self.cp} data-parallel ranks, not {self.ep}")
+        everyone = self.dp * self.cp
+        if everyone % self.ep:
+            raise ValueError(f"ep must divide the {everyone} data-parallel ranks, not {self.ep}")
         if self.shard is None:
-            object.__setattr__(self, "shard", self.dp * self.cp)
+            object.__setattr__(self, "shard", everyone)
         at_least(1, shard=self.shard)
-        if (self.dp * self.cp) % self.shard:
-            raise ValueError(
-                f"shard must divide the {self.dp * self.cp} data-parallel ranks, not {self.shard}"
-            )
+        if everyone % self.shard:
+            raise ValueError(f"shard must divide the {everyone} data-parallel ranks, not {self.shard}")
         if self.offload == "parameters" and self.zero != 3:
             raise ValueError(f"offload of parameters needs zero 3, not zero {self.zero}")
         if self.sequence_parallel and self.tp == 1:
@@ -271,7 +270,9 @@ class Plan:
             raise ValueError(f"tp must divide the {shape.heads} heads, not {self.tp}")
         if shape.kv_heads % self.tp and self.tp % shape.kv_heads:
             raise ValueError(f"tp must divide the {shape.kv_heads} kv heads or be a multiple, not {self.tp}")
-        for width in {kind.mlp_width for kind in shape.kinds()}:
+        if shape.experts > 1 and self.tp > 1 and not self.sequence_parallel:
+            refuse("sequence_parallel", f"True with tp {self.tp} for a model with experts", False)
+        for width in {kind.mlp_width for kind in shape.kinds() if kind.dense_mlps}:
             if width % self.tp:
                 raise ValueError(f"tp must divide the MLP's width of {width}, not {self.tp}")
         pieces = self.cp * (self.tp if self.sequence_parallel else 1)
@@ -289,21 +290,20 @@ class Plan:
         """Parameters on pipeline rank ``rank`` before any sharding over data: (dense, of experts)."""
         dense, experts = self.root_parameters(shape, rank), 0
         for kind, layers in self.kinds_on(shape, rank).items():
-            of_experts = self.expert_parameters(kind)
+            of_experts = kind.routed_parameters(self.ep)
             dense += layers * (kind.layer_parameters(self.tp, self.ep) - of_experts)
             experts += layers * of_experts
         return dense, experts
 
-    def beside_matrices(self, shape: ModelShape, rank: int) -> int:
-        """Parameters on pipeline rank ``rank`` that are no matrix of a layer: Muon leaves them to AdamW."""
-        matrices = sum(
-            n * kind.matrix_elements(self.tp, self.ep) for kind, n in self.kinds_on(shape, rank).items()
-        )
-        return sum(self.parameters_of(shape, rank)) - matrices
+    def matrices_on(self, shape: ModelShape, rank: int) -> list[list[Matrices]]:
+        """The matrices of layers that Muon turns on pipeline rank ``rank``, and those of routed experts."""
+        kinds = [(n, kind.layer_matrices(self.tp, self.ep)) for kind, n in self.kinds_on(shape, rank).items()]
+        return [[(r, c, n * count) for n, parts in kinds for r, c, count in parts[i]] for i in (0, 1)]
 
-    def expert_parameters(self, kind: ModelShape) -> int:
-        """Those of one layer's experts on one rank. A dense MLP and shared experts are on every data-parallel rank."""
-        return kind.expert_parameters(self.tp) * kind.experts_on(self.ep) if kind.experts > 1 else 0
+    @property
+    def copies(self) -> tuple[int, int]:
+        """Ranks that have the same parameters, and those that have the same experts."""
+        return self.dp * self.cp, self.dp * self.cp // self.ep
 
     def root_parameters(self, shape: ModelShape, rank: int) -> int:
         """Those of pipeline rank ``rank`` that belong to no layer: the embedding, the final norm, the output."""

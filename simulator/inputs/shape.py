@@ -12,6 +12,7 @@ from simulator.inputs.checks import at_least, one_of, refuse, yes_or_no
 from simulator.inputs.chunks import chunk_sizes
 
 ACTIVATIONS = ("gelu", "swiglu")
+Matrices = tuple[int, int, int]  # rows, columns, and how many there are
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,9 @@ class ModelShape:
         at_least(1, sequence=self.sequence, kv_heads=self.kv_heads, ffn=self.ffn, experts=self.experts)
         at_least(1, experts_per_token=self.experts_per_token)
         at_least(0, other_parameters=self.other_parameters, decoder_layers=self.decoder_layers)
-        at_least(
-            0, dense_layers=self.dense_layers, shared_experts=self.shared_experts, rope_dim=self.rope_dim
-        )
-        at_least(0, other_layer_parameters=self.other_layer_parameters, full_layers=self.full_layers)
-        at_least(0, next_tokens=self.next_tokens)
+        at_least(0, dense_layers=self.dense_layers, shared_experts=self.shared_experts)
+        at_least(0, rope_dim=self.rope_dim, full_layers=self.full_layers, next_tokens=self.next_tokens)
+        at_least(0, other_layer_parameters=self.other_layer_parameters)
         one_of("activation", self.activation, ACTIVATIONS)
         yes_or_no(tied=self.tied, learned_positions=self.learned_positions)
         yes_or_no(biases=self.biases, dropout=self.dropout)
@@ -217,6 +216,11 @@ class ModelShape:
         return 3 if self.crosses else 2
 
     @property
+    def regions(self) -> int:
+        """Parts of a layer that tensor parallelism cuts: each attention, and the MLP but for routed experts."""
+        return self.norms - (self.dense_mlps == 0)
+
+    @property
     def norm_vectors(self) -> int:
         return 2 if (self.biases if self.norm_biases is None else self.norm_biases) else 1
 
@@ -278,27 +282,38 @@ class ModelShape:
     def router_parameters(self) -> int:
         return self.hidden * self.experts if self.experts > 1 else 0
 
+    def routed_parameters(self, ep: int = 1) -> int:
+        """Of one layer's experts on one rank; not a dense MLP, and no shared experts, which all ranks of ep have.
+
+        Tensor-parallel ranks have them whole, each for its part of the tokens: an expert is too narrow to be cut, as
+        in torchtitan, and in Megatron-LM with an expert tensor parallel size of 1.
+        """
+        return self.expert_parameters() * self.experts_on(ep) * (self.experts > 1)
+
+    @property
+    def dense_mlps(self) -> int:
+        """MLPs in a layer that tensor parallelism cuts: one, or the shared experts."""
+        return self.shared_experts if self.experts > 1 else 1
+
     def layer_parameters(self, tp: int = 1, ep: int = 1) -> int:
         """Of one layer on one rank: attention, MLP or experts, router, norms. All layers must be of one kind."""
-        at_least(1, ep=ep)
         mlp = (
-            self.expert_parameters(tp) * (self.experts_on(ep) + self.shared_experts) + self.router_parameters
+            self.expert_parameters(tp) * self.dense_mlps + self.routed_parameters(ep) + self.router_parameters
         )
         norms = self.norms * self.norm_parameters
         return self.attention_parameters(tp) + mlp + norms + self.other_layer_parameters
 
-    def layer_matrices(self, tp: int = 1, ep: int = 1) -> list[tuple[int, int, int]]:
-        """Rows, columns, and how many there are, of each matrix of one layer on one rank; q, k and v are one, and so
+    def layer_matrices(self, tp: int = 1, ep: int = 1) -> tuple[list[Matrices], list[Matrices]]:
+        """The matrices of one layer on one rank, and those of its routed experts. Query, key and value are one, and so
         are gate and up projection of an expert."""
         at_least(1, tp=tp, ep=ep)
-        h, width, gates = self.hidden, self.mlp_width // tp, 2 if self.activation == "swiglu" else 1
-        alone, routed = (self.shared_experts, self.experts_on(ep)) if self.experts > 1 else (1, 0)
-        mlp = [(width, h, (1 + gates) * alone), (gates * width, h, routed), (width, h, routed)]
-        router = [(self.experts, h, 1)] if routed else []
-        return [(*linear, 1) for linear in self.attention_linears(tp)] + [m for m in mlp if m[2]] + router
-
-    def matrix_elements(self, tp: int = 1, ep: int = 1) -> int:
-        return sum(rows * columns * n for rows, columns, n in self.layer_matrices(tp, ep))
+        h, width, gates = self.hidden, self.mlp_width, 2 if self.activation == "swiglu" else 1
+        dense = [(*linear, 1) for linear in self.attention_linears(tp)]
+        dense.append((width // tp, h, (1 + gates) * self.dense_mlps))
+        if self.experts == 1:
+            return dense, []
+        n = self.experts_on(ep)
+        return [*dense, (self.experts, h, 1)], [(gates * width, h, n), (width, h, n)]
 
     def embedding_parameters(self, tp: int = 1) -> int:
         """Token embedding (split by vocabulary, the longest part) and positions (not split)."""

@@ -104,14 +104,15 @@ def _tokens(shape: ModelShape, plan: Plan) -> int:
 def _linears(shape: ModelShape, plan: Plan) -> dict[str, list[tuple[int, int, int, int]]]:
     """The linear layers of one layer as (m, n, k, groups): m tokens, n columns out, k in, for so many experts."""
     tokens, h, t = _tokens(shape, plan), shape.hidden, plan.tp
-    f, gates = shape.mlp_width // t, 2 if shape.activation == "swiglu" else 1
-    experts = shape.experts_on(plan.ep)  # each gets its share of k copies of the tokens
-    busiest = ceil(tokens * shape.experts_per_token * plan.imbalance / experts)
-    groups = [(busiest, experts), (tokens, shape.shared_experts)]
-    local = tokens // t if plan.sequence_parallel else tokens
+    gates, local = 2 if shape.activation == "swiglu" else 1, tokens // (t if plan.sequence_parallel else 1)
+    groups = [(tokens, shape.mlp_width // t, shape.dense_mlps)]
+    if shape.experts > 1:  # each gets its share of k copies of the tokens
+        experts = shape.experts_on(plan.ep)
+        busiest = ceil(local * shape.experts_per_token * plan.imbalance / experts)
+        groups.append((busiest, shape.mlp_width, experts))
     return {
         "attention": [(tokens, out, into, 1) for out, into in shape.attention_linears(t)],
-        "mlp": [size for m, n in groups if n for size in ((m, gates * f, h, n), (m, h, f, n))],
+        "mlp": [size for m, f, n in groups if n for size in ((m, gates * f, h, n), (m, h, f, n))],
         "router": [(local, shape.experts, h, 1)] if shape.experts > 1 else [],
     }
 
@@ -199,7 +200,8 @@ def _mlp(
     k, dealt = shape.experts_per_token, 0.0
     if shape.experts > 1:
         passes = 2 * (k + 1) + (4 * k if plan.ep > 1 and shape.experts > plan.ep else 0)
-        dealt = memory_seconds(passes * one * shape.hidden * plan.imbalance, hardware)
+        own = shape.hidden / (plan.tp if plan.sequence_parallel else 1)
+        dealt = memory_seconds(passes * one * own * plan.imbalance, hardware)
     return {"mlp": forward + ahead + dealt}, {"mlp": sum(backward) + back + dealt}
 
 
@@ -217,17 +219,17 @@ def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dic
 
 def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core) -> tuple[dict, dict]:
     tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
-    # Two all-reduces (with cross attention three), or as many all-gathers and reduce-scatters, in each direction.
-    # Backward, the product for the weight does not wait for them.
-    tensor = shape.norms * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
+    # An all-reduce, or an all-gather and a reduce-scatter, of each region in each direction. Backward, the product for
+    # the weight does not wait for them.
+    tensor = shape.regions * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
     ahead = {"tensor_parallel": tensor, "context_parallel": 0.0, "expert_parallel": 0.0}
     # With sequence parallelism the inputs that were kept in slices are gathered once more for their weights.
-    again = (
-        shape.norms * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
-        if plan.sequence_parallel
-        else 0.0
-    )
-    back = ahead | {"tensor_parallel": (tensor + again) * (1 - hardware.overlap)}
+    again = shape.regions * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
+    # Routed experts and their router are whole on all ranks, so their gradients are added up, too.
+    whole = plan.gradient_itemsize * (shape.router_parameters + shape.routed_parameters(plan.ep))
+    added = collective_seconds("all-reduce", whole, t, 1, hardware)
+    waited = tensor + again if plan.sequence_parallel else tensor
+    back = ahead | {"tensor_parallel": waited * (1 - hardware.overlap) + added}
     if "tensor" in plan.overlap:
         ahead["tensor_parallel"] = tensor * (1 - hardware.overlap)
     own, kv = shape.heads // t * (shape.key_size + shape.value_size), shape.kv_columns(t)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from operator import mul
 
 from simulator.inputs.checks import at_least, index, not_negative
@@ -34,7 +35,7 @@ def model_states(parameters: float, plan: Plan, copies: int | None = None) -> Me
     Args:
         copies: data-parallel ranks that hold the same parameters; None: all dp x cp of the plan.
     """
-    copies = plan.dp * plan.cp if copies is None else copies
+    copies = plan.copies[0] if copies is None else copies
     not_negative(parameters=parameters)
     at_least(1, copies=copies)
     shard = min(plan.shard, copies)
@@ -51,10 +52,8 @@ def host_bytes(shape: ModelShape, plan: Plan, rank: int = 0) -> float:
     The host updates its own copy of the parameters. With master weights that copy is among the optimizer's states;
     without them (fp32, bf16) it comes on top: 4 (parameter) + 4 (gradient) + 8 (Adam) bytes in fp32.
     """
-    dense, experts = plan.parameters_of(shape, rank)
-    copies = plan.dp * plan.cp
     total = 0.0
-    for parameters, sharers in ((dense, copies), (experts, copies // plan.ep)):
+    for parameters, sharers in zip(plan.parameters_of(shape, rank), plan.copies, strict=True):
         sharers = min(plan.shard, sharers) if plan.zero else 1
         states = plan.gradient_itemsize + plan.optimizer_bytes
         copy = 0 if plan.precision in ("mixed", "fp8") else plan.itemsize
@@ -72,7 +71,9 @@ def _second_states(shape: ModelShape, plan: Plan, rank: int) -> float:
     """AdamW's second state of what Muon leaves to it."""
     if plan.optimizer != "muon":
         return 0
-    return plan.state_itemsize * plan.beside_matrices(shape, rank) / (plan.shard if plan.zero else 1)
+    matrices = sum(prod(matrix) for part in plan.matrices_on(shape, rank) for matrix in part)
+    others = sum(plan.parameters_of(shape, rank)) - matrices
+    return plan.state_itemsize * others / (plan.shard if plan.zero else 1)
 
 
 # ---- activations ------------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ def reserved_bytes(allocated: float, hardware: Hardware) -> float:
 
 def _without_activations(shape: ModelShape, plan: Plan, rank: int) -> MemoryBreakdown:
     dense, experts = plan.parameters_of(shape, rank)
-    states = model_states(dense, plan) + model_states(experts, plan, plan.dp * plan.cp // plan.ep)
+    states = model_states(dense, plan) + model_states(experts, plan, plan.copies[1])
     if plan.offload == "none":
         more = _second_states(shape, plan, rank)
         states = replace(states, optimizer_states=states.optimizer_states + more)

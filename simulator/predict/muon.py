@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import prod
 
 from simulator.inputs.checks import at_least, index, not_negative
 from simulator.inputs.hardware import Hardware
@@ -90,13 +91,14 @@ def mean_muon_traffic(matrices: float, ranks: int) -> Traffic:
 def muon_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> float:
     """To turn the matrices of pipeline rank ``rank``, and what travels for it: all of them on every rank, or with ZeRO
     the owner's share."""
-    ranks = plan.shard if plan.zero else 1
-    seconds = elements = 0.0
-    for kind, layers in plan.kinds_on(shape, rank).items():
-        for rows, columns, count in kind.layer_matrices(plan.tp, plan.ep):
+    total = 0.0
+    strides = plan.tp, plan.tp * plan.ep
+    for matrices, copies, stride in zip(plan.matrices_on(shape, rank), plan.copies, strides, strict=True):
+        ranks = min(plan.shard, copies) if plan.zero else 1
+        for rows, columns, count in matrices:
             n, m = sorted((rows, columns))
             step = sum(matmul_seconds(*size, hardware) for size in ((n, n, m), (n, n, n), (n, m, n)))
-            seconds += layers * count * STEPS * step
-            elements += layers * count * rows * columns
-    both = 2 * collective_seconds("all-to-all", 2 * elements / ranks, ranks, plan.tp, hardware)
-    return seconds / ranks + both
+            total += count * STEPS * step / ranks
+        elements = sum(map(prod, matrices))
+        total += 2 * collective_seconds("all-to-all", 2 * elements / ranks, ranks, stride, hardware)
+    return total

@@ -156,7 +156,7 @@ def stage_seconds(
             n * _sharded_layer(kind, plan, hardware, units.layers[kind]) for kind, n in kinds.items()
         )
         # The root unit is gathered before anything else and scattered after it: beside no computation.
-        root = _sharding(shape, plan, hardware, (plan.root_parameters(shape, rank), 0))
+        root = _sharding(plan, hardware, (plan.root_parameters(shape, rank), 0))
         parts["data_parallel"] += sum(root)
     return parts
 
@@ -191,12 +191,9 @@ def transfer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> float
     return sent + gathered
 
 
-def _copies(
-    shape: ModelShape, plan: Plan, parameters: tuple[float, float]
-) -> list[tuple[float, int, int, int]]:
+def _copies(plan: Plan, parameters: tuple[float, float]) -> list[tuple[float, int, int, int]]:
     """(parameters, ranks that hold the same, ranks that share one copy, stride) for dense and expert ones."""
-    everyone = plan.dp * plan.cp
-    sizes = [(parameters[0], everyone, plan.tp), (parameters[1], everyone // plan.ep, plan.tp * plan.ep)]
+    sizes = zip(parameters, plan.copies, (plan.tp, plan.tp * plan.ep), strict=True)
     return [(n, ranks, min(plan.shard, ranks), stride) for n, ranks, stride in sizes if n]
 
 
@@ -210,7 +207,7 @@ def _gradients(
         ahead, back: seconds of that forward and of that backward.
     """
     reduced = gathered = 0.0
-    for n, ranks, shard, stride in _copies(shape, plan, plan.parameters_of(shape, rank)):
+    for n, ranks, shard, stride in _copies(plan, plan.parameters_of(shape, rank)):
         size = plan.gradient_itemsize * n
         if plan.zero == 0:
             reduced += collective_seconds("all-reduce", size, ranks, stride, hardware)
@@ -228,12 +225,10 @@ def _gradients(
     return reduced + gathered
 
 
-def _sharding(
-    shape: ModelShape, plan: Plan, hardware: Hardware, parameters: tuple[float, float]
-) -> tuple[float, float]:
+def _sharding(plan: Plan, hardware: Hardware, parameters: tuple[float, float]) -> tuple[float, float]:
     """(gather, scatter) of a unit of dense and expert parameters under ZeRO 2 or 3."""
     gather = scatter = 0.0
-    for n, _, shard, stride in _copies(shape, plan, parameters):
+    for n, _, shard, stride in _copies(plan, parameters):
         group = shard, stride, hardware, True
         scatter += collective_seconds("reduce-scatter", plan.gradient_itemsize * n, *group)
         if plan.zero == 3:
@@ -243,9 +238,9 @@ def _sharding(
 
 def _sharded_layer(shape: ModelShape, plan: Plan, hardware: Hardware, layer: LayerSeconds) -> float:
     """ZeRO 2 and 3, each layer and microbatch: gather for forward and backward, scatter the gradients."""
-    experts = plan.expert_parameters(shape)
+    experts = shape.routed_parameters(plan.ep)
     dense = shape.layer_parameters(plan.tp, plan.ep) - experts
-    gather, scatter = _sharding(shape, plan, hardware, (dense, experts))
+    gather, scatter = _sharding(plan, hardware, (dense, experts))
     if not plan.prefetch:
         return 2 * gather + exposed(scatter, layer.backward_seconds, hardware, hardware.data_overlap)
     ahead = exposed(gather, layer.forward_seconds, hardware, hardware.data_overlap)
@@ -254,7 +249,7 @@ def _sharded_layer(shape: ModelShape, plan: Plan, hardware: Hardware, layer: Lay
 
 def _optimizer(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> dict[str, float]:
     """States read and written, gradients prepared and read, parameters written: nothing but memory traffic."""
-    shares = _copies(shape, plan, plan.parameters_of(shape, rank))
+    shares = _copies(plan, plan.parameters_of(shape, rank))
     own = sum(n / (shard if plan.zero else 1) for n, _, shard, _ in shares)
     kept = sum(n / (shard if plan.zero >= 2 else 1) for n, _, shard, _ in shares)
     update = own * (2 * plan.optimizer_bytes + plan.gradient_itemsize + plan.itemsize)

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import gcd
 
 from simulator.inputs.checks import amounts, at_least, index, not_negative, one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
-from simulator.inputs.placement import placement_of, rank_of
-from simulator.inputs.plan import Plan
-from simulator.inputs.shape import ModelShape
+from simulator.inputs.placement import rank_of
 from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.pipeline.actions import Schedule
 from simulator.predict.collective_traffic import (
@@ -28,8 +25,6 @@ from simulator.predict.collective_traffic import (
     ring_reduce_scatter_sent,
     sent_bytes,
 )
-from simulator.predict.context_traffic import context_layer_traffic
-from simulator.predict.muon import mean_muon_traffic
 
 _EXACT: dict[str, Callable[..., int]] = {
     "all-reduce": ring_all_reduce_sent,
@@ -250,77 +245,6 @@ def expert_parallel_traffic(
             )
         ]
     )
-
-
-def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
-    """What one rank of pipeline rank ``stage`` sends in one step of ``plan``, as the mean over its groups."""
-    plan.check(shape)
-    index(plan.pp, stage=stage)
-    e, m = plan.itemsize, plan.microbatches
-    tokens = plan.micro_batch * shape.sequence // plan.cp
-    local = tokens // plan.tp if plan.sequence_parallel else tokens
-    layers = Traffic()
-    for kind, n in plan.kinds_on(shape, stage).items():
-        queries = tokens * kind.heads // plan.tp * kind.key_size
-        keys = tokens * kind.kv_columns(plan.tp)
-        if plan.context == "all-to-all":  # a rank's queries need the heads that they share
-            keys *= plan.cp // gcd(plan.cp, kind.kv_heads_on(plan.tp))
-        ahead, back = context_layer_traffic(plan.context, queries, keys, plan.cp, e)
-        forwards = 1 if plan.recompute in ("none", "offload") else 2
-        layers += (ahead * forwards + back) * (n * m)
-        layers += tensor_parallel_traffic(
-            tokens,
-            kind.hidden,
-            plan.tp,
-            n * m,
-            e,
-            blocks=kind.norms,
-            sequence_parallel=plan.sequence_parallel,
-            recompute=plan.recompute == "full",
-        )
-        if kind.experts > 1:
-            sent = local, kind.hidden, kind.experts_per_token
-            there = 1 + 4 / 128 if plan.dispatch == "fp8" else e  # a scale of 4 bytes for 128 numbers
-            again = plan.recompute == "full"
-            layers += expert_parallel_traffic(*sent, plan.ep, n * m, e, dispatch=there, recompute=again)
-    # Every tensor-parallel rank would send the same activation; with sequence parallelism, its own part.
-    placement = placement_of(plan.schedule)
-    pipeline = pipeline_traffic(local * shape.hidden, m, plan.pp, stage, plan.chunks, e, placement=placement)
-    return layers + pipeline + data_parallel_traffic(shape, plan, stage)
-
-
-def data_parallel_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
-    """The part of ``plan_traffic`` that keeps the copies of the parameters equal. Experts have fewer copies.
-
-    With ZeRO 3 a layer is a unit; the root unit (embedding, final norm, output) stays gathered.
-    """
-    index(plan.pp, stage=stage)
-    dense, experts = plan.parameters_of(shape, stage)
-    kinds, root = plan.kinds_on(shape, stage), plan.root_parameters(shape, stage)
-    of_experts = [n for kind, layers in kinds.items() for n in [plan.expert_parameters(kind)] * layers]
-    whole = [kind.layer_parameters(plan.tp, plan.ep) for kind, layers in kinds.items() for _ in range(layers)]
-    of_dense = [n - part for n, part in zip(whole, of_experts, strict=True)]
-    everyone, m = plan.dp * plan.cp, plan.microbatches
-    total = Traffic()
-    for elements, each, last, ranks in (
-        (dense, of_dense, root, everyone),
-        (experts, of_experts, 0, everyone // plan.ep),
-    ):
-        shard = min(plan.shard, ranks)
-        if not elements:
-            continue
-        if plan.zero == 3:
-            units = [n for n in each if n] + [last] * (last > 0)
-            total += fsdp_traffic(
-                units, ranks, plan.itemsize, shard=shard, keep_last=last > 0, accumulation=m
-            )
-        else:
-            total += zero_traffic(plan.zero, [elements], ranks, plan.itemsize, accumulation=m)
-    if plan.optimizer == "muon" and plan.zero:
-        matrices = sum(n * kind.matrix_elements(plan.tp, plan.ep) for kind, n in kinds.items())
-        total += mean_muon_traffic(matrices - experts, plan.shard)
-        total += mean_muon_traffic(experts, min(plan.shard, everyone // plan.ep))
-    return total
 
 
 def padded(sizes: Sequence[int], ranks: int) -> list[int]:

@@ -24,7 +24,7 @@ from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
 from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
-from simulator.predict.traffic import plan_traffic
+from simulator.predict.plan_traffic import plan_traffic
 
 preload("course_lib.parallelize")
 STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 12, 31, 0.1

@@ -1,5 +1,7 @@
 """Expert parallelism beside other axes: losses, gradient norms, gradients and parameters of one device, in fp64."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from on_one_device import differences, furthest, mesh_of, train_in_parallel, train_on_one_device
@@ -18,7 +20,9 @@ from course_lib.runtime.fork_server import preload
 from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.expert_traffic import routed_traffic
-from simulator.predict.traffic import plan_traffic
+from simulator.predict.memory import rank_memory
+from simulator.predict.plan_traffic import plan_traffic
+from simulator.predict.traffic import calls
 
 preload("course_lib.parallelize")
 STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 4, 31, 0.1
@@ -34,8 +38,10 @@ def make(name):
             nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
         return model
     sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 8}
-    experts = {"even": 8, "few tokens": 24, "unused": 8, "capacity": 8}[name]
-    own = {"capacity": {"capacity_factor": 0.7}, "even": {}}.get(name, {"balance_loss": 0.1})
+    if name == "cut":
+        sizes |= {"vocab_size": 30, "hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3}
+    experts = {"even": 8, "few tokens": 24, "unused": 8, "capacity": 8, "cut": 4}[name]
+    own = {"capacity": {"capacity_factor": 0.7}, "even": {}, "cut": {}}.get(name, {"balance_loss": 0.1})
     model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts, **own))
     for p in model.parameters():
         nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
@@ -115,41 +121,54 @@ def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
 
 # ---- what is sent -------------------------------------------------------------------------------------------
 
-SENT = [{"ep": 2}, {"ep": 4, "recompute": "full"}, {"ep": 2, "zero": 1}]
+CUT = {"dp": 2, "tp": 3, "ep": 2, "sequence_parallel": True, "micro_batch": 2}
+SENT = {  # ranks -> plans
+    4: [{"dp": 4, "ep": 2}, {"dp": 4, "ep": 4, "recompute": "full"}, {"dp": 4, "ep": 2, "zero": 1}],
+    6: [CUT, CUT | {"zero": 1, "recompute": "full"}, CUT | {"zero": 3}],
+}
 
 
 def sent(settings):
-    """Of a step in fp32, by all-to-all and by all-gathers of 8 bytes a number: measured, as the simulator says where
-    the routing is known, and as it says of a plan."""
-    plan = Plan(dp=4, precision="fp32", **settings)
-    model, _ = parallelize(make("few tokens").float(), plan, mesh_of(plan))
-    row = slice(model.data_rank, model.data_rank + 1)
+    """Of a step in fp32: measured, as the simulator says of this routing, and as it says of one in balance."""
+    plan = Plan(**settings, precision="fp32", microbatches=1)
+    model, optimizer = parallelize(make("cut").float(), plan, mesh_of(plan))
+    tokens = torch.randint(
+        30, (2, plan.micro_batch, 6), generator=torch.Generator().manual_seed(model.data_rank)
+    )
     with record_traffic() as log:
-        model.forward_backward(*(t[row] for t in data()))
-    layers = [m for m in model.module.modules() if isinstance(m, DealtExperts)]
-    again = plan.recompute == "full"
-    exact = [routed_traffic(m.routed.tolist(), 16, m.group.rank(), 4, recompute=again) for m in layers]
-    shape = model_shape(make("few tokens"), SEQ)
-    travels = log.traffic.of("all-to-all"), sum(exact, Traffic()).of("all-to-all"), plan_traffic(shape, plan)
-    gathers = [row for row in log.traffic.rows if row.collective == "all-gather"]
-    return travels, (gathers, [row for row in sum(exact, Traffic()).rows if row.collective == "all-gather"])
+        model.forward_backward(*tokens)
+        optimizer.step()
+    planned, memory = plan_traffic(shape := model_shape(make("cut"), 6), plan), rank_memory(shape, plan)
+    held = asdict(model.memory(optimizer))
+    states = {key: (held[key], getattr(memory, key)) for key in ("parameters", "optimizer_states")}
+    exact = Traffic(row for row in planned.rows if row.collective != "all-to-all")
+    for m in model.module.modules():
+        if isinstance(m, DealtExperts):
+            again = plan.recompute == "full"
+            exact += routed_traffic(m.routed.tolist(), 24, m.group.rank(), 4, recompute=again)
+    exact += calls("all-reduce", [1], 8, plan.dp) + calls("all-reduce", [1], 8, plan.ranks)  # targets, loss
+    return log.traffic, exact, planned, states
 
 
-def all_sent():
-    return [sent(settings) for settings in SENT]
+def to_the_byte(traffic):
+    return {
+        (r.collective, r.group_size): (r.payload, round(r.sent, 6)) for r in traffic.rows if r.group_size > 1
+    }
 
 
-def test_a_step_sends_what_the_simulator_says():
-    for settings, *ranks in zip(SENT, *launch(all_sent, 4), strict=True):
-        for (measured, exact, _), (gathers, counts) in ranks:
-            assert measured == exact, settings
-            assert gathers == counts
-            assert measured.sent > 0
+@pytest.mark.parametrize("ranks", SENT)
+def test_a_step_sends_what_the_simulator_says(ranks):
+    for settings, *found in zip(SENT[ranks], *launch(lambda: [*map(sent, SENT[ranks])], ranks), strict=True):
+        for measured, exact, _, states in found:
+            assert to_the_byte(measured) == to_the_byte(exact), settings
+            for held, planned in states.values():
+                assert held == pytest.approx(planned, rel=0.02), (settings, states)  # Adam's steps
         # In the mean over ranks as many copies travel as in balance, whatever the routing is.
-        [planned] = ranks[0][0][2].of("all-to-all").rows
-        rows = [measured.rows[0] for (measured, *_), _ in ranks]
+        [planned] = found[0][2].of("all-to-all").rows
+        rows = [measured.of("all-to-all").rows[0] for measured, *_ in found]
         assert sum(row.payload for row in rows) == len(rows) * planned.payload
         assert {row.calls for row in rows} == {planned.calls}
+        assert {row.sent for row in rows} != {planned.sent}
 
 
 # ---- checkpoints --------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ PLANS = [
     {"tp": 2, "sequence_parallel": True},
 ]
 REFUSED = [
-    ({"tp": 2}, "sequence_parallel must be yes with tp for a model with experts"),
+    ({"tp": 2}, "sequence parallel must be True with tp 2 for a model with experts, not False"),
 ]
 
 

@@ -8,7 +8,6 @@ from course_lib.finetuning.prefix import Prefix
 from course_lib.finetuning.prompt import SoftPrompt
 from course_lib.finetuning.side import SideTuning
 from course_lib.models.bert import BertPooler
-from course_lib.models.experts import Experts
 from course_lib.models.latent_attention import LatentAttention
 from course_lib.parallelize.refusals import refusals, refuse
 from simulator.export.course_lib import plan_refusals
@@ -27,12 +26,6 @@ REFUSED = [
         {"ep": 2, "dp": 4, "zero": 3, "shard": 2},
         {},
         {"ep": 1},
-    ),
-    (
-        "sequence_parallel must be yes with tp for a model with experts",
-        {"tp": 2},
-        {"added": {Experts}},
-        {"tp": 1},
     ),
     ("tp must be 1 for a model with latent", {"tp": 2}, {"added": {LatentAttention}}, {"tp": 1}),
     ("dispatch must be same and node_limit", {"ep": 2, "dp": 2, "dispatch": "fp8"}, {}, {"dispatch": "same"}),

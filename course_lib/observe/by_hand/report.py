@@ -17,8 +17,8 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.memory import plan_memory
+from simulator.predict.plan_traffic import plan_traffic
 from simulator.predict.step import step_cost
-from simulator.predict.traffic import plan_traffic
 
 
 def report(

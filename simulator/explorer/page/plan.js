@@ -39,12 +39,15 @@ function planOf(question, device) {
   };
 }
 
-function check({ stages, tp, cp, sequence_parallel }, { layers, heads, kv_heads, ffn, sequence }) {
+function check({ stages, tp, cp, sequence_parallel }, { layers, heads, kv_heads, ffn, sequence, experts }) {
   const fail = (sentence) => { throw new Error(sentence); };
   if (stages > layers) fail(`${stages} pipeline stages need as many layers; the model has ${layers}`);
   if (heads % tp) fail(`tp must divide the ${heads} heads, not ${tp}`);
   if (kv_heads % tp && tp % kv_heads) fail(`tp must divide the ${kv_heads} kv heads or be a multiple, not ${tp}`);
-  if (ffn % tp) fail(`tp must divide the MLP's width of ${ffn}, not ${tp}`);
+  if (experts > 1 && tp > 1 && !sequence_parallel) {
+    fail(`sequence parallel must be True with tp ${tp} for a model with experts, not False`);
+  }
+  if (experts === 1 && ffn % tp) fail(`tp must divide the MLP's width of ${ffn}, not ${tp}`);
   const pieces = cp * (sequence_parallel ? tp : 1);
   if (sequence % pieces) fail(`the sequence of ${sequence} cannot be split into ${pieces} equal pieces`);
 }
@@ -62,7 +65,8 @@ function shapeOf(given, sequence) {
     const width = Math.floor(shape.ffn / tp), matrices = shape.activation === "swiglu" ? 3 : 2;
     return matrices * hidden * width + (biases ? (matrices - 1) * width + hidden : 0);
   };
-  const layer = (tp, each = experts) => attention(tp) + expert(tp) * each + (experts > 1 ? hidden * experts : 0) + 2 * norm;
+  const mlp = (tp, each) => (experts > 1 ? expert(1) * each + hidden * experts : expert(tp)); // experts are not cut
+  const layer = (tp, each = experts) => attention(tp) + mlp(tp, each) + 2 * norm;
   const vocabulary = (tp) => Math.ceil(shape.vocab / tp) * hidden;
   const embedding = (tp) => vocabulary(tp) + (shape.learned_positions ? shape.sequence * hidden : 0);
   const head = (tp, ownCopy) => norm + (shape.tied && !ownCopy ? 0 : vocabulary(tp)) + shape.other_parameters;
@@ -94,6 +98,6 @@ export function layersOf(plan, shape, rank) {
 export function parametersOf(plan, shape, rank) {
   const layers = layersOf(plan, shape, rank).reduce((sum, count) => sum + count, 0), { tp, lastRank } = plan;
   const root = (rank === 0 ? shape.embedding(tp) : 0) + (rank === lastRank ? shape.head(tp, lastRank !== 0) : 0);
-  const all = layers * shape.layer(tp) + root, experts = shape.experts > 1 ? layers * shape.experts * shape.expert(tp) : 0;
+  const all = layers * shape.layer(tp) + root, experts = shape.experts > 1 ? layers * shape.experts * shape.expert(1) : 0;
   return { dense: all - experts, experts, root, layers };
 }

@@ -15,6 +15,7 @@ PLANS = [
 ]
 MORE = [
     {"model": "mixtral-8x7b", "dp": 8, "zero": 2},
+    {"model": "mixtral-8x7b", "dp": 2, "tp": 4, "sequence_parallel": True, "zero": 1},
     {"model": "gpt-22b", "pp": 4, "schedule": "zb-v", "microbatches": 8},
     {"model": "gpt-22b", "pp": 4, "schedule": "gpipe", "recompute": "full"},
     {"model": "gpt-22b", "pp": 4, "schedule": "interleaved-1f1b", "recompute": "selective"},

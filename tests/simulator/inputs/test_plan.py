@@ -47,7 +47,8 @@ def test_mixtral_uses_two_of_eight_experts():
 @pytest.mark.parametrize("tp", [2, 8])
 def test_tensor_parallel_ranks_hold_the_model_and_copies_of_what_is_not_split(name, tp):
     shape = MODELS[name]
-    copied = 2 * shape.norm_parameters + shape.router_parameters + (2 * shape.hidden if shape.biases else 0)
+    copied = 2 * shape.norm_parameters + (2 * shape.hidden if shape.biases else 0)
+    copied += shape.router_parameters + shape.routed_parameters()
     assert tp * shape.layer_parameters(tp) == shape.layer_parameters() + (tp - 1) * copied
 
 

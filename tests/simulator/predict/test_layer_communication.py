@@ -72,24 +72,37 @@ def test_attention_hides_a_ring_backward_as_forward():
     assert layer.forward["context_parallel"] == layer.backward["context_parallel"] == 0
 
 
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_dispatching_to_experts_and_back_is_two_all_to_alls_each_way(sequence_parallel):
+@pytest.mark.parametrize("tp", [1, 2])
+def test_dispatching_to_experts_and_back_is_two_all_to_alls_each_way(tp):
     """arXiv:2006.16668: k copies of every token travel to their experts and back, p - 1 of p of them to other ranks."""
-    mixtral, ep, tp, b = MODELS["mixtral-8x7b"], 4, 2, 2
-    plan = Plan(dp=4, tp=tp, ep=ep, micro_batch=b, sequence_parallel=sequence_parallel, attention="flash")
+    mixtral, ep, b = MODELS["mixtral-8x7b"], 4, 2
+    plan = Plan(dp=4, tp=tp, ep=ep, micro_batch=b, sequence_parallel=True, attention="flash")
     layer = layer_seconds(mixtral, plan, FAST)
-    copies = (
-        2
-        * b
-        * mixtral.sequence
-        * mixtral.experts_per_token
-        * mixtral.hidden
-        / (tp if sequence_parallel else 1)
-    )
+    copies = 2 * b * mixtral.sequence * mixtral.experts_per_token * mixtral.hidden / tp
     once = copies * (ep - 1) / ep / 1e9
     assert layer.forward["expert_parallel"] == pytest.approx(2 * once, rel=1e-6)
     assert layer.backward["expert_parallel"] == pytest.approx(2 * once, rel=1e-6)
     assert layer_seconds(mixtral, replace(plan, ep=1), FAST).forward["expert_parallel"] == 0
+
+
+def test_tensor_parallel_ranks_have_routed_experts_whole_for_a_part_of_the_tokens():
+    """No region, so half of what a dense layer gathers and scatters; their gradients and the router's are added up."""
+    mixtral = MODELS["mixtral-8x7b"]
+    plan, one = (
+        Plan(dp=2, ep=2, tp=4, sequence_parallel=True, attention="flash"),
+        {"experts": 1, "experts_per_token": 1},
+    )
+    whole, dense = (layer_seconds(shape, plan, FAST) for shape in (mixtral, replace(mixtral, **one)))
+    shared = layer_seconds(replace(mixtral, shared_experts=1), plan, FAST)
+    assert whole.forward["tensor_parallel"] == pytest.approx(dense.forward["tensor_parallel"] / 2)
+    assert shared.forward["tensor_parallel"] == dense.forward["tensor_parallel"]
+    summed = 4 * mixtral.expert_parameters() + mixtral.router_parameters  # of 4 experts
+    added = whole.backward["tensor_parallel"] - dense.backward["tensor_parallel"] / 2
+    assert added == pytest.approx(2 * summed * 2 * 3 / 4 / 1e9, rel=1e-6)  # a ring all-reduce among 4
+    # a fourth of the tokens and of the copies, and whole matrices: as many operations as of matrices cut in 4
+    slow = replace(FAST, peak_flops=1e6, units=1)
+    of_all = layer_seconds(mixtral, replace(plan, tp=1), slow).forward["mlp"]
+    assert layer_seconds(mixtral, plan, slow).forward["mlp"] == pytest.approx(of_all / 4, rel=0.02)
 
 
 def test_tokens_that_travel_in_8_bits_come_back_in_16():

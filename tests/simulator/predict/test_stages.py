@@ -12,9 +12,10 @@ from simulator.pipeline.schedules import SCHEDULES
 from simulator.predict.layer_time import layer_seconds, logits_seconds
 from simulator.predict.memory import kept_layer_bytes, plan_memory, stage_bytes, weight_bytes
 from simulator.predict.memory_over_time import peak_saved, replay
+from simulator.predict.plan_traffic import plan_traffic
 from simulator.predict.stages import plan_schedule, run_schedule, stage_durations
 from simulator.predict.step import check_fits, stage_seconds, step_cost
-from simulator.predict.traffic import plan_traffic, schedule_traffic
+from simulator.predict.traffic import schedule_traffic
 
 A100 = GPUS["a100-80gb"]
 # arXiv:2401.10241, table 3: 1.5B parameters on 8 stages, the ends one layer shorter.

@@ -7,14 +7,13 @@ from simulator.inputs.plan import CONTEXT, Plan
 from simulator.inputs.shape import ModelShape
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.context_traffic import context_layer_traffic
+from simulator.predict.plan_traffic import data_parallel_traffic, plan_traffic
 from simulator.predict.traffic import (
-    data_parallel_traffic,
     ddp_traffic,
     expert_parallel_traffic,
     fsdp_traffic,
     padded,
     pipeline_traffic,
-    plan_traffic,
     schedule_traffic,
     tensor_parallel_traffic,
     zero_traffic,
@@ -124,13 +123,18 @@ def test_a_whole_plan_is_the_sum_of_its_parts():
     shape = ModelShape(8, 64, 8, 128, 32)
     plan = Plan(dp=2, tp=2, pp=2, microbatches=4, sequence_parallel=True)
     total = plan_traffic(shape, plan, 0)
-    # 4 layers, 4 microbatches: 6 all-gathers (2 of them again for the weight gradients), 4 reduce-scatters
+    # 4 layers, 4 microbatches: 6 all-gathers (2 of them again for the weight gradients), 4 reduce-scatters, and sums of
+    # the gradients of 2 norms and 2 biases; the embedding: one of each but for sums
     assert {(row.collective, row.group_size, row.calls) for row in total.rows} == {
-        ("all-gather", 2, 4 * 4 * 6),
-        ("reduce-scatter", 2, 4 * 4 * 4),
+        ("all-gather", 2, 4 * 4 * 6 + 4),
+        ("reduce-scatter", 2, 4 * 4 * 4 + 4),
         ("send", 2, 4),
-        ("all-reduce", 2, 1),
+        ("all-reduce", 2, 4 * 4 * 4 + 1),
     }
+    # the head: its input enters, and is gathered again; sums of the loss (2) and of the last norm's gradient
+    last = plan_traffic(shape, plan, 1)
+    assert last.of("all-gather").calls == 4 * 4 * 6 + 4 * 2
+    assert last.of("all-reduce").calls == 4 * 4 * 4 + 4 * 3 + 1
 
 
 def test_experts_are_reduced_among_fewer_copies():

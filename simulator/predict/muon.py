@@ -90,7 +90,7 @@ def mean_muon_traffic(matrices: float, ranks: int) -> Traffic:
 
 def muon_seconds(shape: ModelShape, plan: Plan, hardware: Hardware, rank: int) -> float:
     """To turn the matrices of pipeline rank ``rank``, and what travels for it: all of them on every rank, or with ZeRO
-    the owner's share."""
+    the owner's share. Those of routed experts have owners among the fewer ranks that have the same experts."""
     total = 0.0
     strides = plan.tp, plan.tp * plan.ep
     for matrices, copies, stride in zip(plan.matrices_on(shape, rank), plan.copies, strides, strict=True):

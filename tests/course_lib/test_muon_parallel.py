@@ -175,27 +175,35 @@ def sent(make, settings):
 
 # (3, 1): a layer each
 @pytest.mark.parametrize(
-    ("make", "ranks", "zero"), [(gpt, 2, 3), (gpt, 3, 3), (gpt, 3, 1), (gpt, 4, 2), (mixtral, 2, 3)]
+    ("make", "ranks", "zero", "ep"),
+    [(gpt, 2, 3, 1), (gpt, 3, 3, 1), (gpt, 3, 1, 1), (gpt, 4, 2, 1), (mixtral, 2, 3, 1), (mixtral, 4, 3, 2)],
 )
-def test_an_update_sends_what_the_simulator_says(make, ranks, zero):
-    found = launch(sent, ranks, args=(make, {"dp": ranks, "zero": zero}))
-    named, shapes, held = dict(make().named_parameters()), [], []
+def test_an_update_sends_what_the_simulator_says(make, ranks, zero, ep):
+    found = launch(sent, ranks, args=(make, {"dp": ranks, "zero": zero, "ep": ep}))
+    named, shapes, held = (
+        dict(make().named_parameters()),
+        ([], []),
+        ([], []),
+    )  # experts are turned among fewer
     for names in found[0][-1]:
-        tensors = [(n, one) for n in names for one in (named[n] if named[n].ndim == 3 else [named[n]])]
-        parts = elements_on([one.numel() for _, one in tensors], ranks)
+        dealt = ep if any("experts" in name for name in names) else 1
+        whole = [(n, [*named[n]][: 6 // dealt] if named[n].ndim == 3 else [named[n]]) for n in names]
+        tensors = [(n, one) for n, several in whole for one in several]
+        parts = elements_on([one.numel() for _, one in tensors], ranks // dealt)
         for (name, one), each in zip(tensors, parts, strict=True):
             if one.ndim == 2 and ("blocks" in name or "layers" in name):
-                shapes.append(tuple(one.shape))
-                held.append(each)
+                shapes[dealt > 1].append(tuple(one.shape))
+                held[dealt > 1].append(each)
     for rank, (bytes, calls, memory, _) in enumerate(found):
-        predicted = muon_traffic(shapes, held, rank).rows[0]
+        predicted = muon_traffic(shapes[0], held[0], rank) + muon_traffic(shapes[1], held[1], rank // ep)
         assert (bytes, calls) == (predicted.sent, predicted.calls)
-        plan = Plan(dp=ranks, zero=zero, precision="fp32", optimizer="muon", microbatches=1)
+        plan = Plan(dp=ranks, ep=ep, zero=zero, precision="fp32", optimizer="muon", microbatches=1)
         states = rank_memory(model_shape(make(), 16), plan).optimizer_states
         assert memory.optimizer_states == pytest.approx(states, rel=0.02)  # padding, steps
     mean = sum(bytes for bytes, *_ in found) / ranks
-    elements = sum(rows * columns for rows, columns in shapes)
-    assert (0 if zero == 1 else 1) <= mean <= mean_muon_traffic(elements, ranks).sent
+    dense, experts = (sum(rows * columns for rows, columns in part) for part in shapes)
+    most = mean_muon_traffic(dense, ranks) + mean_muon_traffic(experts, ranks // ep)
+    assert (0 if zero == 1 else 1) <= mean <= most.sent
 
 
 def test_owners_have_equally_much_to_do_and_own_what_they_hold():

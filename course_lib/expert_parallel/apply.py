@@ -64,6 +64,7 @@ class DealtExperts(Experts):
         self.group, self.experts = group, len(whole.down_proj)
         number = self.experts // group.size()
         self.first = group.rank() * number
+        self.linears = whole.linears and whole.linears[self.first :][:number]
         for name, p in whole.named_parameters():
             own = p.detach()[self.first :][:number].clone()
             self.register_parameter(name, nn.Parameter(own, p.requires_grad))

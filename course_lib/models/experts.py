@@ -7,7 +7,7 @@ its experts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,12 @@ class Experts(nn.Module):
     """SwiGLU MLPs whose matrices are stacked, with transformers' names, so that one product can serve all of them.
 
     An expert may get no copy at all; its gradient is zero then.
+
+    Attributes:
+        linears: for each expert what is called in place of ``F.linear``, on the way up and down; None: as usual.
     """
+
+    linears: Sequence[tuple[Callable[..., Tensor], Callable[..., Tensor]]] | None = None
 
     def __init__(self, experts: int, hidden: int, width: int) -> None:
         super().__init__()
@@ -35,12 +40,13 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
         """Copies ``(copies, hidden)`` that lie by expert, ``sizes`` of each -> what the experts make of them."""
         gate_up, down = self.gate_up_proj.to(x.dtype), self.down_proj.to(x.dtype)
-        if grouped_fits(gate_up) and grouped_fits(down):
+        linears = self.linears or [(F.linear, F.linear)] * len(gate_up)
+        if self.linears is None and grouped_fits(gate_up) and grouped_fits(down):
             ends = sizes.cumsum(0, dtype=torch.int32)
             return F.grouped_mm(swiglu(F.grouped_mm(x, gate_up.mT, offs=ends)), down.mT, offs=ends)
         # unbind, because an index would make a gradient of all experts for each of them
-        parts = zip(x.split(sizes.tolist()), gate_up.unbind(), down.unbind(), strict=True)
-        return torch.cat([F.linear(swiglu(F.linear(part, up)), back) for part, up, back in parts])
+        parts = zip(x.split(sizes.tolist()), gate_up.unbind(), down.unbind(), linears, strict=True)
+        return torch.cat([f(swiglu(g(part, up)), back) for part, up, back, (g, f) in parts])
 
 
 def swiglu(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.models.anatomy import LAYERS
+from course_lib.models.experts import Experts
 from course_lib.models.names import matching
 from simulator.inputs.checks import one_of
 
@@ -154,8 +156,9 @@ class Products(torch.autograd.Function):
 
 
 def apply_fp8(model: nn.Module, scaling: str = "tensor") -> list[Fp8Linear]:
-    """The linear layers of every block multiply in 8 bits; not embeddings and heads, nor routers (``gate``), which
-    lose more by it. Names and parameters stay. Call ``next_step`` of what is returned after each update.
+    """The linear layers of every block multiply in 8 bits, and so do experts; not embeddings and heads, nor routers
+    (``gate``), which lose more by it. Names and parameters stay. Call ``next_step`` of what is returned after each
+    update.
 
     Raises:
         ValueError: there is no such scaling, or the model has no block with linear layers.
@@ -168,6 +171,9 @@ def apply_fp8(model: nn.Module, scaling: str = "tensor") -> list[Fp8Linear]:
         if type(module) is nn.Linear and inside:
             found.append(Fp8Linear(scaling))
             module.forward = partial(_forward, module, found[-1])
+        if isinstance(module, Experts):
+            module.linears = [(Fp8Linear(scaling), Fp8Linear(scaling)) for _ in module.down_proj]
+            found += chain.from_iterable(module.linears)
     if not found:
         raise ValueError(
             f"fp8 needs blocks with linear layers, and {type(model).__name__} has none of {', '.join(LAYERS)}"

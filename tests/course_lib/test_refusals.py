@@ -35,7 +35,6 @@ REFUSED = [
     ("offload must be none, or par", {"offload": "optimizer"}, {}, {"offload": "none"}),
     ("tp must be 1 with the optimizer muon", {"tp": 2, "optimizer": "muon"}, {}, {"optimizer": "adam"}),
     ("tp must be 1 with precision fp8, not 2: ", {"precision": "fp8", "tp": 2}, {}, {"tp": 1}),
-    ("ep must be 1 with precision fp8, not 2: ", {"precision": "fp8", "dp": 2, "ep": 2}, {}, {"ep": 1}),
     ("gradients must be same", {"precision": "bf16", "gradients": "fp32"}, {}, {"gradients": "same"}),
     (
         "overlap must be none or gradients, not tensor: ",

@@ -1,7 +1,8 @@
 """The memory ledger, measured: what is alive on one rank at each moment of a step, by category.
 
 Every operator passes PyTorch's dispatcher, where each new storage is noted; it counts until it is freed,
-whoever made it. Nothing in the measured code is wrapped. ``observe/saved.py`` tells what autograd saves, and why.
+whoever made it. Sums are kept, so that a moment costs no look at all that is alive. ``saved.py`` tells what autograd
+saves, and why.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor, UntypedStorage, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -123,11 +124,12 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         TorchDispatchMode.__init__(self)
         MemoryLog.__init__(self)
         self.model, self.optimizers, self.device = model, tuple(optimizers), device
-        self.alive: dict[int, tuple[WeakIdRef, str]] = {}  # id -> (storage, category)
+        self.alive: dict[int, tuple[WeakIdRef, str, int]] = {}  # id -> (storage, category, bytes)
+        self.sums = dict.fromkeys(MemoryBreakdown().as_dict(), 0)  # of the bytes, by category
         self.running: list[str] = []  # modules whose forward is under way, innermost last
         self.returning = ""  # the module whose backward began last
         theirs = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-        self.trained = [*model.parameters(), *theirs]
+        self.trained = dict.fromkeys([*model.parameters(), *theirs])
         self.note(theirs, "optimizer_states")  # those that are the model's own are counted as such
         self.note(model.parameters(), "parameters")
         self.note(model.buffers(), "buffers")
@@ -137,28 +139,36 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         new = False
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-                if tensor.device == self.device:
-                    storage = tensor.untyped_storage()
-                    known = self.alive.get(key := id(storage))
-                    new |= known is None
-                    if known is None:
-                        self.alive[key] = WeakIdRef(storage, lambda _, key=key: self.alive.pop(key)), category
-                    elif not only_new:
-                        self.alive[key] = known[0], category
+                tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+                known = self.alive.get(id(storage := tensor.untyped_storage()))
+                if known is None and tensor.device == self.device:
+                    new = True
+                    self.count(storage, category)
+                elif known and (only_new or known[1] != category):  # an operator may have resized it
+                    self.count(storage, known[1] if only_new else category)
         return new
+
+    def count(self, storage: UntypedStorage, category: str) -> None:
+        """Add it to a category's sum, with the bytes that it has now, until it is freed."""
+        size, known = storage.nbytes(), self.alive.get(key := id(storage))
+        if known is None or known[1:] != (category, size):
+            reference = self.forget(key) if known else WeakIdRef(storage, lambda _: self.forget(key))
+            self.alive[key] = reference, category, size
+            self.sums[category] += size
+
+    def forget(self, key: int) -> WeakIdRef:
+        reference, category, size = self.alive.pop(key)
+        self.sums[category] -= size
+        return reference
 
     def mark(self, label: str) -> MemoryBreakdown:
         """Add what is alive now, under a label of your own."""
         # Gradients and optimizer states come into being like any other tensor: only now do they have an owner.
         self.note([p.grad for p in self.trained], "gradients")
-        states = [value for o in self.optimizers for state in o.state.values() for value in state.values()]
-        self.note((t for value in states for t in leaves(value)), "optimizer_states")
-        held = dict.fromkeys(MemoryBreakdown().as_dict(), 0)
-        for reference, category in list(self.alive.values()):
-            if (storage := reference()) is not None:
-                held[category] += storage.nbytes()
-        self.add(label, found := MemoryBreakdown(**held))
+        values = [value for o in self.optimizers for state in o.state.values() for value in state.values()]
+        self.note(values, "optimizer_states")
+        self.note(tree_leaves([v for v in values if not isinstance(v, Tensor)]), "optimizer_states")
+        self.add(label, found := MemoryBreakdown(**self.sums))
         return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -180,8 +190,17 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Follow which module is running, forward or backward."""
+        """Follow which module is running, forward or backward, and a storage's ``resize_``, which is no operator."""
+        resize = UntypedStorage.resize_
+
+        def resized(storage: UntypedStorage, size: int) -> UntypedStorage:
+            resize(storage, size)
+            if id(storage) in self.alive:
+                self.count(storage, self.alive[id(storage)][1])
+            return storage
+
         with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(UntypedStorage, "resize_", resized))
             for name, module in self.model.named_modules():
                 name = name or type(self.model).__name__
                 before = module.register_forward_pre_hook(lambda *_, name=name: self.running.append(name))
@@ -197,8 +216,3 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         for tensor in tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: setattr(self, "returning", name))
-
-
-def leaves(value: Any) -> Iterable[Any]:
-    """As ``tree_leaves``, at once for what nearly every state is: a tensor, of which there are hundreds a mark."""
-    return (value,) if isinstance(value, Tensor) else tree_leaves(value)

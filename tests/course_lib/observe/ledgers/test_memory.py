@@ -164,6 +164,23 @@ def test_the_hooks_go_and_the_model_stays():
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
+def test_a_storage_counts_with_the_bytes_that_it_has_now():
+    model = nn.Linear(10, 10, bias=False)
+    resize = torch.UntypedStorage.resize_
+    with record_memory(model) as log, torch.no_grad():
+        model.weight.untyped_storage().resize_(0)  # as FSDP frees a unit
+        assert log.mark("freed") == MemoryBreakdown()
+        model.weight.untyped_storage().resize_(400)
+        assert log.mark("back") == MemoryBreakdown(400)
+        found = torch.empty(5)
+        found.resize_(50)  # an operator
+        assert log.mark("larger") == MemoryBreakdown(400, buffers=200)
+        del found
+        elsewhere = torch.empty(50, device="meta")
+        assert log.mark("gone") == MemoryBreakdown(400)
+    assert (torch.UntypedStorage.resize_, len(elsewhere)) == (resize, 50)
+
+
 def test_history_of_every_rank():
     def step(rows):
         import torch

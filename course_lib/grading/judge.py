@@ -37,7 +37,8 @@ from course_lib.grading.material import Material, material
 from course_lib.grading.mistakes import Mistake
 
 SHOWN = 3  # cases that are told in full
-PATIENCE = 10.0  # seconds after which no new case is begun where one has failed
+PATIENCE = 10.0  # seconds after which no new case is begun where one has failed,
+LIMIT = 25.0  # or after which none is, where more than one listed mistake fits
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def draw() -> int:
 
 
 def look(given: Material, answer: Any) -> list[Seen]:
-    """Observe the answer in every case; after a hang, or a failure and ten seconds, in no further one."""
+    """Observe the answer in every case; not after a hang, nor long after a failure (``PATIENCE``, ``LIMIT``)."""
     seen, started, seed = [], time.monotonic(), draw()
     if given.seed != seed:
         given.seed = seed
@@ -188,7 +189,8 @@ def look(given: Material, answer: Any) -> list[Seen]:
         seen.append(one := _seen(given, answer, case))
         if one.hung or (one.raised and unwritten(one.raised, given.exercise)):
             break
-        if time.monotonic() - started > PATIENCE and any(s.wrong for s in seen):
+        late = time.monotonic() - started
+        if late > PATIENCE and any(s.wrong for s in seen) and (late > LIMIT or len(fitting(given, seen)) < 2):
             break
     return seen
 
@@ -223,7 +225,8 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
     """(lines for the cases that went wrong, whether only targets were missed)."""
     wrong = [s for s in seen if s.wrong]
     failed = wrong or [s for s in seen if s.missed]
-    mistake = name_mistake(given, seen) if failed else None
+    found = fitting(given, seen) if failed else []
+    mistake = found[0] if len(found) == 1 else None
     lines, said = list[str](), set[str]()
     for one in failed[:SHOWN]:
         fact = given.facts[key := one.wrong or one.missed[0]]
@@ -241,21 +244,23 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
         said |= set(more)
     if (left := len(failed) - SHOWN) > 0:
         lines.append(f"… and {left} more" + (" case fails" if left == 1 else " cases fail"))
+    left = len(given.cases(given.seed or 0)) - len(seen)
+    if left and not seen[-1].hung:
+        lines.append(f"… and {left} more" + (" case was not tried" if left == 1 else " cases were not tried"))
     return lines, not wrong
 
 
-def name_mistake(given: Material, seen: list[Seen]) -> Mistake | None:
-    """The one listed mistake that gives what the answer gave, in every case; None without one.
+def fitting(given: Material, seen: list[Seen]) -> list[Mistake]:
+    """The listed mistakes that give what the answer gave, in every case: the only one is named.
 
-    Where several do, the one that also gave the same ``"trace"``: what an observation holds beside its facts, such as
-    the messages that were sent.
+    Where several do, those that also gave the same ``"trace"``, if there are any: what an observation holds beside its
+    facts, such as the messages that were sent.
     """
     hung = any(one.hung for one in seen)
     listed = (mistake for mistake in given.mistakes if ("hangs" in mistake.words) == hung)
     found = [mistake for mistake in listed if explains(given, mistake, seen)]
-    if len(found) > 1:
-        found = [mistake for mistake in found if same_trace(given, mistake, seen)]
-    return found[0] if len(found) == 1 else None
+    alike = [mistake for mistake in found if len(found) > 1 and same_trace(given, mistake, seen)]
+    return alike or found
 
 
 def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:

@@ -120,6 +120,27 @@ def test_of_two_mistakes_with_one_result_none_is_named(check):
     assert "comes out" not in str(failed.value)
 
 
+def test_late_cases_are_tried_while_two_mistakes_fit_and_those_that_are_not_are_counted(check, monkeypatch):
+    monkeypatch.setattr(judge, "PATIENCE", -1)
+    both = {
+        "the sum is not divided": total,
+        "the ends are added": lambda numbers: (numbers[0] + numbers[-1], 1),
+    }
+    with pytest.raises(CheckFailed, match="comes out when the sum is not divided") as failed:
+        check(total, both)
+    assert "three numbers: the mean is 9" in str(failed.value)
+    assert "not tried" not in str(failed.value)
+    for mistakes, named in ((MISTAKES, True), ({}, False)):  # one fits, none does: no other case helps
+        with pytest.raises(CheckFailed) as failed:
+            check(total, mistakes)
+        assert failed.value.lines[-1] == "… and 1 more case was not tried"
+        assert ("comes out when" in str(failed.value)) == named
+    monkeypatch.setattr(judge, "LIMIT", -1)
+    with pytest.raises(CheckFailed, match="1 more case was not tried") as failed:
+        check(total, both)
+    assert "comes out" not in str(failed.value)
+
+
 def test_an_answer_that_is_not_written_fails_nothing(check, capsys):
     check(stub)
     assert capsys.readouterr().out == "  ○ not written yet: add them up\n"

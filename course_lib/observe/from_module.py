@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,15 +22,21 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course_lib.observe.fake_ranks import fake_ranks, local
 from course_lib.observe.ledgers.products import flops_of
-from course_lib.observe.ledgers.saved import fake_copy
+from course_lib.observe.ledgers.saved import exchanged, fake_copy
+from course_lib.observe.ledgers.traffic import event_of
 from course_lib.one_device.nested_tensors import map_tensors, tensors_in
+from simulator.inputs.checks import one_of
 from simulator.inputs.traced import Piece, TracedModel
 
 Kind = type[nn.Module]
+DTYPES = {2: torch.bfloat16, 4: torch.float32}
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")  # whose seconds are known
 
 
 def from_module(
@@ -38,6 +44,9 @@ def from_module(
     *inputs: Any,
     units: Kind | tuple[Kind, ...] | None = None,
     samples: int | None = None,
+    itemsize: int | None = None,
+    tp: int = 1,
+    cut: Callable[[nn.Module, DeviceMesh], Any] | None = None,
     **named: Any,
 ) -> TracedModel:
     """One step of ``model(*inputs, **named)`` and of its backward, for ``simulator.any_module``.
@@ -51,10 +60,16 @@ def from_module(
         inputs, named: a microbatch, not on ``meta``; the first tensor's first dimension counts its samples.
         samples: trace with so many in place of those that the inputs have.
         units: classes of what is sharded and recomputed as one; None: the elements of the outermost lists of modules.
+        itemsize: bytes of a parameter and of an input, 4 or 2 (bfloat16), in place of those that they have.
+        tp, cut: what is traced is rank 0 of ``tp`` after ``cut(model, mesh)``, which cuts a copy of the model in place,
+            by PyTorch's ``parallelize_module`` or by any layers that send through ``torch.distributed``. Nothing is
+            sent: the ranks of the mesh, of one axis, do not exist.
 
     Raises:
-        ValueError: there is no gradient to trace, or shapes depend on values.
+        ValueError: there is no gradient to trace, shapes depend on values, or the model cannot be cut over ``tp``.
     """
+    if tp > 1 and cut is None:
+        raise ValueError(f"tp must be 1, not {tp}: nothing says how the module is cut")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = fake_copy(model, mode)
     inputs, named = map_tensors(mode.from_tensor, (inputs, named))
@@ -64,12 +79,36 @@ def from_module(
             lambda t: t.new_empty(samples, *t.shape[1:]) if t.dim() and len(t) == own else t, (inputs, named)
         )
     try:
-        with mode:
-            return _Trace(fake, _units(fake, units)).run(inputs, named)
+        with fake_ranks(tp, next(fake.parameters()).device.type) as mesh, mode:
+            if itemsize not in (None, _itemsize(fake)):
+                fake, inputs, named = _as(itemsize, fake, inputs, named)
+            if cut is not None and mesh is not None:
+                cut(fake, mesh)
+                # The first run of an operator on DTensors runs it on tensors as large as the whole, too
+                _Trace(fake, _units(fake, units)).run(inputs, named)
+                fake.zero_grad()
+            return replace(_Trace(fake, _units(fake, units)).run(inputs, named), tp=tp)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
             f"{error.func} depends on the values of the inputs, and only shapes are traced"
         ) from error
+    except (RuntimeError, AssertionError) as error:
+        if tp == 1:
+            raise
+        why = (str(error) or repr(error)).splitlines()[0]
+        raise ValueError(f"the module cannot be cut over tp {tp}: {why}") from error
+
+
+def _as(itemsize: int, model: nn.Module, inputs: Any, named: Any) -> tuple[nn.Module, Any, Any]:
+    """In the dtype of so many bytes."""
+    one_of("itemsize", itemsize, DTYPES)
+    dtype = DTYPES[itemsize]
+    inputs, named = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, (inputs, named))
+    return exchanged(model, dtype), inputs, named
+
+
+def _itemsize(model: nn.Module) -> int:
+    return max(p.dtype.itemsize for p in model.parameters())
 
 
 def samples_in(inputs: Any) -> int:
@@ -107,6 +146,8 @@ class _Open:
     parameters: int = 0
     forward: Counter = field(default_factory=Counter)
     backward: Counter = field(default_factory=Counter)
+    sent: Counter = field(default_factory=Counter)
+    sent_back: Counter = field(default_factory=Counter)
 
 
 class _Trace(TorchDispatchMode):
@@ -123,11 +164,12 @@ class _Trace(TorchDispatchMode):
         self.in_backward = False
 
     def run(self, inputs: tuple, named: dict[str, Any]) -> TracedModel:
-        own = [*self.model.parameters(), *self.model.buffers()]
+        own = [local(p) for p in self.model.parameters()]
         given = tensors_in((inputs, named))
-        for tensor in (*own, *given):
+        beside = [*map(local, self.model.buffers()), *given]
+        for tensor in (*own, *beside):
             self._new(tensor)
-        fixed = sum({id(t): t.nbytes for t in (*self.model.buffers(), *given)}.values())
+        fixed = sum({id(t): t.nbytes for t in beside}.values())
         self.alive = 0.0  # parameters, buffers and inputs are known
         trained = [p for p in self.model.parameters() if p.requires_grad]
         with ExitStack() as stack:
@@ -135,7 +177,7 @@ class _Trace(TorchDispatchMode):
                 stack.callback(unit.register_forward_pre_hook(self._entered(name)).remove)
                 stack.callback(unit.register_forward_hook(self._left).remove)
             for parameter in trained:
-                parameter.register_post_accumulate_grad_hook(self._gradient)
+                stack.callback(parameter.register_post_accumulate_grad_hook(self._gradient).remove)
             stack.enter_context(self)
             self._open("")
             loss = _loss(self.model(*inputs, **named))
@@ -146,9 +188,9 @@ class _Trace(TorchDispatchMode):
         return TracedModel(
             tuple(self._pieces()),
             samples_in(given),
-            max(p.dtype.itemsize for p in self.model.parameters()),
-            sum(p.numel() for p in self.model.parameters()) - taken,
-            max(p.numel() for p in self.model.parameters()),
+            _itemsize(self.model),
+            sum(p.numel() for p in own) - taken,
+            max(p.numel() for p in own),
             fixed,
         )
 
@@ -166,6 +208,8 @@ class _Trace(TorchDispatchMode):
                 piece.without - below,
                 dict(piece.forward),
                 dict(piece.backward),
+                dict(piece.sent),
+                dict(piece.sent_back),
             )
 
     # ---- borders ------------------------------------------------------------------------------------------
@@ -193,13 +237,18 @@ class _Trace(TorchDispatchMode):
         if self.inside == 0 and not self.in_backward:
             self._close()
             piece = self.pieces[self.at]
-            sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors_in(result)}
+            storages = [local(t).untyped_storage() for t in tensors_in(result)]
+            sizes = {storage._cdata: storage.nbytes() for storage in storages}
             piece.output = max(0.0, min(piece.kept, sum(sizes.values())))
             self._open("")
 
     # ---- storages -----------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor breaks the operator down first; its pieces come by here again
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # on fake tensors PyTorch returns another
         if self.in_backward:
             self._find_piece()
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
@@ -212,7 +261,11 @@ class _Trace(TorchDispatchMode):
             piece.without = max(piece.without, self.alive)
         else:
             piece.peak = max(piece.peak, self.alive)
-        if any(fresh) or func._schema.is_mutable:  # a view moves nothing
+        if event := event_of(func, args, kwargs or {}):
+            collective, size = event[0].collective, float(event[0].payload)
+            one_of("what a cut module sends", collective, COLLECTIVES)
+            (piece.sent_back if self.in_backward else piece.sent)[collective, size] += 1
+        elif any(fresh) or func._schema.is_mutable:  # a view moves nothing
             moved = sum(t.numel() * t.element_size() for t in (*given, *made))
             kernel = float(flops_of(func, args, kwargs or {}, result)), float(moved)
             (piece.backward if self.in_backward else piece.forward)[kernel] += 1
@@ -241,10 +294,10 @@ class _Trace(TorchDispatchMode):
 
     def _gradient(self, parameter: Tensor) -> None:
         """It stays as long as the step: from now on it is counted by itself."""
-        piece, size = self.pieces[self.at], parameter.nbytes
-        self.alive -= size
-        piece.gradients += size
-        piece.parameters += parameter.numel()
+        piece, own = self.pieces[self.at], local(parameter)
+        self.alive -= own.nbytes
+        piece.gradients += own.nbytes
+        piece.parameters += own.numel()
 
 
 def _loss(result: Any) -> Tensor:

@@ -1,4 +1,5 @@
-"""A module of yours for the simulator: ``vit.py:make`` names a function that returns ``(model, inputs)``."""
+"""A module of yours for the simulator: ``vit.py:make`` names a function that returns ``(model, inputs)``, and perhaps
+how the model is cut over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ def traces_of(name: str) -> Traces:
     """The module that ``FILE.py:FUNCTION`` names, traced in microbatches of every size that is asked for.
 
     The function takes no arguments. Its inputs are a tensor, a tuple, or a dict by name, as many samples as they like.
+    A third value, if there is one, is a function of a model and a mesh, as ``from_module`` takes it as ``cut``.
 
     Raises:
         ValueError: one sentence, where there is no such file or function, it fails, or returns something else.
@@ -35,14 +37,15 @@ def traces_of(name: str) -> Traces:
         raise ValueError(f"{name} ends with {type(error).__name__}: {error}") from error
     if not callable(make):
         raise ValueError(f"{file} has no function {function}")
-    pair = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    model, inputs = pair
-    if not isinstance(model, nn.Module) or not isinstance(inputs, Tensor | tuple | list | Mapping):
-        kinds = f"({type(model).__name__}, {type(inputs).__name__})" if pair is made else type(made).__name__
+    values = made if isinstance(made, tuple) else (made,)
+    model, inputs, cut = (*values, None, None, None)[:3]
+    right = isinstance(model, nn.Module) and isinstance(inputs, Tensor | tuple | list | Mapping)
+    if not right or len(values) > 3 or not (cut is None or callable(cut)):
+        kinds = ", ".join(type(value).__name__ for value in values)
         raise ValueError(
-            f"{name} must return (model, inputs): a module, and a tensor, a tuple or a dict; not {kinds}"
+            f"{name} must return (model, inputs) or (model, inputs, cut): a module, a tensor, a tuple or a dict, and "
+            f"a function; not {f'({kinds})' if values is made else kinds}"
         )
     named = inputs if isinstance(inputs, Mapping) else {}
     given = () if named else (inputs,) if isinstance(inputs, Tensor) else inputs
-    trace = partial(from_module, model, *given, **named)
-    return Traces(lambda samples: trace(samples=samples), samples_in((given, named)))
+    return Traces(partial(from_module, model, *given, cut=cut, **named), samples_in((given, named)))

@@ -12,12 +12,14 @@ from simulator.inputs.traced import Piece, TracedModel
 def stage_pieces(model: TracedModel, plan: Plan) -> list[list[Piece]]:
     """The pieces of each pipeline stage."""
     for name, values, why in (
-        ("tp", (1,), "a trace does not say which matrices are cut by columns"),
+        ("tp", (model.tp,), "over so many ranks the module was cut"),
+        ("sequence_parallel", (False,), "the module is cut as it says itself"),
         ("cp", (1,), "a trace does not say which dimension is the sequence"),
         ("ep", (1,), "a trace does not say which modules are experts"),
         ("micro_batch", (model.samples,), "so many samples were traced"),
         ("recompute", ("none", "full"), "a trace does not say what is attention"),
         ("optimizer", ("adam", "momentum", "sgd"), "a trace does not say which weights are layers' matrices"),
+        ("precision", ("mixed", "bf16", "fp32"), "a trace does not say which products run in 8 bits"),
         ("offload", ("none",), "a trace is priced on its device"),
     ):
         if getattr(plan, name) not in values:

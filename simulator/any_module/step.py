@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simulator.any_module.stages import kept_bytes, stage_pieces
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
-from simulator.inputs.traced import TracedModel, Work
+from simulator.inputs.traced import Piece, Sent, TracedModel, Work
 from simulator.pipeline.engine import simulate
 from simulator.predict.collective_time import collective_seconds, exposed
 from simulator.predict.kernel_time import memory_seconds
@@ -19,26 +19,38 @@ def traced_step(model: TracedModel, plan: Plan, hardware: Hardware) -> StepCost:
     """Seconds of a step, by part. Each kernel takes as long as its arithmetic or its memory, and a launch."""
     plan = plan.on(hardware)
     stages = stage_pieces(model, plan)
-    forward = [sum(_seconds(p.forward, plan, hardware) for p in stage) for stage in stages]
-    backward = [sum(_seconds(p.backward, plan, hardware) for p in stage) for stage in stages]
-    again = [
-        sum(_seconds(p.forward, plan, hardware) for p in stage if kept_bytes(p, plan) != p.kept)
-        for stage in stages
-    ]
-    ranks = range(plan.pp)
+
+    def recomputed(piece: Piece) -> bool:
+        return kept_bytes(piece, plan) != piece.kept
+
+    def each(seconds: Callable[[Piece], float]) -> list[float]:
+        """Of one microbatch, by stage."""
+        return [sum(map(seconds, stage)) for stage in stages]
 
     def on(rank: int, of: Sequence[float]) -> float:
         return plan.microbatches * sum(of[stage] for stage in plan.stages_of(rank))
 
-    slowest = max(ranks, key=lambda rank: on(rank, forward) + on(rank, backward) + on(rank, again))
-    half = [b / 2 for b in backward]
-    back = [h + a for h, a in zip(half, again, strict=True)]
-    makespan = simulate(plan_schedule(plan), forward, back, half).makespan
-    parts = {
-        "forward": on(slowest, forward),
-        "backward": on(slowest, backward),
-        "recomputation": on(slowest, again),
+    forward = each(lambda p: _seconds(p.forward, plan, hardware))
+    backward = each(lambda p: _seconds(p.backward, plan, hardware))
+    sent = each(lambda p: _sent(p.sent, plan, hardware))
+    sent_back = each(lambda p: _sent(p.sent_back, plan, hardware))
+    again = each(
+        lambda p: _seconds(p.forward, plan, hardware) + _sent(p.sent, plan, hardware) if recomputed(p) else 0
+    )
+    messages = [a + b for a, b in zip(sent, sent_back, strict=True)]
+    each_part = {
+        "forward": forward,
+        "backward": backward,
+        "recomputation": again,
+        "tensor_parallel": messages,
     }
+    ranks = range(plan.pp)
+    slowest = max(ranks, key=lambda rank: sum(on(rank, seconds) for seconds in each_part.values()))
+    parts = {name: on(slowest, seconds) for name, seconds in each_part.items()}
+    ahead = [f + s for f, s in zip(forward, sent, strict=True)]
+    half = [b / 2 for b in backward]
+    back = [h + a + s for h, a, s in zip(half, again, sent_back, strict=True)]
+    makespan = simulate(plan_schedule(plan), ahead, back, half).makespan
     parts["bubble"] = max(0.0, makespan - sum(parts.values())) if plan.pp > 1 else 0.0
     parts["pipeline"] = 0.0
     if plan.pp > 1:
@@ -52,12 +64,12 @@ def traced_step(model: TracedModel, plan: Plan, hardware: Hardware) -> StepCost:
     update = own * (2 * plan.optimizer_bytes + plan.gradient_itemsize + plan.itemsize)
     parts["optimizer"] = memory_seconds(update, hardware)
     batch = plan.dp * plan.microbatches
-    repeated = sum(p.flops[0] for stage in stages for p in stage if kept_bytes(p, plan) != p.kept)
+    repeated = sum(p.flops[0] for stage in stages for p in stage if recomputed(p))
     return StepCost(
         dict.fromkeys(PARTS, 0.0) | parts,
         {name: parts[name] for name in ("data_parallel", "optimizer")},
-        batch * sum(model.flops),
-        batch * (sum(model.flops) + repeated),
+        batch * sum(model.flops) * plan.tp,
+        batch * (sum(model.flops) + repeated) * plan.tp,
         hardware.peak_flops * plan.ranks,
         plan.ranks,
     )
@@ -71,6 +83,12 @@ def _seconds(work: Work, plan: Plan, hardware: Hardware) -> float:
     )
 
 
+def _sent(messages: Sent, plan: Plan, hardware: Hardware) -> float:
+    """What tensor-parallel ranks send one after the other: the next operator waits for it."""
+    seconds = sum(n * collective_seconds(*each, plan.tp, 1, hardware) for each, n in messages.items())
+    return seconds * (1 - hardware.overlap) if "tensor" in plan.overlap else seconds
+
+
 def _data_parallel(parameters: float, plan: Plan, hardware: Hardware, ahead: float, back: float) -> float:
     """What is sent and not hidden beside the seconds of forward (``ahead``) and backward of a microbatch."""
     shard, copies = plan.shard if plan.zero else 1, plan.dp // (plan.shard if plan.zero else 1)
@@ -81,9 +99,9 @@ def _data_parallel(parameters: float, plan: Plan, hardware: Hardware, ahead: flo
         hidden = name in plan.overlap if name else plan.prefetch
         return exposed(seconds, computing, hardware, hardware.data_overlap) if hidden else seconds
 
-    reduced = collective_seconds("all-reduce", gradients / shard, copies, shard, hardware)
-    scattered = collective_seconds("reduce-scatter", gradients, shard, 1, hardware, plan.zero >= 2)
-    gathered = collective_seconds("all-gather", whole, shard, 1, hardware, plan.zero == 3)
+    reduced = collective_seconds("all-reduce", gradients / shard, copies, plan.tp * shard, hardware)
+    scattered = collective_seconds("reduce-scatter", gradients, shard, plan.tp, hardware, plan.zero >= 2)
+    gathered = collective_seconds("all-gather", whole, shard, plan.tp, hardware, plan.zero == 3)
     if plan.zero < 3:
         return each * beside(scattered, back, "gradients") + beside(reduced, back, "gradients") + gathered
     return each * (beside(gathered, ahead, "") + beside(gathered + scattered, back, "")) + reduced

@@ -12,6 +12,8 @@ from simulator.inputs.checks import amounts, at_least, finite, not_negative
 
 Work = Mapping[tuple[float, float], int]  # (FLOPs, bytes read and written) of a kernel: how often it runs
 
+Sent = Mapping[tuple[str, float], int]  # (collective, bytes of the whole tensor): how often
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -24,7 +26,7 @@ class Piece:
         forward_peak: the most bytes during its forward, beyond those before it.
         backward_peak: the most bytes during its backward, beyond those that it and the pieces before it keep, with its
             own new gradients; ``without_gradients``: the same without them.
-        forward, backward: its kernels.
+        forward, backward: its kernels; ``sent``, ``sent_back``: what one tensor-parallel rank sends in them.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Piece:
     without_gradients: float
     forward: Work
     backward: Work
+    sent: Sent = field(default_factory=dict)
+    sent_back: Sent = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         at_least(0, parameters=self.parameters)
@@ -63,6 +67,7 @@ class TracedModel:
         itemsize: bytes of a parameter there.
         frozen: parameters without a gradient; ``largest``: parameters of the largest tensor.
         fixed: bytes of buffers and inputs, which are there all the time.
+        tp: ranks that the module is cut over: all else is of one of them.
     """
 
     pieces: tuple[Piece, ...]
@@ -71,9 +76,10 @@ class TracedModel:
     frozen: int = 0
     largest: int = 0
     fixed: float = 0
+    tp: int = 1
 
     def __post_init__(self) -> None:
-        at_least(1, pieces=len(self.pieces), samples=self.samples, itemsize=self.itemsize)
+        at_least(1, pieces=len(self.pieces), samples=self.samples, itemsize=self.itemsize, tp=self.tp)
         at_least(0, frozen=self.frozen, largest=self.largest)
         not_negative(fixed=self.fixed)
 
@@ -104,30 +110,38 @@ class TracedModel:
 
 @dataclass
 class Traces:
-    """One module in microbatches of any size: it is traced once for each size that a plan asks for.
+    """One module, traced once for each size of a microbatch, tensor-parallel axis and precision that a plan asks for.
 
     Args:
-        trace: samples of a microbatch -> the module's step.
+        trace: takes ``samples``, ``tp`` and ``itemsize`` as ``from_module`` does.
         samples: in the microbatch that is traced first, of which all is read that no size changes.
 
-    >>> Traces(lambda n: from_module(model, *inputs, samples=n))  # doctest: +SKIP
+    >>> Traces(partial(from_module, model, *inputs, cut=cut), len(inputs[0]))  # doctest: +SKIP
     """
 
-    trace: Callable[[int], TracedModel]
+    trace: Callable[..., TracedModel]
     samples: int = 1
-    known: dict[int, TracedModel] = field(default_factory=dict, repr=False)
+    known: dict[tuple, TracedModel | ValueError] = field(default_factory=dict, repr=False)
 
-    # Nothing that tensor, context or expert parallelism could deal out
-    heads = sequence = experts = 1
+    heads = 0  # any tp divides it: the trace says whether the module can be cut so
+    sequence = experts = 1  # nothing that context or expert parallelism could deal out
 
     def __post_init__(self) -> None:
         at_least(1, samples=self.samples)
 
-    def __call__(self, samples: int) -> TracedModel:
-        at_least(1, samples=samples)
-        if samples not in self.known:
-            self.known[samples] = self.trace(samples)
-        return self.known[samples]
+    def __call__(self, samples: int, tp: int = 1, itemsize: int | None = None) -> TracedModel:
+        at_least(1, samples=samples, tp=tp)
+        key = samples, tp, itemsize
+        if key not in self.known:
+            try:
+                made = self.trace(samples=samples, tp=tp, itemsize=itemsize)
+                self.known[samples, tp, made.itemsize] = made
+            except ValueError as error:  # a search asks for it again
+                made = error
+            self.known[key] = made
+        if isinstance(found := self.known[key], ValueError):
+            raise found
+        return found
 
     @property
     def first(self) -> TracedModel:

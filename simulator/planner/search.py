@@ -12,6 +12,7 @@ from simulator.any_module.price import Model, check, memory_of, step_of
 from simulator.inputs.checks import at_least, refuse
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import RECOMPUTE, Plan
+from simulator.inputs.shape import ModelShape
 from simulator.inputs.traced import Traces
 from simulator.predict.step import StepCost
 
@@ -87,8 +88,8 @@ def search_plans(
     form, recomputation and the microbatch (powers of 2) are varied; what else a plan has stays as it is by default.
 
     Args:
-        model: a shape, or a module's traces, of which dp, pp (where its units are alike), ZeRO, recomputation and the
-            microbatch are varied.
+        model: a shape, or a module's traces, of which dp, tp (where it says how it is cut), pp (where its units are
+            alike), ZeRO, recomputation and the microbatch are varied.
         gpus: devices, of which all are used.
         global_batch: sequences in a step.
         fixed: fields of ``Plan`` and the values that they must have; another schedule is looked at only here.
@@ -180,7 +181,10 @@ def _with_axes(
             "recompute": recompute,
             "chunks": v,
         }
-        usual: dict[str, Any] = {"microbatches": microbatches, "sequence_parallel": axes["tp"] > 1}
+        usual: dict[str, Any] = {
+            "microbatches": microbatches,
+            "sequence_parallel": axes["tp"] > 1 and isinstance(model, ModelShape),
+        }
         try:
             fields: dict[str, Any] = usual | choose.fixed | axes | free
             plan = Plan(**fields).on(hardware)

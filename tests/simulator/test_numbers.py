@@ -478,6 +478,7 @@ CALLS = {
         "frozen": 1,
         "largest": 1,
         "fixed": 1.0,
+        "tp": 1,
     },
     traced.Traces: {"trace": len, "samples": 1},
     search.search_plans: {"model": GPT2, "hardware": A100, "gpus": 2, "global_batch": 2, "keep": 1},

@@ -93,16 +93,24 @@ def _built(build: Callable[[], nn.Module], mode: FakeTensorMode) -> nn.Module:
     """Built on meta, where it takes no time. Then its tensors are exchanged: closures keep its modules."""
     with torch.device("meta"):
         model = build()
-    moved: dict[Tensor, Tensor] = {}  # what is tied stays tied
     with mode:
-        for module in model.modules():
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        fake = torch.empty(tensor.shape, dtype=tensor.dtype)
-                        if isinstance(tensor, nn.Parameter):
-                            fake = nn.Parameter(fake, tensor.requires_grad)
-                        table[name] = moved.setdefault(tensor, fake)
+        return exchanged(model)
+
+
+def exchanged(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """The module with new tensors, those of floating point in ``dtype``; None: in their own."""
+    moved: dict[Tensor, Tensor] = {}  # what is tied stays tied
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    own = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+                    new = torch.empty(
+                        tensor.shape, dtype=own, device=None if tensor.is_meta else tensor.device
+                    )
+                    if isinstance(tensor, nn.Parameter):
+                        new = nn.Parameter(new, tensor.requires_grad)
+                    table[name] = moved.setdefault(tensor, new)
     return model
 
 

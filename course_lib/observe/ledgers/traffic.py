@@ -149,18 +149,18 @@ class _Counter(TorchDispatchMode):
         if any(issubclass(t, DTensor) for t in types):
             return NotImplemented  # a DTensor breaks the operator down first; its pieces come by here again
         kwargs = kwargs or {}
-        if func.namespace in _NAMESPACES:
-            event = _event(func, args, kwargs)
-            if event is not None:
-                self.log.add(*event)
+        event = event_of(func, args, kwargs)
+        if event is not None:
+            self.log.add(*event)
         return func(*args, **kwargs)
 
 
-def _event(
+def event_of(
     func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]
 ) -> tuple[TrafficRow, dist.ProcessGroup] | None:
+    """What one operator sends, and in which group; None: it sends nothing."""
     name = func._schema.name
-    if name in _SILENT:
+    if func.namespace not in _NAMESPACES or name in _SILENT:
         return None
     if name not in _OPERATORS:
         raise NotImplementedError(

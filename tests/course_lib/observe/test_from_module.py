@@ -7,23 +7,36 @@ import copy
 import random
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.flop_counter import FlopCounterMode
 
+from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.from_module import from_module
 from course_lib.observe.ledgers.saved import fake_copy
+from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.nested_tensors import map_tensors, tensors_in
+from course_lib.runtime.launch import launch
+from course_lib.tensor_parallel.apply import apply_tensor_parallel
+from course_lib.tensor_parallel.tables import table_of
 from simulator.any_module.memory import traced_memory
+from simulator.any_module.price import step_of
 from simulator.any_module.step import traced_step
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.traced import Traces
+from simulator.ledgers.traffic import Traffic, TrafficRow
 from simulator.planner.search import search_plans, what_binds, what_helps
+from simulator.predict.collective_time import collective_seconds
+from simulator.predict.collective_traffic import sent_bytes
+from simulator.predict.traffic import tensor_parallel_traffic
 
 transformers = pytest.importorskip("transformers")
 FP32 = Plan(precision="fp32", micro_batch=2)
@@ -35,10 +48,10 @@ def resnet():
     return transformers.ResNetModel(config), (torch.zeros(2, 3, 128, 128),), {}
 
 
-def vit():
-    sizes = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 96}
+def vit(heads=3, samples=2):
+    sizes = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": heads, "intermediate_size": 96}
     config = transformers.ViTConfig(image_size=64, **sizes)
-    return transformers.ViTModel(config, add_pooling_layer=False), (torch.zeros(2, 3, 64, 64),), {}
+    return transformers.ViTModel(config, add_pooling_layer=False), (torch.zeros(samples, 3, 64, 64),), {}
 
 
 def u_net():
@@ -74,22 +87,26 @@ def loss_of(result):
 
 
 def tracked(model, inputs, named, recompute=False):
-    """Bytes at MemTracker's peak."""
-    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
+    """Bytes at MemTracker's peak, on fake tensors."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = fake_copy(model, mode)
     inputs, named = map_tensors(mode.from_tensor, (inputs, named))
     if recompute:
         fake.train().gradient_checkpointing_enable()
     with mode:
-        optimizer = torch.optim.Adam(fake.parameters(), foreach=False)
-        tracker.track_external(fake, optimizer, *inputs, *named.values())
-        with tracker:
-            for _ in range(2):
-                tracker.reset_mod_stats()
-                optimizer.zero_grad()
-                loss_of(fake(*inputs, **named)).backward()
-                optimizer.step()
+        return peak_of_two_steps(fake, inputs, named)
+
+
+def peak_of_two_steps(model, inputs, named):
+    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    tracker.track_external(model, optimizer, *inputs, *named.values())
+    with tracker:
+        for _ in range(2):
+            tracker.reset_mod_stats()
+            optimizer.zero_grad()
+            loss_of(model(*inputs, **named)).backward()
+            optimizer.step()
     return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
@@ -126,6 +143,99 @@ def test_recomputed_layers():
         for way in ("none", "full")
     )
     assert again.parts["recomputation"] == pytest.approx(again.seconds - whole.seconds)
+
+
+def cut_vit(model, mesh):
+    column, row = ColwiseParallel(), RowwiseParallel()
+    styles = {"attention.[qkv]_proj": column, "attention.o_proj": row, "mlp.fc1": column, "mlp.fc2": row}
+    parallelize_module(model, mesh, {f"layers.*.{name}": style for name, style in styles.items()})
+
+
+def run_vit(mesh):
+    """On a real rank: the parameters that it holds, and what a step sends."""
+    model, inputs, _ = vit(heads=4, samples=64)
+    cut_vit(model.train(), mesh)
+    with record_traffic() as log:
+        loss_of(model(*inputs)).backward()
+    return sum(getattr(p, "_local_tensor", p).numel() for p in model.parameters()), log.traffic
+
+
+def sent_in(piece, tp):
+    """Of one rank, forward and backward."""
+    return Traffic(
+        TrafficRow(collective, tp, n, n * size, n * sent_bytes(collective, size, tp))
+        for messages in (piece.sent, piece.sent_back)
+        for (collective, size), n in messages.items()
+    )
+
+
+def test_a_vit_that_pytorch_cuts():
+    model, inputs, _ = vit(heads=4, samples=64)
+    peaks = []
+
+    def cut_and_track(fake, mesh):
+        cut_vit(fake, mesh)
+        for _ in range(2):  # at first DTensors run every operator on tensors as large as the whole, too
+            peaks.append(peak_of_two_steps(fake, [torch.zeros(64, 3, 64, 64)], {}))
+            fake.zero_grad()
+
+    whole, cut = (from_module(model.train(), *inputs, tp=tp, cut=cut_and_track) for tp in (1, 2))
+    plan = Plan(tp=2, precision="fp32", micro_batch=64)
+    (held,) = traced_memory(cut, plan)
+    assert held.total == pytest.approx(peaks[-1], rel=1e-4)
+    sent = sum((sent_in(piece, 2) for piece in cut.pieces), Traffic())
+    assert sent.rows[0].calls == 2 * (
+        2 + 4
+    )  # a layer's; backward q, k and v each send their input's gradient
+    for parameters, traffic in launch(run_vit, mesh={"tp": 2}):
+        assert (parameters, traffic) == (cut.parameters, sent)
+    for one, part in zip(whole.pieces, cut.pieces, strict=True):
+        assert part.flops == tuple(flops / 2 if one.name else flops for flops in one.flops)
+    each = collective_seconds("all-reduce", 64 * 17 * 48 * 4, 2, 1, H100)
+    assert traced_step(cut, plan, H100).parts["tensor_parallel"] == pytest.approx(12 * each)
+    traces = Traces(partial(from_module, model, *inputs, cut=cut_vit), 64)
+    both = step_of(traces, replace(plan, dp=2), H100)
+    assert both.model_flops == 2 * sum(whole.flops)
+    assert both.hardware_flops == 2 * 2 * sum(cut.flops)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_the_courses_layers_send_what_the_closed_form_says(tp):
+    model = GPT(GPTConfig(vocab_size=50, max_length=16, num_layers=2, hidden_size=32, num_heads=4))
+    table = {name: style for name, style in table_of(model).items() if "vocabulary" not in style}
+    tokens = torch.zeros(2, 16, dtype=torch.long)
+    cut = from_module(model, tokens, tp=tp, cut=partial(apply_tensor_parallel, table=table))
+    whole = from_module(model, tokens)
+    for one, part in zip(whole.units, cut.units, strict=True):
+        assert sent_in(part, tp) == tensor_parallel_traffic(2 * 16, 32, tp, 1, 4)
+        assert part.flops == tuple(flops / tp for flops in one.flops)
+        assert (
+            one.parameters / tp < part.parameters < one.parameters / tp + 8 * 32
+        )  # norms and biases stay whole
+    assert cut.parameters < whole.parameters
+
+
+def test_what_cannot_be_cut_is_refused():
+    model, inputs, _ = vit(heads=3)
+    with pytest.raises(ValueError, match="cannot be cut over tp 2: shape"):
+        from_module(model, *inputs, tp=2, cut=cut_vit)
+    with pytest.raises(ValueError, match="nothing says how"):
+        from_module(model, *inputs, tp=2)
+
+    def sends(module, mesh):
+        module.register_forward_hook(lambda *_: dist.broadcast(torch.zeros(1), 0))
+
+    with pytest.raises(ValueError, match=r"sends must be one of all-reduce, .*, not broadcast"):
+        from_module(nn.Linear(2, 2), torch.zeros(1, 2), tp=2, cut=sends)
+    assert not dist.is_initialized()
+
+
+def test_another_precision():
+    model, inputs, _ = vit()
+    asked = from_module(model, *inputs, itemsize=2)
+    assert asked == from_module(model.bfloat16(), *(x.bfloat16() for x in inputs))
+    assert asked.itemsize == 2
 
 
 class Tower(nn.Module):
@@ -230,24 +340,30 @@ def test_no_plan_is_faster_than_the_first(alike, width, samples, device, gpus, b
     """Every combination of every number up to the number of devices, made and priced one by one."""
     widths = [width] * 4 if alike else [width, 2 * width, width]
     blocks = [nn.Sequential(nn.Linear(32, w), nn.GELU(), nn.Linear(w, 32)) for w in widths]
-    traces = Traces(
-        lambda n: from_module(nn.Sequential(*blocks), torch.zeros(samples, 32), samples=n), samples
-    )
+
+    def cut(model, mesh):
+        parallelize_module(model, mesh, {"*.0": ColwiseParallel(), "*.2": RowwiseParallel()})
+
+    traces = Traces(partial(from_module, nn.Sequential(*blocks), torch.zeros(samples, 32), cut=cut), samples)
     fastest, fitting = float("inf"), 0
     axes = [
-        (dp, pp) for dp, pp in product(range(1, gpus + 1), repeat=2) if dp * pp == gpus and not batch % dp
+        (dp, tp, pp)
+        for dp, tp, pp in product(range(1, gpus + 1), repeat=3)
+        if dp * tp * pp == gpus and not batch % dp
     ]
-    for (dp, pp), n, chunks in product(axes, (1, 2, 4, 8, 16), range(1, 9)):
+    for (dp, tp, pp), n, chunks in product(axes, (1, 2, 4, 8, 16), range(1, 9)):
         if batch // dp % n or (chunks > 1 and (pp == 1 or batch // dp // n % pp)):
             continue
         split = {"micro_batch": n, "microbatches": batch // dp // n, "chunks": chunks, "precision": "fp32"}
         for zero, recompute in product(range(4 if dp > 1 else 1), ("none", "full")):
-            plan = Plan(dp, pp=pp, zero=zero, recompute=recompute, **split)
+            plan = Plan(dp, tp, pp, zero=zero, recompute=recompute, **split)
             with suppress(ValueError):
-                if max(rank.occupied for rank in traced_memory(traces(n), plan, device)) <= device.memory:
-                    fastest, fitting = min(fastest, traced_step(traces(n), plan, device).seconds), fitting + 1
+                one = traces(n, tp)
+                if max(rank.occupied for rank in traced_memory(one, plan, device)) <= device.memory:
+                    fastest, fitting = min(fastest, traced_step(one, plan, device).seconds), fitting + 1
     found = search_plans(traces, device, gpus, batch, keep=10_000)
     assert any(one.plan.pp > 1 for one in found.best) == alike
+    assert any(one.plan.tp > 1 for one in found.best)
     assert 0 < found.fitting <= fitting
     assert found.best[0].seconds == pytest.approx(fastest, rel=1e-12)
     assert all(one.peak <= device.memory for one in found.best)

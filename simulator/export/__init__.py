@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from simulator.any_module.price import check
 from simulator.export.asked import Asked, Export
 from simulator.inputs.checks import at_least, one_of
 from simulator.inputs.plan import Plan
@@ -31,10 +32,13 @@ def export(
     """
     one_of("framework", framework, FRAMEWORKS)
     at_least(1, node_size=node_size)
-    if isinstance(shape, Traces):
-        raise ValueError(
-            f"for {framework} the model must be a shape, not a traced module: the flags name its sizes"
-        )
-    plan.check(shape)
+    check(shape, plan)
     asked = Asked(framework, shape, plan, model, node_size)
+    if isinstance(shape, Traces):
+        if framework in ("megatron", "course_lib"):
+            raise ValueError(
+                f"for {framework} the model must be a shape, not a traced module: the flags name its sizes"
+            )
+        asked.only("tp", 1, because="a traced module is cut by code of its own")
+        asked.only("pp", 1, because="a traced module's stages are code of its own")
     return import_module(f"simulator.export.{framework}").write(asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.export.asked import Asked, Export
+from simulator.inputs.traced import Traces
 
 
 def write(asked: Asked) -> Export:
@@ -46,6 +47,10 @@ def write(asked: Asked) -> Export:
     asked.note(
         f"{nodes} nodes: set machine_rank, main_process_ip and main_process_port in each ({used} devices).",
         nodes > 1,
+    )
+    asked.note(
+        "If it is no model of transformers, name its blocks' class in fsdp_transformer_layer_cls_to_wrap.",
+        isinstance(asked.shape, Traces) and plan.zero > 0,
     )
     asked.note("Layers are recomputed if the code says so.", plan.recompute == "full" and not plan.zero)
     return Export("\n".join(_yaml(file)) + "\n", asked.notes)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from simulator.inputs.plan import Plan
-from simulator.inputs.shape import ModelShape
 
 
 class Export(NamedTuple):
@@ -21,7 +20,7 @@ class Asked:
     """What is to be written; fields as in ``export``. ``note`` collects what the reader must know."""
 
     framework: str
-    shape: ModelShape
+    shape: Any  # a ModelShape; Traces where no flag needs its sizes
     plan: Plan
     model: str | None
     node_size: int

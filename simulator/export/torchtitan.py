@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.export.asked import Asked, Export
+from simulator.inputs.traced import Traces
 
 MODELS = {
     "llama-3-8b": ("llama3", "llama3_8b"),
@@ -60,7 +61,7 @@ def write(asked: Asked) -> Export:
     flags: dict[str, Any] = {
         "module": module,
         "config": config,
-        "training.seq-len": shape.sequence,
+        "training.seq-len": None if isinstance(shape, Traces) else shape.sequence,
         "training.local-batch-size": plan.micro_batch * (plan.microbatches if plan.pp > 1 else 1),
         "training.global-batch-size": plan.global_batch,
         "training.dtype": "bfloat16" if plan.precision == "bf16" else "float32",

@@ -211,14 +211,18 @@ def diagnose_command(file: Path, ranks: int | None, axes: str, timeout: float) -
     short_help="Memory, time and plans of a module of yours.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.option("--module", required=True, metavar="FILE.py:FUNCTION", help="It returns (model, inputs).")
+@click.option(
+    "--module", required=True, metavar="FILE.py:FUNCTION", help="It returns (model, inputs[, cut])."
+)
 @click.argument("command", type=click.Choice(["memory", "step", "plan"]))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def simulate_command(module: str, command: str, arguments: tuple[str, ...]) -> None:
     """Price any nn.Module as `python -m simulator` prices a transformer, and with its options.
 
-    FUNCTION takes no arguments, and returns the module in the dtype in which it is trained, and a microbatch: a
-    tensor, a tuple, or a dict by name. Nothing is computed, so the module may be made under torch.device("meta").
+    FUNCTION takes no arguments, and returns the module in the dtype in which it is trained, unless --precision says
+    another, and a microbatch: a tensor, a tuple, or a dict by name. Nothing is computed, so the module may be made
+    under torch.device("meta"). Where it also returns a function of a model and a mesh, which cuts the model as
+    PyTorch's parallelize_module does, --tp is searched, too.
 
     \b
     course simulate plan --module vit.py:make --gpu h100 --gpus 64 \\
@@ -226,7 +230,7 @@ def simulate_command(module: str, command: str, arguments: tuple[str, ...]) -> N
     course simulate memory --module vit.py:make --gpu h100 --dp 8 --zero 3 \\
         --micro-batch 32
 
-    `python -m simulator plan --help` explains the other options. Tensor, context and expert parallelism are refused.
+    `python -m simulator plan --help` explains the other options. Context and expert parallelism are refused.
     """
     from course_lib.observe.own_module import traces_of
     from simulator.cli import main as simulator

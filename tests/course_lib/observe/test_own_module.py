@@ -18,6 +18,13 @@ def make():
     with torch.device("meta"):
         return nn.Sequential(*(block() for _ in range(4))), torch.zeros(2, WIDTH, device="cpu")
 
+def cut(model, mesh):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    parallelize_module(model, mesh, {"*.0": ColwiseParallel(), "*.2": RowwiseParallel()})
+
+def tensor(): return (*make(), cut)
+def four(): return (*make(), cut, 4)
+def nothing(): return ()
 def named(): return nn.Linear(3, 3), {"input": torch.zeros(5, 3)}
 def fails(): raise KeyError("no weights")
 def leaves(): raise SystemExit(3)
@@ -65,6 +72,39 @@ def test_memory_step_and_plan(run):
     assert "the fastest first" in run(f"plan {question} --gpus 2").output
 
 
+def test_it_is_cut_over_tensor_parallel_ranks(run):
+    held = json.loads(run("memory --tp 2 --json", "tensor").stdout)["ranks"][0]
+    own = 4 * (16 * 32 * 2 + 32 + 16)  # the second bias is on both ranks
+    assert held["parameters"] == 4 * own
+    found = run("plan --gpu h100 --gpus 4 --global-batch 8 --tp 2 --json", "tensor").stdout
+    assert {one["plan"]["tp"] for one in json.loads(found)["best"]} == {2}
+    assert "cannot be cut over tp 3" in run("memory --tp 3", "tensor").output
+    assert "sequence_parallel must be False" in run("memory --tp 2 --sequence-parallel", "tensor").output
+    refused = run("step --tp 2 --gpu h100 --global-batch 2 --export accelerate", "tensor").output
+    assert "for accelerate tp must be 1, not 2" in refused
+
+
+def test_in_16_bits(run):
+    wide, narrow = (
+        json.loads(run(f"memory --json{more}").stdout)["ranks"][0] for more in ("", " --precision mixed")
+    )
+    assert narrow["parameters"] == wide["parameters"] / 2
+    assert narrow["optimizer_states"] == 1.5 * wide["optimizer_states"]  # with fp32 weights beside Adam's
+
+
+def test_a_plan_in_another_frameworks_words(run):
+    question = "plan --gpu h100 --gpus 4 --global-batch 8 --zero 3 --micro-batch 1 --recompute full --export"
+    deepspeed = json.loads(run(f"{question} deepspeed").stdout)
+    assert deepspeed["zero_optimization"]["stage"] == 3
+    assert deepspeed["gradient_accumulation_steps"] == 2
+    accelerate = run(f"{question} accelerate")
+    assert "fsdp_activation_checkpointing: true" in accelerate.stdout
+    assert "fsdp_transformer_layer_cls_to_wrap" in accelerate.stderr
+    torchtitan = run(f"{question} torchtitan").stdout
+    assert "--parallelism.data-parallel-shard-degree 4" in torchtitan
+    assert "seq-len" not in torchtitan
+
+
 def test_inputs_by_name(file):
     assert traces_of(f"{file}:named").samples == 5
 
@@ -76,8 +116,14 @@ def test_inputs_by_name(file):
         ("number", "mine.py has no function number"),
         ("fails", "mine.py:fails ends with KeyError: 'no weights'"),
         ("leaves", "mine.py:leaves ends with SystemExit: 3"),
-        ("alone", "must return (model, inputs): a module, and a tensor, a tuple or a dict; not Linear"),
+        (
+            "alone",
+            "must return (model, inputs) or (model, inputs, cut): a module, a tensor, a tuple or a dict, and",
+        ),
+        ("alone", "not Linear"),
         ("numbers", "not (Linear, int)"),
+        ("four", "not (Sequential, Tensor, function, int)"),
+        ("nothing", "not ()"),
         ("a b", "a module must be FILE.py:FUNCTION, not "),
     ],
 )
@@ -100,10 +146,15 @@ def test_a_file_that_is_missing_or_broken(file):
     [
         ("memory --layers 3", "--layers would not be used: the module has its own sizes"),
         ("memory --tp 2", "tp must be 1, not 2"),
-        ("plan --gpu h100 --gpus 2 --global-batch 4 --tp 2", "tp must be 1, not 2"),
+        ("plan --gpu h100 --gpus 2 --global-batch 4 --tp 2", "tp must be 1, not 2: nothing says how"),
+        ("memory --precision fp8", "precision must be mixed or bf16 or fp32, not fp8"),
         (
-            "plan --gpu h100 --gpus 2 --global-batch 4 --export deepspeed",
-            "for deepspeed the model must be a shape",
+            "plan --gpu h100 --gpus 2 --global-batch 4 --export megatron",
+            "for megatron the model must be a shape",
+        ),
+        (
+            "plan --gpu h100 --gpus 2 --global-batch 4 --pp 2 --export deepspeed",
+            "for deepspeed pp must be 1, not 2",
         ),
         ("step --gpu h100 --global-batch 3", "multiple of dp x micro-batch = 2"),
     ],

@@ -79,7 +79,8 @@ def from_module(
             lambda t: t.new_empty(samples, *t.shape[1:]) if t.dim() and len(t) == own else t, (inputs, named)
         )
     try:
-        with fake_ranks(tp, next(fake.parameters()).device.type) as mesh, mode:
+        device = next((p.device.type for p in fake.parameters()), "cpu")
+        with fake_ranks(tp, device) as mesh, mode:
             if itemsize not in (None, _itemsize(fake)):
                 fake, inputs, named = _as(itemsize, fake, inputs, named)
             if cut is not None and mesh is not None:
@@ -108,7 +109,7 @@ def _as(itemsize: int, model: nn.Module, inputs: Any, named: Any) -> tuple[nn.Mo
 
 
 def _itemsize(model: nn.Module) -> int:
-    return max(p.dtype.itemsize for p in model.parameters())
+    return max((p.dtype.itemsize for p in model.parameters()), default=0)
 
 
 def samples_in(inputs: Any) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from simulator.inputs.checks import amounts, at_least, finite, not_negative
 
 Work = Mapping[tuple[float, float], int]  # (FLOPs, bytes read and written) of a kernel: how often it runs
-
 Sent = Mapping[tuple[str, float], int]  # (collective, bytes of the whole tensor): how often
 
 
@@ -121,7 +120,7 @@ class Traces:
 
     trace: Callable[..., TracedModel]
     samples: int = 1
-    known: dict[tuple, TracedModel | ValueError] = field(default_factory=dict, repr=False)
+    known: dict[tuple, TracedModel | str] = field(default_factory=dict, repr=False)
 
     heads = 0  # any tp divides it: the trace says whether the module can be cut so
     sequence = experts = 1  # nothing that context or expert parallelism could deal out
@@ -137,10 +136,10 @@ class Traces:
                 made = self.trace(samples=samples, tp=tp, itemsize=itemsize)
                 self.known[samples, tp, made.itemsize] = made
             except ValueError as error:  # a search asks for it again
-                made = error
+                made = str(error)
             self.known[key] = made
-        if isinstance(found := self.known[key], ValueError):
-            raise found
+        if isinstance(found := self.known[key], str):
+            raise ValueError(found)
         return found
 
     @property

@@ -309,8 +309,9 @@ def test_what_a_trace_does_not_say_is_refused(plan, words, traced):
 
 
 def test_what_cannot_be_traced_is_refused():
-    with pytest.raises(ValueError, match="no backward to trace"):
-        from_module(nn.Linear(2, 2).requires_grad_(False), torch.zeros(1, 2))
+    for model in (nn.Linear(2, 2).requires_grad_(False), nn.ReLU()):
+        with pytest.raises(ValueError, match="no backward to trace"):
+            from_module(model, torch.zeros(1, 2))
 
     class Jumps(nn.Linear):
         def forward(self, x):

@@ -4,8 +4,9 @@ python benchmarks/random_compositions.py [--runs 100] [--first 0] [--resume]
 
 A seed draws a model, how it is tuned and what of it is frozen, a plan for up to six ranks, an optimizer, a loss, masks,
 and two batches of any size. Two steps are trained in fp64, which autocast leaves alone. Losses, gradient norms and
-parameters must be those of one device up to 1e-9, or every rank must raise a ValueError of one sentence. With
-``--resume`` the state is saved after the first step, and the second is trained under another plan.
+parameters must be those of one device up to 1e-9, or every rank must raise a ValueError of one sentence. In fp8, where
+each rank rounds what it has, they must be near those of one device in fp8. With ``--resume`` the state is saved after
+the first step, and the second is trained under another plan.
 
 Prints a line for each run, and for one that failed the command that repeats it; then which sentences refused how many.
 Ends with exit code 1 if a run was neither equal nor refused. Takes about 3 s a run on two cores.
@@ -32,10 +33,14 @@ from torch import Tensor, nn
 from course_lib.data.sharding import split_range
 from course_lib.models.bart import Bart, BartConfig, shift_right
 from course_lib.models.bert import Bert, BertClassifier, BertConfig
+from course_lib.models.deepseek import Deepseek, DeepseekConfig
+from course_lib.models.experts import balance, balance_loss
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masked_words import BertMaskedWords
 from course_lib.models.masks import prefix_mask
+from course_lib.models.mixtral import Mixtral, MixtralConfig
+from course_lib.one_device.fp8 import SCALING, apply_fp8
 from course_lib.parallelize import ParallelModel, load_checkpoint, mesh_axes, parallelize, save_checkpoint
 from course_lib.parallelize.apply import OPTIMIZERS
 from course_lib.parallelize.data_parallel import param_groups
@@ -60,6 +65,20 @@ def llama_of(layers: int, heads: int, tied: bool) -> Llama:
     return Llama(LlamaConfig.tiny(**sizes, num_key_value_heads=heads // 3, tie_word_embeddings=tied))
 
 
+def mixtral_of(layers: int, heads: int, tied: bool) -> Mixtral:
+    """What is drawn for every model also says whether it has a balance loss, and whether it drops tokens."""
+    sizes = SIZES | {"num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 8}
+    own = {"balance_loss": 0.1 * (tied and heads == 12), "capacity_factor": 0.7 if layers == 2 else None}
+    experts = {"num_key_value_heads": heads // 3, "num_local_experts": 12}
+    return Mixtral(MixtralConfig.tiny(**sizes, **experts, **own, tie_word_embeddings=tied))
+
+
+def deepseek_of(layers: int, heads: int, balanced: bool) -> Deepseek:
+    sizes = SIZES | {"num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 36}
+    experts = {"moe_intermediate_size": 8, "n_routed_experts": 12, "bias_update_speed": 0.01}
+    return Deepseek(DeepseekConfig.tiny(**sizes, **experts, balance_loss=0.1 * balanced))
+
+
 def bart_of(layers: int, heads: int, _: bool) -> Bart:
     sides = {"layers": layers, "attention_heads": heads, "ffn_dim": 12}
     sizes = {f"{side}_{key}": size for side in ("encoder", "decoder") for key, size in sides.items()}
@@ -76,6 +95,8 @@ MODELS: dict[
         ["query", "tokens", "positions", "head", "up", "down"],
     ),
     "llama": (llama_of, ["q_proj", "v_proj", "embed_tokens", "lm_head", "o_proj", "gate_proj"]),
+    "mixtral": (mixtral_of, []),
+    "deepseek": (deepseek_of, []),
     "bart": (bart_of, ["k_proj", "fc1", "fc2", "out_proj"]),
     "bert": (
         lambda n, heads, _: BertClassifier(bert_of(n, heads, pooler=True), 3),
@@ -86,6 +107,7 @@ MODELS: dict[
         ["value", "word_embeddings", "decoder"],
     ),
 }
+EXPERTS = ("mixtral", "deepseek")
 TUNINGS: dict[str, dict[str, Any]] = {
     "full": {},
     "bias": {},
@@ -102,7 +124,8 @@ TUNINGS: dict[str, dict[str, Any]] = {
 def draw(seed: int, resume: bool = False) -> dict[str, Any]:
     """What a seed stands for."""
     rng = random.Random(seed)
-    name, tuning = rng.choice(list(MODELS)), rng.choice(["full"] * 6 + ["lora"] * 4 + list(TUNINGS))
+    name = rng.choice(list(MODELS))
+    tuning = rng.choice(["full"] * 6 + ["lora"] * 4 + list(TUNINGS)) if MODELS[name][1] else "full"
     case = {
         "seed": seed,
         "model": name,
@@ -111,17 +134,21 @@ def draw(seed: int, resume: bool = False) -> dict[str, Any]:
     adapted = {"targets": rng.sample(MODELS[name][1], rng.randint(1, 2))} if tuning == "lora" else {}
     case |= {"tuning": (tuning, TUNINGS[tuning] | adapted), "frozen": tuning == "full" and rng.random() < 0.4}
     ranks = rng.choice((1, 2, 2, 3, 4, 4, 4, 6))
-    case["plans"] = [draw_plan(rng, ranks) for _ in range(1 + resume)]
+    case["plans"] = [draw_plan(rng, ranks, name) for _ in range(1 + resume)]
+    case["fp8"] = rng.choice(SCALING) if rng.random() < 0.1 else None
+    for plan in case["plans"] if case["fp8"] else ():
+        plan |= {"precision": "fp8", "scaling": case["fp8"]}
     least = max(plan["dp"] * plan["microbatches"] for plan in case["plans"])
     case["rows"] = [max(1, least + rng.choice((-1, *range(10)))) for _ in range(2)]
     case |= {"optimizer": rng.choice(list(OPTIMIZERS)), "clips itself": rng.random() < 0.3}
     return case | {"own loss": rng.random() < 0.3, "masks": rng.random() < 0.5}
 
 
-def draw_plan(rng: random.Random, ranks: int) -> dict[str, Any]:
+def draw_plan(rng: random.Random, ranks: int, name: str) -> dict[str, Any]:
     dp = rng.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
-    tp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp % n == 0])
-    cp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp // tp % n == 0])
+    whole = name == "deepseek"  # its attention is not cut
+    tp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp % n == 0 and (n == 1 or not whole)])
+    cp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp // tp % n == 0 and (n == 1 or not whole)])
     pp = ranks // dp // tp // cp
     plan = {
         "dp": dp,
@@ -132,13 +159,17 @@ def draw_plan(rng: random.Random, ranks: int) -> dict[str, Any]:
         "recompute": rng.choice(RECOMPUTE),
     }
     plan |= {"zero": rng.randint(0, 1 if pp > 1 else 3), "sequence_parallel": tp > 1 and rng.random() < 0.4}
+    if name in EXPERTS:  # with tp each rank would do the work of all
+        plan["ep"] = rng.choice([n for n in range(1, dp * cp + 1) if dp * cp % n == 0])
+        plan["sequence_parallel"] = tp > 1 and rng.random() < 0.9
     if cp > 1:
         plan |= {"context": rng.choice(CONTEXT), "zigzag": rng.random() < 0.7}
     if pp > 1:
         plan |= {"schedule": rng.choice(list(SCHEDULES)), "microbatches": rng.randint(1, 2 * pp)}
     if plan["zero"] == 3:
         plan |= {"prefetch": rng.randint(0, 2), "offload": rng.choice(("none", "none", "parameters"))}
-        plan["shard"] = rng.choice([n for n in range(1, dp * cp + 1) if dp * cp % n == 0])
+        if plan.get("ep", 1) == 1:
+            plan["shard"] = rng.choice([n for n in range(1, dp * cp + 1) if dp * cp % n == 0])
     elif rng.random() < 0.3:
         plan["precision"] = "mixed"
     return plan | ({"overlap": ()} if rng.random() < 0.2 else {})
@@ -154,7 +185,7 @@ def make(case: dict[str, Any]) -> nn.Module:
         module.requires_grad_(False)
     for p in model.parameters():  # norms, biases and B of LoRA start trivial: an error in them would not show
         nn.init.normal_(p, std=0.2 if p.dim() > 1 else 0.4)
-    return model.double().train()
+    return model.to(torch.float32 if case["fp8"] else torch.float64).train()
 
 
 def batch(case: dict[str, Any], step: int) -> list[Tensor]:
@@ -162,7 +193,7 @@ def batch(case: dict[str, Any], step: int) -> list[Tensor]:
     tokens, targets = torch.randint(3, VOCAB, (2, rows, SEQ), generator=g)
     lengths = torch.randint(2, SEQ + 1, (rows,), generator=g)
     masks = [(torch.arange(SEQ) < lengths[:, None]).long()] if case["masks"] else []
-    if masks and case["model"] in ("gpt", "llama"):
+    if masks and case["model"] in ("gpt", "llama", *EXPERTS):
         masks = [prefix_mask(lengths, SEQ)]
     if case["model"] == "bert":
         return [tokens, *masks, targets[:, 0] % 3]
@@ -181,16 +212,22 @@ def one_device(case: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("there is nothing to train")
     kind, settings = OPTIMIZERS[case["optimizer"]]
     optimizer = kind(param_groups(model.named_parameters(), kind), lr=LR, **settings)
+    optimizer.register_step_post_hook(lambda *_: balance(model))
+    linears = apply_fp8(model, case["fp8"]) if case["fp8"] else []
     for step in range(2):
         *inputs, targets = batch(case, step)
         optimizer.zero_grad()
-        loss = (smoothed if case["own loss"] else sum_cross_entropy)(model(*inputs), targets)
-        (loss / (targets != -100).sum()).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bool(linears)):
+            logits = model(*inputs)
+        loss = (smoothed if case["own loss"] else sum_cross_entropy)(logits, targets)
+        (loss / (targets != -100).sum() + balance_loss(model)).backward()
         for p in trained:  # ZeRO has a gradient of zero where one device has none
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         found[f"loss {step}"] = loss.detach() / (targets != -100).sum()
         found[f"norm {step}"] = nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
+        for linear in linears:
+            linear.next_step()
     return found | model.state_dict()
 
 
@@ -249,7 +286,9 @@ def run(case: dict[str, Any]) -> tuple[str, str]:
         if isinstance(got, str) or got.keys() != expected.keys():
             return "FAILED", f"rank {rank}: {got if isinstance(got, str) else got.keys() ^ expected.keys()}"
         for name, value in expected.items():
-            if not (far := float((got[name] - value).abs().max())) < 1e-9:
+            far = float((got[name] - value).abs().max())
+            least = 0.3 * float(value) if name.startswith("norm ") else 0.05  # what 8 bits may round
+            if not far < (least if case["fp8"] else 1e-9):
                 return "FAILED", f"rank {rank}: {name} differs by {far:.3g}"
     return "equal", ""
 

@@ -35,11 +35,11 @@ FURTHEST = {
     "course_lib/observe/show": 403,  # a guess outside of its slider is refused
     "course_lib/observe/networks": 893,  # a step of backward says what it keeps
     "course_lib/models/pretrained": 503,  # seven families
-    "course_lib/parallelize": 1114,  # two axes more, Muon, activation offload, fp8, a balance loss
+    "course_lib/parallelize": 1111,  # two axes more, Muon, activation offload, fp8, a balance loss
     "course_lib/pipeline": 822,
     "course_lib/runtime": 1724,  # under torchrun, threads end before Python does; None of a collective is explained
     "course_lib/tensor_parallel": 1426,
-    "course_lib/train": 968,  # --profile, models with experts, their balance and what they drop, fp8
+    "course_lib/train": 965,  # --profile, models with experts, their balance and what they drop, fp8
     "simulator/cli": 719,
     "simulator/explorer": 781,
     "simulator/inputs": 692,  # kinds of layers and of experts; layouts that many plans share
@@ -47,7 +47,7 @@ FURTHEST = {
     "simulator/planner": 551,
     "simulator/plots": 840,  # a dense timeline is drawn twice as fast
     "simulator/published": 638,  # every paper's rows in one list
-    "simulator/predict": 1015,  # experts, three ways of context parallelism, Muon, activation offload
+    "simulator/predict": 1013,  # experts, three ways of context parallelism, Muon, activation offload
 }
 
 

@@ -117,7 +117,14 @@ def test_random_compositions_tell_what_is_equal_from_what_is_not(monkeypatch, ca
     assert {case["tuning"][0] for case in drawn} == compositions.TUNINGS.keys()
     assert {case["plans"][0].get("schedule") for case in drawn} == {None, *compositions.SCHEDULES}
     by_words = {"model": "gpt", "tuning": ("lora", {"rank": 2, "targets": ["head"]}), "own loss": True}
-    case = drawn[0] | by_words | {"frozen": False, "plans": [{"tp": 2, "microbatches": 2}], "rows": [2, 3]}
+    assert {case["fp8"] for case in drawn} == {None, *compositions.SCALING}
+    assert {case["plans"][0].get("ep", 1) for case in drawn} >= {1, 2, 4}
+    case = (
+        drawn[0]
+        | {"optimizer": "adam", "fp8": None}
+        | by_words
+        | {"frozen": False, "plans": [{"tp": 2, "microbatches": 2}], "rows": [2, 3]}
+    )
     too_few = case | {"rows": [2, 1]}
     monkeypatch.setattr(compositions, "draw", lambda seed, resume: (case, too_few, case)[seed])
     expected = compositions.one_device(case)
@@ -137,10 +144,13 @@ def test_random_compositions_tell_what_is_equal_from_what_is_not(monkeypatch, ca
 
 
 def test_a_few_random_compositions_are_one_device(monkeypatch):
-    """Among them Muon on FSDP's shards, activation offload in a zero-bubble pipeline, and both on one rank."""
+    """Among them Muon on FSDP's shards, activation offload in a zero-bubble pipeline, and both on one rank; experts
+    dealt out beside tensor parallelism, in fp8, and under Muon on ZeRO's shards."""
     compositions = load("random_compositions", monkeypatch)
     with compositions.kept():
-        ends = {seed: compositions.run(compositions.draw(seed)) for seed in (2007, 2030, 2044, 2113)}
+        ends = {
+            seed: compositions.run(compositions.draw(seed)) for seed in (2029, 2007, 2044, 4077, 2040, 2134)
+        }
     assert ends == dict.fromkeys(ends, ("equal", ""))
 
 

@@ -110,7 +110,7 @@ class SparseMLP(nn.Module):
         k = self.chosen.shape[1]
         expert, copies = self.chosen.flatten().sort(stable=True)  # by expert; copy i is one of token i // k
         dtype, device = x.dtype, x.device.type
-        if torch.is_autocast_enabled(device):
+        if torch.is_autocast_enabled(device) and dtype != torch.float64:  # which autocast leaves as it is
             dtype = torch.get_autocast_dtype(device)
         experts = self.gate.weight.shape[0]
         self.sizes = expert.bincount(minlength=experts)

@@ -110,3 +110,12 @@ def test_nothing_is_dropped_in_evaluation():
 def test_a_capacity_factor_must_be_more_than_0():
     with pytest.raises(ValueError, match=r"^capacity factor must be a number more than 0, not 0$"):
         layer_and_tokens(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autocast_leaves_64_bits_as_they_are(dtype):
+    model = Mixtral(MixtralConfig.tiny(vocab_size=31, num_hidden_layers=1)).to(dtype)
+    tokens = torch.randint(31, (4, 16), generator=torch.Generator().manual_seed(0))
+    plain = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(tokens), plain) == (dtype == torch.float64)

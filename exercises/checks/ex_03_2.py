@@ -15,7 +15,7 @@ FACTS = {
     "counts": Fact("`good_steps` after each step", "the scale doubles and the count starts again at 0, all…"),
     "path": Fact("the parameters after each step", tolerance=1e-5),
     "returned": Fact("what it returns", "Return whether an update was made, as True or False."),
-    "read": Fact("numbers that the CPU asked for in a step", "the CPU asks for at most one number…", most=1),
+    "read": Fact("numbers that the CPU asked for in a step", "in each step at most one number goes…", most=1),
 }
 SCRIPT = "..x...xx....."  # a good step, or one that overflows
 OVERFLOWS = {2: -math.inf, 6: math.nan, 7: math.inf}  # what stands in the gradient then

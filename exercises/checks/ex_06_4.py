@@ -5,16 +5,15 @@ from simulator.inputs.plan import Plan
 from simulator.predict.memory import model_states
 
 RETURNS = "returns a stage at which a model fits, or None where it fits at no stage."
-EXACTLY = "A model that fills the memory exactly fits."
 FACTS = {
-    "fits": Fact("the numbers of parameters that fit at stages 0 to 3", "returns how many…", tolerance=1e-6),
+    "fits": Fact("the number of parameters that fits at stage {}", "returns how many…", tolerance=1e-6),
     "stage": Fact("the stage", RETURNS),
     "above": Fact("stages above the lowest that fits", most=0),
 }
 
 
 # parameters: for `choose_stage`
-class Case(record("ranks memory", parameters=None, task=None)):
+class Case(record("ranks memory", parameters=None)):
     @property
     def name(self) -> str:
         room = f"{self.memory / 1e9:g} GB" if self.memory >= 1e9 else f"{self.memory} bytes"
@@ -24,7 +23,7 @@ class Case(record("ranks memory", parameters=None, task=None)):
 
 SIZES = [(64, 80e9), (8, 40e9), (2, 141e9), (3, 24e9), (1000, 16e9), (1, 80e9), (3, 100)]
 MODELS = [(64, 80e9, 1e9), (64, 40e9, 7.5e9), (64, 80e9, 10e9), (64, 80e9, 30e9), (4, 80e9, 30e9)]
-EXACT = [(4, memory, 1e9, EXACTLY) for memory in (16e9, 7e9, 5.5e9, 4e9)]
+EXACT = [(4, memory, 1e9) for memory in (16e9, 7e9, 5.5e9, 4e9)]
 CASES = [Case(*case) for case in (*SIZES, *MODELS, *EXACT, (4, 3.999e9, 1e9), (1, 31e9, 2e9))]
 
 
@@ -32,7 +31,7 @@ def observe(answers, case: Case) -> dict:
     largest_model, choose_stage = answers
     ranks, memory, parameters, *_ = case
     if parameters is None:
-        fits = [float(largest_model(memory, stage, ranks)) for stage in range(4)]
+        fits = {stage: float(largest_model(memory, stage, ranks)) for stage in range(4)}
         return {"fits": fits, "stage": "", "above": 0}
     need = [parameters * model_states(1, Plan(dp=ranks, zero=stage)).total for stage in range(4)]
     fitting = [stage for stage in range(4) if need[stage] <= memory * (1 + 1e-12)]
@@ -45,4 +44,4 @@ def observe(answers, case: Case) -> dict:
         said = f"the answer is {got!r}, not a stage"
     elif got is not None and got not in fitting:
         said = f"at stage {got} the model does not fit"
-    return {"fits": [], "stage": said, "above": 0 if said or got is None else int(got) - fitting[0]}
+    return {"fits": {}, "stage": said, "above": 0 if said or got is None else int(got) - fitting[0]}

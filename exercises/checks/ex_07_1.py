@@ -13,15 +13,18 @@ from course_lib.one_device.nested_tensors import tensors_in
 LENGTH = "the number of elements divided by the number of ranks p and rounded up"
 BETWEEN = "Between uses the unit and its parameters hold the memory of `self.shard` and no other"
 MOMENT = "with the values that `self.shard` has on each rank at that moment"
+SAME = "The buffer is the same tensor all the time"
 ranked = {"each": "rank"}
 FACTS = {
     "shape": Fact("the shape of `shard`", LENGTH, **ranked),
     "memory": Fact("the room of the memory of `shard`", "`self.shard` has a memory of its own", **ranked),
     "dtypes": Fact("the dtype of shard and values", "of one dtype (any floating-point dtype)", **ranked),
-    "shard": Fact("`shard`", "rank r keeps the r-th of them", 0.0, **ranked),
+    "shard": Fact("`shard`", "Rank r keeps the r-th of p equal shards", 0.0, **ranked),
     "held": Fact("the bytes that are held {}, beside those of `shard`,", BETWEEN, **ranked),
+    "gathered": Fact("`unshard`", "`unshard()` gathers the parameters.", **ranked),
     "whole": Fact("{}", "Afterwards every parameter has its shape and its values", 0.0, **ranked),
-    "graph": Fact("what autograd keeps, in bytes,", "The buffer is the same tensor all the time", **ranked),
+    "graph": Fact("what autograd keeps, in bytes,", SAME, **ranked),
+    "lost": Fact("what forward has kept", SAME, **ranked),
     "gradients": Fact("{}", "backward finds the values that forward has used", 1e-5, **ranked),
     "hooks": Fact("calls of hooks", "The parameters stay the same objects, with their hooks.", **ranked),
     "updated": Fact("{}", MOMENT, 1e-6, **ranked),
@@ -69,6 +72,7 @@ def observe(answer, case: Case) -> dict:
     seen["held"] = {"at first": storage_bytes([*tensors_in(vars(unit)), *parameters]) - shard.nbytes}
     with record_traffic() as log:
         unit.unshard()
+    seen["gathered"] = "" if log.traffic.calls else "`unshard` sends nothing, so the new memory has no values"
     seen |= {"collectives": log.traffic.calls, "whole": named([p.data for p in parameters])}
     loss = output(*parameters) if [tuple(p.shape) for p in parameters] == shapes else None
     buffers = [p.untyped_storage() for p in parameters]  # autograd holds these until backward
@@ -76,7 +80,9 @@ def observe(answer, case: Case) -> dict:
     seen["held"]["between uses"] = storage_bytes([*tensors_in(vars(unit)), *parameters]) - shard.nbytes
     seen["graph"] = sum({s.data_ptr(): s.nbytes() for s in buffers}.values())
     unit.unshard()
-    if loss is not None:
+    if lost := any(s.nbytes() == 0 for s in buffers):
+        seen["lost"] = "after the second `unshard`, the memory that forward has read is still freed"
+    if loss is not None and not lost:
         loss.backward()
     seen |= {"gradients": named([p.grad for p in parameters], "the gradient of "), "hooks": len(called)}
     with torch.no_grad():  # what an optimizer does, first with the parameters there and then without them
@@ -84,4 +90,4 @@ def observe(answer, case: Case) -> dict:
         unit.reshard()
         unit.shard += 2
     unit.unshard()
-    return seen | {"updated": named([p.data for p in parameters], "after 3 is added to the shards, ")}
+    return seen | {"updated": named([p.data for p in parameters], "with 3 added to every shard, ")}

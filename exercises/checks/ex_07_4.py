@@ -15,7 +15,7 @@ FACTS = {
     "given": Fact("what the loss is computed from", "Call it once, with the parameters of the whole unit…"),
     "update": Fact(
         "the update, divided by `lr` and by the largest element of the mean gradient,",
-        "The mean gradient may be wrong by at most a thousandth of its largest element.",
+        "Their mean may be wrong by at most a thousandth of its largest element.",
         tolerance=1e-3,
         each="rank",
     ),

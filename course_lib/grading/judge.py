@@ -230,16 +230,16 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
     lines, said = list[str](), set[str]()
     for one in failed[:SHOWN]:
         fact = given.facts[key := one.wrong or one.missed[0]]
+        task = getattr(one.case, "task", None)
         if one.raised:
             first, *more = explain(one.raised, f"{one.case.name}: ")
             more += ["After ranks have hung, no further case is tried."] * one.hung
-            task = None
         else:
             first, *more = fact.wrong(one.got[key], one.want.get(key, ""))
-            first, task = f"{one.case.name}: {first}", getattr(one.case, "task", None) or fact.task
+            first, task = f"{one.case.name}: {first}", task or fact.task
         if mistake:
             more, task = [*more, f"This is what comes out when {mistake.when}."], mistake.task or task
-        more += [f'The task: "{task}"'] if task else []
+        more += [f'The task: "{task.replace("**", "")}"'] if task else []  # which may be in bold type
         lines += [first, *(f"  {line}" for line in more if line not in said)]
         said |= set(more)
     if (left := len(failed) - SHOWN) > 0:

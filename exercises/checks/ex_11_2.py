@@ -9,7 +9,7 @@ FACTS = facts(
     "weights.",
     fewer="there may be fewer microbatches than ranks.",
     work="Every rank does `F`, `B` and `W` of every microbatch, each once.",
-    waits="No rank may wait for ever.",
+    waits="`W` waits for its own rank's `B`, and nothing waits for `W`. No rank may wait for ever.",
     room="On every rank at most `ranks` microbatches have begun and not ended.",
     target="With at least as many microbatches as ranks, a step takes at most 3 × `microbatches` + `ranks` − 1 units.",
 )

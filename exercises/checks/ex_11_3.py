@@ -14,7 +14,7 @@ FACTS = {
     "none": Fact("the answer", "Return `None` where no cut fits."),
     "fits": Fact("memory", "A cut fits if no rank needs more than `capacity` bytes."),
     "slowest": Fact(
-        "milliseconds of the slowest stage beyond the best cut's", "its slowest stage…", most=0, beyond=True
+        "milliseconds by which another cut that fits is faster", "its slowest stage…", most=0, beyond=True
     ),
 }
 

@@ -13,12 +13,13 @@ from course_lib.runtime.fork_server import preload
 
 preload("torch.distributed.pipelining")  # it takes a second and a half to import
 SEQ = 5
-MEAN = "is the gradient of the **mean loss over all targets that count**."
+EQUAL = "PyTorch's stages need equal microbatches. You may add rows that change nothing."
+MEAN = "Afterwards `parameter.grad` of every parameter of `module` is the…"
 FACTS = {
     "gradients": Fact("the gradient of {}", MEAN, tolerance=1e-5, each="rank"),
     "loss": Fact("the loss", "On the last rank the mean loss is returned…", tolerance=1e-5, each="rank"),
     "kept": Fact("inputs", "`tokens` and `targets` keep their values.", each="rank"),
-    "idle": Fact("microbatches at once", "The ranks work side by side: on rank r the first…", each="rank"),
+    "idle": Fact("microbatches at once", "On rank r the first…", each="rank"),
     "more": Fact("microbatches at once beyond what a rank may have", "on rank r, at most `ranks -…", most=0),
 }
 
@@ -29,8 +30,12 @@ Case = record(
         f"{count(c.ranks)}, {c.rows} rows in {c.microbatches} microbatches"
         + f", {count(c.silent, 'row')} without targets" * bool(c.silent)
     ),
+    task=None,
 )
-CASES = [Case(*case) for case in [(2, 8, 4, 0), (3, 6, 6, 1), (2, 7, 3, 0), (3, 5, 4, 2), (1, 3, 2, 0)]]
+CASES = [
+    Case(*case, EQUAL if case[1] % case[2] else None)
+    for case in [(2, 8, 4, 0), (3, 6, 6, 1), (2, 7, 3, 0), (3, 5, 4, 2), (1, 3, 2, 0)]
+]
 
 
 def batch(case: Case) -> tuple[Tensor, Tensor]:

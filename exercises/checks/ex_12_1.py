@@ -37,6 +37,7 @@ def cases(seed: int) -> list[Case]:
         best("dp sends the most", (2, 8, 2), (10, 900, 40), 8),
         best("two axes do not fit into one node", (4, 2, 4), (100, 90, 10), 4),
         best("rings over two nodes and over four", (2, 4, 2), (80, 90, 70), 4),
+        best("rings of three over nodes of four", (2, 3, 2), (4, 16, 3), 4),
         best("one node", (2, 2, 2), (10, 30, 20), 8),
     ]  # fmt: skip
 

@@ -41,6 +41,7 @@ class Case(record("model device gpus sequences")):
 
 CASES = [
     Case("gpt2-xl", "a100-40gb", 12, 96),
+    Case("gpt2-xl", "a100-40gb", 22, 100),
     Case("llama-2-13b", "a100-40gb", 24, 96),
     Case("gpt3-175b", "a100-80gb", 128, 256),
 ]

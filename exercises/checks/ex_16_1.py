@@ -10,9 +10,10 @@ FACTS = {
     "shared": Fact("blocks", "A token is never written into a block that another sequence lists, too."),
     "blocks": Fact("blocks"),
     "uses": Fact("uses", "Afterwards `uses[b]` is again the number of tables that list block `b`."),
-    "returned": Fact("what is returned, {},", "Return True when the token has been appended."),
-    "tokens": Fact("the tokens, {},", "it puts `token` behind the last token of the sequence `name`."),
-    "more": Fact("blocks in use beyond those needed", "A block is taken only where…", most=0, beyond=True),
+    "lengths": Fact("lengths", "`memory.lengths[name]` is the number of its tokens."),
+    "returned": Fact("what {} returns", "Return True when the token has been appended."),
+    "tokens": Fact("the tokens after {}", "it puts `token` behind the last token of the sequence `name`."),
+    "more": Fact("blocks in use beyond those needed", "No block is taken that the…", most=0, beyond=True),
 }
 
 # operations: ("new", name), ("append", name), ("fork", name, of), ("free", name)
@@ -56,9 +57,13 @@ def observe(append, case: Case) -> dict:
                 memory.uses[block] -= 1
             del memory.lengths[name]
         else:
-            token, when = f"{name}{len(returned)}", f"append number {len(returned) + 1}, to sequence {name!r}"
+            token, when = f"{name}{len(returned)}", f"append {len(returned) + 1} (to {name!r})"
+            length = memory.lengths[name]
             returned[when] = append(memory, name, token)
-            if damage := damaged(memory, case.blocks, token):
+            damage = damaged(memory, case.blocks, token)
+            if returned[when] and memory.lengths[name] == length:
+                damage = damage or {"lengths": f"lengths[{name!r}] is {length}, expected {length + 1}"}
+            if damage:
                 told = {key: f"{when}: {said}" for key, said in damage.items()}
                 return told | {"trace": {name: list(table) for name, table in memory.tables.items()}}
             tokens[when] = {each: contents(memory, each) for each in memory.tables}

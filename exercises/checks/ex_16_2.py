@@ -16,7 +16,7 @@ FACTS = {
     "bytes": Fact("bytes alive at once beyond 6 · heads · block_size · size numbers", "However…", most=0),
 }
 
-# nan: in slots that are not the sequence's; scale: of the keys
+# nan: in slots that are not the sequence's; scale: of the keys, negative: no score is above 0
 Case = record(
     "name length block_size", heads=4, kv_heads=4, nan=False, scale=1.0, dtype=torch.float32, task=None
 )
@@ -29,6 +29,7 @@ CASES = [
     Case("6 heads share 2 heads of keys and values", 11, 4, 6, 2),
     Case("one head of keys and values for all", 9, 4, 4, 1),
     Case("large scores", 23, 4, scale=300.0, task="Scores may be large, several hundreds."),
+    Case("large scores, all below 0", 23, 4, scale=-300.0, task="Scores may be large, several hundreds."),
     Case("unused slots hold NaN", 11, 4, nan=True,
          task="Slots that the sequence does not use may hold anything, NaN too."),
     Case("160 tokens, blocks of 16", 160, 16, 8, 2),
@@ -51,6 +52,8 @@ def inputs(case: Case) -> tuple[Tensor, Tensor, Tensor, list[int]]:
             used[table[i // case.block_size], i % case.block_size] = True
         keys[~used], values[~used] = torch.nan, torch.nan
     q = torch.randn(case.heads, SIZE, generator=draw)
+    if case.scale < 0:
+        q, keys = q.abs(), -keys.abs()
     return q.to(case.dtype), keys.to(case.dtype), values.to(case.dtype), table
 
 

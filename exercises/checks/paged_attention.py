@@ -50,8 +50,9 @@ def damaged(memory: Memory, blocks: int, token: str) -> dict[str, str]:
         if token in slots and listed.count(block) > 1:
             return {"shared": f"the token stands in block {block}, and {listed.count(block)} tables list it"}
     for block, uses in enumerate(memory.uses):
-        if uses != listed.count(block):
-            return {"uses": f"uses[{block}] is {uses}, and {listed.count(block)} tables list block {block}"}
+        if uses != (n := listed.count(block)):
+            tables = "1 table lists" if n == 1 else f"{n} tables list"
+            return {"uses": f"uses[{block}] is {uses}, and {tables} block {block}"}
     for name, table in memory.tables.items():
         if (length := memory.lengths[name]) > len(table) * memory.size:
             return {

@@ -59,7 +59,8 @@ def serve_by(admit: Admit, arrivals: Sequence[Arrival], blocks: int, block_size:
             problem = f"step {step}: {needed} blocks are needed, and there are {blocks}"
             break
         if not running and here:
-            problem = f"step {step}: nothing is in the cache, {len(here)} wait, and none is admitted"
+            wait = "1 waits" if len(here) == 1 else f"{len(here)} wait"
+            problem = f"step {step}: nothing is in the cache, {wait}, and none is admitted"
             break
         for number, tokens in running.items():
             table = tables.setdefault(number, [])

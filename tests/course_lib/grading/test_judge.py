@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 FACTS = {
-    "mean": Fact("the mean", task="Return the mean.", tolerance=1e-6),
+    "mean": Fact("the mean", task="Return the **mean**.", tolerance=1e-6),
     "calls": Fact("additions", most=1),
 }
 CASES = [Case("two numbers", [1, 3]), Case("three numbers", [1, 2, 6])]
@@ -153,6 +153,14 @@ def test_what_an_answer_raises_is_told_and_can_be_a_mistake(check):
     with pytest.raises(CheckFailed, match="two numbers: KeyError: 'seven'") as failed:
         check(raises, {**MISTAKES, "seven is looked up": raises})
     assert "when seven is looked up" in str(failed.value)
+
+
+def test_a_case_may_have_a_task_of_its_own_which_is_quoted_of_what_is_raised_too(check, monkeypatch):
+    case = SimpleNamespace(name="no number", numbers=[], task="Of no number it is 0.")
+    monkeypatch.setitem(globals(), "CASES", [case])
+    with pytest.raises(CheckFailed, match="no number: ZeroDivisionError") as failed:
+        check(lambda numbers: (sum(numbers) / len(numbers), 1), {})
+    assert failed.value.lines[-1] == '  The task: "Of no number it is 0."'
 
 
 def test_after_a_hang_no_case_is_tried_and_only_mistakes_that_hang_are(check, monkeypatch):

@@ -80,6 +80,9 @@ def test_megatron():
     assert experts["moe-layer-freq"] == "[0]*3+[1]*58"
     assert experts["moe-shared-expert-intermediate-size"] == "2048"
     assert experts["kv-lora-rank"] == "512"
+    whole = said("megatron", DEEPSEEK, Plan(4, tp=2, ep=4, sequence_parallel=True))
+    assert whole["expert-tensor-parallel-size"] == "1"
+    assert "expert-tensor-parallel-size" not in experts
 
 
 def test_deepspeed():

@@ -15,13 +15,9 @@ HOLDS = "`means[parameter]` holds this rank's shard of the gradient, averaged ov
 STAY = "Hooks that others have registered stay and see the gradient."
 FACTS = {
     "keys": Fact("the type of the keys of `means`", HOLDS, each="rank"),
-    "missing": Fact("`means`", "The first backward that reaches a parameter makes its entry"),
+    "made": Fact("`means`", "The first backward that reaches a parameter makes its entry"),
     "entries": Fact("the entry of {}", HOLDS, tolerance=1e-4, each="rank"),
-    "left": Fact(
-        "the number of whole gradients left after backward",
-        "every backward pass leaves no `.grad`",
-        each="rank",
-    ),
+    "left": Fact("the number of gradients left", "every backward pass leaves no `.grad`", each="rank"),
     "hooks": Fact("gradients that another hook has seen", STAY, each="rank"),
     "peak": Fact("bytes of whole gradients at once beyond the two largest", most=0),
     "sent": Fact("bytes sent beyond a reduce-scatter for each gradient", most=0),
@@ -65,7 +61,7 @@ def observe(answer, case: Case) -> dict:
     trained = [p for p in names if p.requires_grad]
     for p in trained:
         p.register_post_accumulate_grad_hook(watch)
-    means, entries, left, missing = answer(list(names)), {}, 0, ""
+    means, entries, left, made = answer(list(names)), {}, 0, ""
     inputs = torch.randn(3, case.ranks, 4, 7, generator=torch.Generator().manual_seed(case.seed))
     with record_traffic() as log:
         for step in range(3):
@@ -77,15 +73,16 @@ def observe(answer, case: Case) -> dict:
                 raise
             for p, name in names.items():  # not by `get`: a key `id(p)` has the hash of p
                 one = next((value for key, value in means.items() if key is p), None)
-                if one is None and p.requires_grad and (step or p is not model.late):
-                    missing = missing or f"`means` has no entry of `{name}` after backward {step + 1}"
-                entries[f"`{name}` after backward {step + 1}"] = None if one is None else one.clone()
+                where = f"`{name}` after backward {step + 1}"
+                if (due := p.requires_grad and (step > 0 or p is not model.late)) != (one is not None):
+                    made = made or f"`means` has {'no' if due else 'an'} entry of {where}"
+                entries[where] = None if one is None else one.clone()
             left += sum(p.grad is not None for p in names)
     parts = {p: -(-p.numel() // case.ranks) * 4 for p in trained}  # bytes of a shard
     whole = case.ranks * (3 * sum(parts.values()) - parts[model.late])
     return {
         "keys": next((type(key).__name__ for key in means if not isinstance(key, Tensor)), "Parameter"),
-        "missing": missing,
+        "made": made,
         "entries": entries,
         "left": left,
         "hooks": seen,

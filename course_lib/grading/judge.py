@@ -230,23 +230,17 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
     lines, said = list[str](), set[str]()
     for one in failed[:SHOWN]:
         fact = given.facts[key := one.wrong or one.missed[0]]
-        task = getattr(one.case, "task", None)
-        if one.raised:
-            first, *more = explain(one.raised, f"{one.case.name}: ")
-            more += ["After ranks have hung, no further case is tried."] * one.hung
-        else:
-            first, *more = fact.wrong(one.got[key], one.want.get(key, ""))
-            first, task = f"{one.case.name}: {first}", task or fact.task
+        first, *more = explain(one.raised) if one.raised else fact.wrong(one.got[key], one.want.get(key, ""))
+        task = getattr(one.case, "task", None) or (None if one.raised else fact.task)
         if mistake:
             more, task = [*more, f"This is what comes out when {mistake.when}."], mistake.task or task
         more += [f'The task: "{task.replace("**", "")}"'] if task else []  # which may be in bold type
-        lines += [first, *(f"  {line}" for line in more if line not in said)]
+        lines += [f"{one.case.name}: {first}", *(f"  {line}" for line in more if line not in said)]
         said |= set(more)
-    if (left := len(failed) - SHOWN) > 0:
-        lines.append(f"… and {left} more" + (" case fails" if left == 1 else " cases fail"))
-    left = len(given.cases(given.seed or 0)) - len(seen)
-    if left and not seen[-1].hung:
-        lines.append(f"… and {left} more" + (" case was not tried" if left == 1 else " cases were not tried"))
+    others, untried = len(failed) - SHOWN, len(given.cases(given.seed or 0)) - len(seen)
+    for n, one, many in ((others, "fails", "fail"), (untried, "was not tried", "were not tried")):
+        if n > 0:
+            lines.append(f"… and {n} more " + (f"case {one}" if n == 1 else f"cases {many}"))
     return lines, not wrong
 
 

@@ -42,9 +42,8 @@ def settle(got: Any, want: Any) -> Any:
 def same(got: Any, want: Any) -> bool:
     """Exactly equal: the same kind of thing, the same shape and type, the same values."""
     if _is_tensor(got) or _is_tensor(want):
-        if not (_is_tensor(got) and _is_tensor(want)):
-            return False
-        return got.dtype == want.dtype and got.shape == want.shape and bool((got == want).all())
+        alike = _is_tensor(got) and _is_tensor(want) and got.dtype == want.dtype and got.shape == want.shape
+        return alike and bool((got == want).all())
     if isinstance(got, np.ndarray) or isinstance(want, np.ndarray):
         return type(got) is type(want) and np.array_equal(got, want)
     if isinstance(got, list | tuple) and isinstance(want, list | tuple):
@@ -127,8 +126,7 @@ def difference(got: Any, want: Any, tolerance: float) -> tuple[str, ...]:
         return (f"is {describe(got)}, not numbers",)
     if a.shape != b.shape:
         return (f"has shape {a.shape}, expected {b.shape}",)
-    if not np.isfinite(a).all() and np.isfinite(b).all():
-        many = int((~np.isfinite(a)).sum())
+    if (many := int((~np.isfinite(a)).sum())) and np.isfinite(b).all():
         return (f"holds {many} value{'s that are' if many > 1 else ' that is'} not finite",)
     near = np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
     if near.all():

@@ -267,11 +267,9 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
             if not by.raised or _told(by) != _told(one):
                 return False
             explained = True
-        elif by.raised:
-            if not one.wrong:
-                return False
-            # else the mistake cannot be made here
-        elif by.wrong != one.wrong or (only_targets and by.missed != one.missed):
+        elif by.raised and one.wrong:
+            continue  # the mistake cannot be made here
+        elif by.raised or by.wrong != one.wrong or (only_targets and by.missed != one.missed):
             return False
         else:
             keys = [key for key in (one.wrong, *one.missed * only_targets) if key]
@@ -283,9 +281,8 @@ def explains(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
 
 def same_trace(given: Material, mistake: Mistake, seen: list[Seen]) -> bool:
     traced = [one for one in seen if "trace" in one.got]
-    by = [_seen(given, mistake.answer, one.case) for one in traced]
-    pairs = zip(traced, by, strict=True)
-    return bool(traced) and all(one.got["trace"] == other.got.get("trace") for one, other in pairs)
+    alike = (_seen(given, mistake.answer, one.case).got.get("trace") == one.got["trace"] for one in traced)
+    return bool(traced) and all(alike)
 
 
 def _told(one: Seen) -> list[str]:

@@ -93,8 +93,7 @@ def read_mistakes(path: Path) -> dict[str, list[Mistake]]:
             entries = found.setdefault(line[4:], [])
         elif (head := _HEAD.fullmatch(line)) and found:
             words, when, text = head.groups("")
-            marks = tuple(filter(None, words.split(", ")))
-            entries.append(Mistake(text, named=bool(when), words=marks))
+            entries.append(Mistake(text, named=bool(when), words=tuple(filter(None, words.split(", ")))))
         elif entries and line.startswith(("task: ", "says: ")):
             setattr(entries[-1], line[:4], line[6:])
         elif entries and mark and mark in "-+ ":

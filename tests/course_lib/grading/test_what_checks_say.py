@@ -267,6 +267,7 @@ def test_a_flood_of_prints_ends_the_check():
 def test_same_is_exact_and_knows_types():
     assert same({"a": [torch.ones(2), 1]}, {"a": [torch.ones(2), 1]})
     assert same((1, 2), [1, 2])
+    assert not same(torch.ones(2), torch.tensor([1.0, 2.0]))
     assert not same(torch.ones(2), torch.ones(2, dtype=torch.float64))
     assert not same(torch.ones(2), torch.ones(1, 2))
     assert not same([1], [1, 2])

@@ -1,19 +1,17 @@
-"""Chapter 13's pictures: the pieces of a layer as dominoes, what they send, and the link that pays for it."""
+"""Chapter 13's pictures: the pieces of a layer as dominoes, and the link that pays for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from simulator.inputs.galaxy import PLACEMENTS, STEPS, placement_of_blocks, transitions
+from simulator.inputs.galaxy import PLACEMENTS, STEPS, placement_of_blocks
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.planner.layer_split import even_layer, plan_layer
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import CATEGORIES, TEXT, TITLE, WIDTH, bare
-from simulator.predict.galaxy_traffic import step_traffic, steps_of, summed_gradients
-from simulator.predict.traffic import ddp_traffic
+from simulator.plots.style import TEXT, TITLE, WIDTH, bare
 
 NAMES = {"attention": "attention", "connection_1": "connection", "mlp": "MLP", "connection_2": "connection"}
 LAYOUTS = {"whole": "#a9cbe8", "part": "#8fb99f", "sum": "#e8c547"}
@@ -75,49 +73,6 @@ def plot_dominoes(ways: Mapping[str, Way]) -> Picture:
             f"{title}: " + ", ".join(f"{n} from {r} to {s}, then {c or 'nothing'}" for n, (r, s), c in pieces)
         )
     return render(figure, "; ".join(told) + ".")
-
-
-def sent_by_layer(shape: ModelShape, way: Way, tokens: int, training: bool = True) -> dict[str, float]:
-    """Bytes that each of two ranks sends in fp32 for a layer between two others: for activations, and for the
-    gradients of parameters. The way "dp" is data parallelism: every rank has the whole layer, and texts of its own."""
-    if way == "dp":
-        sizes = summed_gradients(shape, "sp")
-        return {"activations": 0.0, "gradients": ddp_traffic(sizes, 2, 4).sent}
-    halves, activations = [tokens - tokens // 2, tokens // 2], 0.0
-    for block, moves in transitions(way).items():
-        width = 2 * shape.kv_heads * shape.head_size if block == "keys" else shape.hidden
-        if block != "connection_2":  # its result is the next layer's input
-            for step in steps_of(moves, training):
-                activations += step_traffic(step, halves, 4 * width, 0).sent
-    gradients = ddp_traffic(summed_gradients(shape, way) if training else [], 2, 4).sent
-    return {"activations": activations, "gradients": gradients}
-
-
-def plot_sent(shape: ModelShape, ways: Mapping[str, Way], tokens: int, training: bool = True) -> Picture:
-    """A bar for each way: what each of two ranks sends for one layer. Arguments as above."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.42 * len(ways)), layout="constrained")
-    axis, told = figure.subplots(), []
-    for row, (title, way) in enumerate(ways.items()):
-        left = 0.0
-        for kind, sent in sent_by_layer(shape, way, tokens, training).items():
-            label = (
-                {"activations": "activations", "gradients": "gradients of parameters"}[kind]
-                if not row
-                else None
-            )
-            axis.barh(row, sent / 1e6, left=left, height=0.6, color=CATEGORIES[kind], label=label)
-            left += sent / 1e6
-        axis.annotate(f"{left:.1f} MB", (left, row), **BESIDE)
-        told.append(f"{title} {left:.1f} MB")
-    axis.set_yticks(range(len(ways)), list(ways), fontsize=TEXT)
-    axis.invert_yaxis()
-    axis.margins(x=0.16)
-    axis.set_xlabel(f"MB that each laptop sends for one layer, {tokens:,} tokens", fontsize=TEXT, loc="right")
-    bare(axis)
-    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=TEXT)
-    return render(figure, f"Sent for one layer, {tokens:,} tokens: {', '.join(told)}.")
 
 
 def break_even(

@@ -125,11 +125,11 @@ def test_pytorch_waits_as_long_as_its_trace_says(tmp_path, make, axis):
         folder = tmp_path / str(attempt)
         marked = launch(waited, mesh={axis: 2}, args=(make, folder), quiet=True)
         found = measure(read(folder, 2), {axis: 2})
-        if found.ranks[0].exposed[axis] == pytest.approx(marked[0], rel=0.15)  # another clock is read a little later:
+        if found.ranks[0].exposed[axis] == pytest.approx(marked[0], rel=0.05):
             break
     assert found.steps == TRACED
     assert found.axes == [axis]
-    assert found.ranks[0].exposed[axis] == pytest.approx(marked[0], rel=0.15)  # another clock is read a little later
+    assert found.ranks[0].exposed[axis] == pytest.approx(marked[0], rel=0.05)
     assert marked[0] > LATE
     if axis != "pp":
         assert found.ranks[0].late[axis] > 0.8 * marked[0]
@@ -163,7 +163,7 @@ def exposed_by_spans(mesh, folder):
 def test_the_courses_ddp_is_exposed_as_long_as_its_spans_say(tmp_path):
     spans = launch(exposed_by_spans, mesh={"dp": 2}, args=(tmp_path,), quiet=True)
     found = measure(read(tmp_path, 2), {"dp": 2})
-    assert found.ranks[0].exposed["dp"] == pytest.approx(spans[0], rel=0.15)
+    assert found.ranks[0].exposed["dp"] == pytest.approx(spans[0], rel=0.15)  # a busy machine
     assert spans[0] > LATE
 
 

@@ -161,9 +161,13 @@ def exposed_by_spans(mesh, folder):
 
 
 def test_the_courses_ddp_is_exposed_as_long_as_its_spans_say(tmp_path):
-    spans = launch(exposed_by_spans, mesh={"dp": 2}, args=(tmp_path,), quiet=True)
-    found = measure(read(tmp_path, 2), {"dp": 2})
-    assert found.ranks[0].exposed["dp"] == pytest.approx(spans[0], rel=0.15)  # a busy machine
+    for attempt in range(3):  # as above
+        folder = tmp_path / str(attempt)
+        spans = launch(exposed_by_spans, mesh={"dp": 2}, args=(folder,), quiet=True)
+        found = measure(read(folder, 2), {"dp": 2})
+        if found.ranks[0].exposed["dp"] == pytest.approx(spans[0], rel=0.05):
+            break
+    assert found.ranks[0].exposed["dp"] == pytest.approx(spans[0], rel=0.05)
     assert spans[0] > LATE
 
 

@@ -49,10 +49,10 @@ CASES = [
 
 def inputs(case: Case) -> list[Tensor]:
     draw = torch.Generator().manual_seed(case.seed)
-    size = 8 if case.halved else 16  # of a head; the root of 16 is exact in bf16
+    size, spread = (8, 5) if case.halved else (16, 12)  # of a head, whose root 4 is exact in bf16; of scores
     q, k, v = (torch.randn(case.heads, n, size, generator=draw) for n in (case.rows, case.keys, case.keys))
     if case.scores in ("large", "low"):
-        q, k = (5 * q).round(), (5 * k).round()  # whole numbers, so that scores are exact in float32, too
+        q, k = ((spread * t).round() for t in (q, k))  # whole: scores are exact in float32, too
     if case.scores == "low":
         q, k = q.abs() + 9, -k.abs() - 9
     if case.scores == "growing":  # until one more value is less than the last bit of a sum in bf16

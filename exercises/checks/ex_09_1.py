@@ -41,7 +41,7 @@ def observe(answers, case: Case) -> dict:
     shapes = {"input": (case.tokens, hidden), "scale": (hidden,), "shift": (hidden,)}
     given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
     up, down = (torch.randn(s, generator=mine).requires_grad_() for s in ((hidden, 2), (2, hidden)))
-    upstream = torch.randn(shapes["input"], generator=draw)
+    upstream, alone = torch.randn(shapes["input"], generator=draw), torch.ones(2, requires_grad=True)
 
     def watch(what: str, t: Tensor) -> None:
         watched.append((what, t, t.detach().clone()))
@@ -50,7 +50,7 @@ def observe(answers, case: Case) -> dict:
         watch("a tensor that `enter` gets", t.requires_grad_(name != case.frozen))
     with record_traffic() as ahead:
         entered = enter(*given.values())
-        if said := problem(entered, list(given.values())):
+        if said := problem(entered, [*given.values()]) or problem(enter(alone), [alone]):
             return {"entered": said}
         x, scale, shift = entered
         if x.requires_grad:
@@ -77,8 +77,8 @@ def observe(answers, case: Case) -> dict:
 
 def problem(entered, given: list[Tensor]) -> str:
     if not isinstance(entered, tuple | list):
-        return f"`enter` returns one {type(entered).__name__}"
+        return f"`enter` gets {count(len(given), 'tensor')} and returns one {type(entered).__name__}"
     if len(entered) != len(given):
-        return f"`enter` gets {len(given)} tensors and returns {len(entered)}"
+        return f"`enter` gets {count(len(given), 'tensor')} and returns {len(entered)}"
     alike = [isinstance(e, Tensor) and t.equal(e) for t, e in zip(given, entered, strict=True)]
     return "" if all(alike) else f"tensor {alike.index(False)} of {len(given)} comes back as another one"

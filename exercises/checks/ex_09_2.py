@@ -51,7 +51,8 @@ def observe(answer, case: Case) -> dict:
         result = answer(own, targets, sum(sizes[:rank]))
     if not isinstance(result, tuple | list) or len(result) != 2:
         return {"pair": f"the result is {type(result).__name__}, not a pair of a loss and a gradient"}
-    loss, gradient = (t.detach().clone() if isinstance(t, Tensor) else t for t in result)
+    # What is not finite becomes NaN: nobody's mistake is known by whether 0 was multiplied by infinity.
+    loss, gradient = (t.detach() * t.isfinite() if isinstance(t, Tensor) else t for t in result)
     return {
         "loss": loss.reshape(()) if isinstance(loss, Tensor) and loss.numel() == 1 else loss,
         "gradient": gradient,

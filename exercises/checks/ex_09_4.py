@@ -42,10 +42,10 @@ def problem(part, heads: int, size: int) -> str:
     if not isinstance(part, Tensor) or part.dim() != 2 or part.shape[1] != HIDDEN:
         return f"the result is {kind(part)}, and a row of the weight has {HIDDEN} numbers"
     kv_heads, left = divmod(len(part) // size - heads, 2)
-    if len(part) % size or left or kv_heads < 1 or heads % kv_heads:
+    if len(part) % size or left or kv_heads < 1:
         many = f"{heads} query heads with an equal number of heads of keys and of values"
         return f"{len(part)} rows are not {many}, each of {size} rows"
-    return ""
+    return f"{heads} query heads cannot share {kv_heads} KV heads evenly" if heads % kv_heads else ""
 
 
 def observe(split_qkv, case: Case) -> dict:

@@ -11,7 +11,7 @@ FACTS = {
     "weight": Fact("the pooled weight", "the mean of `heads / kv_heads` neighbouring heads", tolerance=1e-5),
     "bias": Fact("a pooled bias", "`weight` may also be a bias, with one dimension.", tolerance=1e-5),
     "attention": Fact(
-        "the attention of one device",
+        "the result of attention",
         "Query head i uses the KV head `i // (heads // kv_heads)`. The last query stands at the place of the last "
         "key, and each query sees the keys up to its own place. Scores are divided by the root of `size`",
         tolerance=1e-4,

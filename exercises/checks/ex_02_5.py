@@ -52,15 +52,15 @@ def drawn(draw: random.Random) -> dict:
 def observe(answers, case: Case) -> dict:
     parameters, cache_bytes, most_tokens = answers
     right_parameters, right_bytes, _ = material("02.5").solution  # memory is to be full to the last byte
-    weights, each = 2 * right_parameters(case.config), right_bytes(case.config, 2)
+    weights, each = 4 * right_parameters(case.config), right_bytes(case.config, 4)
     rooms = {"10 tokens": 10 * each, "10 tokens but for a byte": 10 * each - 1, "half a token": each // 2}
     config = dict(case.config)
     with Operations() as calls:
         found = {
             "parameters": parameters(config),
             "cache": {f"{size} bytes a number": cache_bytes(config, size) for size in (4, 2)},
-            "tokens": {name: most_tokens(config, weights + room, 2) for name, room in rooms.items()},
+            "tokens": {name: most_tokens(config, weights + room, 4) for name, room in rooms.items()},
         }
-        found["tokens"]["only half of them"] = most_tokens(config, weights // 2, 2)
+        found["tokens"]["only half of them"] = most_tokens(config, weights // 2, 4)
     changed = "" if config == case.config else "`config` has been changed in place"
     return found | {"same": changed, "calls": calls.count}

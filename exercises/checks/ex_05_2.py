@@ -11,6 +11,7 @@ from course_lib.grading.judge import Fact, record
 STAY = "Hooks that the parameters have already stay and are called as usual."
 TARGET = "One all-reduce for each bucket, started with `async_op=True` as soon as this bucket and all before…"
 FACTS = {
+    "waited": Fact("all-reduces"),
     "averages": Fact("the gradient of {}", "every `.grad` holds its mean…", tolerance=1e-5, each="rank"),
     "called": Fact("hooks", STAY),
     "kept": Fact("hooks", STAY),
@@ -49,12 +50,12 @@ def observe(answer, case: Case) -> dict:
         for p in parameters.values():
             p.grad = torch.full_like(p, rank + 1.0) if how == "earlier" else None
         steps.append(observe_step(answer, model(x, how == "crossed").square().sum(), given, parameters))
-        complete = [max(map(steps[-1]["ready"].index, map(id, bucket))) + 1 for bucket in buckets
-                    if steps[-1]["ready"]]  # fmt: skip
+        ready = steps[-1]["ready"]
+        complete = [max(map(ready.index, map(id, bucket))) + 1 for bucket in buckets if ready]
         due = [max(complete[: i + 1]) for i in range(len(complete))]
         begun = zip(steps[-1]["issued"], due, strict=False)
         steps[-1]["late"] = sum(max(0, found - end) for found, end in begun)
         steps[-1]["messages"] = max(0, steps[-1]["messages"] - len(buckets))
     first, second = (step["averages"] for step in steps)
     averages = first | {f"{name} in the second step": g for name, g in second.items()}
-    return {"averages": averages} | {key: max(step[key] for step in steps) for key in list(FACTS)[1:]}
+    return {"averages": averages} | {key: max(step[key] for step in steps) for key in {*FACTS} - {"averages"}}

@@ -56,12 +56,13 @@ def observe(backward, case: Case) -> dict:
         result = backward(*given, case.tile)
     if not isinstance(result, tuple | list) or [type(one) for one in result] != [Tensor] * 3:
         return {"three": f"the result is {type(result).__name__}, not three tensors"}
+    pairs = zip(("q", "k", "v", "output", "logsumexp", "gradient"), given, before, strict=True)
     results, rows = sum(t.nbytes for t in before[:3]), case.heads * case.rows
     tiles = rows * case.tile + rows * 16 + case.heads * case.tile * 16
     enough = 5 * 2 * rows * case.keys * 16 + 2 * rows * 16
     return {
         "gradients": dict(zip("qkv", result, strict=True)),
-        "kept": "" if all(map(torch.equal, given, before)) else "a tensor that was given has other values",
+        "kept": "\n".join(f"{name} has other values" for name, now, was in pairs if not now.equal(was)),
         "bytes": max(0, alive.most - 2 * results - 6 * 4 * tiles) if case.counted else 0,
         "flops": max(0, flops.get_total_flops() - enough) if case.counted else 0,
     }

@@ -18,6 +18,7 @@ CASES = [
     Case(512, 64, 64 * (2 * 64 + 16) + 2 * 16 * 64),  # the best tiles fill it exactly
     Case(768, 32, 24_000),
     Case(320, 16, 1_000_000),  # everything fits
+    Case(160, 16, 2923),  # the last tile of queries is smaller
     Case(64, 64, 4 * 16 * 64 + 16 * 16),  # only 16 x 16 fits
     Case(16, 8, 10_000),
 ]

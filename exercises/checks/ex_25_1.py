@@ -7,6 +7,7 @@ from course_checks.counted import CountedDict
 from course_lib.grading.judge import Fact, record
 
 FACTS = {
+    "form": Fact("the result", "return the pieces of the likeliest cut, in order, and its log probability"),
     "cut": Fact("the cut", "the pieces of the likeliest cut, in order"),
     "score": Fact("its log probability", "and its log probability", tolerance=1e-9),
     "none": Fact("a word without a cut", "For a word that no pieces make, return `([], -math.inf)`."),
@@ -22,13 +23,11 @@ def cases(seed: int) -> list[Case]:
     drawn = {piece: draw.uniform(-7, -2) for piece in sorted(pieces)}
     letters = "".join(draw.choices("abc", k=9))
     return [
-        Case(
-            "the longest piece first is not the likeliest", "abcd", {"abc": -2, "d": -7, "ab": -2, "cd": -2}
-        ),
-        Case("one piece is the whole word", "low", {"low": -5, "l": -3, "o": -3, "w": -3}),
+        Case("the longest piece first is not the likeliest", "abc", {"ab": -2, "c": -7, "a": -2, "bc": -2}),
+        Case("one piece is the whole word", "lower", {"lower": -5, "lowe": -3, "low": -3, "er": -3, "r": -3}),
         Case("more pieces are likelier than fewer", "abab", {"ab": -0.7, "abab": -2, "a": -2, "b": -2}),
         Case("nine letters, drawn", letters, drawn),
-        Case("the first letters have no cut", "xyz", {"xy": -2, "z": -2, "yz": -1, "y": -2}),
+        Case("the first letters have no cut", "xyz", {"xy": -2, "z": 0, "yz": -1, "y": -2}),
         Case("no piece for the last letter", "low", {"l": -0.7, "o": -0.7, "lo": -2}, has_cut=False),
         Case("eighteen letters", "ab" * 9, {"a": -3, "b": -2, "ab": -1.7, "ba": -1}),
     ]
@@ -36,7 +35,10 @@ def cases(seed: int) -> list[Case]:
 
 def observe(likeliest_cut, case: Case) -> dict:
     table = CountedDict(case.log_p)
-    pieces, score = likeliest_cut(case.word, table)
+    found = likeliest_cut(case.word, table)
+    if not isinstance(found, tuple | list) or [isinstance(x, tuple | list) for x in found] != [True, False]:
+        return {"form": f"the result is {found}, and not a list of pieces and a number"}
+    pieces, score = found
     n = len(case.word)
     return {
         "cut": list(pieces) if case.has_cut else [],

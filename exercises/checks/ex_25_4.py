@@ -39,8 +39,7 @@ def cases(seed: int) -> list[Case]:
 def observe(blanks, case: Case) -> dict:
     given = [*case.tokens], [*case.spans], [*case.order]
     got, lines = lines_run(most := 12 * len(case.tokens) + 100, blanks, *given)
-    same = given == (case.tokens, case.spans, case.order)
     if not isinstance(got, tuple | list) or len(got) != len(FOUND):
         return {"form": f"the result is {type(got).__name__}, not five things"}
-    changed = "" if same else "what is given has been changed in place"
+    changed = "" if given == (case.tokens, case.spans, case.order) else "an argument was changed in place"
     return dict(zip(FOUND, got, strict=True)) | {"same": changed, "lines": max(0, lines - most)}

@@ -164,6 +164,7 @@ def draw_plan(rng: random.Random, ranks: int, name: str) -> dict[str, Any]:
         plan["sequence_parallel"] = tp > 1 and rng.random() < 0.9
     if cp > 1:
         plan |= {"context": rng.choice(CONTEXT), "zigzag": rng.random() < 0.7}
+        plan["ulysses"] = rng.choice([n for n in range(1, cp + 1) if cp % n == 0])
     if pp > 1:
         plan |= {"schedule": rng.choice(list(SCHEDULES)), "microbatches": rng.randint(1, 2 * pp)}
     if plan["zero"] == 3:

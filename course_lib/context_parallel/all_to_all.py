@@ -1,6 +1,7 @@
 """Ulysses (arXiv:2309.14509): in place of some tokens of all heads, attention gets all tokens of some heads.
 
-An all-to-all of queries, keys and values in one message, the model's own attention, and an all-to-all of its result.
+An all-to-all of queries, keys and values in one message, attention, and an all-to-all of its result. The ranks of a
+group may have a part of the text only: then attention is that of a ring between groups (arXiv:2405.07719).
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from course_lib.context_parallel.order import whole_mask
+from course_lib.context_parallel.order import Order, mask_of_part
 from course_lib.runtime import trace
 
 
 class HeadsCore(nn.Module):
-    """Takes the place of a model's core of attention, which it calls; see ``ring.RingCore``.
+    """Takes the place of a model's core of attention, and calls one; see ``ring.RingCore``.
 
-    Where p does not divide the heads of keys and values, they are repeated until it does.
+    Where the p ranks of the group do not divide the heads of keys and values, they are repeated until it does.
     """
 
-    def __init__(self, core: nn.Module, group: ProcessGroup) -> None:
+    def __init__(self, core: nn.Module, order: Order, group: ProcessGroup) -> None:
         super().__init__()
-        self.core, self.group = core, group
+        self.core, self.order, self.group = core, order, group
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         p, own = self.group.size(), q.shape[2]
@@ -34,11 +35,9 @@ class HeadsCore(nn.Module):
         pieces = [x.unflatten(1, (p, -1)).movedim(1, 0) for x in (q, k, v)]
         heads = [x.shape[2] for x in pieces]
         together = Exchange.apply(torch.cat(pieces, 2), self.group)
-        # three of (batch, heads / p, seq, size)
+        # three of (batch, heads / p, p own, size)
         q, k, v = (x.movedim(0, 2).flatten(2, 3) for x in together.split(heads, 2))
-        masks = [] if mask is None else [whole_mask(mask, p, own)]
-        if masks and masks[0].shape[1] > 1:  # one for each head
-            masks = [masks[0].chunk(p, 1)[self.group.rank()]]
+        masks = [] if mask is None else [mask_of_part(mask, self.order, self.group.rank(), own)]
         O = self.core(q, k, v, *masks)
         # (p, batch, heads / p, own, size)
         O = Exchange.apply(O.unflatten(2, (p, own)).movedim(2, 0), self.group)

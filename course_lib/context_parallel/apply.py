@@ -34,20 +34,28 @@ def apply_context_parallel(
     parameters stay as they are.
 
     Args:
-        mesh: one axis.
+        mesh: one axis; or two, where the ranks along the second have one part of the text and deal out its heads.
         context: how attention gets what it lacks: ``"ring"``, ``"all-to-all"`` or ``"all-gather"``.
-        zigzag: each rank gets an early and a late piece of a causal text, unless heads are dealt out.
+            With two axes, along the first.
+        zigzag: each part has an early and a late piece of a causal text.
 
     Raises:
         ValueError: see ``check_context``; the model is as it was. From the cutter: p does not divide a text.
     """
-    check_context(model, context)
+    p = mesh.size()
+    u = mesh.size(1) if mesh.ndim == 2 else p if context == "all-to-all" else 1
+    check_context(model, context, by_heads=u == p)
     [(prefix, inner, anatomy)] = find_anatomies(model, has_core)
-    rank, by_heads = mesh.get_local_rank(), context == "all-to-all"
-    order = Order(mesh.size(), anatomy.causal, zigzag and anatomy.causal and not by_heads)
+    rank = mesh.get_local_rank(0)
+    if mesh.ndim == 2:
+        rank = rank * u + mesh.get_local_rank(1)
+    order = Order(p // u, anatomy.causal, zigzag and anatomy.causal and u < p, u)
     for name, core in of_role(prefix, inner, anatomy, "core"):
-        group = mesh.get_group()
-        new = HeadsCore(core, group) if by_heads else RingCore(order, group, gather=context == "all-gather")
+        new = core
+        if u < p:
+            new = RingCore(order, mesh.get_group(0), gather=context == "all-gather")
+        if u > 1:
+            new = HeadsCore(new, order, mesh.get_group(mesh.ndim - 1))
         model.set_submodule(name, new.train(core.training))
 
     def own_row(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -64,10 +72,16 @@ def apply_context_parallel(
     for module in model.modules():
         if isinstance(module, RotaryPositions):
             module.register_forward_pre_hook(own_turn, with_kwargs=True)
-    return Cutter(order, rank, [*signature(model.forward).parameters], whole_rows=by_heads)
+    return Cutter(order, rank, [*signature(model.forward).parameters])
 
 
-def check_context(model: nn.Module, context: str) -> None:
+def with_context_in_dp(mesh: DeviceMesh) -> DeviceMesh:
+    """For all that is not attention, ranks that have other tokens of a text are ranks that have other texts."""
+    pp, dp, cp, tp = mesh.shape
+    return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp * cp, tp), mesh_dim_names=("pp", "dp", "tp"))
+
+
+def check_context(model: nn.Module, context: str, *, by_heads: bool) -> None:
     """Raise a ValueError if attention of this model cannot be spread like this."""
     if context not in CONTEXT:
         raise ValueError(f"context must be one of {', '.join(CONTEXT)}, not {context}")
@@ -79,7 +93,7 @@ def check_context(model: nn.Module, context: str) -> None:
         )
     [(prefix, inner, anatomy)] = found
     dropout = max(getattr(core, "dropout", 0.0) for _, core in of_role(prefix, inner, anatomy, "core"))
-    if dropout and context != "all-to-all":
+    if dropout and not by_heads:
         raise ValueError(
             f"dropout in attention must be 0 with the context {context}, not {dropout}: no rank has a row's weights"
         )

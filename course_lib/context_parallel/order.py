@@ -2,13 +2,14 @@
 
 A causal text is cut in 2p pieces, of which rank r has the pieces r and 2p-1-r (zigzag): an early one, which sees
 little, and a late one, which sees much. So all ranks compute as many scores. A text in which every token sees all
-others is cut in p pieces, and so is one whose heads are dealt out by an all-to-all.
+others is cut in p pieces. Where u neighbours deal out heads by an all-to-all, they share one such part of the text.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -28,50 +29,48 @@ class Order:
     """How texts are dealt out.
 
     Args:
-        ranks: p.
+        ranks: p, the parts of a text.
         causal: without a mask a token sees no later one.
         zigzag: 2p pieces in place of p.
+        sharing: u, neighbours that have one part together, each as many tokens of it. There are p u ranks then.
     """
 
     ranks: int
     causal: bool
     zigzag: bool
-
-    @property
-    def pieces(self) -> int:
-        """All of a text's."""
-        return self.ranks * (1 + self.zigzag)
+    sharing: int = 1
 
     def check(self, length: int) -> None:
         """Raise a ValueError if a text of so many tokens cannot be dealt out."""
-        if length % self.pieces:
+        pieces = self.ranks * math.lcm(1 + self.zigzag, self.sharing)
+        if length % pieces:
             raise ValueError(
-                f"{self.ranks} context-parallel ranks cannot share a text of {length} tokens in {self.pieces} equal "
-                "pieces: pad it to a multiple"
+                f"{self.ranks * self.sharing} context-parallel ranks cannot share a text of {length} tokens in "
+                f"{pieces} equal pieces: pad it to a multiple"
             )
 
     def of(self, rank: int) -> list[int]:
-        """The numbers of a rank's pieces."""
+        """The numbers of a part's pieces."""
         return [rank, 2 * self.ranks - 1 - rank] if self.zigzag else [rank]
 
     def cut(self, x: Tensor, rank: int, dim: int = 1) -> Tensor:
         """What belongs to a rank's tokens of something that all tokens have."""
         self.check(x.shape[dim])
-        pieces = x.chunk(self.pieces, dim)
-        return torch.cat([pieces[i] for i in self.of(rank)], dim)
+        pieces, (part, place) = x.chunk(self.ranks * (1 + self.zigzag), dim), divmod(rank, self.sharing)
+        return torch.cat([pieces[i] for i in self.of(part)], dim).chunk(self.sharing, dim)[place]
 
     def dealt(self, x: Tensor, dim: int) -> Tensor:
         """All of it, one rank's tokens after the other's."""
-        return torch.cat([self.cut(x, rank, dim) for rank in range(self.ranks)], dim)
+        return torch.cat([self.cut(x, rank, dim) for rank in range(self.ranks * self.sharing)], dim)
 
     def positions(self, own: int, rank: int, device: torch.device | None = None) -> Tensor:
         """Where a rank's ``own`` tokens stand in the text."""
-        return self.cut(torch.arange(own * self.ranks, device=device), rank, 0)
+        return self.cut(torch.arange(own * self.ranks * self.sharing, device=device), rank, 0)
 
     def tile(self, own: int, rank: int, source: int) -> Tile | None:
-        """What ``rank`` sees of the ``own`` tokens of rank ``source``, without a mask; None: nothing.
+        """What part ``rank`` sees of the ``own`` tokens of part ``source``, without a mask; None: nothing.
 
-        A rank's tokens stand in the order of the text, so among themselves they are plainly causal.
+        A part's tokens stand in the order of the text, so among themselves they are plainly causal.
         """
         everything, half = slice(0, own), own // 2
         if not self.causal or source == rank:
@@ -96,17 +95,17 @@ class Order:
 class Cutter:
     """Cuts a batch for one rank, as the model's forward takes it.
 
-    Masks keep the keys of all ranks. One for each query, ``(batch, heads, seq, seq)``, becomes ``(batch, p * heads,
-    own, own)``: the blocks of the ranks' keys stand where heads do, since models look at the other dimensions. One of
-    padding alone, ``(batch, seq)``, keeps its length. ``blocks_of_mask`` takes both apart again.
+    Masks keep the keys of all ranks, and the queries of those that share a part. One for each query, ``(batch, heads,
+    seq, seq)``, becomes ``(batch, p * u * u * heads, own, own)``: blocks stand where heads do, since models look at the
+    other dimensions. One of padding alone, ``(batch, seq)``, keeps its length. ``mask_of_part`` and ``blocks_of_mask``
+    take both apart again.
 
     Args:
         names: those of the model's arguments, in order: a mask has "mask" in its name.
-        whole_rows: a rank keeps the rows of all queries, too: p * p * heads blocks (``whole_mask``).
     """
 
-    def __init__(self, order: Order, rank: int, names: Sequence[str], whole_rows: bool = False) -> None:
-        self.order, self.rank, self.names, self.whole_rows = order, rank, names, whole_rows
+    def __init__(self, order: Order, rank: int, names: Sequence[str]) -> None:
+        self.order, self.rank, self.names = order, rank, names
 
     def __call__(self, *batch: Tensor) -> list[Tensor]:
         """Inputs, then targets: of each the part of this rank."""
@@ -125,27 +124,28 @@ class Cutter:
         columns = self.order.dealt(mask, -1)
         if mask.dim() == 2:
             return columns
-        p, seq = self.order.ranks, mask.shape[-1]
+        p, u, seq = self.order.ranks, self.order.sharing, mask.shape[-1]
         columns = columns if mask.dim() == 4 else columns[:, None]
-        rows = columns.expand(*columns.shape[:2], seq, seq)
-        if self.whole_rows:
-            rows = rows.unflatten(-2, (p, -1)).movedim(-3, 1).flatten(1, 2)
-        else:
-            rows = self.order.cut(rows, self.rank, -2)
-        return rows.unflatten(-1, (p, -1)).movedim(-2, 1).flatten(1, 2)
+        parts = replace(self.order, sharing=1)
+        rows = parts.cut(columns.expand(*columns.shape[:2], seq, seq), self.rank // u, -2)
+        blocks = rows.unflatten(-2, (u, -1)).unflatten(-1, (p * u, -1))
+        return blocks.permute(0, 4, 2, 1, 3, 5).flatten(1, 3)
 
 
 def blocks_of_mask(mask: Tensor, ranks: int, own: int) -> Tensor:
-    """Of what ``Cutter`` has made of a mask: ``(p, batch, heads, own or 1, own)``, a block for each rank's keys."""
+    """Of a part's mask: ``(p, batch, heads, own or 1, own)``, a block for each part's keys."""
     if mask.shape[-1] != own:  # padding alone
         return mask.unflatten(-1, (ranks, own)).movedim(-2, 0)
     return mask.unflatten(1, (ranks, -1)).movedim(1, 0)
 
 
-def whole_mask(mask: Tensor, ranks: int, own: int) -> Tensor:
-    """Of what ``Cutter`` has made of a mask with ``whole_rows``: ``(batch, heads, seq or 1, seq)``."""
-    if mask.shape[-1] != own:
+def mask_of_part(mask: Tensor, order: Order, place: int, own: int) -> Tensor:
+    """Of what ``Cutter`` has made of a mask: ``(batch, p * heads, u own, u own)``, a block for each part's keys, of the
+    heads that are dealt to the rank at this place of its part."""
+    if mask.shape[-1] != own:  # padding alone
         return mask
-    # (batch, ranks of keys, ranks of queries, heads, own, own) -> (batch, heads, queries, keys)
-    blocks = mask.unflatten(1, (ranks, ranks, -1)).permute(0, 3, 2, 4, 1, 5)
-    return blocks.flatten(4, 5).flatten(2, 3)
+    p, u = order.ranks, order.sharing
+    # (batch, p, keys' ranks, queries' ranks, heads, own, own) -> (batch, p, heads, queries, keys)
+    blocks = mask.unflatten(1, (p, u, u, -1)).permute(0, 1, 4, 3, 5, 2, 6).flatten(5, 6).flatten(3, 4)
+    heads = blocks if blocks.shape[2] == 1 else blocks.chunk(u, 2)[place]
+    return heads.flatten(1, 2)

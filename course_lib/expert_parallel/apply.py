@@ -133,3 +133,11 @@ def regroup(x: Tensor, sizes: list[list[int]]) -> Tensor:
         return x
     blocks, columns = x.split([n for row in sizes for n in row]), len(sizes[0])
     return torch.cat([block for j in range(columns) for block in blocks[j::columns]])
+
+
+def mesh_of_experts(mesh: DeviceMesh, ep: int) -> DeviceMesh:
+    """Of the data-parallel ranks, ``ep`` neighbours have all experts of a layer together. On the axis dp of this mesh
+    are those that have the same ones."""
+    pp, dp, tp = mesh.shape
+    names = ("pp", "dp", "ep", "tp")
+    return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp // ep, ep, tp), mesh_dim_names=names)

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD, AdamW, Optimizer
 
-from course_lib.context_parallel.apply import apply_context_parallel
+from course_lib.context_parallel.apply import apply_context_parallel, with_context_in_dp
 from course_lib.data_parallel.first_values import FirstValues, Read, start
-from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel
+from course_lib.expert_parallel.apply import DealtExperts, apply_expert_parallel, mesh_of_experts
 from course_lib.models.experts import balance, sparse_layers
 from course_lib.one_device.activation_offload import apply_activation_offload
 from course_lib.one_device.fp8 import apply_fp8
@@ -113,7 +113,9 @@ def parallelize(
     loss_fn = loss_fn or cross_entropy_in_fp32
     cut = None
     if plan.cp > 1:
-        cut = apply_context_parallel(model, mesh["cp"], plan.context, zigzag=plan.zigzag)
+        cut = apply_context_parallel(
+            model, mesh_of_context(mesh, plan.head_ranks), plan.context, zigzag=plan.zigzag
+        )
         mesh = with_context_in_dp(mesh)
     linears = apply_fp8(model, plan.scaling) if plan.precision == "fp8" else []
     experts = None
@@ -169,18 +171,12 @@ def parallelize(
     return parallel.train(), optimizer
 
 
-def with_context_in_dp(mesh: DeviceMesh) -> DeviceMesh:
-    """For all that is not attention, ranks that have other tokens of a text are ranks that have other texts."""
+def mesh_of_context(mesh: DeviceMesh, heads: int) -> DeviceMesh:
+    """The two axes of which cp consists: parts of a text, and ranks that deal out a part's heads."""
     pp, dp, cp, tp = mesh.shape
-    return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp * cp, tp), mesh_dim_names=("pp", "dp", "tp"))
-
-
-def mesh_of_experts(mesh: DeviceMesh, ep: int) -> DeviceMesh:
-    """Of the data-parallel ranks, ``ep`` neighbours have all experts of a layer together. On the axis dp of this mesh
-    are those that have the same ones."""
-    pp, dp, tp = mesh.shape
-    names = ("pp", "dp", "ep", "tp")
-    return DeviceMesh(mesh.device_type, mesh.mesh.view(pp, dp // ep, ep, tp), mesh_dim_names=names)
+    ranks = mesh.mesh.view(pp, dp, cp // heads, heads, tp)
+    whole = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=("pp", "dp", "parts", "heads", "tp"))
+    return whole["parts", "heads"]
 
 
 def on_all_ranks(mesh: DeviceMesh, load: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def check_fits(
     if placement is not None:
         check_placement(model, plan, placement)
     if plan.cp > 1:
-        check_context(model, plan.context)
+        check_context(model, plan.context, by_heads=plan.head_ranks == plan.cp)
     for layer in sparse_layers(model) if plan.cp * plan.tp > 1 else ():
         if layer.alpha or layer.capacity_factor is not None:
             what, axis = "balance loss" if layer.alpha else "capacity factor", "cp" if plan.cp > 1 else "tp"

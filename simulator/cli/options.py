@@ -100,6 +100,7 @@ HELP = {
     "overlap": f"Traffic beside computation: none, or of {','.join(OVERLAP)}; gradients if not given.",
     "loss": "Fused leaves the logits in 16 bits.",
     "context": "How context-parallel ranks bring queries and keys together.",
+    "ulysses": "Neighbours among the context-parallel ranks that deal out heads by all-to-all.",
     "zigzag": "A context-parallel rank has a piece from either end of the sequence, for equal work.",
     "dispatch": "How tokens travel to their experts.",
     "node_limit": "Most nodes that a token is sent to; if not given, every copy travels by itself.",

@@ -27,6 +27,7 @@ def write(asked: Asked) -> Export:
         asked.only(
             "context", "ring", "all-gather", because="FSDP2's context parallelism does not deal out heads"
         )
+        asked.only("ulysses", 1, because="FSDP2's context parallelism does not deal out heads")
     nodes, used = asked.nodes
     file: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.export.asked import Asked, Export
+from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 
-CONTEXT = {"ring": "p2p", "all-to-all": "a2a", "all-gather": "all_gather"}
+CONTEXT = {"ring": "p2p", "all-gather": "all_gather"}
 RECIPES = {"tensor": "tensorwise", "delayed": "delayed", "block": "blockwise", "mx": "mxfp8"}
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
@@ -20,6 +21,8 @@ def write(asked: Asked) -> Export:
     asked.only("dispatch", "same", because="tokens travel as the layers compute")
     asked.only("node_limit", None, because="its router is limited by groups of experts, not by nodes")
     asked.only("zigzag", True, because="its context parallelism has no other order")
+    if plan.ulysses > 1:
+        asked.only("context", "ring", "all-to-all", because="between ranks that deal out heads it has a ring")
     if shape.decoder_layers:
         raise ValueError("for megatron decoder_layers must be 0: its flags describe models of one stack")
     if plan.zero > 1:
@@ -30,7 +33,7 @@ def write(asked: Asked) -> Export:
         "tensor-model-parallel-size": plan.tp,
         "sequence-parallel": plan.sequence_parallel or None,
         "context-parallel-size": plan.cp,
-        "cp-comm-type": CONTEXT[plan.context] if plan.cp > 1 else None,
+        **(_context(plan) if plan.cp > 1 else {}),
         "expert-model-parallel-size": plan.ep,
         "expert-tensor-parallel-size": 1 if plan.tp > 1 and shape.experts > 1 else None,
         **_pipeline(asked),
@@ -46,6 +49,13 @@ def write(asked: Asked) -> Export:
     )
     asked.note("Add your data and tokenizer in place of the last line.")
     return asked.command("pretrain_gpt.py", flags, "--mock-data --tokenizer-type NullTokenizer")
+
+
+def _context(plan: Plan) -> dict[str, Any]:
+    if plan.head_ranks in (1, plan.cp):
+        return {"cp-comm-type": "a2a" if plan.head_ranks > 1 else CONTEXT[plan.context]}
+    sizes = f"{plan.head_ranks} {plan.cp // plan.head_ranks}"
+    return {"cp-comm-type": "a2a+p2p", "hierarchical-context-parallel-sizes": sizes}
 
 
 def _model(s: ModelShape) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def write(asked: Asked) -> Export:
         "recompute", "none", "full", because="its selective recomputation keeps products, not layers' inputs"
     )
     asked.only("context", "ring", "all-gather", because="its context parallelism does not deal out heads")
+    asked.only("ulysses", 1, because="its context parallelism does not deal out heads")
     if plan.pp > 1:
         # zb-h1 would be PyTorch's InterleavedZeroBubble with a stage a rank; torchtitan wants two of it or more
         asked.only(

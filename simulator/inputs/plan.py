@@ -25,12 +25,8 @@ RECOMPUTE = ("none", "selective", "full", "offload")
 ATTENTION = ("unfused", "flash")
 # How many states as large as the parameters; under Muon, of the layers' matrices: all else has AdamW's two.
 OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0, "muon": 1}
-PRECISIONS = {
-    "mixed": 2,
-    "bf16": 2,
-    "fp32": 4,
-    "fp8": 2,
-}  # bytes of a parameter as the layers compute with it
+# Bytes of a parameter as the layers compute with it
+PRECISIONS = {"mixed": 2, "bf16": 2, "fp32": 4, "fp8": 2}
 OFFLOAD = ("none", "optimizer", "parameters")
 GRADIENTS = ("same", "fp32")
 OVERLAP = ("gradients", "parameters", "tensor", "pipeline", "experts")
@@ -77,6 +73,8 @@ class Plan:
         context: how context parallelism brings queries and keys together: ``"ring"`` (arXiv:2310.01889),
             ``"all-to-all"``, which splits the heads in place of the sequence (Ulysses, arXiv:2309.14509), or
             ``"all-gather"`` of keys and values (arXiv:2407.21783, section 3.3.2).
+        ulysses: so many neighbours of the ``cp`` ranks deal out heads by all-to-all among themselves, and keys go
+            around, or are gathered, between such groups (arXiv:2405.07719). The context all-to-all is one group.
         zigzag: a context-parallel rank has two pieces of the sequence, one from either end, so that all have as much to
             do under a causal mask. Otherwise its piece is contiguous, and all wait for the rank of the last one.
         dispatch: how tokens travel to their experts: ``"same"``, as the layers compute, or ``"fp8"``, in 8 bits with a
@@ -115,6 +113,7 @@ class Plan:
     overlap: tuple[str, ...] = ("gradients",)
     loss: str = "unfused"
     context: str = "ring"
+    ulysses: int = 1
     zigzag: bool = True
     dispatch: str = "same"
     node_limit: int | None = None
@@ -122,7 +121,7 @@ class Plan:
     scaling: str = "tensor"
 
     def __post_init__(self) -> None:
-        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep)
+        at_least(1, dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, ep=self.ep, ulysses=self.ulysses)
         if self.schedule is None:
             object.__setattr__(self, "schedule", "1f1b" if self.chunks in (None, 1) else "interleaved-1f1b")
         object.__setattr__(self, "chunks", chunks_of(self.schedule, self.chunks))
@@ -158,13 +157,13 @@ class Plan:
         if type(self.zero) is not int or self.zero not in (0, 1, 2, 3):
             refuse("zero", "0, 1, 2 or 3", self.zero)
         everyone = self.dp * self.cp
-        if everyone % self.ep:
-            raise ValueError(f"ep must divide the {everyone} data-parallel ranks, not {self.ep}")
         if self.shard is None:
             object.__setattr__(self, "shard", everyone)
         at_least(1, shard=self.shard)
-        if everyone % self.shard:
-            raise ValueError(f"shard must divide the {everyone} data-parallel ranks, not {self.shard}")
+        for name, ranks in {"ulysses": self.cp, "ep": everyone, "shard": everyone}.items():
+            if ranks % (given := getattr(self, name)):
+                axis = "context" if name == "ulysses" else "data"
+                raise ValueError(f"{name} must divide the {ranks} {axis}-parallel ranks, not {given}")
         if self.offload == "parameters" and self.zero != 3:
             raise ValueError(f"offload of parameters needs zero 3, not zero {self.zero}")
         if self.sequence_parallel and self.tp == 1:
@@ -184,6 +183,11 @@ class Plan:
         return prod((self.dp, self.tp, self.pp, self.cp))
 
     @property
+    def head_ranks(self) -> int:
+        """Of the context-parallel ranks, how many deal out heads among themselves; cp / head_ranks share the text."""
+        return self.cp if self.context == "all-to-all" else self.ulysses
+
+    @property
     def global_batch(self) -> int:
         """Sequences in one step, over all data-parallel ranks."""
         return self.dp * self.micro_batch * self.microbatches
@@ -201,9 +205,8 @@ class Plan:
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of optimizer state for one parameter: 12 for Adam with fp32 master weights."""
-        return OPTIMIZERS[self.optimizer] * self.state_itemsize + (
-            4 if self.precision in ("mixed", "fp8") else 0
-        )
+        master = 4 if self.precision in ("mixed", "fp8") else 0
+        return OPTIMIZERS[self.optimizer] * self.state_itemsize + master
 
     @property
     def state_itemsize(self) -> int:
@@ -278,10 +281,9 @@ class Plan:
         pieces = self.cp * (self.tp if self.sequence_parallel else 1)
         if shape.sequence % pieces:
             raise ValueError(f"the sequence of {shape.sequence} cannot be split into {pieces} equal pieces")
-        if self.context == "all-to-all" and shape.heads % (self.tp * self.cp):
+        if shape.heads % (groups := self.tp * self.head_ranks):
             raise ValueError(
-                f"all-to-all context parallelism deals out heads: tp x cp must divide the {shape.heads} heads, "
-                f"not {self.tp * self.cp}"
+                f"tp and an all-to-all deal out heads: {groups} ranks cannot share {shape.heads} heads"
             )
         if shape.experts % self.ep:
             raise ValueError(f"ep must divide the {shape.experts} experts, not {self.ep}")

@@ -1,7 +1,7 @@
 """What context parallelism sends in one layer, by direction: a ring, an all-to-all, or gathered keys.
 
 Sources: ring attention arXiv:2310.01889; Ulysses arXiv:2309.14509; all-gather of keys and values arXiv:2407.21783,
-section 3.3.2.
+section 3.3.2; an all-to-all inside of a ring arXiv:2405.07719.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from simulator.predict.collective_traffic import sent_bytes
 
 
 def context_layer_traffic(
-    context: str, queries: int, keys: int, ranks: int, itemsize: int = 2, *, regather: bool = True
+    context: str,
+    queries: int,
+    keys: int,
+    ranks: int,
+    itemsize: int = 2,
+    *,
+    ulysses: int = 1,
+    regather: bool = True,
 ) -> tuple[Traffic, Traffic]:
     """One layer on one microbatch, as sent by one rank: (forward, backward). Recomputing the layer, or its attention
     alone, repeats what forward sends.
@@ -28,29 +35,31 @@ def context_layer_traffic(
         queries: elements of this rank's queries: batch x sequence / p x columns.
         keys: elements of this rank's keys and values together. The all-to-all deals out heads: where p does not divide
             those of the keys, they are repeated first.
+        ulysses: ranks that deal out heads among themselves; the others' keys come as ``context`` says.
         regather: False: backward still has the keys and values that forward gathered.
     """
     one_of("context", context, CONTEXT)
     at_least(0, queries=queries, keys=keys)
-    at_least(1, ranks=ranks, itemsize=itemsize)
-    if ranks == 1:
-        return Traffic(), Traffic()
+    at_least(1, ranks=ranks, itemsize=itemsize, ulysses=ulysses)
+    by_heads = ranks if context == "all-to-all" else ulysses
+    if ranks % by_heads:
+        raise ValueError(f"ulysses must divide the {ranks} ranks, not {ulysses}")
 
-    def sent(collective: str, *elements: int) -> Traffic:
+    def sent(collective: str, group: int, *elements: int) -> Traffic:
         payload = sum(elements) * itemsize
+        row = TrafficRow(collective, group, len(elements), payload, sent_bytes(collective, payload, group))
+        return Traffic([row] if group > 1 else [])
+
+    def passed(times: int) -> Traffic:
         return Traffic(
-            [TrafficRow(collective, ranks, len(elements), payload, sent_bytes(collective, payload, ranks))]
+            [TrafficRow("send", 2, times, size, size)] if (size := times * keys * itemsize) else []
         )
 
-    if context == "ring":
-        forward, backward = (
-            Traffic([TrafficRow("send", 2, n, n * keys * itemsize, n * keys * itemsize)])
-            for n in (ranks - 1, 2 * ranks - 1)
-        )
-        return forward, backward
-    if context == "all-to-all":
-        there_and_back = sent("all-to-all", queries + keys, queries)
-        return there_and_back, there_and_back
-    gathered = sent("all-gather", ranks * keys)
-    reduced = sent("reduce-scatter", ranks * keys)
-    return gathered, gathered + reduced if regather else reduced
+    exchanged, around = sent("all-to-all", by_heads, queries + keys, queries), ranks // by_heads
+    if context == "all-gather":
+        gathered = sent("all-gather", around, around * keys)
+        reduced = sent("reduce-scatter", around, around * keys)
+        return exchanged + gathered, exchanged + (gathered + reduced if regather else reduced)
+    if around == 1:
+        return exchanged, exchanged
+    return exchanged + passed(around - 1), exchanged + passed(2 * around - 1)

@@ -153,17 +153,15 @@ def _attention(
 
 def _core(shape: ModelShape, plan: Plan, hardware: Hardware) -> Core:
     """Scores, softmax, dropout, and the sum of the values: (forward, backward)."""
-    s = shape.sequence
-    heads, rows = plan.micro_batch * shape.heads // plan.tp, s // plan.cp
-    if plan.context == "all-to-all":  # all of the sequence for a part of the heads
-        heads, rows = heads // plan.cp, s
-    ahead, back = core_seconds(shape, plan, hardware, heads, rows)
+    # A part of the heads, and one of so many parts of the sequence
+    heads, around = plan.micro_batch * shape.heads // (plan.tp * plan.head_ranks), plan.cp // plan.head_ranks
+    ahead, back = core_seconds(shape, plan, hardware, heads, shape.sequence // around)
     times = 2 if shape.crosses else 1
     if plan.attention == "flash":
         times *= shape.attended  # tiles outside of the window are left out
-    if not plan.zigzag and plan.context != "all-to-all" and plan.attention == "flash":
+    if not plan.zigzag and plan.attention == "flash":
         # Of n contiguous pieces the last meets n - 1/2, and the mean is n/2.
-        times *= 2 - 1 / plan.cp
+        times *= 2 - 1 / around
     return times * ahead, times * back
 
 
@@ -233,20 +231,22 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
     if "tensor" in plan.overlap:
         ahead["tensor_parallel"] = tensor * (1 - hardware.overlap)
     own, kv = shape.heads // t * (shape.key_size + shape.value_size), shape.kv_columns(t)
-    if plan.cp > 1 and plan.context == "all-to-all":
+    around, stride = plan.cp // plan.head_ranks, t * plan.head_ranks
+    if plan.head_ranks > 1:
         # Queries, keys and values go to their heads and the context comes back; backward the same of the gradients.
         moved = e * tokens * (own + kv)
-        exchanged = collective_seconds("all-to-all", moved, plan.cp, t, hardware)
+        exchanged = collective_seconds("all-to-all", moved, plan.head_ranks, t, hardware)
         # Both ends put the pieces in order: everything is read and written twice.
         ahead["context_parallel"] = back["context_parallel"] = exchanged + memory_seconds(4 * moved, hardware)
-    elif plan.cp > 1 and plan.context == "all-gather":
+    if around > 1 and plan.context == "all-gather":
         # Before attention begins; backward gathers again, and the gradients go back by a reduce-scatter.
-        gathered = collective_seconds("all-gather", e * tokens * kv * plan.cp, plan.cp, t, hardware)
-        ahead["context_parallel"], back["context_parallel"] = gathered, 2 * gathered
-    elif plan.cp > 1:
-        ring = group_link(plan.cp, t, hardware).seconds((plan.cp - 1) * e * tokens * kv, plan.cp - 1)
-        ahead["context_parallel"] = exposed(ring, core[0], hardware)
-        back["context_parallel"] = exposed(2 * ring, core[1], hardware)
+        gathered = collective_seconds("all-gather", e * tokens * kv * around, around, stride, hardware)
+        ahead["context_parallel"] += gathered
+        back["context_parallel"] += 2 * gathered
+    elif around > 1:
+        ring = group_link(around, stride, hardware).seconds((around - 1) * e * tokens * kv, around - 1)
+        ahead["context_parallel"] += exposed(ring, core[0], hardware)
+        back["context_parallel"] += exposed(2 * ring, core[1], hardware)
     if plan.ep > 1 and shape.experts > 1:
         # There, and back; backward, gradients go there, and come back.
         group = plan.ep, t * plan.cp, plan.node_limit, hardware

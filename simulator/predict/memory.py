@@ -107,7 +107,7 @@ def layer_bytes(shape: ModelShape, plan: Plan) -> float:
     # (tokens, h/t): q, k, v and the input of the projection. Where heads change ranks by an all-to-all, attention's
     # output is kept as it was computed and once more as the projection's input.
     given = shape.heads * shape.value_size / t
-    attention = e * (_qkv(shape, t) + given + (given if plan.cp > 1 and plan.context == "all-to-all" else 0))
+    attention = e * (_qkv(shape, t) + given + (given if plan.head_ranks > 1 else 0))
     if shape.crosses:
         attention *= 2
     # What queries, keys and values are made of, before and after its norm

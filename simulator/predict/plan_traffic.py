@@ -35,9 +35,9 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     for kind, n in plan.kinds_on(shape, stage).items():
         queries = tokens * kind.heads // tp * kind.key_size
         keys = tokens * kind.kv_columns(tp)
-        if plan.context == "all-to-all":  # a rank's queries need the heads that they share
-            keys *= plan.cp // gcd(plan.cp, kind.kv_heads_on(tp))
-        ahead, back = context_layer_traffic(plan.context, queries, keys, plan.cp, e)
+        if (u := plan.head_ranks) > 1:  # a rank's queries need the heads that they share
+            keys *= u // gcd(u, kind.kv_heads_on(tp))
+        ahead, back = context_layer_traffic(plan.context, queries, keys, plan.cp, e, ulysses=u)
         forwards = 1 if plan.recompute in ("none", "offload") else 2
         total += (ahead * forwards + back) * (n * m)
         again = {"recompute": plan.recompute == "full"}

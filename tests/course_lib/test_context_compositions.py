@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from on_one_device import (
     differences,
     furthest,
@@ -84,27 +85,32 @@ CASES = {  # ranks -> (model, plan)
         ("gpt", {"cp": 2, "tp": 2, "zero": 1, **SP, **ULYSSES}),
         ("prefix", {"cp": 2, "tp": 2, "zero": 3, **SP}),
         ("gpt", {"cp": 2, "pp": 2, "microbatches": 3}),
+        ("prefix", {"cp": 4, "ulysses": 2, "context": "all-gather", "zero": 3, "recompute": "full"}),
         ("prefix", {"cp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, "zero": 1}),
         ("llama", {"cp": 2, "pp": 2, "microbatches": 2, "recompute": "full", **ULYSSES}),
     ],
     8: [
         ("llama", {"dp": 2, "cp": 2, "tp": 2, "zero": 1, **SP}),
+        ("llama", {"cp": 4, "tp": 2, "ulysses": 2, "zero": 1}),  # a text is too short for SP
         ("gpt", {"cp": 2, "tp": 2, "pp": 2, "microbatches": 2, "zero": 1, **SP}),
     ],
 }
 
 
-SENT = [
-    {"context": "ring"},
-    {"context": "ring", "recompute": "selective", "zigzag": False},
-    {"context": "all-to-all", "recompute": "full"},
-    {"context": "all-gather"},
-]
+SENT = {  # ranks -> plans
+    2: [
+        {"context": "ring"},
+        {"context": "ring", "recompute": "selective", "zigzag": False},
+        {"context": "all-to-all", "recompute": "full"},
+        {"context": "all-gather"},
+    ],
+    4: [{"ulysses": 2, "recompute": "full"}, {"ulysses": 2, "context": "all-gather"}],
+}
 
 
 def sent(settings):
     """What a step of 4 rows sends, but for all-reduces."""
-    plan = Plan(cp=2, microbatches=2, micro_batch=2, precision="fp32", **settings)
+    plan = Plan(cp=dist.get_world_size(), microbatches=2, micro_batch=2, precision="fp32", **settings)
     model, _ = parallelize(make("llama").float(), plan, mesh_of(plan))
     with record_traffic() as log:
         model.forward_backward(*(t[:4] for t in data("llama")))
@@ -116,12 +122,13 @@ def without_sums(traffic):
 
 
 def all_sent():
-    return [sent(settings) for settings in SENT]
+    return [sent(settings) for settings in SENT[dist.get_world_size()]]
 
 
-def test_a_plan_sends_what_the_simulator_says():
-    for found in launch(all_sent, 2, timeout=None):
-        for settings, (measured, predicted) in zip(SENT, found, strict=True):
+@pytest.mark.parametrize("ranks", SENT)
+def test_a_plan_sends_what_the_simulator_says(ranks):
+    for found in launch(all_sent, ranks, timeout=None):
+        for settings, (measured, predicted) in zip(SENT[ranks], found, strict=True):
             assert measured == predicted, settings
             assert measured.rows
 

@@ -302,6 +302,7 @@ CALLS = {
         "node_limit": 2,
         "imbalance": 1.5,
         "zigzag": False,
+        "ulysses": 2,
     },
     PLAN.rank_of: {"stage": 1},
     PLAN.stages_of: {"rank": 1},
@@ -542,6 +543,7 @@ CALLS = {
         "keys": 32,
         "ranks": 2,
         "itemsize": 2,
+        "ulysses": 2,
     },
     galaxy_traffic.galaxy_traffic: {
         "shape": GPT2,

@@ -1,5 +1,6 @@
 """Context parallelism of whole models: losses and gradients of one device, in fp64, and as many bytes as predicted."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.context_parallel.apply import apply_context_parallel
+from course_lib.context_parallel.order import Cutter, Order, blocks_of_mask, mask_of_part
 from course_lib.models.bert import Bert, BertConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
@@ -63,6 +65,11 @@ CASES = {  # name -> (model, what it gets beside tokens)
 }
 
 
+# How keys come, and how many ranks deal out the heads of one part of the text
+WAYS = [*((context, 1) for context in CONTEXT), ("ring", 2), ("all-gather", 2)]
+RUNS = [(ranks, *way) for ranks in (1, 2, 3, 4) for way in WAYS if way[1] == 1 or ranks == 4]
+
+
 def make(name):
     torch.manual_seed(0)
     model = CASES[name][0]()
@@ -86,18 +93,22 @@ def gradients(model, *its_batch):
 
 
 def on_a_rank():
-    found = {}
-    mesh = make_mesh({"cp": dist.get_world_size()})
+    found, ranks = {}, dist.get_world_size()
+    meshes = {1: make_mesh({"cp": ranks})}
+    if ranks == 4:
+        meshes[2] = make_mesh({"parts": 2, "heads": 2})
     for name in CASES:
-        for context in CONTEXT:
+        for context, ulysses in WAYS:
+            if ulysses not in meshes:
+                continue
             model = make(name)
-            cut = apply_context_parallel(model, mesh, context)
+            cut = apply_context_parallel(model, meshes[ulysses], context)
             with record_traffic() as log:
                 loss, own = gradients(model, *cut(*batch(name)))
             dist.all_reduce(loss)
             for gradient in own.values():
                 dist.all_reduce(gradient)
-            found[name, context] = loss, own, log.traffic
+            found[name, context, ulysses] = loss, own, log.traffic
     return found
 
 
@@ -111,13 +122,12 @@ def on_one_device(name):
     return gradients(make(name), *batch(name))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("context", CONTEXT)
+@pytest.mark.parametrize(("ranks", "context", "ulysses"), RUNS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_sum_over_ranks_is_that_of_one_device(name, context, ranks):
+def test_the_sum_over_ranks_is_that_of_one_device(name, ranks, context, ulysses):
     expected, theirs = on_one_device(name)
     for found in on_ranks(ranks):
-        loss, ours, _ = found[name, context]
+        loss, ours, _ = found[name, context, ulysses]
         assert loss.item() == pytest.approx(expected.item(), abs=1e-9)
         for key, gradient in theirs.items():
             torch.testing.assert_close(
@@ -125,15 +135,34 @@ def test_the_sum_over_ranks_is_that_of_one_device(name, context, ranks):
             )
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("context", CONTEXT)
+@pytest.mark.parametrize(("ranks", "context", "ulysses"), RUNS[len(CONTEXT) :])
 @pytest.mark.parametrize("name", CASES)
-def test_a_rank_sends_what_is_predicted(name, context, ranks):
+def test_a_rank_sends_what_is_predicted(name, ranks, context, ulysses):
     kv_heads = KV_HEADS if name.startswith("llama") else HEADS
     if context == "all-to-all" and kv_heads % ranks:
         kv_heads *= ranks  # 3 copies of 4 heads
     own = BATCH * SEQ // ranks * HIDDEN
     keys = 2 * own * kv_heads // HEADS
-    layer = context_layer_traffic(context, own, keys, ranks, 8)
+    layer = context_layer_traffic(context, own, keys, ranks, 8, ulysses=ulysses)
     for found in on_ranks(ranks):
-        assert found[name, context][2] == sum(layer * LAYERS, Traffic())
+        assert found[name, context, ulysses][2] == sum(layer * LAYERS, Traffic())
+
+
+def test_a_mask_for_each_head_is_dealt_out_with_the_heads():
+    order, mask = Order(2, causal=True, zigzag=True, sharing=2), torch.randn(1, 4, 8, 8)
+    tokens = torch.zeros(1, 8)
+    parts = replace(order, sharing=1)
+    for rank in range(4):
+        _, cut, _ = Cutter(order, rank, ["tokens", "mask"])(tokens, mask, tokens)
+        blocks = blocks_of_mask(mask_of_part(cut, order, rank % 2, 2), 2, 4)
+        seen = parts.cut(parts.dealt(mask, -1), rank // 2, -2).chunk(2, 1)[rank % 2]
+        assert torch.equal(torch.cat([*blocks], -1), seen)
+
+
+def test_neighbours_that_deal_out_heads_have_as_many_tokens_of_their_part():
+    order = Order(2, causal=False, zigzag=False, sharing=3)
+    assert [order.positions(2, rank).tolist() for rank in (0, 2, 3)] == [[0, 1], [4, 5], [6, 7]]
+    with pytest.raises(
+        ValueError, match="6 context-parallel ranks cannot share a text of 8 tokens in 6 equal"
+    ):
+        order.check(8)

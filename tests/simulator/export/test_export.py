@@ -74,6 +74,11 @@ def test_megatron():
     assert (one["num-query-groups"], one["normalization"]) == ("8", "RMSNorm")
     eight = said("megatron", LLAMA, Plan(cp=2, context="all-gather", precision="fp8", scaling="block"))
     assert (eight["cp-comm-type"], eight["fp8-recipe"]) == ("all_gather", "blockwise")
+    both = said("megatron", LLAMA, Plan(cp=8, ulysses=4))
+    assert both["cp-comm-type"] == "a2a+p2p"
+    assert (
+        "--hierarchical-context-parallel-sizes 4 2" in export("megatron", LLAMA, Plan(cp=8, ulysses=4)).text
+    )
     uneven = said("megatron", LLAMA, Plan(1, 1, 2, stage_layers=(15, 17)))
     assert uneven["pipeline-model-parallel-layout"] == "Et*15|t*17L"
     experts = said("megatron", DEEPSEEK, Plan(8, ep=8))
@@ -115,6 +120,9 @@ def test_accelerate():
         ("megatron", Plan(pp=2, schedule="zb-v"), "schedule must be 1f1b"),
         ("megatron", Plan(pp=2, chunks=2, microbatches=3), "multiple of pp 2, not 3"),
         ("megatron", Plan(cp=2, zigzag=False), "zigzag must be True"),
+        ("megatron", Plan(cp=4, ulysses=2, context="all-gather"), "context must be ring or all-to-all"),
+        ("torchtitan", Plan(2, cp=4, ulysses=2, zero=3), "ulysses must be 1"),
+        ("accelerate", Plan(2, cp=4, ulysses=2, zero=3), "ulysses must be 1"),
         ("torchtitan", Plan(2, dispatch="fp8", zero=3), "dispatch must be same"),
         ("deepspeed", Plan(pp=2), "pp must be 1, not 2: a pipeline is a PipelineModule"),
         ("deepspeed", Plan(4, zero=3, shard=2), "shard must be all 4 ranks, not 2"),

@@ -126,6 +126,7 @@ def test_sizes_that_follow():
         (dict(pp=4, chunks=0), "chunks must be a whole number of at least 1, not 0"),
         (dict(pp=4, schedule="2f2b"), "schedule must be one of one-at-a-time, gpipe, .*, not 2f2b"),
         (dict(pp=4, schedule="zb-v", chunks=1), "zb-v takes exactly 2 chunks a rank"),
+        (dict(cp=4, ulysses=3), "ulysses must divide the 4 context-parallel ranks, not 3"),
         (dict(dp=8, shard=3), "shard must divide the 8 data-parallel ranks, not 3"),
         (dict(offload="parameters"), "offload of parameters needs zero 3, not zero 0"),
     ],

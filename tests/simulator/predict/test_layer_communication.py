@@ -51,6 +51,18 @@ def test_keys_and_values_are_gathered_once_forward_and_twice_the_bytes_move_back
     assert layer.backward["context_parallel"] == pytest.approx(2 * gathered, rel=1e-6)
 
 
+def test_an_all_to_all_inside_of_a_ring_sends_four_tensors_and_passes_on_keys_of_its_heads():
+    """arXiv:2405.07719: of u = 2 neighbours each has half of the heads of 2 of 8 parts; a ring of 4 goes between."""
+    both, ends = Plan(cp=8, ulysses=2, micro_batch=3, attention="flash"), {}
+    for ulysses in (1, 8):
+        ends[ulysses] = layer_seconds(SHAPE, replace(both, ulysses=ulysses), FAST)
+    layer, one = layer_seconds(SHAPE, both, FAST), 2 * 3 * SHAPE.sequence // 8 * SHAPE.hidden
+    assert layer.forward["context_parallel"] == pytest.approx((4 * one / 2 + 3 * 2 * one) / 1e9, rel=1e-6)
+    assert layer.backward["context_parallel"] == pytest.approx((4 * one / 2 + 6 * 2 * one) / 1e9, rel=1e-6)
+    assert ends[1] == layer_seconds(SHAPE, replace(both, ulysses=1, context="ring"), FAST)
+    assert ends[8] == layer_seconds(SHAPE, replace(both, ulysses=1, context="all-to-all"), FAST)
+
+
 def test_all_to_all_context_parallelism_sends_four_tensors_and_orders_their_pieces():
     """Ulysses, arXiv:2309.14509: q, k, v and the context, (p - 1) / p of each to other ranks, each way."""
     p, b = 4, 3

@@ -110,12 +110,14 @@ def test_experts():
     assert expert_parallel_traffic(1, 1, 1, 1).rows == ()
 
 
-@pytest.mark.parametrize("context", CONTEXT)
-def test_a_plan_sends_what_its_way_of_context_parallelism_sends(context):
+@pytest.mark.parametrize(
+    ("context", "ulysses"), [*((way, 1) for way in CONTEXT), ("ring", 2), ("all-gather", 2)]
+)
+def test_a_plan_sends_what_its_way_of_context_parallelism_sends(context, ulysses):
     shape = ModelShape(4, 64, 8, 128, 32, kv_heads=4)
-    sent = plan_traffic(shape, Plan(cp=4, microbatches=3, context=context, zero=1))
+    sent = plan_traffic(shape, Plan(cp=4, microbatches=3, context=context, ulysses=ulysses, zero=1))
     other = data_parallel_traffic(shape, Plan(cp=4, microbatches=3, zero=1))
-    ahead, back = context_layer_traffic(context, 8 * 64, 8 * 2 * 4 * 8, 4)
+    ahead, back = context_layer_traffic(context, 8 * 64, 8 * 2 * 4 * 8, 4, ulysses=ulysses)
     assert sent.sent - other.sent == 3 * 4 * (ahead.sent + back.sent)
 
 

@@ -13,7 +13,7 @@ from course_lib.observe.ledgers.traffic import record_traffic
 FACTS = {
     "means": Fact("the mean of {} in each step", "Afterwards it is what this…", tolerance=1e-5, each="rank"),
     "kept": Fact("gradients", "`gradient` stays as it is."),
-    "messages": Fact("messages of a call", "one all-reduce in each call, and no other message.", most=1),
+    "messages": Fact("messages of a call", "one collective in each call, and no other message.", most=1),
 }
 
 

@@ -53,5 +53,5 @@ def observe(bytes_by_prefix, case: Case) -> dict:
     with ParameterCopies(model) as copies:
         got = bytes_by_prefix(model, case.depth)
     if isinstance(got, dict):
-        got = {repr(prefix): size for prefix, size in got.items() if size}
+        got = {prefix or '""': size for prefix, size in got.items() if size}
     return {"bytes": got, "copied": copies.bytes}

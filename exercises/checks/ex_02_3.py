@@ -17,9 +17,7 @@ FACTS = {
         tolerance=1e-4,
     ),
     "same": Fact("what is given"),
-    "largest": Fact(
-        "numbers of the largest new tensor beyond the scores or the result", "In `attend` no tensor…", most=0
-    ),
+    "largest": Fact("numbers of a tensor beyond the scores or the result", "In `attend` no tensor…", most=0),
 }
 
 pooled = [(8, 2, 4), (6, 3, 2), (4, 1, 3), (4, 4, 2), (12, 3, 1)]

@@ -59,7 +59,7 @@ def resnet() -> nn.Module:
 
 def counted() -> nn.Module:
     model = Counted()
-    model.dropout.eval()
+    model.dropout.eval(), model.wide.eval()  # which is in `pair` as well
     model.wide.register_forward_hook(lambda *_: None)
     model(torch.randn(4, 6)).sum().backward()
     return model
@@ -81,8 +81,8 @@ def frozen(layers: nn.Sequential, place: int) -> nn.Sequential:
 
 
 def observed() -> nn.Module:
-    model = Observed().bfloat16().eval()
-    model.dropout.train()  # as for uncertainty by dropout
+    model = nn.Sequential(Observed().bfloat16()).eval()
+    model[0].dropout.train()  # as for uncertainty by dropout
     return model
 
 
@@ -94,10 +94,7 @@ def result_or_error(answer: Callable, model: nn.Module, case) -> tuple[Any, str]
         answer(model, *case.inputs)
     except RuntimeError:
         return (), ""
-    return (
-        (),
-        "its error does not reach the caller\n(an `except` or a `return` in the `finally` has taken it)",
-    )
+    return (), "its error does not reach the caller\n(an `except` or a `return` in the `finally` took it)"
 
 
 class ParameterCopies(TorchDispatchMode):

@@ -4,6 +4,7 @@
 
 The ranks of ``ep`` have different samples: they are some of the data-parallel ranks. Copies of tokens travel to the
 ranks of their experts and back by all-to-all (GShard, arXiv:2006.16668), as many as there are: buffers are not padded.
+On their way there, and gradients on theirs, they can be numbers of 8 bits (DeepSeek-V3, arXiv:2412.19437, section 3.3).
 
 A rank's experts see the tokens of all its p ranks, so their gradient is p times as large as that of parameters which
 each of the p ranks has. It is divided by p on its way back. So averages over data-parallel ranks are right for all
@@ -16,29 +17,36 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.models.experts import Experts
 from course_lib.runtime import trace
+from simulator.inputs.checks import one_of
+from simulator.inputs.plan import DISPATCH
+
+E4M3 = torch.float8_e4m3fn
 
 
-def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
+def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh, dispatch: str = "same") -> None:
     """Change ``model`` in place. Names stay; a parameter of experts becomes the rows that are this rank's.
 
     Apply it before recomputation, pipelines and data parallelism.
 
     Args:
         mesh: one axis.
+        dispatch: how copies travel to their experts: as the layers compute, or in ``"fp8"``.
 
     Raises:
         ValueError: see ``check_experts``; the model is as it was.
     """
     check_experts(model, mesh.size())
+    one_of("dispatch", dispatch, DISPATCH)
     for name, module in [*model.named_modules()]:
         if isinstance(module, Experts):
-            model.set_submodule(name, DealtExperts(module, mesh.get_group()))
+            model.set_submodule(name, DealtExperts(module, mesh.get_group(), dispatch == "fp8"))
 
 
 def check_experts(model: nn.Module, ranks: int) -> None:
@@ -59,9 +67,9 @@ class DealtExperts(Experts):
         routed: how many copies each rank sent to each expert in the last forward: ``(p, experts)``.
     """
 
-    def __init__(self, whole: Experts, group: ProcessGroup) -> None:
+    def __init__(self, whole: Experts, group: ProcessGroup, eight_bits: bool = False) -> None:
         nn.Module.__init__(self)
-        self.group, self.experts = group, len(whole.down_proj)
+        self.group, self.eight_bits, self.experts = group, eight_bits, len(whole.down_proj)
         number = self.experts // group.size()
         self.first = group.rank() * number
         self.linears = whole.linears and whole.linears[self.first :][:number]
@@ -74,7 +82,7 @@ class DealtExperts(Experts):
         with trace.waiting(), trace.span("communication", "counts"):
             dist.all_gather([*routed], sizes, group=self.group)
         self.routed = routed
-        way = Way(self.routed, self.group)
+        way = Way(self.routed, self.group, self.eight_bits)
         return Travel.apply(super().forward(Travel.apply(x, way, False), way.sizes), way, True)
 
 
@@ -83,13 +91,14 @@ class Way:
 
     Args:
         routed: ``(p, experts)``, see ``DealtExperts``.
+        eight_bits: on the way out.
 
     Attributes:
         sizes: how many copies each of this rank's experts gets, ``(experts / p,)``.
     """
 
-    def __init__(self, routed: Tensor, group: ProcessGroup) -> None:
-        self.group, self.p = group, group.size()
+    def __init__(self, routed: Tensor, group: ProcessGroup, eight_bits: bool = False) -> None:
+        self.group, self.p, self.eight_bits = group, group.size(), eight_bits
         by_rank = routed.unflatten(1, (self.p, -1))  # (from, to, experts / p)
         self.came = by_rank[:, group.rank()].tolist()
         self.back = [sum(row) for row in self.came]
@@ -98,7 +107,8 @@ class Way:
 
     def out(self, x: Tensor) -> Tensor:
         """Rows that lie by expert of all ranks -> rows of all ranks, by expert of this one."""
-        return regroup(self._exchange(x, self.there, self.back), self.came)
+        came = self._exchange(packed(x) if self.eight_bits else x, self.there, self.back)
+        return regroup(unpacked(came, x.shape[1], x.dtype) if self.eight_bits else came, self.came)
 
     def home(self, y: Tensor) -> Tensor:
         by_expert = [list(column) for column in zip(*self.came, strict=True)]
@@ -125,6 +135,21 @@ class Travel(torch.autograd.Function):
         if ctx.is_home:
             return ctx.way.out(gradient).div_(ctx.way.p), None, None
         return ctx.way.home(gradient).mul_(ctx.way.p), None, None
+
+
+def packed(x: Tensor) -> Tensor:
+    """Rows of h numbers -> of h + 4 ceil(h / 128) bytes: e4m3, and behind them a scale for every 128 of them."""
+    tiles = F.pad(x.float(), (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
+    most = torch.finfo(E4M3).max
+    scales = (tiles.abs().amax(2, keepdim=True) / most).clamp(min=torch.finfo(torch.float32).tiny)
+    numbers = (tiles / scales).clamp(-most, most).flatten(1)[:, : x.shape[1]].to(E4M3)
+    return torch.cat([numbers.view(torch.uint8), scales.flatten(1).view(torch.uint8)], 1)
+
+
+def unpacked(bytes_: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    numbers, scales = bytes_[:, :size].view(E4M3).float(), bytes_[:, size:].contiguous().view(torch.float32)
+    tiles = F.pad(numbers, (0, -size % 128)).unflatten(1, (-1, 128)) * scales[:, :, None]
+    return tiles.flatten(1)[:, :size].to(dtype)
 
 
 def regroup(x: Tensor, sizes: list[list[int]]) -> Tensor:

@@ -121,7 +121,7 @@ def parallelize(
     experts = None
     if plan.ep > 1:
         experts = mesh_of_experts(mesh, plan.ep)
-        apply_expert_parallel(model, experts["ep"])
+        apply_expert_parallel(model, experts["ep"], plan.dispatch)
     dealt = [module for module in model.modules() if isinstance(module, DealtExperts)]
     for one in dealt if plan.tp > 1 else ():  # they took the place of experts that did so
         work_on_shard(one, mesh["tp"])

@@ -36,8 +36,8 @@ def plan_refusals(p: Plan) -> Iterator[str]:
     """Every reason for which ``course_lib`` does not run a plan, whatever the model is."""
     if p.ep > 1 and p.zero == 3 and p.shard < p.dp * p.cp:
         yield f"shard must be the {p.dp * p.cp} data-parallel ranks with ep {p.ep}, not {p.shard}: experts have fewer"
-    if p.ep > 1 and (p.dispatch != "same" or p.node_limit):
-        yield "dispatch must be same and node_limit left out with ep: others are priced, but not run yet"
+    if p.ep > 1 and p.node_limit:
+        yield f"node_limit must be left out with ep, not {p.node_limit}: it is priced, but not run yet"
     if p.zero in (2, 3) and p.pp > 1:
         yield (
             f"zero must be 0 or 1 with pp {p.pp}, not {p.zero}: gradients are kept whole until a pipeline's last "

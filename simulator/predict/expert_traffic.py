@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 
 from simulator.inputs.checks import amounts, at_least, index
 from simulator.inputs.chunks import chunk_sizes
+from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic, TrafficRow
 
 
@@ -25,8 +26,20 @@ def per_rank(load: Sequence[float], ranks: int) -> list[float]:
     return [sum(load[a:b]) for a, b in pairwise(ends)]
 
 
+def copy_bytes(hidden: int, plan: Plan) -> int:
+    """Of a token on its way to an expert: in 8 bits it has a scale of 4 bytes for every 128 numbers."""
+    at_least(1, hidden=hidden)
+    return hidden + 4 * -(-hidden // 128) if plan.dispatch == "fp8" else hidden * plan.itemsize
+
+
 def routed_traffic(
-    routed: Sequence[Sequence[int]], hidden: int, rank: int, itemsize: int = 2, *, recompute: bool = False
+    routed: Sequence[Sequence[int]],
+    hidden: int,
+    rank: int,
+    itemsize: int = 2,
+    *,
+    there: int | None = None,
+    recompute: bool = False,
 ) -> Traffic:
     """Forward and backward of one layer by all-to-all with unequal parts, exactly as ``rank`` sends it.
 
@@ -37,6 +50,7 @@ def routed_traffic(
     Args:
         routed: the copies that each rank sends to each expert: p rows of E numbers.
         hidden: numbers in a token.
+        there: bytes of a copy on its way to an expert; None: as on the way back.
         recompute: the layer's forward runs twice.
     """
     ranks = len(routed)
@@ -48,13 +62,20 @@ def routed_traffic(
     goes, comes = by_rank[rank], [row[rank] for row in by_rank]
     if ranks == 1:
         return Traffic()
-    forwards = 2 if recompute else 1
-    size = (forwards + 1) * hidden * itemsize
-    payload = size * (sum(goes) + sum(comes))
+    forwards, back = 2 if recompute else 1, hidden * itemsize
+    there = back if there is None else there
+    at_least(1, there=there)
+    payload = (forwards + 1) * (there * sum(goes) + back * sum(comes))
     counts = 8 * ranks * len(routed[0]) * forwards
     return Traffic(
         [
             TrafficRow("all-gather", ranks, forwards, counts, counts * (ranks - 1) // ranks),
-            TrafficRow("all-to-all", ranks, 2 * forwards + 2, payload, payload - 2 * size * goes[rank]),
+            TrafficRow(
+                "all-to-all",
+                ranks,
+                2 * forwards + 2,
+                payload,
+                payload - (forwards + 1) * (there + back) * goes[rank],
+            ),
         ]
     )

@@ -10,6 +10,7 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.traffic import Traffic
 from simulator.predict.context_traffic import context_layer_traffic
+from simulator.predict.expert_traffic import copy_bytes
 from simulator.predict.muon import mean_muon_traffic
 from simulator.predict.traffic import (
     calls,
@@ -48,8 +49,8 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
             total += calls("all-reduce", shared_sums(kind, plan), e, tp, times=n * m)
         if kind.experts > 1:
             sent = local, kind.hidden, kind.experts_per_token
-            there = 1 + 4 / 128 if plan.dispatch == "fp8" else e  # a scale of 4 bytes for 128 numbers
-            total += expert_parallel_traffic(*sent, plan.ep, n * m, e, dispatch=there, **again)
+            there = copy_bytes(kind.hidden, plan)
+            total += expert_parallel_traffic(*sent, plan.ep, n * m, e, there=there, **again)
     ends = Traffic()
     if stage == 0:
         ends += embedding_traffic(tokens, shape.hidden, tp, e, **cut)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from simulator.inputs.checks import amounts, at_least, index, not_negative, one_of, refuse
+from simulator.inputs.checks import amounts, at_least, index, one_of, refuse
 from simulator.inputs.chunks import chunk_sizes
 from simulator.inputs.placement import rank_of
 from simulator.ledgers.traffic import Traffic, TrafficRow
@@ -218,33 +218,28 @@ def expert_parallel_traffic(
     layers: int = 1,
     itemsize: int = 2,
     *,
-    dispatch: float | None = None,
+    there: int | None = None,
     recompute: bool = False,
 ) -> Traffic:
     """Balanced routing of one microbatch: tokens go to their experts and back, forward and backward.
 
     Args:
-        itemsize, dispatch: bytes of a number on the way back, and on the way there; None: as many.
+        itemsize: bytes of a number.
+        there: bytes of a copy on its way to an expert; None: as on the way back.
         recompute: the forward runs twice.
     """
     at_least(0, layers=layers)
     at_least(
         1, tokens=tokens, hidden=hidden, experts_per_token=experts_per_token, ranks=ranks, itemsize=itemsize
     )
-    elements = tokens * experts_per_token * hidden
-    dispatch = itemsize if dispatch is None else dispatch
-    not_negative(dispatch=dispatch)
-    passes = 3 if recompute else 2
-    payload = passes * layers * elements * (itemsize + dispatch)
-    if ranks == 1:
-        return Traffic()
-    return Traffic(
-        [
-            TrafficRow(
-                "all-to-all", ranks, 2 * passes * layers, payload, sent_bytes("all-to-all", payload, ranks)
-            )
-        ]
+    back, passes = hidden * itemsize, 3 if recompute else 2
+    there = back if there is None else there
+    at_least(1, there=there)
+    payload = passes * layers * tokens * experts_per_token * (there + back)
+    row = TrafficRow(
+        "all-to-all", ranks, 2 * passes * layers, payload, sent_bytes("all-to-all", payload, ranks)
     )
+    return Traffic([row] if ranks > 1 else [])
 
 
 def padded(sizes: Sequence[int], ranks: int) -> list[int]:

@@ -7,11 +7,12 @@ import torch
 from on_one_device import differences, furthest, mesh_of, train_in_parallel, train_on_one_device
 from torch import nn
 
-from course_lib.expert_parallel.apply import DealtExperts, check_experts
+from course_lib.expert_parallel.apply import DealtExperts, check_experts, packed, unpacked
 from course_lib.models.deepseek import Deepseek, DeepseekConfig
-from course_lib.models.experts import balance, sparse_layers
+from course_lib.models.experts import Experts, balance, sparse_layers
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.one_device.fp8 import E4M3, Operand
 from course_lib.parallelize import load_checkpoint, parallelize, save_checkpoint
 from course_lib.parallelize.checks import check_fits
 from course_lib.parallelize.shape import model_shape
@@ -19,7 +20,7 @@ from course_lib.runtime import launch
 from course_lib.runtime.fork_server import preload
 from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
-from simulator.predict.expert_traffic import routed_traffic
+from simulator.predict.expert_traffic import copy_bytes, routed_traffic
 from simulator.predict.memory import rank_memory
 from simulator.predict.plan_traffic import plan_traffic
 from simulator.predict.traffic import calls
@@ -52,6 +53,28 @@ def make(name):
     return model.double()
 
 
+class Rounded(torch.autograd.Function):
+    """On one device what travels in 8 bits on many: a tensor, or its gradient, with a scale for 128 numbers."""
+
+    @staticmethod
+    def forward(ctx, x, of_gradient):
+        ctx.of_gradient = of_gradient
+        return x.clone() if of_gradient else as_e4m3(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return as_e4m3(gradient) if ctx.of_gradient else gradient, None
+
+
+def as_e4m3(x):
+    return Operand(x.float(), E4M3, None, (1, 128), False).rounded().to(x.dtype)
+
+
+def as_if_in_eight_bits(experts):
+    whole = experts.forward
+    experts.forward = lambda x, sizes: Rounded.apply(whole(Rounded.apply(x, False), sizes), True)
+
+
 def data():
     """Ranks have differently many targets."""
     tokens, targets = torch.randint(
@@ -62,8 +85,11 @@ def data():
     )
 
 
-def one_device(name):
+def one_device(name, eight_bits=False):
     model = make(name)
+    for m in model.modules():
+        if eight_bits and isinstance(m, Experts):
+            as_if_in_eight_bits(m)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     optimizer.register_step_post_hook(lambda *_: balance(model))
     found = train_on_one_device(model, data(), BATCH, CLIP, optimizer)
@@ -119,11 +145,40 @@ def test_losses_norms_gradients_and_parameters_equal_one_device(ranks):
             assert max(far) < 1e-9, (name, settings, far)
 
 
+EIGHT_BITS = {"dp": 2, "ep": 2, "dispatch": "fp8"}
+
+
+def test_copies_in_eight_bits_are_rounded_on_their_way_there_and_gradients_on_theirs():
+    plans = [EIGHT_BITS, EIGHT_BITS | {"zero": 3, "recompute": "full"}]
+    expected, exact = one_device("even", eight_bits=True), one_device("even")
+    cases = [("even", plan) for plan in plans]
+    for results in launch(everything, 2, args=(cases, {"even": expected}), timeout=None):
+        for far in results:
+            assert max(far) < 1e-6, far
+    for results in launch(everything, 2, args=(cases, {"even": exact}), timeout=None):
+        for far in results:
+            assert max(far) > 1e-4, far
+
+
+def test_128_numbers_share_a_scale():
+    x = torch.randn(5, 300) * torch.logspace(-3, 3, 300)
+    x[2] = 0
+    sent = packed(x)
+    assert sent.shape == (5, copy_bytes(300, Plan(dispatch="fp8")))
+    assert torch.equal(unpacked(sent, 300, x.dtype), as_e4m3(x))
+    assert unpacked(packed(x[:0]), 300, x.dtype).shape == (0, 300)
+
+
 # ---- what is sent -------------------------------------------------------------------------------------------
 
 CUT = {"dp": 2, "tp": 3, "ep": 2, "sequence_parallel": True, "micro_batch": 2}
 SENT = {  # ranks -> plans
-    4: [{"dp": 4, "ep": 2}, {"dp": 4, "ep": 4, "recompute": "full"}, {"dp": 4, "ep": 2, "zero": 1}],
+    4: [
+        EIGHT_BITS | {"dp": 4},
+        {"dp": 4, "ep": 2},
+        {"dp": 4, "ep": 4, "recompute": "full"},
+        {"dp": 4, "ep": 2, "zero": 1},
+    ],
     6: [CUT, CUT | {"zero": 1, "recompute": "full"}, CUT | {"zero": 3}],
 }
 
@@ -145,7 +200,8 @@ def sent(settings):
     for m in model.module.modules():
         if isinstance(m, DealtExperts):
             again = plan.recompute == "full"
-            exact += routed_traffic(m.routed.tolist(), 24, m.group.rank(), 4, recompute=again)
+            there = copy_bytes(24, plan)
+            exact += routed_traffic(m.routed.tolist(), 24, m.group.rank(), 4, there=there, recompute=again)
     exact += calls("all-reduce", [1], 8, plan.dp) + calls("all-reduce", [1], 8, plan.ranks)  # targets, loss
     return log.traffic, exact, planned, states
 

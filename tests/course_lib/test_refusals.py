@@ -28,7 +28,7 @@ REFUSED = [
         {"ep": 1},
     ),
     ("tp must be 1 for a model with latent", {"tp": 2}, {"added": {LatentAttention}}, {"tp": 1}),
-    ("dispatch must be same and node_limit", {"ep": 2, "dp": 2, "dispatch": "fp8"}, {}, {"dispatch": "same"}),
+    ("node_limit must be left out", {"ep": 2, "dp": 2, "node_limit": 1}, {}, {"node_limit": None}),
     ("ep must be 1 with compression, not 2: ", SGD | {"ep": 2}, HOOK, {"ep": 1}),
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),
     ("shard must be the 4 data-par", {"zero": 1, "dp": 4, "shard": 2}, {}, {"zero": 3}),

@@ -75,7 +75,7 @@ from simulator.predict import (
     unsharded,
     vocabulary_traffic,
 )
-from simulator.predict.expert_traffic import per_rank, routed_traffic
+from simulator.predict.expert_traffic import copy_bytes, per_rank, routed_traffic
 from simulator.predict.memory_over_time import peak_saved, replay
 from simulator.predict.muon import elements_on, matrix_owners, mean_muon_traffic, muon_seconds, muon_traffic
 
@@ -98,7 +98,8 @@ PIECE |= {"name": "", "parameters": 1, "forward": {}, "backward": {}}
 # Function -> a call that works. Only what stands here is changed, so every number is given, defaults too.
 CALLS = {
     per_rank: {"load": [3.0, 1.0], "ranks": 2},
-    routed_traffic: {"routed": [[3.0, 1.0], [2.0, 2.0]], "hidden": 4, "rank": 0, "itemsize": 2},
+    copy_bytes: {"hidden": 4, "plan": Plan()},
+    routed_traffic: {"routed": [[3.0, 1.0], [2.0, 2.0]], "hidden": 4, "rank": 0, "itemsize": 2, "there": 8},
     elements_on: {"sizes": [6, 3], "ranks": 2},
     mean_muon_traffic: {"matrices": 64.0, "ranks": 2},
     matrix_owners: {"shapes": [[2, 3], [2, 3]], "held": [[6, 0], [3, 3]]},
@@ -535,7 +536,7 @@ CALLS = {
         "ranks": 2,
         "layers": 2,
         "itemsize": 2,
-        "dispatch": 1.0,
+        "there": 8,
     },
     context_traffic.context_layer_traffic: {
         "context": "ring",

@@ -105,7 +105,7 @@ def test_experts():
         expert_parallel_traffic(100, 8, 2, 4).sent
         == 2 * expert_parallel_traffic(100, 8, 2, 4, itemsize=1).sent
     )
-    eight_bits = expert_parallel_traffic(100, 8, 2, 4, dispatch=1)  # there; back in 16
+    eight_bits = expert_parallel_traffic(100, 8, 2, 4, there=8)  # there; back in 16
     assert eight_bits.sent == 3 / 4 * expert_parallel_traffic(100, 8, 2, 4).sent
     assert expert_parallel_traffic(1, 1, 1, 1).rows == ()
 

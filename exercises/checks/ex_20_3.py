@@ -75,5 +75,6 @@ def observe(sampler, case: Case) -> dict:
             return {"alike": said, "steps": steps}
         text = texts[min(case.saver, ranks - 1)]
         characters = max(characters, len(text))
-        drawn = max(drawn, max(map(len, asked)) - (len(steps) // per_epoch - first + 1))
-    return {"steps": steps, "uneven": uneven, "characters": characters, "drawn": max(0, drawn)}
+        needed = {*range(first, len(steps) // per_epoch + 1)}
+        drawn = max(drawn, *(len(to) - len(needed & {*to}) for to in asked))
+    return {"steps": steps, "uneven": uneven, "characters": characters, "drawn": drawn}

@@ -68,6 +68,7 @@ def observe(recover, case: Case) -> dict:
     most = max(step for step in case.steps if step is not None)
     found = {"sent": said, "sends": max(0, len(sent) - 2 * sum(step != most for step in case.steps))}
     for each in members:
+        each.step = "None" if each.step is None else each.step
         each.gradients = torch.zeros(6) if each.gradients is None else each.gradients
     return found | {name: [getattr(each, name) for each in members] for name in list(FACTS)[1:-1]}
 

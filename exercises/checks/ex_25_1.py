@@ -35,10 +35,10 @@ def cases(seed: int) -> list[Case]:
 
 def observe(likeliest_cut, case: Case) -> dict:
     table = CountedDict(case.log_p)
-    found = likeliest_cut(case.word, table)
-    if not isinstance(found, tuple | list) or [isinstance(x, tuple | list) for x in found] != [True, False]:
-        return {"form": f"the result is {found}, and not a list of pieces and a number"}
-    pieces, score = found
+    got = likeliest_cut(case.word, table)
+    if not isinstance(got, tuple | list) or len(got) != 2 or isinstance(got[0], str | int | float | None):
+        return {"form": f"the result is {got}, and not a list of pieces and a number"}
+    pieces, score = got
     n = len(case.word)
     return {
         "cut": list(pieces) if case.has_cut else [],

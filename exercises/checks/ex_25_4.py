@@ -38,7 +38,7 @@ def cases(seed: int) -> list[Case]:
 
 def observe(blanks, case: Case) -> dict:
     given = [*case.tokens], [*case.spans], [*case.order]
-    got, lines = lines_run(most := 12 * len(case.tokens) + 100, blanks, *given)
+    got, lines = lines_run(5 * (most := 12 * len(case.tokens) + 100), blanks, *given)
     if not isinstance(got, tuple | list) or len(got) != len(FOUND):
         return {"form": f"the result is {type(got).__name__}, not five things"}
     changed = "" if given == (case.tokens, case.spans, case.order) else "an argument was changed in place"

@@ -59,7 +59,7 @@ def resnet() -> nn.Module:
 
 def counted() -> nn.Module:
     model = Counted()
-    model.dropout.eval(), model.wide.eval()  # which is in `pair` as well
+    nn.ModuleList([model.dropout, model.wide]).eval()  # `wide` is in `pair` as well
     model.wide.register_forward_hook(lambda *_: None)
     model(torch.randn(4, 6)).sum().backward()
     return model

@@ -115,7 +115,7 @@ def measured(layer: Told, alone: Told, workload: str, tokens: int, rounds: int) 
         routed = layer.experts.routed
         said = routed_traffic(routed.tolist(), HIDDEN, rank, itemsize=4)
         same = all(log.traffic.of(name) == said.of(name) for name in ("all-to-all", "all-gather"))
-        way, copies = Way(routed, layer.experts.group), torch.randn(tokens * K, HIDDEN)
+        way, copies = Way(routed, layer.experts.groups), torch.randn(tokens * K, HIDDEN)
         back = Travel.apply(Travel.apply(copies, way, False), way, True)
         alone(x.detach())
         dropped = torch.tensor([alone.told.numel() - alone.sizes.sum(), alone.told.numel()])

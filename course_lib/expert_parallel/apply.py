@@ -28,9 +28,12 @@ from simulator.inputs.checks import one_of
 from simulator.inputs.plan import DISPATCH
 
 E4M3 = torch.float8_e4m3fn
+Groups = tuple[ProcessGroup, ProcessGroup]  # of the same ranks: of forward, and of backward
 
 
-def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh, dispatch: str = "same") -> None:
+def apply_expert_parallel(
+    model: nn.Module, mesh: DeviceMesh, dispatch: str = "same", *, beside: bool = False
+) -> None:
     """Change ``model`` in place. Names stay; a parameter of experts becomes the rows that are this rank's.
 
     Apply it before recomputation, pipelines and data parallelism.
@@ -38,15 +41,20 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh, dispatch: str = "s
     Args:
         mesh: one axis.
         dispatch: how copies travel to their experts: as the layers compute, or in ``"fp8"``.
+        beside: backwards may run beside forwards of other microbatches, so they have a process group of their own.
 
     Raises:
         ValueError: see ``check_experts``; the model is as it was.
     """
     check_experts(model, mesh.size())
     one_of("dispatch", dispatch, DISPATCH)
+    group = mesh.get_group()
+    back = group
+    if beside:
+        back = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
     for name, module in [*model.named_modules()]:
         if isinstance(module, Experts):
-            model.set_submodule(name, DealtExperts(module, mesh.get_group(), dispatch == "fp8"))
+            model.set_submodule(name, DealtExperts(module, (group, back), dispatch == "fp8"))
 
 
 def check_experts(model: nn.Module, ranks: int) -> None:
@@ -67,9 +75,10 @@ class DealtExperts(Experts):
         routed: how many copies each rank sent to each expert in the last forward: ``(p, experts)``.
     """
 
-    def __init__(self, whole: Experts, group: ProcessGroup, eight_bits: bool = False) -> None:
+    def __init__(self, whole: Experts, groups: Groups, eight_bits: bool = False) -> None:
         nn.Module.__init__(self)
-        self.group, self.eight_bits, self.experts = group, eight_bits, len(whole.down_proj)
+        self.groups, self.eight_bits, self.experts = groups, eight_bits, len(whole.down_proj)
+        group = self.group = groups[0]
         number = self.experts // group.size()
         self.first = group.rank() * number
         self.linears = whole.linears and whole.linears[self.first :][:number]
@@ -80,9 +89,9 @@ class DealtExperts(Experts):
     def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
         routed = sizes.new_empty(self.group.size(), self.experts)
         with trace.waiting(), trace.span("communication", "counts"):
-            dist.all_gather([*routed], sizes, group=self.group)
+            dist.all_gather([*routed], sizes, group=self.groups[in_backward()])
         self.routed = routed
-        way = Way(self.routed, self.group, self.eight_bits)
+        way = Way(self.routed, self.groups, self.eight_bits)
         return Travel.apply(super().forward(Travel.apply(x, way, False), way.sizes), way, True)
 
 
@@ -97,13 +106,14 @@ class Way:
         sizes: how many copies each of this rank's experts gets, ``(experts / p,)``.
     """
 
-    def __init__(self, routed: Tensor, group: ProcessGroup, eight_bits: bool = False) -> None:
-        self.group, self.p, self.eight_bits = group, group.size(), eight_bits
+    def __init__(self, routed: Tensor, groups: Groups, eight_bits: bool = False) -> None:
+        rank, self.p = groups[0].rank(), groups[0].size()
+        self.groups, self.eight_bits = groups, eight_bits
         by_rank = routed.unflatten(1, (self.p, -1))  # (from, to, experts / p)
-        self.came = by_rank[:, group.rank()].tolist()
+        self.came = by_rank[:, rank].tolist()
         self.back = [sum(row) for row in self.came]
-        self.there = by_rank[group.rank()].sum(1).tolist()
-        self.sizes = by_rank[:, group.rank()].sum(0)
+        self.there = by_rank[rank].sum(1).tolist()
+        self.sizes = by_rank[:, rank].sum(0)
 
     def out(self, x: Tensor) -> Tensor:
         """Rows that lie by expert of all ranks -> rows of all ranks, by expert of this one."""
@@ -117,8 +127,13 @@ class Way:
     def _exchange(self, x: Tensor, there: list[int], back: list[int]) -> Tensor:
         came = x.new_empty(sum(back), *x.shape[1:])
         with trace.waiting(), trace.span("communication", "all-to-all"):
-            dist.all_to_all_single(came, x.contiguous(), back, there, group=self.group)
+            dist.all_to_all_single(came, x.contiguous(), back, there, group=self.groups[in_backward()])
         return came
+
+
+def in_backward() -> bool:
+    """Also of what is computed again there."""
+    return torch._C._current_graph_task_id() != -1
 
 
 class Travel(torch.autograd.Function):

@@ -118,10 +118,9 @@ def parallelize(
         )
         mesh = with_context_in_dp(mesh)
     linears = apply_fp8(model, plan.scaling) if plan.precision == "fp8" else []
-    experts = None
-    if plan.ep > 1:
-        experts = mesh_of_experts(mesh, plan.ep)
-        apply_expert_parallel(model, experts["ep"], plan.dispatch)
+    experts = mesh_of_experts(mesh, plan.ep) if plan.ep > 1 else None
+    if experts is not None:
+        apply_expert_parallel(model, experts["ep"], plan.dispatch, beside="experts" in plan.overlap)
     dealt = [module for module in model.modules() if isinstance(module, DealtExperts)]
     for one in dealt if plan.tp > 1 else ():  # they took the place of experts that did so
         work_on_shard(one, mesh["tp"])
@@ -152,7 +151,8 @@ def parallelize(
     counts = mesh["tp"].get_local_rank() == 0
     if plan.pp > 1:
         tied = [p for name, p in model.named_parameters() if whole.first_name[name] in whole.tied]
-        run = PipelineRun(Pipeline(stages, schedule, mesh["pp"], loss_fn), tied, counts)
+        pipeline = Pipeline(stages, schedule, mesh["pp"], loss_fn, together="experts" in plan.overlap)
+        run = PipelineRun(pipeline, tied, counts)
     else:
         run = Accumulation(data, loss_fn, plan.microbatches, counts)
     if optimizer_class is None:

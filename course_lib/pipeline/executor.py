@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.pipeline.beside import Beside
 from course_lib.pipeline.messages import Messages, input_of, telling
 from course_lib.pipeline.microbatches import (
     Batch,
@@ -27,7 +29,7 @@ from course_lib.pipeline.split_backward import SplitBackward
 from course_lib.pipeline.stage_modules import StageModules, check_stages
 from course_lib.pipeline.stages import as_tuple, gradients_of, one_or_all
 from course_lib.pipeline.tied import TiedGradients
-from course_lib.runtime import trace
+from course_lib.runtime import current_device, trace
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.validate import validate_schedule
 
@@ -42,6 +44,9 @@ class Pipeline(StageModules):
         loss_fn: ``(output, targets)`` to the **sum** of the losses: sums of microbatches of any sizes add up.
         around: ``(action, last)`` to a context manager that is entered around the computation of every action. When
             it is left and ``last`` is true, the gradients of this stage are complete.
+        together: a forward and a backward that the schedule pairs (DualPipe, arXiv:2412.19437) run at once, the
+            backward in a thread. For stages that wait for other ranks, without ``around``, on CPUs: of two streams of a
+            GPU, one could write where the other still reads.
 
     Raises:
         ValueError: the schedule cannot run, or is for other ranks or stages.
@@ -55,13 +60,17 @@ class Pipeline(StageModules):
         loss_fn: LossFunction = sum_cross_entropy,
         *,
         around: Callable[[Action, bool], AbstractContextManager] | None = None,
+        together: bool = False,
     ) -> None:
         super().__init__(stages)
         validate_schedule(schedule)  # no rank may wait for ever
         check_stages(stages, schedule, mesh)
         self.schedule, self.mesh, self.loss_fn = schedule, mesh, checked_loss(loss_fn)
         self.around = around or (lambda action, last: nullcontext())
-        self.actions = schedule.actions[mesh.get_local_rank()]
+        rank = mesh.get_local_rank()
+        self.actions = schedule.actions[rank]
+        pairs = together and schedule.overlapped and current_device().type == "cpu"
+        self.pairs = schedule.overlapped[rank] if pairs else frozenset()
         self.last_gradients = {action.stage: action for action in self.actions if action.kind != "F"}
         self.messages = Messages(schedule, mesh)
         self.tied = TiedGradients(self.modules, mesh, schedule.rank_of)
@@ -88,8 +97,11 @@ class Pipeline(StageModules):
         """
         self.begin(microbatches, tokens)
         with self.tied.of_step(self.synchronise):
-            for action in self.actions:
-                self.run(action)
+            for at, action in enumerate(self.actions):
+                if at in self.pairs:
+                    self.run(action, self.actions[at + 1])
+                elif at - 1 not in self.pairs:
+                    self.run(action)
             self.messages.wait_until_sent()
         return self.loss
 
@@ -129,16 +141,27 @@ class Pipeline(StageModules):
             for i, (*inputs, _) in enumerate(microbatches):
                 self.messages.here["F", -1, i] = inputs
 
-    def run(self, action: Action) -> None:
-        """Wait for the action's input, do it, and pass its output on."""
+    def run(self, *actions: Action) -> None:
+        """Wait for the inputs of an action, or of two, do them, and pass their outputs on."""
+        lanes = "compute", "compute beside"
+        work = [
+            partial(self.do, *one) for one in zip(actions, map(self.input_of, actions), lanes, strict=False)
+        ]
+        others = [Beside(one) for one in work[1:]]
+        outputs = [work[0](), *(other.result() for other in others)]
+        for (kind, stage, i), output in zip(actions, outputs, strict=True):
+            if kind != "W":
+                self.messages.send((kind[0], stage, i), output)
+
+    def input_of(self, action: Action) -> Sequence[Tensor]:
+        return [] if action.kind == "W" else self.messages.receive(input_of(action))
+
+    def do(self, action: Action, inputs: Sequence[Tensor], lane: str) -> Sequence[Tensor]:
         kind, stage, i = action
-        inputs = [] if kind == "W" else self.messages.receive(input_of(action))
         last = self.synchronise and action == self.last_gradients[stage]
         name = self.schedule.span_name(action)
-        with telling(stage, name, inputs), self.around(action, last), trace.span("compute", name):
-            outputs = self.work[kind](stage, i, inputs)
-        if kind != "W":
-            self.messages.send((kind[0], stage, i), outputs)
+        with telling(stage, name, inputs), self.around(action, last), trace.span(lane, name):
+            return self.work[kind](stage, i, inputs)
 
     # ---- the four kinds of actions ------------------------------------------------------------------------
 

@@ -56,8 +56,10 @@ def plan_refusals(p: Plan) -> Iterator[str]:
         yield f"tp must be 1 with precision fp8, not {p.tp}: parts of linear layers are not multiplied in 8 bits yet"
     if p.precision == "bf16" and p.gradients == "fp32":
         yield "gradients must be same with precision bf16, not fp32: PyTorch keeps them as the parameters"
-    if others := [traffic for traffic in p.overlap if traffic != "gradients"]:
+    if others := [traffic for traffic in p.overlap if traffic not in ("gradients", "experts")]:
         yield f"overlap must be none or gradients, not {', '.join(others)}: that is priced, but not run yet"
+    if "experts" in p.overlap and (p.ep == 1 or p.schedule != "dualpipe-v" or p.tp * p.cp > 1):
+        yield "overlap of experts needs ep, the schedule dualpipe-v, and tp and cp of 1: others send beside them, too"
 
 
 def _model(shape: ModelShape) -> dict[str, Any]:

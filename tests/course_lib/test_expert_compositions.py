@@ -27,6 +27,7 @@ from simulator.predict.traffic import calls
 
 preload("course_lib.parallelize")
 STEPS, BATCH, SEQ, VOCAB, CLIP = 2, 5, 4, 31, 0.1
+ROWS = {"deep": 13}  # of a batch, for more microbatches
 
 
 def make(name):
@@ -38,11 +39,14 @@ def make(name):
         for p in model.parameters():
             nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
         return model
-    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 8}
+    layers = 5 if name == "deep" else 2
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": layers, "intermediate_size": 8}
     if name == "cut":
         sizes |= {"vocab_size": 30, "hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3}
-    experts = {"even": 8, "few tokens": 24, "unused": 8, "capacity": 8, "cut": 4}[name]
-    own = {"capacity": {"capacity_factor": 0.7}, "even": {}, "cut": {}}.get(name, {"balance_loss": 0.1})
+    experts = {"even": 8, "deep": 8, "few tokens": 24, "unused": 8, "capacity": 8, "cut": 4}[name]
+    own = {"capacity": {"capacity_factor": 0.7}, "even": {}, "cut": {}, "deep": {}}.get(
+        name, {"balance_loss": 0.1}
+    )
     model = Mixtral(MixtralConfig.tiny(**sizes, num_local_experts=experts, **own))
     for p in model.parameters():
         nn.init.normal_(p, std=0.3 if p.dim() == 1 else 0.1)
@@ -75,13 +79,13 @@ def as_if_in_eight_bits(experts):
     experts.forward = lambda x, sizes: Rounded.apply(whole(Rounded.apply(x, False), sizes), True)
 
 
-def data():
+def data(batch=BATCH):
     """Ranks have differently many targets."""
     tokens, targets = torch.randint(
-        VOCAB, (2, STEPS * BATCH, SEQ), generator=torch.Generator().manual_seed(1)
+        VOCAB, (2, STEPS * batch, SEQ), generator=torch.Generator().manual_seed(1)
     )
     return tokens, targets.masked_fill(
-        torch.arange(SEQ) < torch.arange(len(tokens))[:, None] % BATCH - 1, -100
+        torch.arange(SEQ) < torch.arange(len(tokens))[:, None] % batch - 1, -100
     )
 
 
@@ -92,7 +96,7 @@ def one_device(name, eight_bits=False):
             as_if_in_eight_bits(m)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     optimizer.register_step_post_hook(lambda *_: balance(model))
-    found = train_on_one_device(model, data(), BATCH, CLIP, optimizer)
+    found = train_on_one_device(model, data(ROWS.get(name, BATCH)), ROWS.get(name, BATCH), CLIP, optimizer)
     biases = [b for n, b in model.named_buffers() if "bias" in n]
     assert all(b.any() for b in biases)
     assert len(biases) == 2 * (name == "deepseek")
@@ -103,9 +107,12 @@ def one_device(name, eight_bits=False):
 def run(name, settings, expected):
     plan = Plan(**settings, precision="fp32")
     model, optimizer = parallelize(make(name), plan, mesh_of(plan), torch.optim.AdamW, lr=1e-2)
-    return differences(train_in_parallel(model, optimizer, data(), BATCH, CLIP), expected)
+    rows = ROWS.get(name, BATCH)
+    return differences(train_in_parallel(model, optimizer, data(rows), rows, CLIP), expected)
 
 
+# A forward and a backward at once, each waiting for others' copies
+DUALPIPE = {"dp": 2, "pp": 2, "ep": 2, "microbatches": 6, "schedule": "dualpipe-v", "overlap": ("experts",)}
 CASES = {  # ranks -> (model, plan)
     2: [
         ("even", {"dp": 2, "ep": 2}),
@@ -128,6 +135,8 @@ CASES = {  # ranks -> (model, plan)
         ("deepseek", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2}),
         ("deepseek", {"dp": 4, "ep": 2, "zero": 3}),
         ("capacity", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "zero": 1}),
+        ("deep", DUALPIPE),
+        ("deep", DUALPIPE | {"zero": 1, "recompute": "full"}),
         ("unused", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "schedule": "zb-h1", "recompute": "full"}),
     ],
 }

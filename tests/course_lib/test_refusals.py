@@ -16,6 +16,7 @@ from simulator.inputs.plan import Plan
 SGD = {"optimizer": "sgd", "dp": 2}
 SIDE, PROMPT, PREFIX = {"added": {SideTuning}}, {"added": {SoftPrompt}}, {"added": {Prefix}}
 HOOK, PLACED, BY_SEQUENCE = {"hook": "top-k"}, {"placed": "heads"}, {"placed": "sequence"}
+TOGETHER = {"dp": 2, "ep": 2, "pp": 2, "schedule": "dualpipe-v", "overlap": ("experts",)}
 # How the sentence begins; the plan and what goes with it; what must change for it to be run.
 REFUSED = [
     ("cp must be 1 with side tuning, a", {"cp": 2}, SIDE, {"cp": 1}),
@@ -28,6 +29,9 @@ REFUSED = [
         {"ep": 1},
     ),
     ("tp must be 1 for a model with latent", {"tp": 2}, {"added": {LatentAttention}}, {"tp": 1}),
+    ("overlap of experts needs ep", TOGETHER | {"ep": 1}, {}, TOGETHER),
+    ("overlap of experts needs ep", TOGETHER | {"schedule": "zb-v"}, {}, TOGETHER),
+    ("overlap of experts needs ep", TOGETHER | {"cp": 2}, {}, {"cp": 1}),
     ("node_limit must be left out", {"ep": 2, "dp": 2, "node_limit": 1}, {}, {"node_limit": None}),
     ("ep must be 1 with compression, not 2: ", SGD | {"ep": 2}, HOOK, {"ep": 1}),
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),

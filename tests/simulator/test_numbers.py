@@ -591,6 +591,7 @@ ELSEWHERE = {
     "MemoryQuestion": "counts for Plan and ModelShape; tests/simulator/explorer/test_calculator.py tries wrong ones",
     "formulas, Term, check_room": "of bytes that plan_memory has computed",
     "Asked": "of export, which has checked it",
+    "seconds_together": "of lists; tests/simulator/pipeline/test_together.py tries a wrong one",
     "largest_micro_batch, changes_that_fit": "a device's memory, which Hardware has checked",
     "bytes_around": "of one rank, for replay and for the explorer, which check its numbers",
     "plans, why_slower, what_binds, what_helps, Found, Search": "of search_plans, which checks its numbers",

@@ -3,9 +3,11 @@
 import gc
 import os
 import signal
+import threading
 import time
 import weakref
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from course_lib.pipeline.gradient_norm import clip_grad_norm_, grad_norm
 from course_lib.pipeline.microbatches import cut_batch, sum_cross_entropy
 from course_lib.pipeline.stages import rank_stages, split_model
 from course_lib.runtime import RankError, current_device, launch
+from course_lib.runtime.mesh import make_mesh
 from simulator.pipeline.actions import Action, Schedule
 from simulator.pipeline.schedules import make_schedule
 from simulator.predict.traffic import schedule_traffic
@@ -551,3 +554,65 @@ def absent(mesh):
 def test_a_rank_that_never_sends_is_named():
     with pytest.raises(RankError, match=r"rank 0.*receive.*rank 1"):
         launch(absent, mesh={"pp": 2}, timeout=60)
+
+
+# ---- a forward and a backward at once -----------------------------------------------------------------------
+
+PAIRED = make_schedule("dualpipe-v", 2, 6)
+
+
+def pipeline_of_pairs(together):
+    mesh, pairs = make_mesh({"pp": 2}), {}
+    stages = rank_stages(gpt(num_layers=4), PAIRED, mesh)
+    pipeline = Pipeline(stages, PAIRED, mesh, together=together)
+    for at in PAIRED.overlapped[mesh.get_local_rank()]:
+        forward, backward = pipeline.actions[at : at + 2]
+        pairs |= {forward: backward, backward: forward}
+    return pipeline, pairs
+
+
+def meet(together):
+    """Each of a pair waits until the other has begun; serially, that takes for ever."""
+    pipeline, pairs = pipeline_of_pairs(together)
+    begun, met = {action: threading.Event() for action in pairs}, []
+
+    def wait_for_the_other(kind, do, stage, i, tensors):
+        me = Action(kind, stage, i)
+        if together and me in pairs:
+            begun[me].set()
+            met.append(begun[pairs[me]].wait(60))
+        return do(stage, i, tensors)
+
+    for kind in ("F", "BW"):
+        pipeline.work[kind] = partial(wait_for_the_other, kind, pipeline.work[kind])
+    pipeline.step(cut_batch(token_data(), 6))
+    return met, [p.grad for p in pipeline.parameters()], len(pairs)
+
+
+def both_ways():
+    return meet(True), meet(False)
+
+
+def test_the_pairs_of_a_schedule_run_at_once():
+    for (met, gradients, pairs), (_, expected, _) in launch(both_ways, 2):
+        assert pairs > 4
+        assert met == [True] * pairs
+        for a, b in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def fail_beside():
+    pipeline, pairs = pipeline_of_pairs(True)
+
+    def fail(stage, i, tensors, do=pipeline.work["BW"]):
+        if Action("BW", stage, i) in pairs:
+            raise ArithmeticError("of a pair")
+        return do(stage, i, tensors)
+
+    pipeline.work["BW"] = fail
+    pipeline.step(cut_batch(token_data(), 6))
+
+
+def test_the_failure_of_a_backward_that_runs_beside_a_forward_is_raised():
+    with pytest.raises(RankError, match=r"ArithmeticError: of a pair\n.*was at B"):
+        launch(fail_beside, 2)

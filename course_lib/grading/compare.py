@@ -88,16 +88,15 @@ def inequality(got: Any, want: Any) -> tuple[str, ...]:
         return difference(got, want, 0.0) or ("differs",)
     clause = f"is {describe(got)}, expected {describe(want)}"
     lists = isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(want) > 3
+    many = f"{len(got)} entries, expected {len(want)}; " if lists and len(got) != len(want) else ""
     if lists:
-        if len(got) != len(want):
-            return clause, f"({len(got)} entries, expected {len(want)})"
         got, want = dict(enumerate(got)), dict(enumerate(want))
     if not (isinstance(got, Mapping) and isinstance(want, Mapping)):
         return (clause,)
     key = next(k for k in [*want, *got] if k not in got or k not in want or not same(got[k], want[k]))
     have, expected = (describe(d[key]) if key in d else "nothing" for d in (got, want))
     place = [key] if lists else key
-    return clause, f"(first difference at {place!r}: got {have}, expected {expected})"
+    return clause, f"({many}first difference at {place!r}: got {have}, expected {expected})"
 
 
 _PLURAL = {"differs": "differ", "is": "are", "has": "have", "holds": "hold"}

@@ -1,5 +1,6 @@
 """What an answer does, counted and not timed: look-ups in a dict, operations of PyTorch, lines of Python."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -35,11 +36,16 @@ class Operations(TorchDispatchMode):
 
 
 def lines_run(most: int, function: Callable, *args) -> tuple[object, int]:
-    """What the function returns, and how many lines of Python it ran, counted up to one more than ``most``."""
+    """What the function returns, and how many lines of Python it ran, counted up to one more than ``most``.
+
+    Lines inside of Python's own library, such as those of a ``Fraction``, do not count.
+    """
     lines, before = 0, sys.gettrace()
 
-    def trace(_frame, event: str, _argument) -> Callable:
+    def trace(frame, event: str, _argument) -> Callable | None:
         nonlocal lines
+        if frame.f_code.co_filename.startswith(os.path.dirname(os.__file__)):
+            return None
         lines += event == "line"
         if lines > most:
             sys.settrace(None)

@@ -21,7 +21,7 @@ Case = record("of model ranks", lambda c: f"{c.of}, {count(c.ranks)}")
 
 
 def cases(seed: int) -> list[Case]:
-    words = BertConfig.tiny(vocab_size=4000, num_hidden_layers=8)
+    words = BertConfig.tiny(vocab_size=4000, num_hidden_layers=8, max_position_embeddings=2000)
     long = BertConfig.tiny(vocab_size=400, num_hidden_layers=5, hidden_size=48, num_attention_heads=3)
     many = BertConfig.tiny(vocab_size=12000, num_hidden_layers=11)
     some = BertConfig.tiny(vocab_size=400, num_hidden_layers=6)

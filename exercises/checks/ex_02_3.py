@@ -63,9 +63,8 @@ def observe(answers, case: Case) -> dict:
     given = [t.clone() for t in tensors]
     with LargestTensor() as seen:
         attention = attend(*given)
-    same = all(map(torch.equal, given, tensors))
     return {
         "attention": attention,
-        "same": "" if same else "`q`, `k` or `v` has been changed in place",
+        "same": "" if all(map(torch.equal, given, tensors)) else "`q`, `k` or `v` has been changed in place",
         "largest": max(0, seen.numbers - case.batch * heads * new * max(tokens, size)) if case.counted else 0,
     }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from copy import copy
 from fractions import Fraction
-from itertools import combinations_with_replacement, permutations
+from itertools import combinations_with_replacement, permutations, product
 
 from course_checks.on_ranks import count
 
@@ -32,7 +32,7 @@ def questions(case: Case) -> Iterator[tuple]:
     if case.backward:
         many = combinations_with_replacement(LAYOUTS, case.readers)
         return ((list(given), wanted) for given in many for wanted in plain)
-    many = list(combinations_with_replacement(plain, case.readers))
+    many = list(product(plain, repeat=case.readers))
     return ((result, list(readers)) for result in reversed(LAYOUTS) for readers in many)
 
 

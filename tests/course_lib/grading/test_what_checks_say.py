@@ -10,7 +10,7 @@ import torch
 from fixture_checks import check, exercise
 
 from course_lib.grading import material
-from course_lib.grading.compare import describe, difference, in_number, same, settle
+from course_lib.grading.compare import describe, difference, in_number, inequality, same, settle
 from course_lib.grading.complaints import explain
 from course_lib.grading.failed import CheckFailed, TargetMissed
 from course_lib.grading.judge import Fact
@@ -284,6 +284,11 @@ def test_difference_of_scalars_lists_and_tensors():
         "digits enough to see that they differ"
     )
     assert difference([Fraction(1, 3)], [1 / 3], 1e-9) == ()
+
+
+def test_lists_of_unlike_length_say_where_they_part():
+    _, said = inequality([1, 2, 3, 4], [1, 2, 4, 5, 6])
+    assert said == "(4 entries, expected 5; first difference at [2]: got 3, expected 4)"
 
 
 def test_describe_is_short():

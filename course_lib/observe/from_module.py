@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def from_module(
     Args:
         model: any module, in the mode and the dtype in which it is to be trained, also on ``meta``; or a function that
                 builds one.
-        inputs, named: a microbatch, not on ``meta``; the first tensor's first dimension counts its samples.
+        inputs, named: a microbatch, also on ``meta``; the first tensor's first dimension counts its samples.
         samples: trace with so many in place of those that the inputs have.
         units: classes of what is sharded and recomputed as one; None: the elements of the outermost lists of modules.
         itemsize: bytes of a parameter and of an input, 4 or 2 (bfloat16), in place of those that they have.
@@ -72,7 +73,7 @@ def from_module(
         raise ValueError(f"tp must be 1, not {tp}: nothing says how the module is cut")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = fake_copy(model, mode)
-    inputs, named = map_tensors(mode.from_tensor, (inputs, named))
+    inputs, named = map_tensors(partial(_fake, mode), (inputs, named))
     if samples is not None:
         own = samples_in((inputs, named))
         inputs, named = map_tensors(
@@ -98,6 +99,14 @@ def from_module(
             raise
         why = (str(error) or repr(error)).splitlines()[0]
         raise ValueError(f"the module cannot be cut over tp {tp}: {why}") from error
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """As ``fake_copy`` takes a module: what is on meta is taken to the CPU."""
+    if not tensor.is_meta:
+        return mode.from_tensor(tensor)
+    with mode:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _as(itemsize: int, model: nn.Module, inputs: Any, named: Any) -> tuple[nn.Module, Any, Any]:

@@ -51,7 +51,7 @@ def _peak(pieces: Sequence[Piece], largest: int, plan: Plan) -> MemoryBreakdown:
     update = 2 * 4 * largest / (plan.shard if plan.zero else 1) if plan.optimizer == "adam" else 0.0
     moments = [MemoryBreakdown(gradients=behind[0], buffers=update)]
     for i, piece in enumerate(pieces):
-        dropped = piece.kept - kept_bytes(piece, plan)
+        dropped = max(0.0, piece.kept - kept_bytes(piece, plan))
         moments.append(MemoryBreakdown(activations=below[i] + piece.forward_peak - dropped))
         new = piece.backward_peak if plan.microbatches == 1 or plan.zero >= 2 else piece.without_gradients
         back = max(piece.kept + new, piece.forward_peak if dropped else 0.0)

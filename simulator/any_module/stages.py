@@ -48,5 +48,10 @@ def stage_pieces(model: TracedModel, plan: Plan) -> list[list[Piece]]:
 
 
 def kept_bytes(piece: Piece, plan: Plan) -> float:
-    """What a piece keeps of a microbatch until its backward: of a unit that is recomputed, what it passes on."""
-    return piece.output if plan.recompute == "full" and piece.name else piece.kept
+    """What a piece keeps of a microbatch until its backward: of a unit that is recomputed, what it passes on.
+
+    Then no piece frees what was passed to a unit, because that is computed again from it.
+    """
+    if plan.recompute != "full":
+        return piece.kept
+    return piece.output if piece.name else max(0.0, piece.kept)

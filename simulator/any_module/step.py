@@ -21,7 +21,7 @@ def traced_step(model: TracedModel, plan: Plan, hardware: Hardware) -> StepCost:
     stages = stage_pieces(model, plan)
 
     def recomputed(piece: Piece) -> bool:
-        return kept_bytes(piece, plan) != piece.kept
+        return bool(piece.name) and kept_bytes(piece, plan) != piece.kept
 
     def each(seconds: Callable[[Piece], float]) -> list[float]:
         """Of one microbatch, by stage."""

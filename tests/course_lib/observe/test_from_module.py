@@ -293,6 +293,34 @@ def test_a_pipeline_of_equal_units(traced):
     assert ranks[0].activations > ranks[3].activations  # more microbatches are under way there
 
 
+class Softened(nn.Module):
+    """Saves its result, not its input: that is freed behind it, unless it is recomputed."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return (x + self.scale).softmax(-1) + x
+
+
+def test_recomputed_units_keep_inputs_that_they_would_not():
+    model, x = nn.Sequential(*(Softened() for _ in range(4))), torch.zeros(8, 64)
+    traced = from_module(model, x)
+    assert any(piece.kept < 0 for piece in traced.pieces if not piece.name)
+    held = {
+        (pp, recompute): traced_memory(
+            traced, Plan(pp=pp, microbatches=4, micro_batch=8, precision="fp32", recompute=recompute)
+        )
+        for pp in (1, 2, 4)
+        for recompute in ("none", "full")
+    }
+    assert all(rank.activations >= x.nbytes for ranks in held.values() for rank in ranks)
+    # Each of four recomputed units keeps as much as it passes on
+    (whole,) = held[1, "full"]
+    assert whole.activations >= 4 * x.nbytes
+
+
 @pytest.mark.parametrize(
     ("plan", "words"),
     [

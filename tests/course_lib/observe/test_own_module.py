@@ -16,7 +16,7 @@ from beside import WIDTH
 def make():
     block = lambda: nn.Sequential(nn.Linear(WIDTH, 64), nn.GELU(), nn.Linear(64, WIDTH))
     with torch.device("meta"):
-        return nn.Sequential(*(block() for _ in range(4))), torch.zeros(2, WIDTH, device="cpu")
+        return nn.Sequential(*(block() for _ in range(4))), torch.zeros(2, WIDTH)
 
 def cut(model, mesh):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

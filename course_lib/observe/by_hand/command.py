@@ -16,6 +16,7 @@ from course_lib.observe.by_hand.run import (
     SEQUENCE,
     WATCHED,
     Train,
+    help_of,
     load_samples,
     new_model,
     one_device,
@@ -60,7 +61,7 @@ def main(
     axes = (axis, "ep") if "ep" in plan else (axis,)
     started = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else None
 
-    @click.command(help=train.__globals__["__doc__"], context_settings={"show_default": True})
+    @click.command(help=help_of(train), context_settings={"show_default": True})
     @click.option(
         "--ranks",
         type=click.IntRange(1, most),

@@ -28,6 +28,7 @@ from course_lib.observe.by_hand.run import (
     Run,
     Train,
     chosen,
+    help_of,
     load_samples,
     new_model,
     one_device,
@@ -46,7 +47,7 @@ def main(train: Train) -> None:
     """The command line: ``--ranks``, ``--steps``, ``--batch``, and ``--lose`` a rank before step ``--at``."""
     started = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else None
 
-    @click.command(help=train.__globals__["__doc__"], context_settings={"show_default": True})
+    @click.command(help=help_of(train), context_settings={"show_default": True})
     @click.option("--ranks", type=click.IntRange(2), default=started or 4, help="Processes to begin with.")
     @click.option("--steps", type=click.IntRange(WATCHED + 2), default=10, help="Training steps.")
     @click.option(

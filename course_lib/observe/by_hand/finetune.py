@@ -19,6 +19,7 @@ from course_lib.observe.by_hand.run import (
     Run,
     Train,
     chosen,
+    help_of,
     load_samples,
     one_device,
     run,
@@ -36,7 +37,7 @@ ROOM = 16  # positions for virtual tokens
 def main(train: Train, rungs: Mapping[str, Mapping[str, Any]]) -> None:
     """The command line: ``--ranks`` (1), ``--steps``, ``--batch``, and ``--pretrain`` for steps before."""
 
-    @click.command(help=train.__globals__["__doc__"], context_settings={"show_default": True})
+    @click.command(help=help_of(train), context_settings={"show_default": True})
     @click.option("--ranks", type=click.IntRange(1, 1), default=1, help="One device.")
     @click.option("--steps", type=click.IntRange(WATCHED + 2), default=40, help="Steps of fine-tuning.")
     @click.option("--batch", type=click.IntRange(1), default=24, help="Texts in a step.")

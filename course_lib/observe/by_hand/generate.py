@@ -10,7 +10,16 @@ from typing import Any
 import click
 from torch import Tensor
 
-from course_lib.observe.by_hand.run import SEQUENCE, WATCHED, chosen, load_samples, new_model, one_device, run
+from course_lib.observe.by_hand.run import (
+    SEQUENCE,
+    WATCHED,
+    chosen,
+    help_of,
+    load_samples,
+    new_model,
+    one_device,
+    run,
+)
 from course_lib.observe.show.compare import Row, compare
 from course_lib.runtime import current_device
 from simulator.predict.kv_cache import kv_cache_bytes_per_token
@@ -23,7 +32,7 @@ ROOM = SEQUENCE - max(map(len, PROMPTS))
 def main(generate: Callable[..., tuple[Tensor, Any]], rungs: Mapping[str, Mapping[str, Any]]) -> None:
     """The command line: ``--ranks`` (1), ``--samples``, ``--tokens``, and ``--pretrain`` for steps before."""
 
-    @click.command(help=generate.__globals__["__doc__"], context_settings={"show_default": True})
+    @click.command(help=help_of(generate), context_settings={"show_default": True})
     @click.option("--ranks", type=click.IntRange(1, 1), default=1, help="One device.")
     @click.option("--samples", type=click.IntRange(1), default=3, help="Continuations of each beginning.")
     @click.option("--tokens", type=click.IntRange(1, ROOM), default=ROOM, help="New tokens in each.")

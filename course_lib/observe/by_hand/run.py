@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from inspect import getgeneratorlocals
+from inspect import getgeneratorlocals, unwrap
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -43,6 +44,11 @@ class Run(NamedTuple):
     # Of each layer with experts, in the last step: copies that each rank has sent to each expert, and wanted to send.
     routed: Sequence[list[list[int]]] = ()
     load: Sequence[list[float]] = ()
+
+
+def help_of(function: Callable) -> str:
+    """The docstring of the function's file, for click: lines that are indented there, such as tables, stay lines."""
+    return re.sub(r"\n\n(?= )", "\n\n\b\n", unwrap(function).__globals__["__doc__"])
 
 
 def new_model() -> GPT:

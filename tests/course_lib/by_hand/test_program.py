@@ -125,10 +125,15 @@ def test_bad_input_gets_one_sentence(program, technique, options, sentence):
     assert said.err.splitlines()[-1] == f"Error: {sentence}"
 
 
-def test_help_is_what_the_file_says(program):
-    code, said = program("fsdp", "--help")
+@pytest.mark.parametrize("technique", ["fsdp", "zero", "adapters", "paged_attention", "elastic"])
+def test_help_is_what_the_file_says(program, technique):
+    """Its tables line by line, also where the function that is run is wrapped by one of torch's."""
+    code, said = program(technique, "--help")
     assert code == 0
-    assert "FSDP by hand" in said.out
+    source = (ROOT / "course_lib" / "by_hand" / f"{technique}.py").read_text(encoding="utf-8")
+    docstring = source.split('"""')[1]
+    assert docstring.split(":")[0] in said.out
+    assert [line for line in docstring.splitlines() if line[:4] == "    " and line not in said.out] == []
     assert "--ranks" in said.out
 
 

@@ -45,19 +45,22 @@ def compare(files: tuple[Path, ...], as_json: bool, svg: Path | None, **values: 
     """What a recorded step spent its time on, and how it differs from the prediction.
 
     FILES are traces of PyTorch's profiler, one a rank, and dumps of the Flight Recorder, packed by gzip or not. With
-    a model, a plan and --gpu, the step is compared with the one that `step` predicts. Dumps alone say which rank
-    others wait for.
+    a model, a plan and --gpu, the step is compared with the one that `step` predicts; course_lib.train prints these
+    options. Dumps alone say which rank others wait for.
 
     \b
     python -m course_lib.train --plan dp=2 --profile traces
     python -m simulator compare traces/*
-    python -m simulator compare traces/* --model gpt2 --plan dp=2 --gpu h100 \\
-        --global-batch 16 --svg step.svg
+    python -m simulator compare traces/* --layers 4 --hidden 128 --heads 4 \\
+        --vocab 256 --sequence 64 --no-dropout --plan dp=2,precision=fp32 \\
+        --global-batch 16 --gpu laptop-cpu --svg step.svg
     """
     question, predicted = _predicted(values)
     traces, dumps = read_files(files)
     if not traces:
         return _tell_dumps(dumps, as_json, question)
+    if question is not None and (last := max(trace.rank for trace in traces)) >= question.plan.ranks:
+        raise ValueError(f"the plan has {question.plan.ranks} ranks, and there is a trace of rank {last}")
     measured = measure(traces, None if question is None else plan_axes(question.plan))
     if svg:
         _draw(measured, question, predicted, svg)

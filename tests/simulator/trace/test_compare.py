@@ -41,6 +41,12 @@ def test_beside_its_prediction(two_ranks, tmp_path):
     assert "predicted" in picture.read_text()
 
 
+def test_a_plan_of_fewer_ranks_is_refused(two_ranks):
+    result = run(two_ranks, MODEL.replace("dp=2", "dp=1"))
+    assert result.exit_code == 2
+    assert result.output == "Error: the plan has 1 ranks, and there is a trace of rank 1\n"
+
+
 @pytest.mark.parametrize("line", ["", MODEL])
 def test_json(two_ranks, line):
     answer = json.loads(run(two_ranks, line + " --json").output)

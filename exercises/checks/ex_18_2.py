@@ -51,7 +51,7 @@ def observe(make, case: Case) -> dict:
     train(sum((x * torch.linspace(0, 1, x.numel()).view_as(x)).sum() for x in forward.values()), [E])
     own, given = set(prefix.parameters()), {"E": E, **dict(network.named_parameters())}
     lost = [name for name, p in given.items() if p.grad is None or p not in own]
-    found["reached"] = f"the given `{lost[0]}` gets no gradient, or is not in `parameters()`" if lost else ""
+    found["reached"] = f"no gradient for {', '.join(lost)}, or not in `parameters()`" if lost else ""
     found["gradients"] = {name: p.grad for name, p in given.items()}
     prefix.zero_grad()
     found["step"] = every(prefix, layers)

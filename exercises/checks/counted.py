@@ -36,10 +36,7 @@ class Operations(TorchDispatchMode):
 
 
 def lines_run(most: int, function: Callable, *args) -> tuple[object, int]:
-    """What the function returns, and how many lines of Python it ran, counted up to one more than ``most``.
-
-    Lines inside of Python's own library, such as those of a ``Fraction``, do not count.
-    """
+    """What the function returns, and the lines that it ran, not in Python's library, up to one more than ``most``."""
     lines, before = 0, sys.gettrace()
 
     def trace(frame, event: str, _argument) -> Callable | None:

@@ -171,6 +171,9 @@ def apply_fp8(model: nn.Module, scaling: str = "tensor") -> list[Fp8Linear]:
         if type(module) is nn.Linear and inside:
             found.append(Fp8Linear(scaling))
             module.forward = partial(_forward, module, found[-1])
+        if inside and getattr(module, "multiply", None) is F.linear:  # a rank's part of a linear layer
+            found.append(Fp8Linear(scaling))
+            module.multiply = found[-1]
         if isinstance(module, Experts):
             module.linears = [(Fp8Linear(scaling), Fp8Linear(scaling)) for _ in module.down_proj]
             found += chain.from_iterable(module.linears)

@@ -52,8 +52,8 @@ def plan_refusals(p: Plan) -> Iterator[str]:
         yield "offload must be none, or parameters with zero 3, not optimizer"
     if p.optimizer == "muon" and p.tp > 1:
         yield f"tp must be 1 with the optimizer muon, not {p.tp}: it turns whole matrices, and a rank has parts"
-    if p.precision == "fp8" and p.tp > 1:
-        yield f"tp must be 1 with precision fp8, not {p.tp}: parts of linear layers are not multiplied in 8 bits yet"
+    if p.precision == "fp8" and p.sequence_parallel:
+        yield "sequence_parallel must be no with precision fp8: what is gathered for a product is in 16 bits yet"
     if p.precision == "bf16" and p.gradients == "fp32":
         yield "gradients must be same with precision bf16, not fp32: PyTorch keeps them as the parameters"
     if others := [traffic for traffic in p.overlap if traffic not in ("gradients", "experts")]:

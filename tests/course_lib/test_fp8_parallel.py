@@ -11,7 +11,7 @@ from on_one_device import mesh_of
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.one_device.fp8 import SCALING, apply_fp8
+from course_lib.one_device.fp8 import SCALING, Fp8Linear, apply_fp8
 from course_lib.parallelize import parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import current_device, launch
@@ -24,6 +24,9 @@ PLANS = {
         {"dp": 2, "zero": 3, "scaling": "block", "recompute": "full"},
         {"pp": 2, "scaling": "delayed", "microbatches": 2, "recompute": "full"},
         {"cp": 2, "scaling": "mx"},
+        {"tp": 2, "scaling": "tensor"},
+        {"tp": 2, "scaling": "delayed", "recompute": "full"},
+        {"tp": 2, "scaling": "mx"},
         {"dp": 2, "ep": 2, "scaling": "delayed", "recompute": "full"},
         {"dp": 2, "ep": 2, "scaling": "block", "zero": 3},
     ],
@@ -31,6 +34,7 @@ PLANS = {
         {"dp": 4, "zero": 2, "scaling": "delayed", "recompute": "full"},
         {"dp": 2, "pp": 2, "zero": 1, "scaling": "block"},
         {"dp": 4, "zero": 3, "scaling": "tensor"},
+        {"dp": 2, "tp": 2, "zero": 3, "scaling": "block"},
     ],
 }
 pytestmark = [pytest.mark.gpu] if torch.cuda.is_available() else []
@@ -73,6 +77,8 @@ def one_device(scaling, experts=False):
 def on_plan(settings):
     plan = Plan(**{"precision": "fp8"} | settings)
     parallel, optimizer = parallelize(model(plan.ep > 1), plan, mesh_of(plan), torch.optim.SGD, lr=0.2)
+    parts = [isinstance(getattr(m, "multiply", None), Fp8Linear) for m in parallel.module.modules()]
+    assert sum(parts) == (2 * 6 if plan.tp > 1 and plan.precision == "fp8" else 0)  # not the head
     losses = []
     for batch in batches():
         optimizer.zero_grad()

@@ -362,7 +362,10 @@ REFUSED = [
     ({"pp": 2, "zero": 3}, "zero must be 0 or 1 with pp 2, not 3"),
     ({"dp": 2, "zero": 1, "shard": 1}, "shard must be the 2 data-parallel ranks with zero 1, not 1"),
     ({"dp": 2, "offload": "optimizer"}, "offload must be none, or parameters with zero 3, not optimizer"),
-    ({"tp": 2, "precision": "fp8"}, "tp must be 1 with precision fp8, not 2"),
+    (
+        {"tp": 2, "precision": "fp8", "sequence_parallel": True},
+        "sequence_parallel must be no with precision fp8",
+    ),
     ({"dp": 2, "overlap": ("gradients", "tensor")}, "overlap must be none or gradients, not tensor"),
     ({"pp": 2, "chunks": 2}, "4 pipeline stages need as many layers; the model has 3"),
     ({"pp": 2, "stage_layers": (2, 2)}, "stage layers must be 2 numbers that add up to 3, not (2, 2)"),

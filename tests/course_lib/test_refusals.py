@@ -38,7 +38,12 @@ REFUSED = [
     ("shard must be the 4 data-par", {"zero": 1, "dp": 4, "shard": 2}, {}, {"zero": 3}),
     ("offload must be none, or par", {"offload": "optimizer"}, {}, {"offload": "none"}),
     ("tp must be 1 with the optimizer muon", {"tp": 2, "optimizer": "muon"}, {}, {"optimizer": "adam"}),
-    ("tp must be 1 with precision fp8, not 2: ", {"precision": "fp8", "tp": 2}, {}, {"tp": 1}),
+    (
+        "sequence_parallel must be no with precision fp8",
+        {"precision": "fp8", "tp": 2, "sequence_parallel": True},
+        {},
+        {"sequence_parallel": False},
+    ),
     ("gradients must be same", {"precision": "bf16", "gradients": "fp32"}, {}, {"gradients": "same"}),
     (
         "overlap must be none or gradients, not tensor: ",

@@ -130,7 +130,11 @@ def test_accelerate():
         ("deepspeed", Plan(cp=2), "context must be all-to-all, not ring"),
         ("accelerate", Plan(2, zero=1), "for 1 take deepspeed's file"),
         ("accelerate", Plan(2, 2), "zero must be 2 or 3 with tp"),
-        ("course_lib", Plan(precision="fp8", tp=2), "tp must be 1 with precision fp8"),
+        (
+            "course_lib",
+            Plan(precision="fp8", tp=2, sequence_parallel=True),
+            "sequence_parallel must be no with precision fp8",
+        ),
         ("course_lib", Plan(2, pp=2, zero=3), "zero must be 0 or 1 with pp 2"),
         ("nemo", Plan(), "framework must be one of"),
     ],

@@ -64,11 +64,8 @@ def observe(run_block, case: Case) -> dict:
         found = torch.autograd.grad(y, wanted, torch.randn_like(y), allow_unused=True)
     if missing := sum(gradient is None for gradient in found):
         return {"tensor": f"of x and the weights, {missing} of {len(found)} have no gradient"}
-    every, said = (
-        sum(p.bytes for p in products),
-        f"a block keeps {kept:,} bytes, and the budget is {budget:,}",
-    )
-    if kept > every:
+    said = f"a block keeps {kept:,} bytes, and the budget is {budget:,}"
+    if kept > (every := sum(p.bytes for p in products)):
         said += f"\n(all of `products` together are {every:,} bytes, so something else is kept, too)"
     return FINE | {
         "result": y.detach(),

@@ -11,7 +11,7 @@ from course_lib.notebooks.places import chapter_path, course_root
 
 root_option = click.option(
     "--root",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=course_root,
     help="The course's folder, where it is not the one installed from.",
 )

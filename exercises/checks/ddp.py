@@ -50,17 +50,6 @@ def gradients(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor | No
     return {name: None if p.grad is None else p.grad.clone() for name, p in parameters}
 
 
-class Handle:
-    """What an asynchronous all-reduce returns; remembers whether anybody used it."""
-
-    def __init__(self, work: dist.Work) -> None:
-        self.work, self.used = work, False
-
-    def __getattr__(self, name: str) -> object:
-        self.used = True
-        return getattr(self.work, name)
-
-
 WAIT = "averages are read, and nobody has waited for their all-reduce (`work.wait()`)"
 
 
@@ -68,7 +57,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
     ready: list[int] = []  # parameters whose gradients are there, in order
     issued: list[int] = []  # how many were there when a message began
     blocking: list[bool] = []
-    handles: list[Handle] = []
+    handles: list[mock.Mock] = []  # of asynchronous all-reduces: they remember what is called
     all_reduce = dist.all_reduce
 
     def watched(*given, **named):
@@ -76,7 +65,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
         waits = not (given[3] if len(given) > 3 else named.get("async_op", False))
         blocking.append(waits and len(ready) < len(parameters))
         if work := all_reduce(*given, **named):
-            handles.append(Handle(work))
+            handles.append(mock.Mock(wraps=work))
             return handles[-1]
 
     hooks = {p: p.register_post_accumulate_grad_hook(lambda p: ready.append(id(p)))
@@ -92,7 +81,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
         "averages": gradients(parameters.items()),
         "called": f"{of} {len(ready)} were called" if len(ready) != n else "",
         "kept": f"{of} {kept} are left when the function has returned" if kept != n else "",
-        "waited": WAIT if not all(handle.used for handle in handles) else "",
+        "waited": WAIT if not all(handle.method_calls for handle in handles) else "",
         "left": f"{left} hooks of the answer are left on the parameters" if left else "",
         "messages": log.traffic.calls,
         "blocking": sum(blocking),

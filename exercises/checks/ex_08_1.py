@@ -9,15 +9,12 @@ from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.alive import Alive
 
 ALIVE = "Besides the gradients of weights, at most as many tensors like `x` are alive at once as there are…"
+BEGINS = "When backward begins, at most 4 tensors like `x` are alive besides the inputs of the segments."
 FACTS = {
     "x": Fact("the gradient of x", "Return the gradient of the loss by `x`.", tolerance=1e-6),
     "weights": Fact("the gradient of {}", "The gradient of a layer's weight is added to…", tolerance=1e-5),
     "kept": Fact("inputs", "`x` and `gradient` stay as they are, and `x` gets no `.grad`."),
-    "first": Fact(
-        "bytes kept for backward beyond the input of each segment and 4 tensors",
-        "When backward begins…",
-        most=0,
-    ),
+    "first": Fact("bytes kept for backward beyond the input of each segment and 4 tensors", BEGINS, most=0),
     "runs": Fact("runs beyond 2 of each layer", "No layer runs forward more than twice.", most=0),
     "bytes": Fact("bytes alive at once beyond those needed", ALIVE, most=0),
 }

@@ -12,22 +12,14 @@ from simulator.predict.recomputation import Segment, peak_bytes
 PATIENCE = 10  # seconds for one chain; a good answer takes milliseconds
 FACTS = {
     "starts": Fact("the layers", "Return the numbers of the layers at which segments begin, rising, the…"),
-    "late": Fact(
-        "seconds until the cuts are found",
-        "For 40 layers there are too many cuts to try each one.",
-        most=PATIENCE,
-    ),
+    "late": Fact("seconds until the cuts are found", "For 40 layers there are too many cuts…", most=PATIENCE),
     "peak": Fact("bytes at the peak beyond the least", "The peak is the least of all…", most=0, beyond=True),
 }
 
 Case = record("name kept saved")
 DRAW = random.Random(83)
 UNEQUAL = [
-    Case(
-        f"{n} unequal layers",
-        [DRAW.randint(1, 30) for _ in range(n)],
-        [DRAW.choice((5, 10, 20, 90)) for _ in range(n)],
-    )
+    Case(f"{n} unequal layers", DRAW.choices(range(1, 31), k=n), DRAW.choices((5, 10, 20, 90), k=n))
     for n in (9, 12, 40)
 ]
 CASES = [
@@ -67,6 +59,5 @@ def not_cuts(starts, n: int) -> str:
         return f"the segments begin at {short}, and none begins at layer 0"
     if not rises:
         return f"the segments begin at {short}, which does not rise"
-    return (
-        f"the last segment begins at {starts[-1]}, and the last layer is {n - 1}" if starts[-1] >= n else ""
-    )
+    late = f"the last segment begins at {starts[-1]}, and the last layer is {n - 1}"
+    return late if starts[-1] >= n else ""

@@ -22,8 +22,7 @@ FACTS = {
     "kept": Fact("bytes kept for backward", "nothing is kept for backward.", most=0),
 }
 
-# ranks: of a group; shape: a rank's own tokens; strided: inputs and gradients do not lie one element behind
-# the other
+# ranks: of a group; shape: a rank's own tokens; strided: elements of inputs and gradients lie apart
 Case = record("name world ranks shape", strided=False, dtype=torch.float64)
 CASES = [
     Case("4 ranks in groups of 2", 4, 2, (3, 2, 5)),

@@ -37,7 +37,6 @@ CASES = [
     Case(50, 70, 16, 32),
     Case(70, 50, 32, 16),
     Case(1, 1, 16, 16),
-    Case(40, 30, 64, 64),
     Case(5, 7, 1, 1),
     Case(50, 70, 16, 32, "scores of up to several hundreds", large, scores="large"),
     Case(50, 70, 16, 32, "rows with all scores at minus hundreds", low, scores="low"),

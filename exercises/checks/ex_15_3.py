@@ -13,6 +13,7 @@ from course_lib.observe.ledgers.alive import Alive
 THREE = "Return the three gradients of the loss, by `q`, by `k` and by `v`, in this order."
 FACTS = {
     "three": Fact("the result", THREE),
+    "finite": Fact("the gradients", "No key is hidden, everything is in float32, and scores can be several…"),
     "gradients": Fact("the gradient of {}", THREE, tolerance=1e-4),
     "kept": Fact("inputs", "The six tensors stay as they are."),
     "bytes": Fact("bytes alive at once beyond the gradients twice and six times three tiles", "Alive at once…", most=0),
@@ -57,11 +58,14 @@ def observe(backward, case: Case) -> dict:
     if not isinstance(result, tuple | list) or [type(one) for one in result] != [Tensor] * 3:
         return {"three": f"the result is {type(result).__name__}, not three tensors"}
     pairs = zip(("q", "k", "v", "output", "logsumexp", "gradient"), given, before, strict=True)
+    gradients = dict(zip("qkv", result, strict=True))
+    if wild := [name for name, t in gradients.items() if not t.isfinite().all()]:
+        return {"finite": f"not all numbers are finite in the gradient of {' and of '.join(wild)}"}
     results, rows = sum(t.nbytes for t in before[:3]), case.heads * case.rows
     tiles = rows * case.tile + rows * 16 + case.heads * case.tile * 16
     enough = 5 * 2 * rows * case.keys * 16 + 2 * rows * 16
     return {
-        "gradients": dict(zip("qkv", result, strict=True)),
+        "gradients": gradients,
         "kept": "\n".join(f"{name} has other values" for name, now, was in pairs if not now.equal(was)),
         "bytes": max(0, alive.most - 2 * results - 6 * 4 * tiles) if case.counted else 0,
         "flops": max(0, flops.get_total_flops() - enough) if case.counted else 0,

@@ -161,7 +161,7 @@ def table(execution: Execution) -> str:
             longest[gap.rank] = gap
     lines = [
         f"{result['schedule']}: {result['ranks']} ranks, {result['microbatches']} microbatches, "
-        f"{result['chunks']} chunks a rank",
+        f"{result['chunks']} chunk{'s' * (result['chunks'] > 1)} a rank",
         f"makespan {result['makespan']:.6g}",
         f"bubble   {execution.bubble('idle'):.2%} idle / total, {execution.bubble('internal'):.2%} without fill and "
         f"drain, {execution.bubble('overhead'):.2%} over the ideal",

@@ -26,6 +26,7 @@ BY_AXES = (
     "pp",
     "cp",
     "ep",
+    "ulysses",
     "zero",
     "shard",
     "chunks",

@@ -289,6 +289,14 @@ def test_matrix_shows_every_cell_and_every_sentence():
     assert numbers == {line.partition(".")[0] for line in sentences.strip().splitlines()}
 
 
+@pytest.mark.parametrize("command", ["next", "progress", "grade 05", "hint 05.1", "lab", "update"])
+def test_a_course_that_is_not_there_is_refused(command, tmp_path):
+    result = CliRunner().invoke(main, [*command.split(), "--root", str(tmp_path / "nowhere")])
+    assert result.exit_code == 2
+    assert "'--root': Directory" in result.output
+    assert "does not exist" in result.output
+
+
 def test_doctor_looks_at_everything(monkeypatch):
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0, result.output

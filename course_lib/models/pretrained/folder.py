@@ -87,5 +87,5 @@ def _download(name: str) -> Path:
     except Exception as error:  # the hub's errors share no base class: bad name, no such model, no network…
         raise ValueError(
             f"{name!r} is neither a folder nor a model the hub gave ({type(error).__name__}); "
-            "without a network, use load_minilm()."
+            "without a network there is minilm, which is installed."
         ) from error

@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -68,6 +69,10 @@ def test_what_is_fixed_stays():
     for plan in found:
         assert (plan.tp, plan.zero, plan.schedule, plan.pp, plan.dp * plan.cp) == (4, 1, "zb-v", 2, 2)
         assert (plan.global_batch, plan.ranks) == (64, 16)
+    # A ring of all-to-alls, where the search itself chooses how long the axis is
+    rings = list(plans(replace(MODELS["llama-3-8b"], sequence=65536), H100, 16, 16, {"ulysses": 2}))
+    assert {plan.cp for plan in rings} == {2, 4, 8, 16}
+    assert {plan.ulysses for plan in rings} == {2}
 
 
 def test_it_says_why_what_binds_and_what_would_help():

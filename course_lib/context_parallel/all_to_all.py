@@ -31,12 +31,12 @@ class HeadsCore(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         p, own = self.group.size(), q.shape[2]
         k, v = (x.repeat_interleave(p // math.gcd(p, x.shape[1]), 1) for x in (k, v))
-        # (batch, heads, own, size) -> (p, batch, heads / p, own, size), all three beside each other
-        pieces = [x.unflatten(1, (p, -1)).movedim(1, 0) for x in (q, k, v)]
-        heads = [x.shape[2] for x in pieces]
-        together = Exchange.apply(torch.cat(pieces, 2), self.group)
-        # three of (batch, heads / p, p own, size)
-        q, k, v = (x.movedim(0, 2).flatten(2, 3) for x in together.split(heads, 2))
+        # (batch, heads, own, size) -> (p, batch, own, heads / p * size), all three beside each other
+        pieces = [x.unflatten(1, (p, -1)).permute(1, 0, 3, 2, 4).flatten(3) for x in (q, k, v)]
+        together = Exchange.apply(torch.cat(pieces, 3), self.group)
+        came = zip(together.split([x.shape[3] for x in pieces], 3), (q, k, v), strict=True)
+        apart = (x.unflatten(3, (-1, before.shape[3])) for x, before in came)
+        q, k, v = (x.permute(1, 3, 0, 2, 4).flatten(2, 3) for x in apart)  # (batch, heads / p, p own, size)
         masks = [] if mask is None else [mask_of_part(mask, self.order, self.group.rank(), own)]
         O = self.core(q, k, v, *masks)
         # (p, batch, heads / p, own, size)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -46,9 +47,7 @@ def apply_context_parallel(
     u = mesh.size(1) if mesh.ndim == 2 else p if context == "all-to-all" else 1
     check_context(model, context, by_heads=u == p)
     [(prefix, inner, anatomy)] = find_anatomies(model, has_core)
-    rank = mesh.get_local_rank(0)
-    if mesh.ndim == 2:
-        rank = rank * u + mesh.get_local_rank(1)
+    rank = mesh.mesh.flatten().tolist().index(dist.get_rank())
     order = Order(p // u, anatomy.causal, zigzag and anatomy.causal and u < p, u)
     for name, core in of_role(prefix, inner, anatomy, "core"):
         new = core

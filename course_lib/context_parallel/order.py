@@ -49,15 +49,12 @@ class Order:
                 f"{pieces} equal pieces: pad it to a multiple"
             )
 
-    def of(self, rank: int) -> list[int]:
-        """The numbers of a part's pieces."""
-        return [rank, 2 * self.ranks - 1 - rank] if self.zigzag else [rank]
-
     def cut(self, x: Tensor, rank: int, dim: int = 1) -> Tensor:
         """What belongs to a rank's tokens of something that all tokens have."""
         self.check(x.shape[dim])
         pieces, (part, place) = x.chunk(self.ranks * (1 + self.zigzag), dim), divmod(rank, self.sharing)
-        return torch.cat([pieces[i] for i in self.of(part)], dim).chunk(self.sharing, dim)[place]
+        own = [pieces[part], pieces[-1 - part]] if self.zigzag else [pieces[part]]
+        return torch.cat(own, dim).chunk(self.sharing, dim)[place]
 
     def dealt(self, x: Tensor, dim: int) -> Tensor:
         """All of it, one rank's tokens after the other's."""

@@ -26,8 +26,8 @@ from course_lib.runtime.native import all_gather, reduce_scatter
 class RingCore(nn.Module):
     """Takes the place of a model's core of attention: its arguments and its result are those of this rank's tokens.
 
-    Query and result ``(batch, heads, own, size)``, key and value ``(batch, kv_heads, own, size)``; a mask as
-    ``order.Cutter`` makes it.
+    Query ``(batch, heads, own, size)``, key and value ``(batch, kv_heads, own, size)``, or values of another size,
+    which is that of the result; a mask as ``order.Cutter`` makes it.
     """
 
     def __init__(self, order: Order, group: ProcessGroup, gather: bool = False) -> None:
@@ -57,17 +57,17 @@ class ContextAttention(torch.autograd.Function):
         O = L = None
         view = View(order, group, mask, q.shape[2])
         with without_autocast(q.device):
-            for source, (k_r, v_r) in (gathered if gather else around)(torch.stack((k, v)), group):
+            for source, kv in (gathered if gather else around)(packed(k, v), group):
                 if (seen := view.of(source)) is None:
                     continue
                 rows, keys, *how = seen
-                part = attend(q[:, :, rows], k_r[:, :, keys], v_r[:, :, keys], *how)
+                part = attend(q[:, :, rows], *(x[:, :, keys] for x in unpacked(kv, k, v)), *how)
                 if O is None:  # of the first keys that it sees at all, every row sees some
                     O, L = (x.to(wide) for x in part)
                 else:
                     merge(O[:, :, rows], L[:, :, rows], *part)
         if O is None:
-            O, L = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf, dtype=wide)
+            O, L = q.new_zeros(*q.shape[:-1], v.shape[-1]), q.new_full(q.shape[:-1], -torch.inf, dtype=wide)
         O = O.to(q.dtype)
         ctx.save_for_backward(q, k, v, mask, O, L)
         ctx.order, ctx.group, ctx.gather = order, group, gather
@@ -85,18 +85,29 @@ class ContextAttention(torch.autograd.Function):
             if (seen := view.of(source)) is None:
                 return torch.zeros_like(kv)
             rows, keys, *how = seen
-            its = (x[:, :, rows] for x in (dO, q, O, L))
-            more_q, *more = attend_backward(*its, *kv[:, :, :, keys], *how)
+            own = (x[:, :, rows] for x in (dO, q, O, L))
+            its = (x[:, :, keys] for x in unpacked(kv, k, v))
+            more_q, *more = attend_backward(*own, *its, *how)
             dq[:, :, rows] += more_q
-            dkv = torch.stack(more)
-            if dkv.shape == kv.shape:
-                return dkv
+            if more[0].shape == k.shape:
+                return packed(*more)
             whole = torch.zeros_like(kv)
-            whole[:, :, :, keys] = dkv
+            for part, seen_part in zip(unpacked(whole, k, v), more, strict=True):
+                part[:, :, keys] = seen_part
             return whole
 
-        dk, dv = (scattered if ctx.gather else brought_home)(work, torch.stack((k, v)), ctx.group)
-        return dq.to(q.dtype), dk, dv, None, None, None, None
+        dkv = (scattered if ctx.gather else brought_home)(work, packed(k, v), ctx.group)
+        return dq.to(q.dtype), *unpacked(dkv, k, v), None, None, None, None
+
+
+def packed(k: Tensor, v: Tensor) -> Tensor:
+    """One message of keys and values, whose sizes may differ."""
+    return torch.cat((k.flatten(), v.flatten()))
+
+
+def unpacked(kv: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of it, in these shapes."""
+    return kv[: k.numel()].view(k.shape), kv[k.numel() :].view(v.shape)
 
 
 class View:

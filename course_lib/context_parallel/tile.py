@@ -23,7 +23,7 @@ ATEN = torch.ops.aten
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """O and L."""
-    if fused(q):
+    if fused(q, v):
         O, L = ATEN._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, is_causal=causal, attn_mask=None if mask is None else mask.to(q.dtype)
         )
@@ -51,7 +51,7 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries, keys and values, where O and L are those of all keys."""
     L = L.masked_fill(L.isneginf(), torch.inf)  # a row without keys: exp(score - L) is 0
-    if fused(q):
+    if fused(q, v):
         # Its gradient of shared keys would be that of one head.
         group = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
@@ -79,9 +79,9 @@ def attend_backward(
     return dq.to(k.dtype), (dS.mT @ q).sum(2).to(k.dtype), (P.mT @ dO).sum(2).to(k.dtype)
 
 
-def fused(q: Tensor) -> bool:
+def fused(q: Tensor, v: Tensor) -> bool:
     """PyTorch's operator for the CPU."""
-    return q.device.type == "cpu" and q.numel() > 0
+    return q.device.type == "cpu" and q.numel() > 0 and q.shape[-1] == v.shape[-1]
 
 
 def scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor:

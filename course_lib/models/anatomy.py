@@ -103,6 +103,9 @@ LLAMA = {
 EXPERTS = {name: role for name, role in LLAMA.items() if ".mlp" not in name}
 MIXTRAL = EXPERTS | {"layers.*.mlp.gate": "router", "layers.*.mlp.experts": "experts"}
 
+# Of its attention the core alone has a role: tensor parallelism does not cut the others.
+LATENT = {name: role for name, role in EXPERTS.items() if "attn" not in name or name.endswith(".core")}
+
 FALCON = {
     "word_embeddings": "tokens",
     "h.*": "layer",
@@ -161,11 +164,7 @@ ANATOMIES = {
     "llama.Llama": Anatomy(inside("model", LLAMA) | {"lm_head": "head"}),
     "llama.LlamaModel": Anatomy(LLAMA),
     "mixtral.Mixtral": Anatomy(inside("model", MIXTRAL) | {"lm_head": "head"}),
-    # Attention without a role for its core: keys and values differ in width.
-    "deepseek.Deepseek": Anatomy(
-        inside("model", {name: role for name, role in EXPERTS.items() if "attn" not in name})
-        | {"lm_head": "head"}
-    ),
+    "deepseek.Deepseek": Anatomy(inside("model", LATENT) | {"lm_head": "head"}),
     "falcon.Falcon": Anatomy(inside("transformer", FALCON) | {"lm_head": "head"}),
     "falcon.FalconModel": Anatomy(FALCON),
     "bart.Bart": Anatomy(BART, causal=False),

@@ -20,6 +20,7 @@ def context_layer_traffic(
     itemsize: int = 2,
     *,
     ulysses: int = 1,
+    results: int | None = None,
     regather: bool = True,
 ) -> tuple[Traffic, Traffic]:
     """One layer on one microbatch, as sent by one rank: (forward, backward). Recomputing the layer, or its attention
@@ -35,11 +36,13 @@ def context_layer_traffic(
         queries: elements of this rank's queries: batch x sequence / p x columns.
         keys: elements of this rank's keys and values together. The all-to-all deals out heads: where p does not divide
             those of the keys, they are repeated first.
+        results: elements of what attention returns for them; None: as many.
         ulysses: ranks that deal out heads among themselves; the others' keys come as ``context`` says.
         regather: False: backward still has the keys and values that forward gathered.
     """
     one_of("context", context, CONTEXT)
-    at_least(0, queries=queries, keys=keys)
+    results = queries if results is None else results
+    at_least(0, queries=queries, keys=keys, results=results)
     at_least(1, ranks=ranks, itemsize=itemsize, ulysses=ulysses)
     by_heads = ranks if context == "all-to-all" else ulysses
     if ranks % by_heads:
@@ -55,7 +58,7 @@ def context_layer_traffic(
             [TrafficRow("send", 2, times, size, size)] if (size := times * keys * itemsize) else []
         )
 
-    exchanged, around = sent("all-to-all", by_heads, queries + keys, queries), ranks // by_heads
+    exchanged, around = sent("all-to-all", by_heads, queries + keys, results), ranks // by_heads
     if context == "all-gather":
         gathered = sent("all-gather", around, around * keys)
         reduced = sent("reduce-scatter", around, around * keys)

@@ -34,11 +34,12 @@ def plan_traffic(shape: ModelShape, plan: Plan, stage: int = 0) -> Traffic:
     cut = {"sequence_parallel": plan.sequence_parallel}
     total = data_parallel_traffic(shape, plan, stage)
     for kind, n in plan.kinds_on(shape, stage).items():
-        queries = tokens * kind.heads // tp * kind.key_size
+        queries, results = (tokens * kind.heads // tp * size for size in (kind.key_size, kind.value_size))
         keys = tokens * kind.kv_columns(tp)
         if (u := plan.head_ranks) > 1:  # a rank's queries need the heads that they share
-            keys *= u // gcd(u, kind.kv_heads_on(tp))
-        ahead, back = context_layer_traffic(plan.context, queries, keys, plan.cp, e, ulysses=u)
+            keys *= u // gcd(u, kind.heads // tp if kind.kv_rank else kind.kv_heads_on(tp))
+        given = queries, keys, plan.cp, e
+        ahead, back = context_layer_traffic(plan.context, *given, ulysses=u, results=results)
         forwards = 1 if plan.recompute in ("none", "offload") else 2
         total += (ahead * forwards + back) * (n * m)
         again = {"recompute": plan.recompute == "full"}

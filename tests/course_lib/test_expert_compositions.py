@@ -134,6 +134,7 @@ CASES = {  # ranks -> (model, plan)
         ("even", {"dp": 2, "cp": 2, "ep": 4, "zero": 2}),
         ("deepseek", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2}),
         ("deepseek", {"dp": 4, "ep": 2, "zero": 3}),
+        ("deepseek", {"dp": 2, "cp": 2, "ep": 2, "zero": 1, "recompute": "selective"}),
         ("capacity", {"dp": 2, "pp": 2, "ep": 2, "microbatches": 2, "zero": 1}),
         ("deep", DUALPIPE),
         ("deep", DUALPIPE | {"zero": 1, "recompute": "full"}),

@@ -545,6 +545,7 @@ CALLS = {
         "ranks": 2,
         "itemsize": 2,
         "ulysses": 2,
+        "results": 64,
     },
     galaxy_traffic.galaxy_traffic: {
         "shape": GPT2,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from course_lib.context_parallel.apply import apply_context_parallel
 from course_lib.context_parallel.order import Cutter, Order, blocks_of_mask, mask_of_part
 from course_lib.models.bert import Bert, BertConfig
+from course_lib.models.deepseek import Deepseek, DeepseekConfig
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.masked_words import BertMaskedWords
@@ -37,6 +38,21 @@ def llama():
     return Llama(LlamaConfig.tiny(vocab_size=31, hidden_size=HIDDEN, intermediate_size=36, **sizes))
 
 
+def deepseek():
+    """Keys and values of other widths: 8 and 6."""
+    widths = {
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 6,
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+    }
+    sizes = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "first_k_dense_replace": LAYERS}
+    return Deepseek(
+        DeepseekConfig.tiny(vocab_size=31, hidden_size=HIDDEN, intermediate_size=36, **sizes, **widths)
+    )
+
+
 def masked_words():
     sizes = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}
     return BertMaskedWords(Bert(BertConfig.tiny(vocab_size=31, hidden_size=HIDDEN, **sizes)))
@@ -60,6 +76,7 @@ CASES = {  # name -> (model, what it gets beside tokens)
     "llama": (llama, ()),
     "gpt, documents": (gpt, (documents,)),
     "llama, documents": (llama, (documents,)),
+    "deepseek": (deepseek, ()),
     "bert": (masked_words, ()),
     "bert, padding": (masked_words, (padding,)),
 }
@@ -141,9 +158,11 @@ def test_a_rank_sends_what_is_predicted(name, ranks, context, ulysses):
     kv_heads = KV_HEADS if name.startswith("llama") else HEADS
     if context == "all-to-all" and kv_heads % ranks:
         kv_heads *= ranks  # 3 copies of 4 heads
-    own = BATCH * SEQ // ranks * HIDDEN
+    own = results = BATCH * SEQ // ranks * HIDDEN
     keys = 2 * own * kv_heads // HEADS
-    layer = context_layer_traffic(context, own, keys, ranks, 8, ulysses=ulysses)
+    if name == "deepseek":
+        own, results, keys = (own // HIDDEN * HEADS * size for size in (8, 6, 8 + 6))
+    layer = context_layer_traffic(context, own, keys, ranks, 8, ulysses=ulysses, results=results)
     for found in on_ranks(ranks):
         assert found[name, context, ulysses][2] == sum(layer * LAYERS, Traffic())
 

@@ -89,7 +89,7 @@ def test_in_zigzag_all_ranks_have_as_much_to_do(ranks):
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_tile_is_a_part_of_attention(operator, kv_heads, masked, monkeypatch):
     if operator == "plain":
-        monkeypatch.setattr(tile, "fused", lambda q: False)
+        monkeypatch.setattr(tile, "fused", lambda q, v: False)
     q, k, v, dO = inputs()
     k, v = k[:, :kv_heads], v[:, :kv_heads]
     mask = None

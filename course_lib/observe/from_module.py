@@ -64,8 +64,8 @@ def from_module(
         units: classes of what is sharded and recomputed as one; None: the elements of the outermost lists of modules.
         itemsize: bytes of a parameter and of an input, 4 or 2 (bfloat16), in place of those that they have.
         tp, cut: what is traced is rank 0 of ``tp`` after ``cut(model, mesh)``, which cuts a copy of the model in place,
-            by PyTorch's ``parallelize_module`` or by any layers that send through ``torch.distributed``. Nothing is
-            sent: the ranks of the mesh, of one axis, do not exist.
+            by PyTorch's ``parallelize_module`` or by any layers that send through ``torch.distributed``; None: as the
+            model's own ``tp_plan`` says. Nothing is sent: the ranks of the mesh, of one axis, do not exist.
 
     Raises:
         ValueError: there is no gradient to trace, shapes depend on values, or the model cannot be cut over ``tp``.

@@ -220,9 +220,9 @@ def simulate_command(module: str, command: str, arguments: tuple[str, ...]) -> N
     """Price any nn.Module as `python -m simulator` prices a transformer, and with its options.
 
     FUNCTION takes no arguments, and returns the module in the dtype in which it is trained, unless --precision says
-    another, and a microbatch: a tensor, a tuple, or a dict by name. Nothing is computed, so the module may be made
-    under torch.device("meta"). Where it also returns a function of a model and a mesh, which cuts the model as
-    PyTorch's parallelize_module does, --tp is searched, too.
+    another, and a microbatch: a tensor, a tuple, or a dict by name. Nothing is computed, so both may be made under
+    torch.device("meta"). --tp is searched, too, where the module carries a tp_plan, as transformers' models do, or
+    FUNCTION also returns a function of a model and a mesh, which cuts it as PyTorch's parallelize_module does.
 
     \b
     course simulate plan --module vit.py:make --gpu h100 --gpus 64 \\

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 @contextmanager
@@ -34,10 +31,3 @@ def fake_ranks(tp: int, device: str) -> Iterator[DeviceMesh | None]:
     finally:
         dist.destroy_process_group()
         sys.excepthook = hook
-
-
-def local(tensor: Any) -> Tensor:
-    """The tensor that a rank holds of a DTensor, or of one that is on its way."""
-    while is_traceable_wrapper_subclass(tensor):
-        tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
-    return tensor

@@ -27,10 +27,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course_lib.observe.fake_ranks import fake_ranks, local
+from course_lib.observe.fake_ranks import fake_ranks
+from course_lib.observe.ledgers.memory import local
 from course_lib.observe.ledgers.products import flops_of
 from course_lib.observe.ledgers.saved import exchanged, fake_copy
 from course_lib.observe.ledgers.traffic import event_of
+from course_lib.observe.tp_plan import cut_by_plan
 from course_lib.one_device.nested_tensors import map_tensors, tensors_in
 from simulator.inputs.checks import one_of
 from simulator.inputs.traced import Piece, TracedModel
@@ -63,14 +65,12 @@ def from_module(
         units: classes of what is sharded and recomputed as one; None: the elements of the outermost lists of modules.
         itemsize: bytes of a parameter and of an input, 4 or 2 (bfloat16), in place of those that they have.
         tp, cut: what is traced is rank 0 of ``tp`` after ``cut(model, mesh)``, which cuts a copy of the model in place,
-            by PyTorch's ``parallelize_module`` or by any layers that send through ``torch.distributed``. Nothing is
-            sent: the ranks of the mesh, of one axis, do not exist.
+            by PyTorch's ``parallelize_module`` or by any layers that send through ``torch.distributed``; None: as the
+            model's own ``tp_plan`` says. Nothing is sent: the ranks of the mesh, of one axis, do not exist.
 
     Raises:
         ValueError: there is no gradient to trace, shapes depend on values, or the model cannot be cut over ``tp``.
     """
-    if tp > 1 and cut is None:
-        raise ValueError(f"tp must be 1, not {tp}: nothing says how the module is cut")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = fake_copy(model, mode)
     inputs, named = map_tensors(partial(_fake, mode), (inputs, named))
@@ -84,8 +84,8 @@ def from_module(
         with fake_ranks(tp, device) as mesh, mode:
             if itemsize not in (None, _itemsize(fake)):
                 fake, inputs, named = _as(itemsize, fake, inputs, named)
-            if cut is not None and mesh is not None:
-                cut(fake, mesh)
+            if mesh is not None:
+                (cut or cut_by_plan)(fake, mesh)
                 # The first run of an operator on DTensors runs it on tensors as large as the whole, too
                 _Trace(fake, _units(fake, units)).run(inputs, named)
                 fake.zero_grad()

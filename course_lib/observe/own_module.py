@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from course_lib.observe.from_module import from_module, samples_in
-from simulator.inputs.traced import Traces
+from simulator.inputs.traced import TracedModel, Traces
 
 
 def traces_of(name: str) -> Traces:
@@ -48,4 +49,12 @@ def traces_of(name: str) -> Traces:
         )
     named = inputs if isinstance(inputs, Mapping) else {}
     given = () if named else (inputs,) if isinstance(inputs, Tensor) else inputs
-    return Traces(partial(from_module, model, *given, cut=cut, **named), samples_in((given, named)))
+    return Traces(partial(_traced, name, model, *given, cut=cut, **named), samples_in((given, named)))
+
+
+def _traced(name: str, /, model: nn.Module, *inputs: Any, **more: Any) -> TracedModel:
+    """What the module itself raises is the answer to a wrong input, in one sentence."""
+    try:
+        return from_module(model, *inputs, **more)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} fails while it is traced: {type(error).__name__}: {error}") from error

@@ -50,6 +50,19 @@ def gradients(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor | No
     return {name: None if p.grad is None else p.grad.clone() for name, p in parameters}
 
 
+class Handle:
+    """Of an asynchronous all-reduce; remembers whether anybody used it. A hang shows the answer's own line."""
+
+    used = False
+
+    def __init__(self, work: dist.Work) -> None:
+        self.work = work
+
+    def __getattr__(self, name: str) -> object:
+        self.used = True
+        return getattr(self.work, name)
+
+
 WAIT = "averages are read, and nobody has waited for their all-reduce (`work.wait()`)"
 
 
@@ -57,7 +70,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
     ready: list[int] = []  # parameters whose gradients are there, in order
     issued: list[int] = []  # how many were there when a message began
     blocking: list[bool] = []
-    handles: list[mock.Mock] = []  # of asynchronous all-reduces: they remember what is called
+    handles: list[Handle] = []
     all_reduce = dist.all_reduce
 
     def watched(*given, **named):
@@ -65,7 +78,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
         waits = not (given[3] if len(given) > 3 else named.get("async_op", False))
         blocking.append(waits and len(ready) < len(parameters))
         if work := all_reduce(*given, **named):
-            handles.append(mock.Mock(wraps=work))
+            handles.append(Handle(work))
             return handles[-1]
 
     hooks = {p: p.register_post_accumulate_grad_hook(lambda p: ready.append(id(p)))
@@ -81,7 +94,7 @@ def observe_step(answer, loss: Tensor, buckets: list[list[Tensor]], parameters: 
         "averages": gradients(parameters.items()),
         "called": f"{of} {len(ready)} were called" if len(ready) != n else "",
         "kept": f"{of} {kept} are left when the function has returned" if kept != n else "",
-        "waited": WAIT if not all(handle.method_calls for handle in handles) else "",
+        "waited": WAIT if not all(handle.used for handle in handles) else "",
         "left": f"{left} hooks of the answer are left on the parameters" if left else "",
         "messages": log.traffic.calls,
         "blocking": sum(blocking),

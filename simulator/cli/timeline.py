@@ -61,6 +61,8 @@ def timeline(as_json: bool, svg: Path | None, trace: Path | None, **values: Any)
     Either the times are given, in any unit, with --schedule, --ranks and --microbatches. Or they are predicted, in
     seconds, for a model and a plan on --gpu; the trace and the picture then also show what follows once a step.
 
+    A microbatch counts as in flight until its B has ended. What its W needs stays longer.
+
     \b
     python -m simulator timeline --schedule 1f1b --ranks 4 --microbatches 8
     python -m simulator timeline --model gpt-22b --gpu h100 --pp 8 --tp 2 \\

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdRef
 
@@ -139,7 +139,7 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         new = False
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+                tensor = local(tensor)
                 known = self.alive.get(id(storage := tensor.untyped_storage()))
                 if known is None and tensor.device == self.device:
                     new = True
@@ -216,3 +216,10 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         for tensor in tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: setattr(self, "returning", name))
+
+
+def local(tensor: Any) -> Tensor:
+    """The tensor that a rank holds of a DTensor, or of one that is on its way."""
+    while is_traceable_wrapper_subclass(tensor):
+        tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
+    return tensor

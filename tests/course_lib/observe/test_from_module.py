@@ -17,6 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.flop_counter import FlopCounterMode
+from traced_traffic import sent_in
 
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.from_module import from_module
@@ -32,10 +33,9 @@ from simulator.any_module.step import traced_step
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.traced import Traces
-from simulator.ledgers.traffic import Traffic, TrafficRow
+from simulator.ledgers.traffic import Traffic
 from simulator.planner.search import search_plans, what_binds, what_helps
 from simulator.predict.collective_time import collective_seconds
-from simulator.predict.collective_traffic import sent_bytes
 from simulator.predict.traffic import tensor_parallel_traffic
 
 transformers = pytest.importorskip("transformers")
@@ -158,15 +158,6 @@ def run_vit(mesh):
     with record_traffic() as log:
         loss_of(model(*inputs)).backward()
     return sum(getattr(p, "_local_tensor", p).numel() for p in model.parameters()), log.traffic
-
-
-def sent_in(piece, tp):
-    """Of one rank, forward and backward."""
-    return Traffic(
-        TrafficRow(collective, tp, n, n * size, n * sent_bytes(collective, size, tp))
-        for messages in (piece.sent, piece.sent_back)
-        for (collective, size), n in messages.items()
-    )
 
 
 def test_a_vit_that_pytorch_cuts():

@@ -30,6 +30,8 @@ def fails(): raise KeyError("no weights")
 def leaves(): raise SystemExit(3)
 def alone(): return nn.Linear(3, 3)
 def numbers(): return nn.Linear(3, 3), 4
+def wide(): return nn.Linear(3, 3), torch.zeros(2, 4)
+def two(): return nn.Linear(3, 3), (torch.zeros(2, 3), torch.zeros(2, 3))
 number = 4
 """
 
@@ -125,6 +127,8 @@ def test_inputs_by_name(file):
         ("four", "not (Sequential, Tensor, function, int)"),
         ("nothing", "not ()"),
         ("a b", "a module must be FILE.py:FUNCTION, not "),
+        ("wide", "mine.py:wide fails while it is traced: RuntimeError: "),
+        ("two", "mine.py:two fails while it is traced: TypeError: "),
     ],
 )
 def test_a_wrong_function_ends_in_a_sentence(run, function, words):

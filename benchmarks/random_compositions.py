@@ -146,9 +146,9 @@ def draw(seed: int, resume: bool = False) -> dict[str, Any]:
 
 def draw_plan(rng: random.Random, ranks: int, name: str) -> dict[str, Any]:
     dp = rng.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
-    whole = name == "deepseek"  # its attention is not cut
+    whole = name == "deepseek"  # its attention's matrices are not cut
     tp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp % n == 0 and (n == 1 or not whole)])
-    cp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp // tp % n == 0 and (n == 1 or not whole)])
+    cp = rng.choice([n for n in range(1, ranks + 1) if ranks // dp // tp % n == 0])
     pp = ranks // dp // tp // cp
     plan = {
         "dp": dp,

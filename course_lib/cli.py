@@ -198,7 +198,8 @@ def diagnose_command(file: Path, ranks: int | None, axes: str, timeout: float) -
     except ValueError as error:
         _stop(str(error))
     except RankError as error:
-        _stop(f"the step fails on one rank:\n{error}")
+        click.echo(f"the step fails on one rank:\n{error}", err=True)
+        sys.exit(1)
     for sentence in result.sentences:
         click.echo(sentence)
     if not result.sentences:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from course_lib.diagnose.judge import Cause, Judge
 from course_lib.diagnose.ledger.ledger import Ledger
-from course_lib.diagnose.recording.record import AFTER, GRADIENT, OUTPUT, WEIGHT, Item, record
+from course_lib.diagnose.recording.record import AFTER, GRADIENT, OUTPUT, WEIGHT, Item, NoStepError, record
 from course_lib.diagnose.sentences import sentence
 from course_lib.runtime import RankError, launch
 from course_lib.runtime.launch import checked_ranks
@@ -79,7 +79,12 @@ def diagnose(
     ranks = 4 if ranks is None else ranks
     if ranks < 2:
         raise ValueError(f"ranks must be 2 or more, not {ranks}: one device is what they are compared with")
-    one = launch(on_rank, 1, args=(step,), timeout=timeout, backend="gloo", quiet=True)[0]
+    try:
+        one = launch(on_rank, 1, args=(step,), timeout=timeout, backend="gloo", quiet=True)[0]
+    except RankError as error:
+        if isinstance(error.__cause__, NoStepError):
+            raise error.__cause__ from None
+        raise
     try:
         several = launch(on_rank, ranks, args=(step,), timeout=timeout, backend="gloo", quiet=True)
     except RankError as error:
@@ -106,10 +111,10 @@ def on_rank(step: Callable[[int, int], Any] | Path) -> list[Item]:
 
 
 def named_step(names: dict[str, Any], file: Path) -> Callable[[int, int], Any]:
-    """The function ``step`` of a file; ``ValueError`` where it has none with two arguments."""
+    """The function ``step`` of a file; ``NoStepError`` where it has none with two arguments."""
     step = names.get("step")
     if not callable(step) or len(inspect.signature(step).parameters) != 2:
-        raise ValueError(f"{file} must define a function step(rank, ranks)")
+        raise NoStepError(f"{file} must define a function step(rank, ranks)")
     return step
 
 

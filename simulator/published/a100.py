@@ -201,7 +201,7 @@ def fsdp_2024() -> Iterator[PublishedRow]:
 def fsdp_2023() -> Iterator[PublishedRow]:
     """The one figure that the FSDP paper prints of T5: on 512 GPUs each computes 7 % less in a second than on 8.
 
-    Its batch and sharding are not printed: taken as 16 sequences on a GPU, full shards, full recomputation.
+    With full sharding as far as the paper says. Its batch is not printed: taken as 16 sequences on a GPU, recomputed.
     """
     t5, step = MODELS["t5-11b"], {"micro_batch": 16, "recompute": "full", **BF16_SHARDS}
 

@@ -29,6 +29,10 @@ UNCLIPPED, GRADIENT, AFTER = "unclipped", "gradient", "after"
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
+class NoStepError(ValueError):
+    """What was given is no step: this is told, and not where it was found out."""
+
+
 @dataclass(frozen=True)
 class Item:
     """One tensor on one rank.
@@ -65,7 +69,9 @@ def record(step: Callable[[int, int], Any], rank: int, ranks: int) -> list[Item]
     finally:
         torch.set_default_dtype(default)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"step(rank, ranks) must return its model, an nn.Module, not {type(model).__name__}")
+        raise NoStepError(
+            f"step(rank, ranks) must return its model, an nn.Module, not {type(model).__name__}"
+        )
     return recorder.items(model)
 
 

@@ -125,6 +125,16 @@ def test_bad_input_is_one_sentence(tmp_path, text, options, sentence):
     result = CliRunner().invoke(main, ["diagnose", str(file), *options])
     assert result.exit_code == 2
     assert sentence in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_step_that_fails_on_one_device_shows_where(tmp_path):
+    file = tmp_path / "my_step.py"
+    file.write_text("def step(rank, ranks):\n    raise ValueError('no data')\n")
+    result = CliRunner().invoke(main, ["diagnose", str(file)])
+    assert result.exit_code == 1
+    assert "the step fails on one rank" in result.output
+    assert "line 2, in step" in result.output
 
 
 def test_every_row_has_a_thread_and_a_name_of_its_own():

@@ -68,8 +68,8 @@ def place_labels(
 
 
 def _dots(axis: Axes, pixels: float) -> np.ndarray:
-    """Where marks are: each line's points and four places around them, ``(n, 2)`` in pixels."""
-    around = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+    """Where marks are: each line's points and eight places around them, ``(n, 2)`` in pixels."""
+    around = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)])
     ends = [line.get_transform().transform(line.get_xydata())[:, None] for line in axis.lines]
     wide = [3 / 7 * line.get_markersize() * pixels for line in axis.lines]
     return np.concatenate([at + half * around for at, half in zip(ends, wide, strict=True)]).reshape(-1, 2)

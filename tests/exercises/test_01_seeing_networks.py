@@ -33,7 +33,7 @@ def test_the_bytes_are_those_of_each_parameter_at_the_module_that_holds_it():
         total, seen = {}, set()
         for name, module in case.model().named_modules():
             for parameter in set(module._parameters.values()) - seen - {None}:
-                prefix = ".".join(name.split(".")[: case.depth])
+                prefix = ".".join(name.split(".")[: case.depth]) or '""'
                 total[prefix] = total.get(prefix, 0) + parameter.nbytes
                 seen.add(parameter)
         assert given.observe(given.solution, case) == {"bytes": total, "copied": 0}

@@ -2,7 +2,7 @@
 
 python benchmarks/dualpipe.py [--rounds 5] [--svg dualpipe.svg]
 
-Four ranks on Gloo: two stages' ranks, two ranks of experts, a Mixtral of 4 layers, 8 microbatches. All messages of a
+Four ranks on Gloo: two stages' ranks, two ranks of experts, a Mixtral of 4 layers, 12 microbatches. All messages of a
 rank pass one slow link. A step runs the pairs of the schedule one action after the other, and then at once; the two
 take turns. From the first kind's computing and waiting alone the simulator says how long a pair takes at once, and
 with it the step.

@@ -36,7 +36,7 @@ def apply_context_parallel(
 
     Args:
         mesh: one axis; or two, where the ranks along the second have one part of the text and deal out its heads.
-        context: how attention gets what it lacks: ``"ring"``, ``"all-to-all"`` or ``"all-gather"``.
+        context: how attention gets what it lacks: ``"ring"``, ``"all-to-all"`` (of one axis) or ``"all-gather"``.
             With two axes, along the first.
         zigzag: each part has an early and a late piece of a causal text.
 

@@ -23,7 +23,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.models.experts import Experts
-from course_lib.runtime import trace
+from course_lib.runtime import current_device, trace
 from simulator.inputs.checks import one_of
 from simulator.inputs.plan import DISPATCH
 
@@ -46,7 +46,7 @@ def apply_expert_parallel(
     Raises:
         ValueError: see ``check_experts``; the model is as it was.
     """
-    check_experts(model, mesh.size())
+    check_experts(model, mesh.size(), beside)
     one_of("dispatch", dispatch, DISPATCH)
     group = mesh.get_group()
     back = group
@@ -57,8 +57,10 @@ def apply_expert_parallel(
             model.set_submodule(name, DealtExperts(module, (group, back), dispatch == "fp8"))
 
 
-def check_experts(model: nn.Module, ranks: int) -> None:
+def check_experts(model: nn.Module, ranks: int, beside: bool = False) -> None:
     """Raise a ValueError if the experts of this model cannot be dealt to so many ranks."""
+    if beside and current_device().type != "cpu":
+        raise ValueError("overlap of experts is run on CPUs alone: leave it out on a GPU")
     numbers = {len(module.down_proj) for module in model.modules() if isinstance(module, Experts)}
     if not numbers:
         raise ValueError(f"ep must be 1, not {ranks}: {type(model).__name__} has no experts")

@@ -103,7 +103,7 @@ class Fp8Linear:
         """(…, in), (out, in), (out,) -> (…, out), in the dtype of autocast, or of x."""
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        if not x.numel():  # an expert without tokens
+        if not (x.numel() and weight.numel()):  # an expert without tokens, a rank without heads
             return F.linear(x, weight, bias)
         self.recording = torch.is_grad_enabled()  # what is evaluated is not remembered
         y = Products.apply(x.to(dtype).flatten(0, -2), weight, self)
@@ -171,7 +171,11 @@ def apply_fp8(model: nn.Module, scaling: str = "tensor") -> list[Fp8Linear]:
         if type(module) is nn.Linear and inside:
             found.append(Fp8Linear(scaling))
             module.forward = partial(_forward, module, found[-1])
-        if inside and getattr(module, "multiply", None) is F.linear:  # a rank's part of a linear layer
+        if inside and (multiply := getattr(module, "multiply", None)):  # a rank's part of a linear layer
+            if multiply is not F.linear:
+                raise ValueError(
+                    f"{name} cannot be in fp8: it multiplies what it gathers piece by piece, in 16 bits"
+                )
             found.append(Fp8Linear(scaling))
             module.multiply = found[-1]
         if isinstance(module, Experts):

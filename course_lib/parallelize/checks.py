@@ -55,7 +55,7 @@ def check_fits(
             ranks = getattr(plan, axis)
             raise ValueError(f"{axis} must be 1 with a {what}, not {ranks}: it is that of whole sequences")
     if plan.ep > 1:
-        check_experts(model, plan.ep)
+        check_experts(model, plan.ep, beside="experts" in plan.overlap)
     sizes = mesh_axes(plan)
     given = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False))
     if list(given.items()) != list(sizes.items()):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib.pipeline.beside import Beside
 from course_lib.pipeline.messages import Messages, input_of, telling
@@ -45,8 +46,8 @@ class Pipeline(StageModules):
         around: ``(action, last)`` to a context manager that is entered around the computation of every action. When
             it is left and ``last`` is true, the gradients of this stage are complete.
         together: a forward and a backward that the schedule pairs (DualPipe, arXiv:2412.19437) run at once, the
-            backward in a thread. For stages that wait for other ranks, without ``around``, on CPUs: of two streams of a
-            GPU, one could write where the other still reads.
+            backward in a thread, unless a ledger records the step. For stages that wait for other ranks, without
+            ``around``, on CPUs: of two streams of a GPU, one could write where the other still reads.
 
     Raises:
         ValueError: the schedule cannot run, or is for other ranks or stages.
@@ -96,11 +97,13 @@ class Pipeline(StageModules):
             The loss where the last stage is, None elsewhere.
         """
         self.begin(microbatches, tokens)
+        # A ledger sees the work of its own thread alone.
+        pairs = frozenset() if _get_current_dispatch_mode_stack() else self.pairs
         with self.tied.of_step(self.synchronise):
             for at, action in enumerate(self.actions):
-                if at in self.pairs:
+                if at in pairs:
                     self.run(action, self.actions[at + 1])
-                elif at - 1 not in self.pairs:
+                elif at - 1 not in pairs:
                     self.run(action)
             self.messages.wait_until_sent()
         return self.loss

@@ -53,13 +53,21 @@ def plan_refusals(p: Plan) -> Iterator[str]:
     if p.optimizer == "muon" and p.tp > 1:
         yield f"tp must be 1 with the optimizer muon, not {p.tp}: it turns whole matrices, and a rank has parts"
     if p.precision == "fp8" and p.sequence_parallel:
-        yield "sequence_parallel must be no with precision fp8: what is gathered for a product is in 16 bits yet"
+        yield (
+            "sequence_parallel must be no with precision fp8, so tp must be 1 for a model with experts: what is "
+            "gathered for a product is in 16 bits yet"
+        )
     if p.precision == "bf16" and p.gradients == "fp32":
         yield "gradients must be same with precision bf16, not fp32: PyTorch keeps them as the parameters"
     if others := [traffic for traffic in p.overlap if traffic not in ("gradients", "experts")]:
-        yield f"overlap must be none or gradients, not {', '.join(others)}: that is priced, but not run yet"
-    if "experts" in p.overlap and (p.ep == 1 or p.schedule != "dualpipe-v" or p.tp * p.cp > 1):
-        yield "overlap of experts needs ep, the schedule dualpipe-v, and tp and cp of 1: others send beside them, too"
+        yield f"overlap must be none, gradients or experts, not {', '.join(others)}: that is priced, but not run yet"
+    if "experts" in p.overlap:
+        alone = p.tp * p.cp == 1 and p.recompute == "none"
+        if p.ep == 1 or p.schedule != "dualpipe-v" or not alone:
+            yield (
+                "overlap of experts needs ep, the schedule dualpipe-v, tp and cp of 1 and recompute none: a forward "
+                "and a backward that run at once would share process groups, or the state of random numbers"
+            )
 
 
 def _model(shape: ModelShape) -> dict[str, Any]:

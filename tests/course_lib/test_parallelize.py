@@ -366,7 +366,7 @@ REFUSED = [
         {"tp": 2, "precision": "fp8", "sequence_parallel": True},
         "sequence_parallel must be no with precision fp8",
     ),
-    ({"dp": 2, "overlap": ("gradients", "tensor")}, "overlap must be none or gradients, not tensor"),
+    ({"dp": 2, "overlap": ("gradients", "tensor")}, "overlap must be none, gradients or experts, not tensor"),
     ({"pp": 2, "chunks": 2}, "4 pipeline stages need as many layers; the model has 3"),
     ({"pp": 2, "stage_layers": (2, 2)}, "stage layers must be 2 numbers that add up to 3, not (2, 2)"),
     ({"tp": 2}, "tp must divide the 3 heads, not 2"),

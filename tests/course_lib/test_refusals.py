@@ -32,6 +32,12 @@ REFUSED = [
     ("overlap of experts needs ep", TOGETHER | {"ep": 1}, {}, TOGETHER),
     ("overlap of experts needs ep", TOGETHER | {"schedule": "zb-v"}, {}, TOGETHER),
     ("overlap of experts needs ep", TOGETHER | {"cp": 2}, {}, {"cp": 1}),
+    (
+        "overlap of experts needs ep",
+        TOGETHER | {"recompute": "offload"},
+        {},
+        TOGETHER | {"recompute": "none"},
+    ),
     ("node_limit must be left out", {"ep": 2, "dp": 2, "node_limit": 1}, {}, {"node_limit": None}),
     ("ep must be 1 with compression, not 2: ", SGD | {"ep": 2}, HOOK, {"ep": 1}),
     ("zero must be 0 or 1 with pp 4, not 2: ", {"zero": 2, "dp": 2, "pp": 4}, {}, {"zero": 1}),
@@ -46,7 +52,7 @@ REFUSED = [
     ),
     ("gradients must be same", {"precision": "bf16", "gradients": "fp32"}, {}, {"gradients": "same"}),
     (
-        "overlap must be none or gradients, not tensor: ",
+        "overlap must be none, gradients or experts, not tensor: ",
         {"tp": 2, "overlap": ("gradients", "tensor")},
         {},
         {"overlap": ("gradients",)},

@@ -151,3 +151,12 @@ def test_what_it_does_not_know_is_refused():
         fp8.Fp8Linear("rows")
     with pytest.raises(ValueError, match="fp8 needs blocks with linear layers, and Linear has none of"):
         fp8.apply_fp8(nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("scaling", fp8.SCALING)
+def test_a_rank_without_heads_has_a_linear_layer_of_no_rows(scaling):
+    x, weight = torch.randn(2, 3, 8, requires_grad=True), torch.zeros(0, 8, requires_grad=True)
+    y = fp8.Fp8Linear(scaling)(x, weight)
+    y.sum().backward()
+    assert y.shape == (2, 3, 0)
+    assert not x.grad.any()

@@ -616,3 +616,21 @@ def fail_beside():
 def test_the_failure_of_a_backward_that_runs_beside_a_forward_is_raised():
     with pytest.raises(RankError, match=r"ArithmeticError: of a pair\n.*was at B"):
         launch(fail_beside, 2)
+
+
+def threads_under_a_ledger():
+    pipeline, _ = pipeline_of_pairs(True)
+    backward, threads = pipeline.work["BW"], set()
+
+    def noted(*given):
+        threads.add(threading.current_thread())
+        return backward(*given)
+
+    pipeline.work["BW"] = noted
+    with record_traffic():
+        pipeline.step(cut_batch(token_data(), 6))
+    return threads == {threading.main_thread()}
+
+
+def test_a_ledger_sees_all_that_it_records_so_nothing_runs_beside_it():
+    assert launch(threads_under_a_ledger, 2) == [True, True]

@@ -46,6 +46,10 @@ def apply_context_parallel(
     p = mesh.size()
     u = mesh.size(1) if mesh.ndim == 2 else p if context == "all-to-all" else 1
     check_context(model, context, by_heads=u == p)
+    if mesh.ndim == 2 and context == "all-to-all":
+        raise ValueError(
+            "with two axes the heads go by all-to-all already: context must be ring or all-gather"
+        )
     [(prefix, inner, anatomy)] = find_anatomies(model, has_core)
     rank = mesh.mesh.flatten().tolist().index(dist.get_rank())
     order = Order(p // u, anatomy.causal, zigzag and anatomy.causal and u < p, u)

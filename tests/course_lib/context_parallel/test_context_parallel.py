@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,3 +186,9 @@ def test_neighbours_that_deal_out_heads_have_as_many_tokens_of_their_part():
         ValueError, match="6 context-parallel ranks cannot share a text of 8 tokens in 6 equal"
     ):
         order.check(8)
+
+
+def test_heads_are_dealt_out_once():
+    two_axes = SimpleNamespace(ndim=2, size=lambda axis=None: 4 if axis is None else 2)
+    with pytest.raises(ValueError, match="must be ring or all-gather"):
+        apply_context_parallel(gpt(), two_axes, "all-to-all")

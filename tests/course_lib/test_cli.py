@@ -17,11 +17,13 @@ import nbformat
 import psutil
 import pytest
 from click.testing import CliRunner
+from graded_here import run_here
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from rich.console import Console
 
 from course_lib import doctor
 from course_lib.cli import main
+from course_lib.grading import grade as grader
 from course_lib.grading.results import Grade, Result
 from course_lib.notebooks.build import build, read_notebook
 from course_lib.notebooks.exercise import Exercise
@@ -35,8 +37,9 @@ ANSWER = "# EXERCISE 96.1\ndef half(x):\n    # BEGIN SOLUTION\n    return x / 2\
 
 
 @pytest.fixture
-def course(tmp_path):
-    """A course of one chapter with one exercise."""
+def course(tmp_path, monkeypatch):
+    """A course of one chapter with one exercise, graded in this process until ``monkeypatch.undo()``."""
+    monkeypatch.setattr(grader, "run", run_here)
     output = new_output("stream", name="stdout", text="  ✓ 6\n  ✓ calls (target: at most 1)\n")
     tag = {"tags": ["nbval-check-output"]}
     cells = [
@@ -65,7 +68,8 @@ def run(course, *arguments):
     return CliRunner().invoke(main, [*map(str, arguments), "--root", str(course)])
 
 
-def test_json_is_as_promised_and_progress_is_remembered(course):
+def test_json_is_as_promised_and_progress_is_remembered(course, monkeypatch):
+    monkeypatch.undo()
     assert "not graded yet" in run(course, "progress").output
     result = run(course, "grade", "96", course / "solutions" / "96_halves.ipynb", "--json")
     kinds = {"right": {"earned": 2, "possible": 2}, "target": {"earned": 1, "possible": 1}}

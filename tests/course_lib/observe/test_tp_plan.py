@@ -22,17 +22,18 @@ from simulator.inputs.plan import Plan
 from simulator.ledgers.traffic import Traffic
 
 transformers = pytest.importorskip("transformers")
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 301}
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 301}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64}
 SIZES |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 # Norms inside of heads; tied, and scaled embeddings; biases; fused projections whose output is gathered
-FAMILIES = ("Llama", "Qwen3", "Gemma", "Phi", "Phi3")
+FAMILIES = {"Llama": 2, "Qwen3": 1, "Gemma": 1, "Phi": 1, "Phi3": 1}  # layers
 TOKENS = torch.arange(64).view(4, 16)
 
 
 def make(family, **sizes):
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SIZES | sizes)
+    sizes = SIZES | {"num_hidden_layers": FAMILIES.get(family, 2)} | sizes
+    config = getattr(transformers, f"{family}Config")(**sizes)
     return getattr(transformers, f"{family}ForCausalLM")(config).train()
 
 
@@ -199,7 +200,7 @@ def test_the_planner_searches_it(tmp_path):
     (tmp_path / "llama.py").write_text(
         "import torch, transformers\n"
         "def make():\n"
-        f"    config = transformers.LlamaConfig(**{SIZES})\n"
+        f"    config = transformers.LlamaConfig(**{SIZES}, num_hidden_layers=2)\n"
         "    tokens = torch.ones(2, 16, dtype=torch.long)\n"
         "    return transformers.LlamaForCausalLM(config), {'input_ids': tokens, 'labels': tokens}\n"
     )

@@ -9,11 +9,13 @@ import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
+from subprocess import PIPE
 from uuid import uuid4
 
 import psutil
 import pytest
 from click.testing import CliRunner
+from forked_programs import NETWORK, Program
 
 from course_lib.train.cli import main
 from course_lib.train.report import Report
@@ -23,10 +25,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 TRAIN = [sys.executable, "-m", "course_lib.train", *SMALL.split()]
 
 
-def start(command, **options):
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, **options
-    )
+def start(command, **environment):
+    return Program(command, stdout=PIPE, stderr=PIPE, env=ENVIRONMENT | environment)
 
 
 @contextmanager
@@ -124,8 +124,8 @@ def test_on_two_hosts_the_losses_are_the_same(expected):
                 "29511",
             ]
             where += ["--local-addr", addresses[i]]
-            own = ["ip", "netns", "exec", host, "env", "GLOO_SOCKET_IFNAME=inside"]
-            processes.append(start([*own, *TORCHRUN, "1", *where, *UNDER_TORCHRUN]))
+            inside = {NETWORK: f"/run/netns/{host}", "GLOO_SOCKET_IFNAME": "inside"}
+            processes.append(start([*TORCHRUN, "1", *where, *UNDER_TORCHRUN], **inside))
             stack.enter_context(ending_all(processes[-1]))
         outputs = [process.communicate(timeout=200) for process in processes]
         assert [process.returncode for process in processes] == [0, 0], outputs

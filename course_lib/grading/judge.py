@@ -185,7 +185,8 @@ def look(given: Material, answer: Any) -> list[Seen]:
     if given.seed != seed:
         given.seed = seed
         given.known.clear()
-    for case in given.cases(seed):
+    given.asked = given.cases(seed)
+    for case in given.asked:
         seen.append(one := _seen(given, answer, case))
         if one.hung or (one.raised and unwritten(one.raised, given.exercise)):
             break
@@ -237,7 +238,7 @@ def tell(given: Material, seen: list[Seen]) -> tuple[list[str], bool]:
         more += [f'The task: "{task.replace("**", "")}"'] if task else []  # which may be in bold type
         lines += [f"{one.case.name}: {first}", *(f"  {line}" for line in more if line not in said)]
         said |= set(more)
-    others, untried = len(failed) - SHOWN, len(given.cases(given.seed or 0)) - len(seen)
+    others, untried = len(failed) - SHOWN, len(given.asked) - len(seen)
     for n, one, many in ((others, "fails", "fail"), (untried, "was not tried", "were not tried")):
         if n > 0:
             lines.append(f"… and {n} more " + (f"case {one}" if n == 1 else f"cases {many}"))

@@ -41,6 +41,7 @@ class Material:
         self.solution = self.make(self.source)
         self.seed: int | None = None  # of the cases in which was observed what is ``known``
         self.known: dict[tuple[Any, str], Any] = {}
+        self.asked: list[Any] = []  # the cases of that seed
 
     def cases(self, seed: int) -> list[Any]:
         """The check's; those of a list ``CASES`` differ from run to run by their field ``seed`` only."""

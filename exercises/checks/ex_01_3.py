@@ -25,15 +25,14 @@ def cases(seed: int) -> list[Case]:
     long = BertConfig.tiny(vocab_size=400, num_hidden_layers=5, hidden_size=48, num_attention_heads=3)
     many = BertConfig.tiny(vocab_size=12000, num_hidden_layers=11)
     some = BertConfig.tiny(vocab_size=400, num_hidden_layers=6)
-    with torch.device("meta"):  # only shapes are asked for
-        models = {
-            "8 layers, 4,000 words": (Bert(words), (1, 2, 3, 5)),
-            "8 layers, 4,000 words, a pooler": (Bert(words, pooler=True), (2, 4, 10)),
-            "5 layers, 400 words, a pooler": (Bert(long, pooler=True), (2, 3, 4, 6)),
-            "11 layers, 12,000 words": (Bert(many), (4, 7, 12)),
-            "8 layers, 4,000 words in bfloat16": (halved := Bert(words, pooler=True), (2, 3)),
-            "6 layers, two of them in bfloat16": (mixed := Bert(some), (3, 5)),
-        }
+    models = {
+        "8 layers, 4,000 words": (Bert(words), (1, 2, 3, 5)),
+        "8 layers, 4,000 words, a pooler": (Bert(words, pooler=True), (2, 4, 10)),
+        "5 layers, 400 words, a pooler": (Bert(long, pooler=True), (2, 3, 4, 6)),
+        "11 layers, 12,000 words": (Bert(many), (4, 7, 12)),
+        "8 layers, 4,000 words in bfloat16": (halved := Bert(words, pooler=True), (2, 3)),
+        "6 layers, two of them in bfloat16": (mixed := Bert(some), (3, 5)),
+    }
     halved.embeddings.to(torch.bfloat16)
     mixed.encoder.layer[2:4].to(torch.bfloat16)
     return [Case(name, model, ranks) for name, (model, counts) in models.items() for ranks in counts]

@@ -76,12 +76,14 @@ def on_rank(mesh: DeviceMesh, answer, case: Case) -> dict:
     reduced = sum(row.payload for row in log.traffic.rows if row.collective == "reduce-scatter")
     gathered = sum(row.sent for row in log.traffic.rows if row.collective == "all-gather")
     trained, most = [p for p in model.parameters() if p.requires_grad], max(held)
+    squares = torch.stack([p.grad.to_local().float().square().sum() for p in trained]).sum()
+    dist.all_reduce(squares)
     text = f"block {held.index(most)} computes with {most:,} bytes unsharded, and the budget is {budget:,}"
     return seen | {
         "budget": text if most > budget else "",
         "reduced": min(4, reduced // sum(p.numel() for p in trained)),
         "left": list(whole(model))[:3],
-        "norm": torch.stack([p.grad.full_tensor().float().norm() for p in trained]).norm(),
+        "norm": squares.sqrt(),
         # round: padding, and what is in no block, are less than half a block
         "gathers": round(gathered / sent_bytes("all-gather", 2, mesh.size()) / block),
     }

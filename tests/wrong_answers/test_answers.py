@@ -30,6 +30,7 @@ from course_lib.grading.material import MISTAKES, check_file, material
 from course_lib.grading.mistakes import read_mistakes
 from course_lib.notebooks.build import drift, read_notebook
 from course_lib.notebooks.exercise import read_exercises, stub
+from course_lib.runtime import hang
 from course_lib.runtime.kept import kept
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,8 @@ CHAPTERS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.
 @pytest.fixture(scope="module", autouse=True)
 def ranks_that_stay():
     """Hundreds of answers on ranks: to start new ones for each case would take most of the time."""
-    with kept():
+    with kept(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hang, "DEADLOCK_AFTER", 2.0)  # seconds; a dozen answers hang, in several cases
         yield
 
 

@@ -24,6 +24,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from subprocess import DEVNULL, PIPE
 
@@ -224,7 +225,21 @@ def main():
     ask_for_fork_servers(told, channel)
     handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
     sys.modules[handler].Popen = Program
-    be_program(asked["args"], asked["cwd"])
+    try:
+        be_program(asked["args"], asked["cwd"])
+    except SystemExit as ended:
+        end_early(ended.code)
+        raise
+    end_early(None)
+
+
+def end_early(code):
+    """To free all that was imported takes longer than many a program. A rank may fail while it does so: it does it."""
+    if not sys.modules["torch.distributed"].is_initialized() and not isinstance(code, str):
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code or 0)
 
 
 if __name__ == "__main__":

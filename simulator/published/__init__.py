@@ -24,6 +24,7 @@ from simulator.published.runs import measured_runs
 TARGETS = {
     "A100 time": (0.022, 0.042),
     "A100 ZeRO-3": (0.15, 0.30),
+    "A100 FSDP, 8 to 512": (0.06, 0.12),
     "H100 time": (0.06, 0.12),
     "B200 time": (0.06, 0.12),
     "B200 memory": (0.02, 0.06),

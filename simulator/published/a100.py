@@ -6,6 +6,8 @@ The numbers of that device are one rounded compromise for the rows marked as fit
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from simulator.inputs.known_devices import GPUS
@@ -198,16 +200,35 @@ def fsdp_2024() -> Iterator[PublishedRow]:
         yield PublishedRow("foundation-model-stack/fms-fsdp", *figure, group="A100 FSDP", fitted=False)
 
 
+# The nodes of PyTorch's FSDP paper send 2 Tbit/s, in rings through all eight cards. Which part of that a message gets
+# is taken from the H100's file.
+_network = replace(GPUS["h100"].network, bandwidth=2e12 / 8 / 8)
+FSDP_CLUSTER = replace(GPUS["a100-80gb"], network=_network, flat_ring=0.0)
+
+
 def fsdp_2023() -> Iterator[PublishedRow]:
-    """The one figure that the FSDP paper prints of T5: on 512 GPUs each computes 7 % less in a second than on 8.
+    """PyTorch's FSDP on 8 to 512 GPUs: full shards, bf16, every layer recomputed. Nothing was fitted.
 
-    With full sharding as far as the paper says. Its batch is not printed: taken as 16 sequences on a GPU, recomputed.
+    The text prints that T5's GPUs compute 7 % less in a second on 512 than on 8, not whether with 8 or 16 sequences on
+    each, and which rate GPT-3's exceed on 128 to 512.
     """
-    t5, step = MODELS["t5-11b"], {"micro_batch": 16, "recompute": "full", **BF16_SHARDS}
 
-    def part() -> float:
-        few, many = (step_cost(t5, Plan(dp, **step), GPUS["a100-80gb"]).tflops_per_gpu for dp in (8, 512))
-        return many / few
+    def rate(name: str, gpus: int, texts: int) -> float:
+        plan = Plan(gpus, micro_batch=texts, recompute="full", **BF16_SHARDS)
+        return step_cost(MODELS[name], plan, FSDP_CLUSTER).tflops_per_gpu
 
-    figure = "arXiv:2304.11277", "T5-11B on 512, of 8", "time", "part_of_ideal", 0.93, t5, Plan(512, **step)
-    yield PublishedRow(*figure, group="A100 FSDP, 8 to 512", fitted=False, predict=part)
+    def falls(texts: int) -> float:
+        return rate("t5-11b", 512, texts) / rate("t5-11b", 8, texts)
+
+    table = [
+        ("T5-11B, part kept from 8 to 512", "t5-11b", 8, "part_of_ideal", 0.93, partial(falls, 8)),
+        ("T5-11B, part kept from 8 to 512", "t5-11b", 16, "part_of_ideal", 0.93, partial(falls, 16)),
+        ("175B on 512", "gpt3-175b", 1, "tflops_per_gpu", 173, partial(rate, "gpt3-175b", 512, 1)),
+        ("175B on 512", "gpt3-175b", 2, "tflops_per_gpu", 186, partial(rate, "gpt3-175b", 512, 2)),
+    ]
+    for name, model, texts, quantity, printed, predict in table:
+        plan = Plan(512, micro_batch=texts, recompute="full", **BF16_SHARDS)
+        figure = f"{name}, {texts} a GPU", "time", quantity, printed, MODELS[model], plan
+        yield PublishedRow(
+            "arXiv:2304.11277", *figure, group="A100 FSDP, 8 to 512", fitted=False, predict=predict
+        )

@@ -12,6 +12,7 @@ GROUPS = summary(ERRORS)
 LEAST = {
     "A100 time": 20,
     "A100 ZeRO-3": 6,
+    "A100 FSDP, 8 to 512": 4,
     "H100 time": 18,
     "B200 time": 31,
     "B200 memory": 31,
@@ -34,7 +35,11 @@ def test_mean_and_worst_error(group):
 @pytest.mark.parametrize("part", ["fitted", "held_out"])
 @pytest.mark.parametrize(
     "group",
-    [g for g in TARGETS if g not in ("A100 time", "activations", "context parallel time")],
+    [
+        g
+        for g in TARGETS
+        if g not in ("A100 time", "A100 FSDP, 8 to 512", "activations", "context parallel time")
+    ],
 )
 def test_rows_that_were_fitted_and_rows_that_were_not_meet_the_target_apart(group, part):
     mean, worst = TARGETS[group]

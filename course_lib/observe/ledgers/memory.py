@@ -25,6 +25,9 @@ from course_lib.one_device.nested_tensors import tensors_in
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 
 
+PLAIN = (Tensor, nn.Parameter)  # most are: known without a look into them
+
+
 class MemoryLog:
     """The bytes alive on this rank since recording began, one entry for each thing that was being done.
 
@@ -177,8 +180,14 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
         self.note(tree_leaves((args, kwargs)), category, only_new=True)
         result = func(*args, **(kwargs or {}))
         if self.note(tree_leaves(result), category, only_new=True):
-            self.mark(self.doing())
+            self.mark_the_most(self.doing())
         return result
+
+    def mark_the_most(self, label: str) -> None:
+        """Mark, unless more was alive before under this label: to look who owns what takes long."""
+        if self.labels[-1:] != [label] or sum(self.sums.values()) > self.held[-1].total:
+            self.mark(label)
+        self.end = time.monotonic()
 
     def doing(self) -> str:
         module = self.running[-1] if self.running else ""
@@ -220,6 +229,6 @@ class MemoryRecorder(TorchDispatchMode, MemoryLog):
 
 def local(tensor: Any) -> Tensor:
     """The tensor that a rank holds of a DTensor, or of one that is on its way."""
-    while is_traceable_wrapper_subclass(tensor):
+    while type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
         tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
     return tensor

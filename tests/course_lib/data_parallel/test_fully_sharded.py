@@ -20,7 +20,9 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import current_device, launch
+from course_lib.runtime.fork_server import preload
 
+preload("torch.distributed.checkpoint.state_dict")
 LAYERS, VOCAB, BATCH = 3, 16, 12
 
 

@@ -1,4 +1,4 @@
-"""Every method trains digits beside DDP, over the same samples, on three ranks; and bad settings end in one sentence.
+"""Every method trains digits beside DDP, over the same samples, on two ranks; and bad settings end in one sentence.
 
 Asynchronous averaging is left out here, because what it learns depends on the timing.
 """
@@ -24,7 +24,7 @@ from course_lib.one_device.loop import accuracy, train
 from course_lib.runtime import launch
 from simulator.inputs.mixing import pair_matrix, ring_matrix
 
-RANKS, STEPS, BATCH = 3, 120, 66
+RANKS, STEPS, BATCH = 2, 120, 66
 
 
 def network(seed):

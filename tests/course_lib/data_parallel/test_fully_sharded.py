@@ -284,9 +284,8 @@ def test_a_distributed_checkpoint_holds_a_parameter_without_dimensions(tmp_path)
 def test_a_distributed_checkpoint_is_loaded_on_other_numbers_of_ranks(tmp_path, before):
     folder, expected = str(tmp_path), one_device(range(2))
     launch(save, mesh=before, args=(folder,))
-    for ranks in (3, 1):
-        for state in launch(load, mesh={"dp": ranks}, args=(folder,)):
-            assert furthest(state, expected) < 1e-6
+    for state in launch(load, mesh={"dp": 3}, args=(folder,)):
+        assert furthest(state, expected) < 1e-6
     plain = make()
     state = {"model": plain.state_dict()}
     dcp.load(state, checkpoint_id=folder)  # without ranks, into a model that knows nothing of FSDP

@@ -1,4 +1,4 @@
-"""LoRA on several ranks against one device: losses, gradient norms, gradients and parameters after three steps."""
+"""LoRA on several ranks against one device: losses, gradient norms, gradients and parameters after two steps."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ from course_lib.tensor_parallel.full_tensors import full_gradients
 from simulator.inputs.plan import Plan
 
 preload("course_lib.parallelize")
-STEPS, BATCH, SEQ, VOCAB, CLASSES = 3, 8, 10, 97, 5
+STEPS, BATCH, SEQ, VOCAB, CLASSES = 2, 8, 10, 97, 5
 
 
 def bert(targets=("query", "value", "dense"), also=("classifier",), **settings):

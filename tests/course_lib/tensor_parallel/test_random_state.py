@@ -1,6 +1,5 @@
 """Dropout: masks agree where every rank has the whole tensor, and differ where each has its own part."""
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -124,12 +123,11 @@ def everything(mesh):
     return {sp: run(mesh, sp) | {"recomputed": recomputed(mesh, sp)} for sp in (False, True)}
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_masks_agree_or_differ_as_they_must_and_the_gradients_are_those_of_one_device(ranks):
+def test_masks_agree_or_differ_as_they_must_and_the_gradients_are_those_of_one_device():
     cores = [f"blocks.{i}.attention.core.drop" for i in range(2)]
     others = ["embedding.dropout"]
     others += [f"blocks.{i}.{half}.dropout" for i in range(2) for half in ("attention", "mlp")]
-    for results in launch(everything, mesh={"tp": ranks}):
+    for results in launch(everything, mesh={"tp": 2}):
         assert results[False]["agree"] == sorted(others)
         assert results[False]["differ"] == cores
         assert results[True]["agree"] == []

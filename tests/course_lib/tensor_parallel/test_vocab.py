@@ -157,7 +157,7 @@ def own_part(logits, mesh):
     return logits[..., shard.start : shard.start + shard.length]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_cross_entropy_and_embedding_equal_one_device(ranks):
     tokens = SHAPE[0] * SHAPE[1]
     for got in launch(everything, mesh={"tp": ranks}):

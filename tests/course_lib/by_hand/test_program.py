@@ -3,11 +3,11 @@
 import importlib
 import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked_programs import run_forked
 
 from course_lib.runtime.fork_server import preload
 
@@ -147,9 +147,7 @@ def test_the_same_files_run_under_torchrun():
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "course_lib.by_hand.fsdp", "--steps", "4", "--batch", "2"]
     place = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    run = subprocess.run(
-        [sys.executable, *torchrun, *words], capture_output=True, text=True, timeout=280, **place
-    )
+    run = run_forked([sys.executable, *torchrun, *words], timeout=280, **place)
     assert run.returncode == 0, run.stderr
     [said] = run.stdout.split("A GPT of 834,304 parameters")[1:]  # only rank 0 prints
     assert "on 2 ranks" in said

@@ -13,6 +13,7 @@ from course_lib.runtime.fork_server import preload
 # What the ranks of several files import: once, and not in each of hundreds.
 preload("pytest")
 preload("course_lib.data_parallel.fsdp")
+preload("torch.distributed.optim")  # with torch's own DDP
 
 SETUP = f"""import sys
 sys.path[:0] = [{str(Path(fixture_checks.__file__).parent)!r}]

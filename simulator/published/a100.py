@@ -200,8 +200,8 @@ def fsdp_2024() -> Iterator[PublishedRow]:
         yield PublishedRow("foundation-model-stack/fms-fsdp", *figure, group="A100 FSDP", fitted=False)
 
 
-# The nodes of PyTorch's FSDP paper send 2 Tbit/s, in rings through all eight cards. Which part of that a message gets
-# is taken from the H100's file.
+# PyTorch's FSDP paper prints a network of 2 Tbit/s: taken as what a node sends, in rings through all eight cards. Which
+# part of that a message gets is taken from the H100's file.
 _network = replace(GPUS["h100"].network, bandwidth=2e12 / 8 / 8)
 FSDP_CLUSTER = replace(GPUS["a100-80gb"], network=_network, flat_ring=0.0)
 

@@ -43,7 +43,7 @@ def activations() -> Iterator[PublishedRow]:
 
 
 def zero_2019() -> Iterator[PublishedRow]:
-    """Model states of 7.5 billion parameters; the paper cuts off some digits instead of rounding."""
+    """Model states of 7.5 billion parameters, rounded as the paper prints them."""
     table = {
         1: (52.5, 35.6, 31.4, 30.4, 30.1),
         2: (41.3, 21.6, 16.6, 15.4, 15.1),

@@ -99,12 +99,14 @@ def _ring_flash_attention() -> Iterator[PublishedRow]:
 
 
 def _ring_attention() -> Iterator[PublishedRow]:
-    """Tokens of one sequence that fit, in powers of 2. The batch is not printed: taken as 1. 3B as OpenLLaMA's."""
+    """Tokens of one sequence that fit, in powers of 2 and in fp32, on GPUs taken as those of 80 GB. A step has as many
+    tokens as fit into all ranks without the ring (section 5.1): here that is one sequence. 3B as OpenLLaMA's.
+    """
     small = replace(MODELS["llama-7b"], layers=26, hidden=3200, ffn=8640)
     models = {"3B": small, "7B": MODELS["llama-7b"], "13B": MODELS["llama-13b"]}
     table = {8: {"3B": 512, "7B": 256, "13B": 128}, 32: {"7B": 4096, "13B": 2048}}
     for ranks, sizes in table.items():
-        plan = Plan(cp=ranks, zero=3, microbatches=1, recompute="full", attention="flash")
+        plan = Plan(cp=ranks, zero=3, microbatches=1, recompute="full", attention="flash", precision="fp32")
         for name, longest in sizes.items():
 
             def predicted(shape: Any = models[name], plan: Plan = plan) -> float:
@@ -149,8 +151,9 @@ def _llama_3() -> Iterator[PublishedRow]:
 
 
 def _deepseek_v3() -> Iterator[PublishedRow]:
-    """A step, from 2,664,000 device-hours for 14.8 trillion tokens in batches of 15,360. DualPipe as its V form, with
-    light ends. Not priced: norms and up-projections, which are recomputed, and restarts.
+    """A step, from 2,664,000 device-hours for 14.8 trillion tokens in batches of 15,360, though the first 469 billion
+    came in smaller ones. DualPipe as its V form, with light ends. Not priced: norms and up-projections, which are
+    recomputed, and restarts.
     """
     steps, shape = 14.8e12 / (15360 * V3.sequence), replace(V3, next_tokens=1)
     eight_bits: dict[str, Any] = {"precision": "fp8", "scaling": "block", "dispatch": "fp8", "node_limit": 4}

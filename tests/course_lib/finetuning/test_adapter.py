@@ -141,7 +141,7 @@ def test_counts_equal_the_papers():
     """From shapes on the meta device. d = 1024 and 24 layers in BERT-large, d = 4096 in LLaMA-7B and T5-XXL.
 
     Houlsby et al. print 2md + d + m for an adapter, and 3.6 % of BERT-large for a task of GLUE. That is a mean over
-    tasks whose widths m, between 8 and 256, differ; which had which is not in our notes, so it is only bracketed.
+    tasks whose widths m, 8, 64 or 256, differ; only those of two tasks are printed, so it is only bracketed.
     """
     percent = {}
     with torch.device("meta"):

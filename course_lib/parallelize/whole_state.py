@@ -75,10 +75,16 @@ class Whole:
 
     def _joined(self, own: dict[str, Any]) -> dict[str, Any]:
         """What the pipeline ranks have under the names of their parameters."""
+        found = {name: value for stage in self._stages(own) for name, value in stage.items()}
+        return {name: found[name] for name in (*self.shapes, *self.buffers) if name in found}
+
+    def _stages(self, own: Any) -> list[Any]:
+        """What each pipeline rank has."""
+        if self.pp.size() == 1:
+            return [own]
         stages: list[Any] = [None] * self.pp.size()
         dist.all_gather_object(stages, own, group=self.pp.get_group())
-        found = {name: value for stage in stages for name, value in stage.items()}
-        return {name: found[name] for name in (*self.shapes, *self.buffers) if name in found}
+        return stages
 
     def under_all_names(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: whole[self.first_name.get(name, name)] for name in self.names}
@@ -116,11 +122,9 @@ class Whole:
 
     def groups_everywhere(self, local: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The optimizer's groups with the names of all parameters, whichever pipeline rank holds them."""
-        stages: list[Any] = [None] * self.pp.size()
         here = [{self.first_name[name] for name in group["params"]} for group in local]
-        dist.all_gather_object(stages, here, group=self.pp.get_group())
         groups = []
-        for group, *together in zip(local, *stages, strict=True):
+        for group, *together in zip(local, *self._stages(here), strict=True):
             names = set().union(*together)
             settings = {key: deepcopy(value) for key, value in group.items() if key != "params"}
             groups.append({**settings, "params": [name for name in self.shapes if name in names]})

@@ -11,7 +11,7 @@ from on_one_device import mesh_of
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.one_device.fp8 import SCALING, Fp8Linear, apply_fp8
+from course_lib.one_device.fp8 import Fp8Linear, apply_fp8
 from course_lib.parallelize import parallelize
 from course_lib.pipeline.microbatches import sum_cross_entropy
 from course_lib.runtime import current_device, launch
@@ -19,7 +19,7 @@ from simulator.inputs.plan import Plan
 
 PLANS = {
     2: [
-        *({"dp": 2, "scaling": scaling} for scaling in SCALING),
+        {"dp": 2, "scaling": "delayed"},
         {"dp": 2, "zero": 1, "scaling": "delayed"},
         {"dp": 2, "zero": 3, "scaling": "block", "recompute": "full"},
         {"pp": 2, "scaling": "delayed", "microbatches": 2, "recompute": "full"},

@@ -166,9 +166,10 @@ def test_a_vit_that_pytorch_cuts():
 
     def cut_and_track(fake, mesh):
         cut_vit(fake, mesh)
-        for _ in range(2):  # at first DTensors run every operator on tensors as large as the whole, too
-            peaks.append(peak_of_two_steps(fake, [torch.zeros(64, 3, 64, 64)], {}))
-            fake.zero_grad()
+        x = torch.zeros(64, 3, 64, 64)
+        loss_of(fake(x)).backward()  # at first DTensors run every operator on tensors as large as the whole, too
+        fake.zero_grad()
+        peaks.append(peak_of_two_steps(fake, [x], {}))
 
     whole, cut = (from_module(model.train(), *inputs, tp=tp, cut=cut_and_track) for tp in (1, 2))
     plan = Plan(tp=2, precision="fp32", micro_batch=64)
@@ -348,11 +349,11 @@ def test_another_number_of_samples():
 
 def drawn_questions():
     draw = random.Random(25)
-    for alike in (True, False, True):
+    for alike in (True, False):
         width, samples = draw.choice((64, 512)), draw.choice((1, 4))
         memory = draw.choice((3e6, 2e7, 80e9))
         device = replace(draw.choice((H100, GPUS["a100-80gb"])), memory=memory, context=0)
-        yield alike, width, samples, device, draw.choice((2, 4, 6)), draw.choice((12, 24))
+        yield alike, width, samples, device, draw.choice((2, 4)), draw.choice((8, 12))
 
 
 @pytest.mark.parametrize(("alike", "width", "samples", "device", "gpus", "batch"), [*drawn_questions()])

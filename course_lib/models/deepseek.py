@@ -1,4 +1,4 @@
-"""DeepSeek-V3 (arXiv:2412.19437): latent attention, and in all layers but the first a mixture of many small experts.
+"""DeepSeek-V3 (arXiv:2412.19437): latent attention, and in all but the first three layers many small experts.
 
 Every token visits the shared experts, and ``k`` of the others. A bias, which no gradient changes, counts in the choice
 of these and not in their weights (arXiv:2408.15664). They lie in groups, and a token goes to the best groups alone: so

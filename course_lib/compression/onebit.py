@@ -1,8 +1,9 @@
-"""1-bit Adam: the momentum is sent as signs (Tang et al., arXiv:2102.02888); with 8-bit codes it is Bagua's QAdam.
+"""1-bit Adam: the momentum is sent as signs (Tang et al., arXiv:2102.02888); in 8 bits it is QAdam.
 
 Error feedback needs an update that is linear in what is sent, and Adam divides by the root of ``exp_avg_sq``, which is
 not. But after some time ``exp_avg_sq`` changes little. So there are two stages. In the warm-up the ranks average
 gradients and make steps of Adam. Then ``exp_avg_sq`` is frozen, and the ranks average the momentum, in one bit.
+Bagua's QAdam has no error feedback; here it has.
 """
 
 from __future__ import annotations

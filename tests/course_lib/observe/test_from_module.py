@@ -167,7 +167,9 @@ def test_a_vit_that_pytorch_cuts():
     def cut_and_track(fake, mesh):
         cut_vit(fake, mesh)
         x = torch.zeros(64, 3, 64, 64)
-        loss_of(fake(x)).backward()  # at first DTensors run every operator on tensors as large as the whole, too
+        loss_of(
+            fake(x)
+        ).backward()  # at first DTensors run every operator on tensors as large as the whole, too
         fake.zero_grad()
         peaks.append(peak_of_two_steps(fake, [x], {}))
 

@@ -78,7 +78,7 @@ def first_steps(jobs):
 
 
 def test_every_file_that_comes_with_the_course_starts():
-    jobs = {name: job_of("--config", name, "--global-batch", 4) for name in shipped()}
+    jobs = {name: job_of("--config", name, "--global-batch", 8) for name in shipped()}
     jobs = {name: replace(job, sequence=16, lr=0.01) for name, job in jobs.items()}
     assert {job.plan.ranks for job in jobs.values()} == {2}
     first, second = launch(first_steps, 2, args=(jobs,))

@@ -28,6 +28,14 @@ def size(tensors) -> int:
     return sum(t.numel() * t.itemsize for t in tensors)
 
 
+def test_of_an_entry_the_moment_with_the_most_bytes_is_kept():
+    with record_memory(nn.Linear(1, 1)) as log, torch.no_grad():
+        alive = [torch.zeros(100), torch.zeros(1000)]
+        del alive[1]
+        alive.append(torch.zeros(10))
+    assert log.at("update").total == 4 * (2 + 100 + 1000)
+
+
 def test_by_hand():
     """Two layers of 10 x 10, no bias, a batch of 5: 400 bytes a weight, 200 an activation."""
     model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Tanh(), nn.Linear(10, 10, bias=False))

@@ -241,7 +241,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("mesh", "cases"), [({"dp": 2}, CASES), ({"copies": 2, "shards": 2}, CASES[:2])], ids=str
+    ("mesh", "cases"), [({"dp": 2}, CASES), ({"copies": 2, "shards": 2}, CASES[1:2])], ids=str
 )
 def test_equals_fully_shard_to_the_bit(mesh, cases):
     """Of two shards: among more, the order of sums depends on where in a message a number lies."""
@@ -335,10 +335,9 @@ def model_states(mesh):
     return fsdp.memory(optimizer), len(optimizer.state)
 
 
-@pytest.mark.parametrize("mesh", [{"dp": 4}, {"copies": 2, "shards": 2}], ids=str)
+@pytest.mark.parametrize("mesh", [{"dp": 2}, {"copies": 2, "shards": 2}], ids=str)
 def test_model_states_to_the_byte(mesh):
-    n = make().config.parameters
-    factor = mesh.get("shards", 4)
+    n, factor = make().config.parameters, 2
     measured = launch(model_states, mesh=mesh)
     for memory, pieces in measured:
         assert memory.parameters == memory.gradients == 4 * n / factor

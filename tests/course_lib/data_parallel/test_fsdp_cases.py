@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 import torch
@@ -16,7 +17,12 @@ from course_lib.data_parallel.sharded_gradient import ShardedNorm
 from course_lib.data_parallel.zero3 import Zero3
 from course_lib.runtime import current_device, launch
 
-BOTH = pytest.mark.parametrize("kind", [FSDP, FullyShardedDataParallel])
+
+def both(run, ranks=2, args=((),)):
+    """What ``run(mesh, kind, *more)`` returns, for both kinds and all ``args``, on every rank."""
+    cases = list(product((FSDP, FullyShardedDataParallel), args))
+    found = launch(lambda mesh: [run(mesh, kind, *more) for kind, more in cases], mesh={"dp": ranks})
+    return [result for rank in found for result in rank]
 
 
 def seeded(build):
@@ -53,9 +59,8 @@ def lora_step(mesh, kind):
     return max(float((got[n] - p.cpu()).abs().max()) for n, p in one.state_dict().items())
 
 
-@BOTH
-def test_a_frozen_weight_beside_trained_ones_in_a_unit(kind):
-    assert max(launch(lora_step, mesh={"dp": 2}, args=(kind,))) < 1e-6
+def test_a_frozen_weight_beside_trained_ones_in_a_unit():
+    assert max(both(lora_step)) < 1e-6
 
 
 def reduced_with_the_last_gradient(mesh, kind):
@@ -70,10 +75,8 @@ def reduced_with_the_last_gradient(mesh, kind):
     return {name: not waits for name, waits in due.items()}
 
 
-@BOTH
-def test_a_unit_waits_for_the_gradient_of_its_input_only_where_a_weight_is_frozen(kind):
-    results = launch(reduced_with_the_last_gradient, mesh={"dp": 2}, args=(kind,))
-    assert results == [{"0": True, "1": False}] * 2
+def test_a_unit_waits_for_the_gradient_of_its_input_only_where_a_weight_is_frozen():
+    assert both(reduced_with_the_last_gradient) == [{"0": True, "1": False}] * 4
 
 
 class MayBeUnused(nn.Module):
@@ -101,10 +104,8 @@ def units_alive(mesh, kind, unused):
     return (max(seen) - shards) / (64 * 64 * 4)
 
 
-@BOTH
-@pytest.mark.parametrize("unused", [False, True])
-def test_a_unit_is_resharded_when_its_backward_is_over_also_with_an_unused_parameter(kind, unused):
-    assert max(launch(units_alive, mesh={"dp": 2}, args=(kind, unused))) <= 3
+def test_a_unit_is_resharded_when_its_backward_is_over_also_with_an_unused_parameter():
+    assert max(both(units_alive, args=((False,), (True,)))) <= 3
 
 
 class ViewBlock(nn.Module):
@@ -145,11 +146,10 @@ def in_place(mesh, kind, settings):
     return max(float((got[n] - p.grad.cpu()).abs().max()) for n, p in one.named_parameters())
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"), [(FSDP, {"prefetch": 0}), (FSDP, {}), (FullyShardedDataParallel, {}), (Zero3, {})]
-)
-def test_an_output_changed_in_place_has_the_right_gradients(kind, settings):
-    assert max(launch(in_place, mesh={"dp": 2}, args=(kind, settings))) < 1e-6
+def test_an_output_changed_in_place_has_the_right_gradients():
+    cases = (FSDP, {"prefetch": 0}), (FSDP, {}), (FullyShardedDataParallel, {}), (Zero3, {})
+    for found in launch(lambda mesh: [in_place(mesh, *case) for case in cases], mesh={"dp": 2}):
+        assert max(found) < 1e-6
 
 
 def half_sum(mesh, kind):
@@ -159,9 +159,8 @@ def half_sum(mesh, kind):
     return fsdp.gradients()["0.weight"].flatten().tolist()
 
 
-@BOTH
-def test_fp16_gradients_are_divided_before_they_are_summed(kind):
-    for gradient in launch(half_sum, mesh={"dp": 2}, args=(kind,)):
+def test_fp16_gradients_are_divided_before_they_are_summed():
+    for gradient in both(half_sum):
         assert gradient == pytest.approx([40000] * 4, abs=100)
 
 
@@ -190,9 +189,8 @@ def decayed(mesh, kind):
     return fsdp.state_dict()["emb.weight"].tolist(), one.emb.weight.tolist()
 
 
-@BOTH
-def test_whether_a_parameter_has_a_gradient_is_decided_for_the_whole_parameter(kind):
-    for got, want in launch(decayed, mesh={"dp": 2}, args=(kind,)):
+def test_whether_a_parameter_has_a_gradient_is_decided_for_the_whole_parameter():
+    for got, want in both(decayed):
         assert torch.allclose(torch.tensor(got), torch.tensor(want), atol=1e-5)
 
 
@@ -202,10 +200,9 @@ def unused_everywhere(mesh, kind):
     return {name: gradient is not None for name, gradient in fsdp.gradients().items()}
 
 
-@BOTH
-def test_a_parameter_that_no_rank_uses_has_no_gradient(kind):
+def test_a_parameter_that_no_rank_uses_has_no_gradient():
     expected = {"emb.weight": False, "lin.weight": True, "lin.bias": True}
-    assert launch(unused_everywhere, mesh={"dp": 3}, args=(kind,)) == [expected] * 3
+    assert both(unused_everywhere, ranks=3) == [expected] * 6
 
 
 @dataclass
@@ -279,9 +276,9 @@ def clipped_by_torch(mesh, ord):
     return norms, worst
 
 
-@pytest.mark.parametrize("ord", [2.0, 1.0, float("inf")])
-def test_torchs_clip_grad_norm_takes_the_norm_over_all_shards(ord):
-    for (norm, expected), worst in launch(clipped_by_torch, mesh={"dp": 3}, args=(ord,)):
+def test_torchs_clip_grad_norm_takes_the_norm_over_all_shards():
+    every = launch(lambda mesh: [clipped_by_torch(mesh, p) for p in (2.0, 1.0, math.inf)], mesh={"dp": 3})
+    for (norm, expected), worst in (found for rank in every for found in rank):
         assert norm == pytest.approx(expected, rel=1e-5)
         assert worst < 1e-6
 

@@ -26,6 +26,11 @@ def data():
     return torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)).to(current_device())
 
 
+def each(run, kinds=STAGES):
+    """What ``run(kind)`` returns, for every kind on every rank."""
+    return [found for rank in launch(lambda: [run(kind) for kind in kinds], ranks=2) for found in rank]
+
+
 def difference(zero, one):
     got = zero.model_state_dict()
     return max(float((got[name] - p.cpu()).abs().max()) for name, p in one.state_dict().items())
@@ -61,9 +66,8 @@ def scheduled(kind):
     return zero.param_groups[0]["lr"], difference(zero, one)
 
 
-@pytest.mark.parametrize("kind", [ShardedUpdate, *STAGES])
-def test_schedulers_and_closures(kind):
-    for lr, far in launch(scheduled, ranks=2, args=(kind,)):
+def test_schedulers_and_closures():
+    for lr, far in each(scheduled, (ShardedUpdate, *STAGES)):
         assert lr == 0.1 * 0.5**3
         assert far < 1e-6
 
@@ -83,9 +87,8 @@ def clipped(kind):
     return difference(zero, one), difference(by_itself, one)
 
 
-@pytest.mark.parametrize("kind", STAGES)
-def test_clipping_takes_the_norm_over_all_shards(kind):
-    for both in launch(clipped, ranks=3 if kind is None else 2, args=(kind,)):
+def test_clipping_takes_the_norm_over_all_shards():
+    for both in each(clipped):
         assert max(both) < 1e-6
 
 
@@ -102,9 +105,8 @@ def clip_the_models_gradients(kind):
     zero.step()
 
 
-@pytest.mark.parametrize("kind", STAGES)
-def test_what_would_silently_clip_nothing_is_refused(kind):
-    launch(clip_the_models_gradients, ranks=2, args=(kind,))
+def test_what_would_silently_clip_nothing_is_refused():
+    each(clip_the_models_gradients)
 
 
 def cleared_by_the_model(kind):
@@ -119,9 +121,8 @@ def cleared_by_the_model(kind):
     return difference(zero, one)
 
 
-@pytest.mark.parametrize("kind", STAGES)
-def test_the_models_zero_grad_clears_the_shards(kind):
-    assert max(launch(cleared_by_the_model, ranks=2, args=(kind,))) < 1e-6
+def test_the_models_zero_grad_clears_the_shards():
+    assert max(each(cleared_by_the_model)) < 1e-6
 
 
 def scaled(kind):
@@ -144,9 +145,8 @@ def scaled(kind):
     return scaler.get_scale(), difference(zero, one)
 
 
-@pytest.mark.parametrize("kind", STAGES)
-def test_grad_scaler_skips_on_all_ranks_together(kind):
-    for scale, far in launch(scaled, ranks=2, args=(kind,)):
+def test_grad_scaler_skips_on_all_ranks_together():
+    for scale, far in each(scaled):
         assert scale == 4.0
         assert far < 1e-6
 
@@ -168,9 +168,8 @@ def loads_into_a_plain_optimizer(kind):
     return max(float((p - q).abs().max()) for p, q in zip(alone.parameters(), one.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("kind", STAGES)
-def test_an_ordinary_optimizer_loads_the_state(kind):
-    assert max(launch(loads_into_a_plain_optimizer, ranks=2, args=(kind,))) < 1e-6
+def test_an_ordinary_optimizer_loads_the_state():
+    assert max(each(loads_into_a_plain_optimizer)) < 1e-6
 
 
 def mixed_dtypes():

@@ -1,6 +1,7 @@
-// Measures the text of the only SVG in the page, drawn as wide as the notebook shows it.
+// Puts an SVG, as wide as the notebook shows it, alone into the page, and measures its text.
 // Returns a list of problems: {kind: "small" | "cut" | "overlap" | "covered", text, detail}.
-(least) => {
+([page, least]) => {
+  document.body.innerHTML = page;
   const SLACK = 1;  // px: antialiasing, and letters that lean over
   const svg = document.querySelector("svg");
   const frame = svg.getBoundingClientRect();
@@ -51,14 +52,21 @@
     return least;
   };
 
+  // Whether their sides, along the page's, are apart: so two shapes are that do not touch.
+  const apart = (one, other) => [0, 1].some((axis) => {
+    const [a, b] = [one, other].map((shape) => shape.map((corner) => corner[axis]));
+    return Math.max(...a) <= Math.min(...b) || Math.max(...b) <= Math.min(...a);
+  });
+
   // What is painted over the middle of the text, if anything.
   const cover = (element, [a, b, c, d]) => {
     for (const share of [0.1, 0.3, 0.5, 0.7, 0.9]) {
       const at = (i) => (a[i] + d[i]) / 2 * (1 - share) + (b[i] + c[i]) / 2 * share;
       const [x, y] = [at(0), at(1)];
       if (x < 0 || y < 0 || x >= innerWidth || y >= innerHeight) continue;  // the browser finds nothing there
+      if (element.contains(document.elementFromPoint(x, y))) continue;  // as nearly always: all below it need not be found
       for (const top of document.elementsFromPoint(x, y)) {
-        if (top === svg || top === element || element.contains(top)) break;
+        if (top === svg || element.contains(top)) break;
         if (top.closest("text") || !svg.contains(top)) continue;
         const after = element.compareDocumentPosition(top) & Node.DOCUMENT_POSITION_FOLLOWING;
         const style = getComputedStyle(top);
@@ -83,6 +91,7 @@
   }
   for (const [i, one] of words.entries()) {
     for (const other of words.slice(i + 1)) {
+      if (apart(one.box, other.box)) continue;
       const deep = depth(one.box, other.box);
       const halo = one.text === other.text && deep > pixels(leaves(one.element)[0]) / 2;  // an outline below it
       if (deep > SLACK && !halo) {

@@ -39,13 +39,6 @@ def open_without_kernel(page: Page, path: str) -> None:
     page.locator(f"{PANEL} .jp-Cell").first.wait_for()
 
 
-def close(page: Page) -> None:
-    """Close what is in front, and lose its changes; ``jupyterlab(…, commands=True)``."""
-    page.evaluate(
-        "() => { const front = jupyterapp.shell.currentWidget; front.context.model.dirty = false; front.close(); }"
-    )
-
-
 def close_all(page: Page) -> None:
     """Close all files, and lose their changes; where a question is left, JupyterLab itself is left."""
     page.evaluate(
@@ -64,7 +57,8 @@ def all_cells_shown(page: Page) -> None:
         const cells = panel?.context?.isReady ? panel.content.widgets : [];
         return cells.length && cells.length === panel.content.model.cells.length
           && cells.every(cell => !cell.isPlaceholder())
-          && [...panel.node.querySelectorAll(".jp-MarkdownOutput")].every(text => text.childNodes.length); }"""
+          && [...panel.node.querySelectorAll(".jp-MarkdownOutput")].every(text => text.childNodes.length); }""",
+        polling=200,  # milliseconds: to be asked in each frame keeps JupyterLab from its work
     )
 
 

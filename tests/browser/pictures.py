@@ -77,8 +77,9 @@ def text_problems(
     ):  # the browser finds nothing off the screen
         blank.set_viewport_size({side: max(now.get(side, 0), least) for side, least in size.items()})
     style = f"svg {{ display: block; width: {width}px; height: {height}px }}"
-    blank.set_content(f"<style>body {{ margin: 0 }} {style}</style>{svg}")
-    return [(each["kind"], each["text"], each["detail"]) for each in blank.evaluate(MEASURE, least)]
+    page = f"<style>body {{ margin: 0 }} {style}</style>{svg}"
+    found = blank.evaluate(MEASURE, [page, least])
+    return [(each["kind"], each["text"], each["detail"]) for each in found]
 
 
 def broken_words(page: Page) -> list[str]:

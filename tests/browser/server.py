@@ -54,6 +54,9 @@ class Lab:
         """The address of a file of the course, or of what JupyterLab itself opens."""
         return f"{self.address}{f'/lab/tree/{path}' if path else self.opens}?token={self.token}"
 
+    def start_kernel(self) -> None:
+        self._ask("POST", "/api/kernels")
+
     def end_kernels(self) -> None:
         """End all kernels: they go on when the page that started them is closed."""
         for kernel in self._ask("GET", "/api/kernels"):
@@ -167,7 +170,7 @@ def chromium() -> Iterator[Browser]:
             "Install one with `apt-get install chromium` or `python -m playwright install chromium`."
         )
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         try:
             yield browser
         finally:

@@ -14,29 +14,30 @@ HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
     .filter(one => one.checkVisibility()).map(one => [Number(one.tagName[1]), one.textContent])"""
 
 
-def opened(browser, path):
-    """The saved page as it opens, for one test."""
-    page = browser.new_page(viewport={"width": 1100, "height": 1000})
-    page.set_default_timeout(60_000)
+@pytest.fixture(scope="module")
+def tabs(browser):
+    pages = [browser.new_page(viewport={"width": 1100, "height": 1000}) for _ in range(2)]
+    yield pages
+    for page in pages:
+        page.close()
+
+
+def opened(page, view, path):
+    """A view's saved page as it opens."""
+    view.save(path)
     page.goto(path.as_uri())
     page.locator(".explorer[data-shown]").wait_for()
-    yield page
-    page.close()
+    return page
 
 
 @pytest.fixture
-def pipeline(browser, tmp_path):
-    path = tmp_path / "explorer.html"
-    explore("zb-h1", ranks=4, microbatches=8).save(path)
-    yield from opened(browser, path)
+def pipeline(tabs, tmp_path):
+    return opened(tabs[0], explore("zb-h1", ranks=4, microbatches=8), tmp_path / "explorer.html")
 
 
 @pytest.fixture
-def memory(browser, tmp_path):
-    """The calculator, as the page that it saves."""
-    path = tmp_path / "memory.html"
-    explore_memory("gpt3-175b", "h100", dp=64, zero=3).save(path)
-    yield from opened(browser, path)
+def memory(tabs, tmp_path):
+    return opened(tabs[1], explore_memory("gpt3-175b", "h100", dp=64, zero=3), tmp_path / "memory.html")
 
 
 def without_a_name(page):

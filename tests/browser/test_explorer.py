@@ -1,20 +1,13 @@
 """The explorer in a real browser: what is drawn after a slider has moved is what the engine says, pixel by pixel."""
 
-import re
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
-import nbformat
 import pytest
 from drawn import drawn_bytes, wait_until_drawn, wrong_boxes
-from nbformat.v4 import new_code_cell, new_notebook
-from notebook_page import PANEL, command, open_page, wait_for_kernel
 from playwright.sync_api import expect
 
-from course_lib.notebooks.build import METADATA
 from simulator.explorer import Explorer, explore
-from simulator.explorer.calculator import MemoryQuestion, calculate
 from simulator.explorer.question import Question
 from simulator.inputs.placement import SCHEDULES
 from simulator.predict.memory_over_time import replay
@@ -31,19 +24,11 @@ def file(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(browser, file):
-    """The standalone page, freshly opened; nothing may be asked of a network, and nothing may go wrong in silence."""
-    page = browser.new_page(viewport={"width": 1100, "height": 1000})
-    page.set_default_timeout(60_000)
-    page.asked, page.failed = [], []
-    page.on("request", lambda request: page.asked.append(request.url))
-    page.on("pageerror", lambda error: page.failed.append(str(error)))
-    page.goto(file.as_uri())
-    wait_until_drawn(page, FIRST)
-    yield page
-    assert page.failed == []
-    assert [url for url in page.asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    page.close()
+def opened(tab, file):
+    """The standalone page."""
+    tab.goto(file.as_uri())
+    wait_until_drawn(tab, FIRST)
+    return tab
 
 
 def number(view, name):
@@ -213,11 +198,9 @@ def test_the_smallest_bubble_under_a_memory_cap(opened, cap, named):
     expect(field).to_have_attribute("aria-invalid", "true")
 
 
-def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
-    path = tmp_path / "challenge.html"
+def test_a_challenge_shows_nothing_before_the_guess(tab, tmp_path):
+    path, page = tmp_path / "challenge.html", tab
     explore("1f1b", ranks=4, microbatches=8, challenge={"makespan": 28, "bytes": 4.5e9}).save(path)
-    page = browser.new_page(viewport={"width": 1100, "height": 900})
-    page.set_default_timeout(60_000)
     page.goto(path.as_uri())
     canvas, said = page.locator("canvas.timeline").first, page.locator(".challenge-said")
     keep, compared = page.locator("button.keep"), page.locator(".compared")
@@ -249,12 +232,12 @@ def test_a_challenge_shows_nothing_before_the_guess(browser, tmp_path):
     page.get_by_label("Your guess of the makespan").fill("soon")
     page.get_by_role("button", name="Reveal").click()
     said.get_by_text("Your guess must be a number more than 0, not 'soon'.").wait_for()
-    page.close()
 
 
-def test_dark_and_narrow_and_inside_of_another_page(browser):
-    page = browser.new_page(viewport={"width": 700, "height": 900}, color_scheme="dark")
-    page.set_default_timeout(60_000)
+def test_dark_and_narrow_and_inside_of_another_page(tab):
+    page = tab
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.emulate_media(color_scheme="dark")
     page.set_content(f"<body style='background: #111'>{explore(transfer=0.25).iframe()}</body>")
     frame = page.locator("iframe").element_handle().content_frame()
     canvas = wait_until_drawn(frame, FIRST)
@@ -263,13 +246,11 @@ def test_dark_and_narrow_and_inside_of_another_page(browser):
         "only idle time has another colour"
     )
     assert frame.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut"
-    page.close()
 
 
-def test_what_is_drawn_off_screen_takes_the_theme_of_the_page_that_it_comes_into(browser):
+def test_what_is_drawn_off_screen_takes_the_theme_of_the_page_that_it_comes_into(tab):
     """JupyterLab draws an output in an element that is in no page yet, and takes away what is scrolled out of sight."""
-    page = browser.new_page(viewport={"width": 1100, "height": 1000}, color_scheme="light")
-    page.set_default_timeout(60_000)
+    page = tab
     page.set_content("<style>body { background: #111 } body.day { background: #fff }</style>")
     live = Explorer(FIRST).widget()
     page.add_style_tag(content=live._css)
@@ -292,79 +273,6 @@ def test_what_is_drawn_off_screen_takes_the_theme_of_the_page_that_it_comes_into
     expect(view).to_have_attribute("data-theme", "light")
     page.evaluate(drawn_again)
     assert wrong_boxes(page.locator("canvas.timeline"), FIRST) == []
-    page.close()
-
-
-def length_of_a_part(calculator, name):
-    """How much of its track a part of the first bar takes, in percent."""
-    style = calculator.locator(f".piece.{name}").first.get_attribute("style")
-    return float(re.search(r"width: ([\d.]+)%", style)[1])
-
-
-def test_in_jupyterlab_python_computes_and_runs_the_readers_own_schedule(page, lab):
-    source = """from simulator.explorer import explore
-
-def mine(ranks, microbatches):
-    order = [f"F{i}" for i in range(microbatches)] + [f"B{i}" for i in range(min(microbatches, 9))]
-    return [order] * ranks
-
-explore(mine, ranks=4, microbatches=8, transfer=0.25)"""
-    memory = (
-        "from simulator.explorer import explore_memory\nexplore_memory('llama-3-8b', 'h100', dp=8, zero=0)"
-    )
-    notebook = new_notebook(cells=[new_code_cell(source), new_code_cell(memory)], metadata=METADATA)
-    nbformat.write(notebook, lab.root / "notebooks" / "95_explorer.ipynb")
-    open_page(page, lab, "notebooks/95_explorer.ipynb")
-    wait_for_kernel(page)
-    command(page, "notebook:run-all-cells")
-    question = replace(FIRST, schedule="gpipe")  # what the reader's function amounts to, up to 9 microbatches
-    assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
-    expect(page.locator(f"{PANEL} .explorer-still:visible")).to_have_count(0, timeout=60_000)
-    pipeline, calculator = (page.locator(f"{PANEL} .explorer").nth(k) for k in (0, 1))
-    ids = page.locator(f"{PANEL} .explorer [id]").evaluate_all("found => found.map(one => one.id)")
-    assert len(ids) > 40
-    assert len(set(ids)) == len(ids)  # a label finds the field of its own view
-    slider = pipeline.get_by_label("microbatches, slider")
-    slider.press("ArrowRight")
-    question = replace(question, microbatches=9)
-    assert wrong_boxes(wait_until_drawn(page, question, "your own"), question) == []
-    slider.press("ArrowRight")
-    pipeline.locator(".microbatches [role=alert]").get_by_text("Rank 0 never does B9 of stage 0.").wait_for()
-    pipeline.get_by_label("schedule").select_option("1f1b")
-    question = replace(FIRST, microbatches=10)
-    assert wrong_boxes(wait_until_drawn(page, question), question) == []
-    confirmed = pipeline.locator(".drawing")  # the page drew it, and Python computed the same
-    expect(confirmed).to_have_attribute(
-        "data-confirmed", re.compile('"1f1b","ranks":4,"microbatches":10,'), timeout=60_000
-    )
-    pipeline.locator("canvas.timeline").press("ArrowRight")  # and JupyterLab leaves the keys to the view
-    pipeline.locator(".said").get_by_text("F0 on rank 0").wait_for()
-    verdict = calculator.locator(".verdict")
-    verdict.get_by_text("It does not fit: the fullest rank needs").wait_for()
-    length = partial(length_of_a_part, calculator)
-    states, once = length("optimizer_states"), length("activations")
-    slider = calculator.get_by_label("sequences in a microbatch, slider")
-    slider.press("ArrowRight")
-    found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=0, micro_batch=2))
-    verdict.get_by_text(found["verdict"]).wait_for()
-    assert length("optimizer_states") == states  # a bar that grows takes nothing from its other parts
-    assert length("activations") == pytest.approx(2 * once, rel=1e-3)
-    slider.press("ArrowLeft")
-    found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=0))
-    verdict.get_by_text(found["verdict"]).wait_for()
-    calculator.get_by_role("button", name="zero 2").click()
-    found = calculate(MemoryQuestion("llama-3-8b", "h100", dp=8, zero=2))
-    verdict.get_by_text(found["verdict"]).wait_for()
-    assert length("activations") == once  # what keeps its bytes keeps its length
-    calculator.locator(".part summary", has_text="optimizer states").click()
-    (words, _), *_ = found["ranks"][0]["optimizer_states"]["terms"]
-    calculator.locator(".part li", has_text=words).wait_for()
-    calculator.get_by_label("tensor-parallel ranks (tp)", exact=True).fill("3")
-    calculator.locator(".tp [role=alert]").get_by_text("Tp must divide the 32 heads, not 3.").wait_for()
-    command(page, "docmanager:save")
-    saved = nbformat.read(lab.root / "notebooks" / "95_explorer.ipynb", as_version=4).cells[0].outputs
-    assert "explorer-still" in saved[0]["data"]["text/html"]
-    assert "your own" in saved[0]["data"]["text/plain"]
 
 
 MARKED = """([name, rank, part, time, away]) => {

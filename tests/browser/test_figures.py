@@ -11,6 +11,16 @@ from simulator import figures
 pytestmark = pytest.mark.timeout(600)
 MAKERS = {name: getattr(figures, name) for name in figures.__all__ if name.startswith("explore_")}
 SVG = "document.querySelector('.stage svg')"
+STEPS = """() => { // [its number, its picture, the picture's height] of each
+  const stage = document.querySelector(".stage"), view = document.querySelector(".explorer"), found = new Map();
+  const press = (key) => stage.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  const walks = [...document.querySelectorAll("button")].some((one) => one.textContent === "Play");
+  if (walks) press("Home");
+  while (!found.has(view.dataset.step)) {
+    found.set(view.dataset.step, [stage.firstChild.outerHTML, stage.firstChild.viewBox.baseVal.height]);
+    if (walks) press("ArrowRight");
+  }
+  return [...found].map(([step, found]) => [step, ...found]); }"""
 COLOURS = """[...document.querySelectorAll('.stage svg *')]
     .flatMap(one => [one.getAttribute('fill'), one.getAttribute('stroke')]).filter(one => one !== null)"""
 
@@ -23,26 +33,19 @@ def blank(browser):
 
 
 @pytest.fixture
-def opened(browser, tmp_path):
-    """Call it with a figure's name: its saved page, which asks nothing of a network and meets no error."""
-    pages, wrong = [], []
+def opened(tab, tmp_path):
+    """Call it with a figure's name: its saved page, which asks for nothing but itself."""
 
     def open_page(name, scheme="light"):
         MAKERS[name]().save(path := tmp_path / f"{name}.html")
-        pages.append(page := browser.new_page(viewport={"width": 672, "height": 800}, color_scheme=scheme))
-        page.on(
-            "request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None
-        )
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text))
-        page.goto(path.as_uri())
-        page.locator(".stage svg").wait_for()
-        return page
+        tab.set_viewport_size({"width": 672, "height": 800})
+        tab.emulate_media(color_scheme=scheme)
+        tab.goto(path.as_uri())
+        tab.locator(".stage svg").wait_for()
+        assert {*tab.asked} == {path.as_uri()}
+        return tab
 
-    yield open_page
-    for page in pages:
-        page.close()
-    assert wrong == []
+    return open_page
 
 
 def said(page):
@@ -86,23 +89,11 @@ def test_keys_and_sliders_change_what_is_said_and_drawn(opened, name):
 @pytest.mark.parametrize("name", MAKERS)
 def test_text_can_be_read_in_every_step(opened, name, blank):
     page, problems = opened(name), {}
-    sliders = page.locator(".controls input[type=range]")
     for end in (None, "Home", "End"):
         if end:
-            sliders.first.press(end)
-        page.locator(".stage").press("Home")
-        for _ in range(40):
-            step = page.locator(".explorer").get_attribute("data-step")
-            svg, height = (
-                page.evaluate(f"{SVG}.outerHTML"),
-                page.evaluate(f"{SVG}.viewBox.baseVal.height"),
-            )
+            page.locator(".controls input[type=range]").first.press(end)
+        for step, svg, height in page.evaluate(STEPS):
             problems[end, step] = text_problems(blank, svg, 640, height)
-            if not page.get_by_role("button", name="Play").count():
-                break
-            page.locator(".stage").press("ArrowRight")
-            if page.locator(".explorer").get_attribute("data-step") == step:
-                break
     assert {key: found for key, found in problems.items() if found} == {}
     assert page.evaluate("document.documentElement.scrollWidth") <= 672
 

@@ -1,13 +1,24 @@
 """torchrun's own agents train as one device does, and nothing is left of them."""
 
+from types import SimpleNamespace
+
 import pytest
 from digits_alone import digits_alone
+from forked_programs import Program, template
 
+from course_lib.elastic import torchrun_fleet
 from course_lib.elastic.leftovers import what_is_left
 from course_lib.elastic.torchrun_fleet import TorchrunFleet
 
 PATIENT = 250  # seconds: a limit for a machine that is busy
 STEPS, FATAL = 8, 7
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch):
+    """torchrun and its workers need not import torch."""
+    template()  # with the environment that this process has, and not with a test's
+    monkeypatch.setattr(torchrun_fleet, "subprocess", SimpleNamespace(Popen=Program))
 
 
 def test_a_worker_is_killed_under_torchrun():

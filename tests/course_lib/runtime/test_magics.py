@@ -216,9 +216,7 @@ def test_a_kernel_that_goes_leaves_nothing(kernel):
         return kernel.family()
 
     family = start()
-    kernel.client.stop_channels()
-    kernel.manager.restart_kernel()
-    kernel.connect()
+    kernel.restart()
     assert kernel.left_nothing(family), "restarted"
     kernel.run("%load_ext course_lib")
     family = start()

@@ -5,15 +5,15 @@ accelerate, deepspeed, torchtitan and megatron-core are asked where they are ins
 
 import json
 import shlex
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import fields
 from itertools import islice
 from math import prod
 
 import pytest
+from click.testing import CliRunner
 
+from course_lib.train.cli import main as train
 from simulator.export import FRAMEWORKS, export
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
@@ -166,9 +166,9 @@ def test_the_course_runs_what_it_wrote(run, tmp_path):
     assert result.exit_code == 0, result.output
     file = tmp_path / "plan.toml"
     file.write_text(result.stdout)
-    command = [sys.executable, "-m", "course_lib.train", "--config", str(file), "--steps", "1", "--json"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    told = json.loads(output.splitlines()[-1])
+    trained = CliRunner().invoke(train, ["--config", str(file), "--steps", "1", "--json"])
+    assert trained.exit_code == 0, trained.output
+    told = json.loads(trained.stdout.splitlines()[-1])
     assert set(told["plan"].split(",")) == set(line.split(","))
     assert len(told["ranks"]) == 4
 

@@ -281,6 +281,7 @@ def asynchronous():
 def everything():
     return {
         "identities": identities(),
+        "agreement": agreement(),
         "ledger": ledger(),
         "one bit": one_bit_identity(),
         "asynchronous": asynchronous(),
@@ -298,7 +299,7 @@ def on_a_ring():
 
 @pytest.fixture(scope="module")
 def ring():
-    """Of four ranks: among three, all are neighbours, and agree after one step."""
+    """Of four ranks: among three, all are neighbours."""
     return launch(on_a_ring, 4, timeout=600)
 
 
@@ -314,15 +315,18 @@ def test_a_decentralised_step_follows_its_formula(ring):
             assert difference < 1e-12, name
 
 
-def test_ranks_agree_as_fast_as_the_second_eigenvalue_says(ring):
-    shrink = second_eigenvalue(ring_matrix(4))
-    for rank in ring:
+@pytest.mark.parametrize("ranks", ["found", "ring"])
+def test_ranks_agree_as_fast_as_the_second_eigenvalue_says(ranks, request):
+    ranks = request.getfixturevalue(ranks)
+    shrink = second_eigenvalue(ring_matrix(len(ranks)))
+    for rank in ranks:
         measured, moved = rank["agreement"]["exact"]
         assert moved < 1e-12, "the mean stays"
         assert len(measured) == 9
         for k, distance in enumerate(measured):
             assert distance <= measured[0] * shrink**k + 1e-9
-        assert measured[8] / measured[7] == pytest.approx(shrink, rel=0.05)
+        if shrink > 1e-9:  # with four ranks; three agree after one step
+            assert measured[8] / measured[7] == pytest.approx(shrink, rel=0.05)
         measured, moved = rank["agreement"]["8 bits"]
         assert moved < 1e-6, "the mean stays in 8 bits, too"
         assert measured[8] < 0.01 * measured[0]

@@ -46,17 +46,11 @@ def apply_context_parallel(
     p = mesh.size()
     u = mesh.size(1) if mesh.ndim == 2 else p if context == "all-to-all" else 1
     check_context(model, context, by_heads=u == p)
-    if mesh.ndim == 2 and context == "all-to-all":
-        raise ValueError(
-            "with two axes the heads go by all-to-all already: context must be ring or all-gather"
-        )
     [(prefix, inner, anatomy)] = find_anatomies(model, has_core)
     rank = mesh.mesh.flatten().tolist().index(dist.get_rank())
     order = Order(p // u, anatomy.causal, zigzag and anatomy.causal and u < p, u)
     for name, core in of_role(prefix, inner, anatomy, "core"):
-        new = core
-        if u < p:
-            new = RingCore(order, mesh.get_group(0), gather=context == "all-gather")
+        new = RingCore(order, mesh.get_group(0), gather=context == "all-gather") if u < p else core
         if u > 1:
             new = HeadsCore(new, order, mesh.get_group(mesh.ndim - 1))
         model.set_submodule(name, new.train(core.training))
@@ -86,8 +80,9 @@ def with_context_in_dp(mesh: DeviceMesh) -> DeviceMesh:
 
 def check_context(model: nn.Module, context: str, *, by_heads: bool) -> None:
     """Raise a ValueError if attention of this model cannot be spread like this."""
-    if context not in CONTEXT:
-        raise ValueError(f"context must be one of {', '.join(CONTEXT)}, not {context}")
+    ways = [way for way in CONTEXT if by_heads or way != "all-to-all"]  # of two axes, one deals out the heads
+    if context not in ways:
+        raise ValueError(f"context must be one of {', '.join(ways)}, not {context}")
     found = find_anatomies(model, has_core)
     if len(found) != 1:
         raise ValueError(

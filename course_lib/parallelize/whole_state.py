@@ -69,9 +69,8 @@ class Whole:
 
     def everywhere(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """From this rank's part of each parameter or buffer that it holds, those of the whole model, in its order."""
-        return self._joined(
-            {self.first_name.get(name, name): self.full(name, t) for name, t in parts.items()}
-        )
+        own = {self.first_name.get(name, name): self.full(name, t) for name, t in parts.items()}
+        return self._joined(own)
 
     def _joined(self, own: dict[str, Any]) -> dict[str, Any]:
         """What the pipeline ranks have under the names of their parameters."""
@@ -80,10 +79,9 @@ class Whole:
 
     def _stages(self, own: Any) -> list[Any]:
         """What each pipeline rank has."""
-        if self.pp.size() == 1:
-            return [own]
-        stages: list[Any] = [None] * self.pp.size()
-        dist.all_gather_object(stages, own, group=self.pp.get_group())
+        stages = [own] * self.pp.size()
+        if len(stages) > 1:
+            dist.all_gather_object(stages, own, group=self.pp.get_group())
         return stages
 
     def under_all_names(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,6 @@ from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.collective_time import collective_seconds, dispatch_seconds, exposed, group_link
-from simulator.predict.expert_traffic import copy_bytes
 from simulator.predict.kernel_time import (
     HOST_LINK,
     flash_seconds,
@@ -252,7 +251,7 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
         # There, and back; backward, gradients go there, and come back.
         group = plan.ep, t * plan.cp, plan.node_limit, hardware
         sent = tokens * plan.imbalance / (t if plan.sequence_parallel else 1)
-        sizes = copy_bytes(h, plan), e * h
+        sizes = (h + 4 * ceil(h / 128) if plan.dispatch == "fp8" else e * h), e * h
         both = sum(dispatch_seconds(sent, shape.experts_per_token, size, *group) for size in sizes)
         if "experts" in plan.overlap:
             both *= 1 - hardware.overlap  # it takes processors from the computation beside it

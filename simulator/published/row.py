@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator.inputs.hardware import Hardware
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
@@ -35,6 +36,7 @@ class PublishedRow:
             ``"peak_bytes"`` of tensors on the fullest rank, ``"layer_bytes"``, ``"stage_bytes"`` or ``"state_bytes"``.
         printed: the figure, in seconds, a fraction, TFLOP/s, tokens a second or bytes.
         gpu: the device's name.
+        hardware: the device in another cluster than the one that its file describes.
         group: rows that have one target together.
         fitted: whether numbers of the device were fitted to this row; otherwise it was only compared.
         verified: whether the printed figure has been found again in its source, or in a copy of that table.
@@ -53,12 +55,13 @@ class PublishedRow:
     fitted: bool = True
     verified: bool = True
     predict: Callable[[], float] | None = None
+    hardware: Hardware | None = None
 
     def predicted(self) -> float:
         """The same quantity from the simulator."""
         if self.predict is not None:
             return self.predict()
-        shape, hardware = self.shape, GPUS[self.gpu]
+        shape, hardware = self.shape, self.hardware or GPUS[self.gpu]
         plan = self.plan.on(hardware)
         match self.quantity:
             case "layer_seconds":

@@ -11,6 +11,7 @@ ERRORS = [(row, row.error()) for row in ROWS]
 GROUPS = summary(ERRORS)
 LEAST = {
     "A100 time": 20,
+    "A100 more runs": 17,
     "A100 ZeRO-3": 6,
     "A100 FSDP, 8 to 512": 4,
     "H100 time": 18,
@@ -33,18 +34,12 @@ def test_mean_and_worst_error(group):
 
 
 @pytest.mark.parametrize("part", ["fitted", "held_out"])
-@pytest.mark.parametrize(
-    "group",
-    [
-        g
-        for g in TARGETS
-        if g not in ("A100 time", "A100 FSDP, 8 to 512", "activations", "context parallel time")
-    ],
-)
+@pytest.mark.parametrize("group", [g for g in TARGETS if g not in ("A100 time", "activations")])
 def test_rows_that_were_fitted_and_rows_that_were_not_meet_the_target_apart(group, part):
     mean, worst = TARGETS[group]
     found = GROUPS[group][part]
-    assert found["rows"] >= 3 or (group, part) == ("B200 memory", "fitted")  # nothing was fitted to memory
+    fitted = any(row.fitted for row in ROWS if row.group == group)
+    assert found["rows"] >= (3 if fitted or part == "held_out" else 0)
     assert found["mean"] <= mean
     assert found["worst"] <= worst
     assert not misses(GROUPS)

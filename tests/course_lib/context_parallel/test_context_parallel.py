@@ -183,5 +183,5 @@ def test_neighbours_that_deal_out_heads_have_as_many_tokens_of_their_part():
 
 def test_heads_are_dealt_out_once():
     two_axes = SimpleNamespace(ndim=2, size=lambda axis=None: 4 if axis is None else 2)
-    with pytest.raises(ValueError, match="must be ring or all-gather"):
+    with pytest.raises(ValueError, match="must be one of ring, all-gather"):
         apply_context_parallel(gpt(), two_axes, "all-to-all")

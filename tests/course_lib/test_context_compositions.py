@@ -76,21 +76,16 @@ CASES = {  # ranks -> (model, plan)
         ("llama", {"cp": 2, "context": "all-gather"}),
     ],
     4: [
-        ("gpt", {"dp": 2, "cp": 2}),
         ("llama", {"dp": 2, "cp": 2, "zero": 1, "microbatches": 2}),
         ("prefix", {"dp": 2, "cp": 2, "zero": 3, "recompute": "full"}),
         ("llama", {"dp": 2, "cp": 2, "zero": 3, "shard": 2}),
-        ("gpt", {"cp": 2, "tp": 2}),
         ("llama", {"cp": 2, "tp": 2, "recompute": "selective", **SP}),
         ("gpt", {"cp": 2, "tp": 2, "zero": 1, **SP, **ULYSSES}),
-        ("prefix", {"cp": 2, "tp": 2, "zero": 3, **SP}),
-        ("gpt", {"cp": 2, "pp": 2, "microbatches": 3}),
         ("prefix", {"cp": 4, "ulysses": 2, "context": "all-gather", "zero": 3, "recompute": "full"}),
         ("prefix", {"cp": 2, "pp": 2, "schedule": "zb-h1", "microbatches": 3, "zero": 1}),
         ("llama", {"cp": 2, "pp": 2, "microbatches": 2, "recompute": "full", **ULYSSES}),
     ],
     8: [
-        ("llama", {"dp": 2, "cp": 2, "tp": 2, "zero": 1, **SP}),
         ("llama", {"cp": 4, "tp": 2, "ulysses": 2, "zero": 1}),  # a text is too short for SP
         ("gpt", {"cp": 2, "tp": 2, "pp": 2, "microbatches": 2, "zero": 1, **SP}),
     ],

@@ -1,7 +1,6 @@
 """Saves that survive: a kill at any moment, a full disk, damaged files, two runs in one folder."""
 
 import re
-import subprocess
 import sys
 import time
 import warnings
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_programs import run_forked
 
 from course_lib.checkpoints.folders import REPLACED, UNFINISHED, hidden, lock, recover
 from course_lib.checkpoints.manifest import DamagedSave, is_complete, read_save, save_name
@@ -146,6 +146,6 @@ def test_the_time_is_that_of_the_state_and_not_of_the_last_byte(tmp_path):
 def test_six_kills_at_random_moments_lose_nothing():
     """Of the two hundred of ``benchmarks/checkpoint_kills.py``."""
     command = [sys.executable, str(BENCHMARK), "--kills", "6"]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = run_forked(command)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "6 kills, 0 saves lost, damaged or never removed" in ended.stdout

@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from course_lib.observe.ledgers.expert_load import of_all_ranks
+from course_lib.runtime.fork_server import preload
 from course_lib.runtime.rank_order import coordinates
 from course_lib.train.cli import main
 
+preload("course_lib.train.run")
 SMALL = "--layers 2 --hidden 16 --heads 2 --sequence 16 --global-batch 8 --lr 0.01"
 
 

@@ -21,8 +21,7 @@ UNITS = {
 def validate(as_json: bool) -> None:
     """Every published row beside its prediction; exit code 1 if the errors are above their targets.
 
-    Numbers of a device were fitted to the rows marked "fitted", and only compared with the others. The figure of an
-    "unverified" row was not found again in its source.
+    Numbers of a device were fitted to the rows marked "fitted", and only compared with the others.
     """
     from simulator.published import TARGETS, misses, published_rows, summary
 
@@ -37,7 +36,6 @@ def validate(as_json: bool) -> None:
                 "name": row.name,
                 "gpu": row.gpu,
                 "fitted": row.fitted,
-                "verified": row.verified,
                 "kind": row.kind,
                 "quantity": row.quantity,
                 "printed": row.printed,
@@ -58,9 +56,8 @@ def validate(as_json: bool) -> None:
             for row, predicted, error in found:
                 if row.group == group:
                     click.echo(
-                        f"  {row.source:30} {row.name:36} {row.quantity:21}{row.printed:>10.4g}"
+                        f"  {row.source:30} {row.name:40} {row.quantity:21}{row.printed:>10.4g}"
                         f"{predicted:>10.4g}{error:>+8.1%}  {'fitted' if row.fitted else 'held out'}"
-                        f"{'' if row.verified else ', unverified'}"
                     )
         click.echo(f"\n{'absolute errors':20}{'rows':>6}{'mean':>8}{'worst':>8}   target")
         for group, parts in groups.items():

@@ -39,7 +39,6 @@ class PublishedRow:
         hardware: the device in another cluster than the one that its file describes.
         group: rows that have one target together.
         fitted: whether numbers of the device were fitted to this row; otherwise it was only compared.
-        verified: whether the printed figure has been found again in its source, or in a copy of that table.
         predict: computes what is neither a step, a stage, a layer nor its bytes.
     """
 
@@ -53,7 +52,6 @@ class PublishedRow:
     gpu: str = "a100-80gb"
     group: str = "A100 time"
     fitted: bool = True
-    verified: bool = True
     predict: Callable[[], float] | None = None
     hardware: Hardware | None = None
 

@@ -124,7 +124,6 @@ def _recipes(table: dict[str, Any], shapes: dict[str, list[Any]]) -> Iterator[Pu
             "h100",
             "H100 fp8 time" if fp8 else "H100 time",
             row["fitted"],
-            row["verified"],
         )
 
 

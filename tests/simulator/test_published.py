@@ -96,9 +96,3 @@ def test_zero_3_waits_for_the_network_when_each_device_has_little_to_compute():
     steps = [step_cost(row.shape, row.plan, GPUS[row.gpu]) for row in ROWS if "174.6B, ZeRO-3" in row.name]
     assert steps[1].seconds == pytest.approx(steps[2].seconds, rel=0.15)
     assert steps[2].parts["data_parallel"] / steps[2].seconds > 0.6
-
-
-def test_a_figure_that_was_not_found_again_is_marked():
-    marked = {(row.source, row.name, row.fitted) for row in published_rows() if not row.verified}
-    recipes = "NVIDIA dgxc-benchmarking 25.01"
-    assert marked == {(recipes, "Nemotron-4 340B on 256", False), (recipes, "Nemotron-4 15B on 2048", False)}

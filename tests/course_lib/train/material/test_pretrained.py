@@ -151,7 +151,7 @@ def cells_of(kind):
     ways = [way for way in PLANS if way != "galaxy" or kind != "gpt"]
     cells = [("full", way) for way in ways if way != "one rank"]
     if kind == "llama":
-        cells += [(t, way) for t in TUNINGS for way in ("dp", "fsdp", "tp", "pp", "galaxy")]
+        return cells + [(t, way) for t in TUNINGS for way in ("fsdp", "tp", "pp", "galaxy")]
     if kind == "gpt":
         cells += [("side", way) for way in ("dp", "tp", "pp")]
     return [*cells, ("lora", "tp"), ("lora", "pp")]
@@ -226,13 +226,13 @@ def minilm_losses(plans, steps, tuning):
 
 def test_minilm_learns_the_same_on_one_device_and_on_two_ranks():
     tuning = {"method": "lora", "rank": 4, "alpha": 8}
-    [alone] = launch(minilm_losses, 1, args=({"one": {"microbatches": 2}}, 3, tuning))
+    [alone] = launch(minilm_losses, 1, args=({"one": {"microbatches": 2}}, 2, tuning))
     plans = {
         "dp": {"dp": 2, "microbatches": 2},
         "tp": {"tp": 2, "microbatches": 4},
         "pp": {"pp": 2, "microbatches": 4},
     }
-    for found in launch(minilm_losses, 2, args=(plans, 3, tuning)):
+    for found in launch(minilm_losses, 2, args=(plans, 2, tuning)):
         for losses in found.values():
             assert losses == pytest.approx(alone["one"], rel=1e-4)
 

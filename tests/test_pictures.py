@@ -176,7 +176,7 @@ def test_nothing_overlaps_and_nothing_is_cut(pictures):
     for name, picture in pictures.items():
         if picture._figure is None:
             continue
-        boxes = [(t.get_text(), t.get_window_extent()) for t in visible_texts(picture._figure)]
+        boxes = list(visible_texts(picture._figure))
         page = picture._figure.bbox
         for text, box in boxes:
             if box.x0 < page.x0 - 1 or box.x1 > page.x1 + 1 or box.y0 < page.y0 - 1 or box.y1 > page.y1 + 1:
@@ -190,6 +190,7 @@ def test_nothing_overlaps_and_nothing_is_cut(pictures):
 
 
 def visible_texts(figure):
+    """Each with its box."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
@@ -200,7 +201,7 @@ def visible_texts(figure):
         if text.get_text().strip() and text.get_visible() and text not in hidden:
             box = text.get_window_extent()
             if math.isfinite(box.x0):
-                yield text
+                yield text.get_text(), box
 
 
 def not_drawn(axis):

@@ -24,7 +24,6 @@ from torch.utils.weak import WeakIdRef
 from course_lib.one_device.nested_tensors import tensors_in
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
 
-
 PLAIN = (Tensor, nn.Parameter)  # most are: known without a look into them
 
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from notebook_page import all_cells_shown, open_page, open_without_kernel, told_in_place, unfold
-from pictures import broken_words, picture_problems, summary, text_problems
+from pictures import broken_words, picture_problems, text_problems
 from server import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -90,6 +90,6 @@ def test_the_text_in_pictures_can_be_read(first_page, blank, lab, folder):
         page.set_viewport_size({"width": width, "height": 900})
         count, problems = picture_problems(page, blank)
         assert count >= len([each for each in NOTEBOOKS if each.startswith(folder)])
-        found = [f"{places[each.cell]}: {line}" for each in problems for line in summary([each])]
+        found = [f"{places[each.cell]}: {each.kind}, {each.text!r}, {each.detail}" for each in problems]
         assert not found, "\n".join([f"{width} px:", *found])
         assert broken_words(page) == []

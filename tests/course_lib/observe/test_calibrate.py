@@ -10,7 +10,6 @@ import torch
 from course_lib.observe import calibrate, neighbours
 from simulator.predict.calibration import hardware_of
 
-
 FEW = {"PASSES": 1, "MIN_SECONDS": 0.0, "LONGEST": 1e-5, "COLLECTIVE_BYTES": [2**12, 2**16, 2**20]}
 together = calibrate._together
 

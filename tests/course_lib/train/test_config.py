@@ -79,7 +79,9 @@ def first_steps(jobs):
 
 def test_every_file_that_comes_with_the_course_starts():
     jobs = {name: job_of("--config", name, "--global-batch", 8) for name in shipped()}
-    plans = {name: replace(job.plan, microbatches=2, micro_batch=4 // job.plan.dp) for name, job in jobs.items()}
+    plans = {
+        name: replace(job.plan, microbatches=2, micro_batch=4 // job.plan.dp) for name, job in jobs.items()
+    }
     jobs = {name: replace(job, sequence=16, lr=0.01, plan=plans[name]) for name, job in jobs.items()}
     assert {job.plan.ranks for job in jobs.values()} == {2}
     first, second = launch(first_steps, 2, args=(jobs,))

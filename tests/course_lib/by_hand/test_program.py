@@ -142,15 +142,32 @@ def test_help_is_what_the_file_says(program, technique):
     assert "--ranks" in said.out
 
 
-def test_the_same_files_run_under_torchrun():
-    """Here with collectives; how torchrun starts ranks, and that they send to one another, test_launch.py shows."""
+TORCHRUN = ("fsdp", "pipeline")  # collectives; messages between two, and groups of some ranks
+ONE_AFTER_THE_OTHER = """
+import runpy, sys
+for technique in sys.argv[1:]:
+    sys.argv = [technique, "--steps", "4", "--batch", "8"]
+    try:
+        runpy.run_module("course_lib.by_hand." + technique, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
+def test_the_same_files_run_under_torchrun(tmp_path):
+    """In the same ranks, because starting them is what takes long."""
+    script = tmp_path / "run.py"
+    script.write_text(ONE_AFTER_THE_OTHER)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = ["-m", "course_lib.by_hand.fsdp", "--steps", "4", "--batch", "2"]
     place = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    run = run_forked([sys.executable, *torchrun, *words], timeout=280, **place)
+    run = run_forked([sys.executable, *torchrun, str(script), *TORCHRUN], timeout=280, **place)
     assert run.returncode == 0, run.stderr
-    [said] = run.stdout.split("A GPT of 834,304 parameters")[1:]  # only rank 0 prints
-    assert "on 2 ranks" in said
-    assert said.count("\nsent by reduce-scatter") == 2
-    sent = [line for line in said.splitlines() if line.startswith("sent by") and " 0 " not in line]
-    assert all(line.endswith("exactly 1") for line in sent), sent
+    printed = run.stdout.split("A GPT of 834,304 parameters")[1:]  # only rank 0 prints
+    for technique, said in zip(TORCHRUN, printed, strict=True):
+        assert "on 2 ranks" in said
+        names = importlib.import_module(f"course_lib.by_hand.{technique}").RUNGS
+        assert all(f"\n{name}\n" in said for name in names), technique
+        sent = [line for line in said.splitlines() if line.startswith("sent by") and " 0 " not in line]
+        assert sent, technique
+        assert all(line.endswith("exactly 1") for line in sent), (technique, sent)

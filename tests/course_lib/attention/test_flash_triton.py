@@ -107,7 +107,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
     assert [row["kernel"] for row in rows] == [
         names[0],
         *names,
-    ]  # for sm_80 the first alone: each takes seconds
+    ]  # sm_80 has the first alone: it takes seconds
     limits = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}  # bytes of shared memory that one program can have
     for row in rows:
         assert row["found"], row

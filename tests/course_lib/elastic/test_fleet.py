@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from digits_alone import digits_alone
-from forked import forked
 
 from course_lib.elastic.checkpoints import Checkpoints
 from course_lib.elastic.demo import new_state, train_digits
@@ -255,8 +254,7 @@ time.sleep(1000)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="without a fork server nobody removes the folder")
 def test_nothing_outlives_a_launcher_that_is_killed():
     """Agent 1 sees that its launcher is gone, and agent 0, which is stopped, does not."""
-    with forked():
-        script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
+    script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
     family = []
     try:
         folder, *rest = script.stdout.readline().split()

@@ -6,7 +6,6 @@ import time
 
 import psutil
 import pytest
-from forked import forked
 from jupyter_client.manager import KernelManager
 
 PATIENCE = 120  # seconds, for a machine on which much else runs
@@ -19,14 +18,7 @@ class Kernel:
         self.scratch = scratch
         env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         self.manager = KernelManager(kernel_name="python3")
-        with forked():
-            self.manager.start_kernel(env={**env, "TMPDIR": str(scratch), **environment})
-        self.connect()
-
-    def restart(self):
-        self.client.stop_channels()
-        with forked():
-            self.manager.restart_kernel()
+        self.manager.start_kernel(env={**env, "TMPDIR": str(scratch), **environment})
         self.connect()
 
     def connect(self):

@@ -22,7 +22,6 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from forked import forked
 
 from course_lib.runtime import RankError, current_device, launch
 from course_lib.runtime import launch as launch_function
@@ -494,9 +493,8 @@ def test_launch_inside_a_rank_is_refused():
 def run_script(tmp_path, body, *command, **options):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(body))
-    with forked():
-        return subprocess.Popen([sys.executable, *command, str(script)], text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, start_new_session=True, **options)  # fmt: skip
+    return subprocess.Popen([sys.executable, *command, str(script)], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, start_new_session=True, **options)  # fmt: skip
 
 
 STUCK = """
@@ -579,13 +577,14 @@ NO_INPUT = f"{[('/dev/null', 0, '')] * 2}\n"
 def test_a_launcher_whose_stdin_is_closed_and_whose_temporary_folder_has_a_long_name(tmp_path):
     """Programs of a rank once had no input at all, or a pipe of the rank's own. The path of a Unix socket has 107
     characters at most."""
-    folder = tmp_path / ("x" * 90)
+    script, folder = tmp_path / "script.py", tmp_path / ("x" * 90)
     folder.mkdir()
-    body = "import os, sys\nos.close(0)\nsys.stdin = None\n" + textwrap.dedent(ASK)
-    out, error = run_script(tmp_path, body, env={**os.environ, "TMPDIR": str(folder)}).communicate(
-        timeout=280
-    )
-    assert out == NO_INPUT, error
+    script.write_text(textwrap.dedent(ASK))
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, str(script)],
+        capture_output=True, text=True, timeout=280, env={**os.environ, "TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert done.stdout == NO_INPUT, done.stderr
     assert [name for name in os.listdir(folder) if not name.startswith(TORCHS_OWN)] == []
 
 

@@ -216,7 +216,9 @@ def test_a_kernel_that_goes_leaves_nothing(kernel):
         return kernel.family()
 
     family = start()
-    kernel.restart()
+    kernel.client.stop_channels()
+    kernel.manager.restart_kernel()
+    kernel.connect()
     assert kernel.left_nothing(family), "restarted"
     kernel.run("%load_ext course_lib")
     family = start()

@@ -11,7 +11,6 @@ import nbclient
 import nbformat
 import psutil
 import pytest
-from forked import forked
 
 from course_lib.runtime.progress import describe
 from course_lib.runtime.stack_inspection import Whereabouts
@@ -119,10 +118,7 @@ def test_a_terminal_shows_one_line_and_erases_it_and_nothing_of_a_quiet_run(tmp_
     terminal, theirs = pty.openpty()
     env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     command = [sys.executable, str(script)]
-    with forked():
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=theirs, env={**env, "COLUMNS": "70"}
-        )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env={**env, "COLUMNS": "70"})
     os.close(theirs)
     received = read(terminal, until="in barrier(), at script.py, line ")
     flag.touch()

@@ -117,8 +117,7 @@ def train(model, name, norm, steps):
 
 def one_device(name, steps):
     model = make(name)
-    norm = lambda m: torch.nn.utils.get_total_norm([p.grad for p in m.parameters() if p.grad is not None])  # noqa: E731
-    results = train(model, name, norm, steps)
+    results = train(model, name, lambda m: torch.nn.utils.get_total_norm(gradients(m).values()), steps)
     return *results[:3], model.state_dict()
 
 

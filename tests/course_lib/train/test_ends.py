@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from socket import socket
 from subprocess import PIPE
@@ -37,7 +37,8 @@ def ending_all(process):
     finally:
         family = []
         if process.poll() is None:
-            family = psutil.Process(process.pid).children(recursive=True)
+            with suppress(psutil.NoSuchProcess):  # it may end just now
+                family = psutil.Process(process.pid).children(recursive=True)
             process.kill()
         for child in family:
             child.kill()

@@ -144,7 +144,7 @@ def stage_seconds(
         beside = sum(parts.values()) if "pipeline" in plan.overlap and plan.chunks > 1 else 0.0
         parts["pipeline"] = exposed(sent, beside, hardware, hardware.data_overlap)
     parts["gradient_accumulation"] = parts["data_parallel"] = 0.0
-    if plan.microbatches > 1 and plan.zero < 2:
+    if plan.microbatches > 1 and (plan.zero < 2 or plan.shard == 1):
         # From the second microbatch on, a gradient is added to the one that is there: read and written.
         # Megatron-LM's kernel for fp32 gradients adds as it writes: beside the product it costs nothing.
         fused = plan.gradients == "fp32" and plan.itemsize < 4

@@ -18,23 +18,37 @@ from simulator.predict.step import step_cost
 H100, A100 = GPUS["h100"], GPUS["a100-80gb"]
 
 
-def cases(count=6):
-    draw = random.Random(5)
-    for _ in range(count):
+def cases():
+    """Six drawn ones, with little memory or a slow network in some; and a pipeline, whose bubble chunks make short."""
+    draw = random.Random(19)
+    for _ in range(6):
         experts = draw.choice((1, 1, 4))
         sizes = draw.choice((2, 6, 24)), draw.choice((512, 4096)), draw.choice((4, 8)), 32000
         shape = ModelShape(
             *sizes, draw.choice((1024, 8192)), experts=experts, experts_per_token=min(2, experts)
         )
-        yield shape, draw.choice((H100, A100)), draw.choice((2, 6, 16)), draw.choice((12, 48))
+        device = draw.choice((H100, A100))
+        slow = replace(device.network, bandwidth=device.network.bandwidth / draw.choice((1, 64)))
+        memory, node_size = device.memory / draw.choice((1, 4, 16)), draw.choice((2, 8))
+        device = replace(device, memory=memory, node_size=node_size, network=slow)
+        yield shape, device, draw.choice((2, 4, 6)), draw.choice((12, 48)), {}
+    yield ModelShape(8, 2048, 16, 32000, 1024), H100, 4, 8, {"pp": 4}
 
 
-@pytest.mark.parametrize(("shape", "device", "gpus", "batch"), cases())
-def test_no_plan_is_faster_than_the_first(shape, device, gpus, batch):
+def test_the_cases_need_every_choice():
+    best = [search_plans(*case, fixed=fixed).best[0].plan for *case, fixed in cases()]
+    for name, values in {"zero": {0, 1, 2, 3}, "recompute": {"none", "selective", "full"}}.items():
+        assert {getattr(plan, name) for plan in best} == values
+    for name in ("tp", "pp", "cp", "ep", "chunks", "micro_batch", "microbatches"):
+        assert len({getattr(plan, name) for plan in best}) > 1, name
+
+
+@pytest.mark.parametrize(("shape", "device", "gpus", "batch", "fixed"), list(cases()))
+def test_no_plan_is_faster_than_the_first(shape, device, gpus, batch, fixed):
     """Every combination of every number up to the number of devices, made and priced one by one."""
     numbers, fastest = range(1, gpus + 1), float("inf")
     for tp, pp, cp, dp in product(numbers, repeat=4):
-        if tp * pp * cp * dp != gpus or tp > device.node_size or batch % dp:
+        if tp * pp * cp * dp != gpus or tp > device.node_size or batch % dp or pp != fixed.get("pp", pp):
             continue
         if cp & (cp - 1) or (cp > 1 and shape.sequence // cp < 2048):
             continue
@@ -56,7 +70,7 @@ def test_no_plan_is_faster_than_the_first(shape, device, gpus, batch):
                         fastest = min(fastest, step_cost(shape, plan, device).seconds)
                 except ValueError:
                     continue
-    found = search_plans(shape, device, gpus, batch)
+    found = search_plans(shape, device, gpus, batch, fixed=fixed)
     assert found.best[0].seconds == pytest.approx(fastest, rel=1e-12)
     assert [one.seconds for one in found.best] == sorted(one.seconds for one in found.best)
     assert all(one.peak <= device.memory for one in found.best)

@@ -16,8 +16,6 @@ from simulator.published.row import PublishedRow
 
 MEGATRON = "arXiv:2104.04473, table"
 KORTHIKANTI = "arXiv:2205.05198"
-
-
 TABLES = tomllib.loads((Path(__file__).parent / "a100.toml").read_text(encoding="utf-8"))
 
 

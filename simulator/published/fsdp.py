@@ -75,16 +75,17 @@ def fsdp_2024() -> Iterator[PublishedRow]:
 def llm_foundry() -> Iterator[PublishedRow]:
     """GPTs of 125 million to 70 billion parameters on 8 to 128 GPUs: every row of 2,048 tokens.
 
-    Their attention is FlashAttention's first version, and the devices' files price the second. The H100s' network is
-    not printed: taken as their file has it.
+    Not in the tables: attention, by the scripts' default a Triton kernel of FlashAttention's first version, where the
+    devices' files price the second; in how many bits gradients are added up, taken as 16; the H100s' network, taken as
+    their file has it.
     """
     clusters = {gpu: _all_cards(gpu, 1.6e12) for gpu in ("a100-80gb", "a100-40gb")} | {"h100": GPUS["h100"]}
     for gpu, hardware in clusters.items():
         for name, gpus, texts, microbatches, recomputed, tokens in TABLES[gpu]:
             shape = ModelShape(*TABLES["sizes"][name], vocab=50368, sequence=2048, dropout=False)
             ways: dict[str, Any] = {"recompute": "full"} if recomputed else {}
-            ways |= {"attention": "flash", "gradients": "same" if gpu == "a100-40gb" else "fp32"}
-            plan = Plan(gpus, zero=3, micro_batch=texts, microbatches=microbatches, **ways)
+            sizes = {"micro_batch": texts, "microbatches": microbatches}
+            plan = Plan(gpus, zero=3, attention="flash", **sizes, **ways)
             figure = f"{name} on {gpus}, {texts} a GPU", "time", "tokens_per_gpu", tokens, shape, plan, gpu
             group = f"llm-foundry, {gpu}"
             yield PublishedRow(TABLES["source"], *figure, group=group, fitted=False, hardware=hardware)

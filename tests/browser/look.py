@@ -92,8 +92,8 @@ def main(
                 command(page, "application:close-all")
                 continue
             unfold(page)
-            count, problems = picture_problems(page, blank)
-            click.echo(f"{path}: {count} pictures at {width} px, {len(problems)} problems")
+            cells, problems = picture_problems(page, blank)
+            click.echo(f"{path}: {len(cells)} pictures at {width} px, {len(problems)} problems")
             for line in summary(problems):
                 click.echo(f"  {line}")
             if out:

@@ -87,8 +87,8 @@ def broken_words(page: Page) -> list[str]:
     return page.evaluate(BROKEN, PANEL)
 
 
-def picture_problems(page: Page, blank: Page, least: float = LEAST) -> tuple[int, list[Problem]]:
-    """Measure all pictures of the notebook in front, each on an empty page: how many there are, and what is wrong."""
+def picture_problems(page: Page, blank: Page, least: float = LEAST) -> tuple[list[int], list[Problem]]:
+    """Measure all pictures of the notebook in front, each on an empty page: the cell of each, and what is wrong."""
     pictures_loaded(page)
     found = [picture for picture in page.evaluate(PICTURES, PANEL) if picture["width"]]
     problems = []
@@ -103,4 +103,4 @@ def picture_problems(page: Page, blank: Page, least: float = LEAST) -> tuple[int
         svg = base64.b64decode(picture["source"].removeprefix(SVG)).decode()
         for kind, text, detail in text_problems(blank, svg, picture["width"], picture["height"], least):
             problems.append(Problem(picture["cell"], name, kind, text, detail))
-    return len(found), problems
+    return [picture["cell"] for picture in found], problems

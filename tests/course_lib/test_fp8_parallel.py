@@ -70,7 +70,7 @@ def one_device(scaling, experts=False):
         optimizer.step()
         for linear in linears:
             linear.next_step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses, {name: p.grad.cpu().double() for name, p in whole.named_parameters()}
 
 

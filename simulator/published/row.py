@@ -40,6 +40,7 @@ class PublishedRow:
         group: rows that have one target together.
         fitted: whether numbers of the device were fitted to this row; otherwise it was only compared.
         predict: computes what is neither a step, a stage, a layer nor its bytes.
+        peer: another simulator, and the same quantity as its own authors print it.
     """
 
     source: str
@@ -54,6 +55,7 @@ class PublishedRow:
     fitted: bool = True
     predict: Callable[[], float] | None = None
     hardware: Hardware | None = None
+    peer: tuple[str, float] | None = None
 
     def predicted(self) -> float:
         """The same quantity from the simulator."""
@@ -83,7 +85,7 @@ class PublishedRow:
             return cost.model_flops / cost.seconds / plan.ranks / 1e12
         return getattr(cost, self.quantity)
 
-    def error(self) -> float:
-        """Relative error; of a rate, that of the time it stands for."""
-        ratio = self.predicted() / self.printed
+    def error(self, predicted: float | None = None) -> float:
+        """Relative error of our prediction, or of another one; of a rate, that of the time it stands for."""
+        ratio = (self.predicted() if predicted is None else predicted) / self.printed
         return (1 / ratio if self.quantity in RATES else ratio) - 1

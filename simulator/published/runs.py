@@ -67,17 +67,16 @@ def _b200_experts(source: str, table: dict[str, Any]) -> Iterator[PublishedRow]:
 def _time_and_memory(
     source: str, name: str, row: dict[str, Any], shape: ModelShape, plan: Plan, group: str
 ) -> Iterator[PublishedRow]:
-    common = {"shape": shape, "plan": plan, "gpu": "b200"}
-    seconds, peak = row["step_ms"] / 1e3, row["peak_allocated_GiB"] * 2**30
-    fitted = row["fitted"]
-    yield PublishedRow(
-        source, name, "time", "seconds", seconds, **common, group=f"{group} time", fitted=fitted
-    )
     # No number was fitted to a peak of a dense model: all of them are held out.
-    fitted &= group != "B200"
-    yield PublishedRow(
-        source, name, "memory", "peak_bytes", peak, **common, group=f"{group} memory", fitted=fitted
-    )
+    fitted = {"time": row["fitted"], "memory": row["fitted"] and group != "B200"}
+    figures = {
+        "time": ("seconds", row["step_ms"] / 1e3, row["simumax_ms"] / 1e3),
+        "memory": ("peak_bytes", row["peak_allocated_GiB"] * 2**30, row["simumax_GiB"] * 2**30),
+    }
+    for kind, (quantity, printed, theirs) in figures.items():
+        about: dict[str, Any] = {"gpu": "b200", "group": f"{group} {kind}", "fitted": fitted[kind]}
+        figure = source, name, kind, quantity, printed, shape, plan
+        yield PublishedRow(*figure, **about, peer=("SimuMax", theirs))
 
 
 def _megatron_readme(table: dict[str, Any]) -> Iterator[PublishedRow]:

@@ -153,7 +153,7 @@ class Elastic:
             return None
         sums = flat[1:].split([w.numel() for w in parameters])
         for w, total in zip(parameters, sums, strict=True):
-            w.grad = total.view_as(w)
+            w.grad.copy_(total.view_as(w))
         norm = get_total_norm([w.grad for w in parameters])
         self.optimizer.step()
         self.optimizer.zero_grad()

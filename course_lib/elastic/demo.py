@@ -112,6 +112,21 @@ class StagedReplicas(Replicas):
         return super().all_reduce(tensors)
 
 
+def try_step(replicas: Replicas, images: torch.Tensor, labels: torch.Tensor) -> float | None:
+    """One step of all replicas; returns the mean loss of the global batch. None: a replica was lost in it."""
+    state = replicas.state
+    own, size = state.sampler.batch(replicas.rank, replicas.ranks), len(state.sampler.global_batch())
+    state.optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(state.model(images[own]), labels[own], reduction="sum") / size
+    loss.backward()
+    total = loss.detach().clone()
+    if not replicas.all_reduce([*(p.grad for p in state.model.parameters()), total]):
+        return None
+    state.optimizer.step()
+    state.commit(replicas.round)
+    return total.item()
+
+
 def train_replica(
     me: str,
     hosts: Sequence[str],
@@ -132,20 +147,13 @@ def train_replica(
     state, writer = new_state(len(labels)), JournalWriter(folder, me)
     replicas = join(me, hosts, limits, state)
     while replicas.begin_step() < steps:
-        own = state.sampler.batch(replicas.rank, replicas.ranks)
-        step, size = state.step + 1, len(state.sampler.global_batch())
+        step, own = state.step + 1, state.sampler.batch(replicas.rank, replicas.ranks)
         writer.write("batch", step=step, round=replicas.round, samples=own.tolist())
-        state.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(state.model(images[own]), labels[own], reduction="sum") / size
-        loss.backward()
-        total = loss.detach().clone()
         time.sleep(pause)
-        if replicas.all_reduce([*(p.grad for p in state.model.parameters()), total]):
-            state.optimizer.step()
-            state.commit(replicas.round)
-            writer.write("step", step=step, round=replicas.round, ranks=replicas.ranks, loss=total.item())
-        else:
+        if (loss := try_step(replicas, images, labels)) is None:
             writer.write("lost", step=step, round=replicas.round)
+        else:
+            writer.write("step", step=step, round=replicas.round, ranks=replicas.ranks, loss=loss)
     replicas.close()
     return {
         "step": state.step,

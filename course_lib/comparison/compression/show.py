@@ -1,14 +1,12 @@
-"""The comparison as a chapter shows it: a table and a picture of the lines that ``kept.kept_lines`` returns."""
+"""The comparison as a chapter shows it: a picture of the lines that ``kept.kept_lines`` returns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from course_lib.comparison.compression.results import HEADS, Line, cells
+from course_lib.comparison.compression.results import Line
 from course_lib.comparison.labels import place_labels
-from course_lib.observe.show.shown import Shown
-from course_lib.observe.show.tables import table
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
@@ -27,19 +25,6 @@ FAMILIES = {  # name in the legend: colour, marker, methods
     ),
     "averages once in many steps": ("#cc6a24", "D", ("local-sgd", "diloco", "streaming-diloco")),
 }
-
-
-def loss_table(lines: Sequence[Line]) -> Shown:
-    """Loss on the test part, its spread, how far it is above DDP's, and bytes for a sample, a row for each method."""
-    ddp = next((line.tests for line in lines if line.method == "none"), ())
-    rows = [[*cells(line)[:4], above(line.tests, ddp), *cells(line)[4:]] for line in lines]
-    return table([*HEADS[:4], "above DDP, same seed", *HEADS[4:]], rows)
-
-
-def above(tests: Sequence[float], ddp: Sequence[float]) -> str | None:
-    """The least and the most that a loss is above DDP's under the same seed; None: no seed has both."""
-    gaps = [mine - its for mine, its in zip(tests, ddp, strict=False)]  # the later one has fewer seeds so far
-    return f"{min(gaps):+.2f} to {max(gaps):+.2f}" if gaps else None
 
 
 def loss_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:

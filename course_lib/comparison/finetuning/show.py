@@ -1,21 +1,14 @@
-"""The comparison as a chapter shows it: tables and pictures of the lines that ``kept.kept_lines`` returns."""
+"""The comparison as a chapter shows it: pictures of the lines that ``kept.kept_lines`` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from course_lib.comparison.finetuning.methods import NAMES, PROBE
-from course_lib.comparison.finetuning.results import Line, rate_of, title_of
-from course_lib.comparison.finetuning.run import CATEGORIES
+from course_lib.comparison.finetuning.methods import PROBE
+from course_lib.comparison.finetuning.results import Line, title_of
 from course_lib.comparison.labels import place_labels
-from course_lib.observe.show.shown import Shown
-from course_lib.observe.show.tables import table
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
-
-NOT_RUN = "not run yet"
-UNIT = "\N{NO-BREAK SPACE}%"  # a figure and its unit stay in one line
 
 # Told apart by the marker, too.
 FAMILIES = {  # name in the legend: colour, marker, what its methods' names begin with
@@ -40,82 +33,6 @@ def family_of(method: str) -> str:
 def short_title(method: str) -> str:
     """``"r 8"`` for LoRA, whose family stands in the legend; else the table's title."""
     return f"r {method.rpartition('-r')[2]}" if method.startswith("lora") else title_of(method)
-
-
-def accuracy_table(lines: Sequence[Line], methods: Sequence[str] = NAMES) -> Shown:
-    """What was chosen for each method, and its accuracy on the test part; a spread needs two seeds."""
-    heads = [
-        "method",
-        "start",
-        "learning rate",
-        "test accuracy",
-        "± over seeds",
-        "seeds",
-        "trained",
-        "of all parameters",
-    ]
-    rows = []
-    for name, line in _in_order(lines, methods):
-        if line is None:
-            rows.append([title_of(name), *[None] * 2, NOT_RUN, *[None] * 4])
-            continue
-        spread = None if line.spread is None else f"{100 * line.spread:.1f}"
-        figures = [
-            f"{100 * line.test:.1f}{UNIT}",
-            spread,
-            len(line.tests),
-            line.trainable,
-            _percent(line.percent),
-        ]
-        rows.append([line.title, line.start or None, rate_of(line), *figures])
-    return table(heads, rows)
-
-
-def steps_table(by_steps: Mapping[int, Sequence[Line]], methods: Sequence[str]) -> Shown:
-    """Test accuracy of some methods after fewer and more steps, and how far each is below full fine-tuning.
-
-    Args:
-        by_steps: number of steps -> what ``kept.kept_lines`` returns for it; ``"full"`` is in each.
-    """
-    rows = []
-    for steps, lines in by_steps.items():
-        by_name = {line.method: line for line in lines}
-        for line in (by_name[name] for name in methods):
-            spread = None if line.spread is None else f"{100 * line.spread:.1f}"
-            below = 100 * (by_name["full"].test - line.test)
-            figures = [f"{100 * line.test:.1f}{UNIT}", spread, len(line.tests), f"{below:.1f}"]
-            rows.append([steps, line.title, rate_of(line), *figures])
-    heads = ["steps", "method", "learning rate", "test accuracy", "± over seeds", "seeds"]
-    return table([*heads, "points below full"], rows)
-
-
-def memory_table(
-    lines: Sequence[Line], methods: Sequence[str] = NAMES, times: Mapping[str, Any] | None = None
-) -> Shown:
-    """MB of each category in one step, the predicted figure before the measured one; the peak; and a step's time.
-
-    Measured is the most at any moment. Predicted activations are those that are kept for backward; what an operator
-    holds for a moment comes on top in the measured ones.
-
-    Args:
-        times: what ``kept.kept_times`` returns; without it there is no column of times.
-    """
-    heads = ["method", *[name.replace("_", " ") for name in CATEGORIES], "peak of all"]
-    heads += [] if times is None else ["step, full = 1"]
-    rows = []
-    for name, line in _in_order(lines, methods):
-        if line is None or line.measured is None:
-            rows.append([title_of(name), NOT_RUN if line is None else "no steps", *[None] * (len(heads) - 2)])
-            continue
-        cells: list[str | None] = [
-            _both((line.predicted or {}).get(key), line.measured[key]) for key in CATEGORIES
-        ]
-        cells.append(f"{line.measured['peak'] / 1e6:.1f}")
-        if times is not None:
-            ratio = times["ratios"].get(name)
-            cells.append(None if ratio is None else f"{ratio:.2f}")
-        rows.append([line.title, *cells])
-    return table(heads, rows, "MB, predicted / measured")
 
 
 def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
@@ -213,20 +130,9 @@ def _said(lines: Sequence[Line]) -> str:
     return ", ".join(f"{x.title} {100 * x.test:.1f} % with {x.trainable:,}" for x in by_accuracy) + "."
 
 
-def _both(predicted: float | None, measured: float) -> str:
-    return (
-        f"– / {measured / 1e6:.1f}" if predicted is None else f"{predicted / 1e6:.1f} / {measured / 1e6:.1f}"
-    )
-
-
 def _plain(rate: float) -> str:
     """``"0.00003"``, not ``"3e-05"``."""
     return f"{rate:.10f}".rstrip("0").rstrip(".")
-
-
-def _percent(value: float) -> str:
-    """Two digits behind the point, or the first that is not 0: ``"0.33 %"``, ``"0.003 %"``."""
-    return f"{value:.2f}{UNIT}" if value >= 0.01 else f"{value:.1g}{UNIT}"
 
 
 def _short(value: float) -> str:

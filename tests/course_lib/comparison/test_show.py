@@ -9,10 +9,7 @@ from course_lib.comparison.finetuning.run import CATEGORIES
 from course_lib.comparison.finetuning.show import (
     FAMILIES,
     accuracy_picture,
-    accuracy_table,
     family_of,
-    memory_table,
-    steps_table,
     sweep_picture,
 )
 
@@ -24,34 +21,6 @@ def line(method="full", tests=(0.7, 0.8), trainable=1000, **changes):
     values |= dict(predicted={"parameters": 1e6}, seconds_per_step=0.5, complete=True)
     values |= dict(sweep=(("", 1e-3, 0.76), ("", 3e-3, 0.5)))
     return Line(method, tests=tests, trainable=trainable, **(values | changes))
-
-
-def test_a_table_says_what_is_not_there():
-    found = [line(), line("head", (0.6,), complete=False), line("probe", measured=None)]
-    text = str(accuracy_table(found)).splitlines()
-    assert len(text) == 2 + len(NAMES)
-    row = {name: next(r for r in text if r.startswith(f"Title of {name}")) for name in ("full", "head")}
-    assert row["full"].split()[3:] == ["0.001", "75.0", "%", "7.1", "2", "1,000", "25.00", "%"]
-    assert row["head"].split()[3:8] == ["0.001", "so", "far", "60.0", "%"]
-    assert sum("not run yet" in r for r in text) == len(NAMES) - 3
-    memory = str(memory_table(found, ("full", "probe", "side")))
-    assert "step, full" not in memory
-    timed = str(memory_table(found, ("full", "head", "side"), {"ratios": {"full": 1.0, "head": 0.25}}))
-    assert [row.split()[-1] for row in timed.splitlines()[3:5]] == ["1.00", "0.25"]
-    assert "1.0 / 2.0" in memory
-    assert "– / 2.0" in memory
-    assert "no steps" in memory
-    assert "not run yet" in memory
-
-
-def test_more_steps_beside_fewer():
-    few = [line(), line("lora-all-r8", (0.5, 0.7))]
-    many = [line(tests=(0.8,)), line("lora-all-r8", (0.79,), complete=False)]
-    text = str(steps_table({250: few, 500: many}, ("full", "lora-all-r8"))).splitlines()
-    assert [row.split()[-4:] for row in text[2:4]] == [["%", "7.1", "2", "0.0"], ["%", "14.1", "2", "15.0"]]
-    assert text[5].split()[0] == "500"
-    assert text[5].split()[-2:] == ["1", "1.0"]
-    assert "so far" in text[5]
 
 
 def test_every_method_has_a_family():

@@ -11,14 +11,19 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 
 def plot_shares(
-    quantities: Mapping[str, Mapping[str, float]], units: Mapping[str, str], title: str = ""
+    quantities: Mapping[str, Mapping[str, float]],
+    units: Mapping[str, str],
+    title: str = "",
+    one_scale: bool = False,
 ) -> Picture:
-    """One bar of the same length for each quantity, divided among the parts, with its total beside it.
+    """One bar for each quantity, divided among the parts, with its total beside it.
 
     Args:
         quantities: name -> (part -> value); the parts are the same for all, in the order of computation.
         units: name -> ``"B"``, ``"FLOP"`` or another unit of ``amount``.
         title: stands above the bars.
+        one_scale: the quantities measure the same, so a bar is as long as its total, and amounts stand in it.
+            Otherwise all bars are as long, and shares stand in them.
 
     Raises:
         ValueError: no quantity, parts that differ, or a quantity that is nothing everywhere.
@@ -40,13 +45,14 @@ def plot_shares(
     axis = figure.subplots()
     names = [f"{name},\n{amount(sum(values.values()), units[name])}" for name, values in quantities.items()]
     letters = max(len(line) for name in names for line in name.split("\n"))
+    longest = max(sum(values.values()) for values in quantities.values())
     per_share = (72 * WIDTH - 0.6 * TEXT * letters - 15) / 100  # points for each part in a hundred
-    for row, values in enumerate(quantities.values()):
-        left, total = 0.0, sum(values.values())
+    for row, (name, values) in enumerate(quantities.items()):
+        left, total = 0.0, longest if one_scale else sum(values.values())
         for i, (part, value) in enumerate(values.items()):
             share = 100 * value / total
             axis.barh(row, share, left=left, height=0.8, color=PALETTE[i % len(PALETTE)], edgecolor="white")
-            text, width = f"{share:.0f} %", share * per_share
+            text, width = _said(value, total, units[name] if one_scale else ""), share * per_share
             upright = not _fits(text, width)
             text = text if width >= TEXT + 4 else ""  # less holds no line of text, not even an upright one
             if not upright and _fits(part, width):
@@ -67,19 +73,26 @@ def plot_shares(
         handles,
         parts,
         loc="outside lower center",
-        ncols=min(len(parts), 6),
+        ncols=min(len(parts), 6 if sum(map(len, parts)) <= 70 else 3),
         columnspacing=1.2,
         frameon=False,
         fontsize=TEXT,
     )
-    return render(figure, f"{title}: " * bool(title) + "; ".join(map(_sentence, quantities.items())) + ".")
+    said = (
+        f"{name} ".replace("\n", " ")
+        + ", ".join(
+            f"{part} {_said(value, sum(values.values()), units[name] if one_scale else '')}"
+            for part, value in values.items()
+        )
+        for name, values in quantities.items()
+    )
+    return render(figure, f"{title}: " * bool(title) + "; ".join(said) + ".")
 
 
 def _fits(text: str, points: float) -> bool:
     return 0.6 * TEXT * len(text) + 4 <= points
 
 
-def _sentence(item: tuple[str, Mapping[str, float]]) -> str:
-    name, values = item
-    total = sum(values.values())
-    return f"{name} " + ", ".join(f"{part} {100 * value / total:.0f} %" for part, value in values.items())
+def _said(value: float, total: float, unit: str) -> str:
+    """The amount, in its unit; without one, the share of the total."""
+    return amount(value, unit) if unit else f"{100 * value / total:.0f} %"

@@ -40,3 +40,11 @@ def test_a_narrow_part_has_its_share_upright():
 def test_bad_input_says_what_is_wrong(quantities, message):
     with pytest.raises(ValueError, match=message):
         plot_shares(quantities, UNITS)
+
+
+def test_on_one_scale_amounts_are_written_and_the_longest_bar_is_full():
+    rows = {"two\nlines": {"a": 1e6, "bb": 3e6}, "work": {"a": 30e6, "bb": 10e6}}
+    picture = plot_shares(rows, dict.fromkeys(rows, "B"), one_scale=True)
+    assert picture.alt == "two lines a 1 MB, bb 3 MB; work a 30 MB, bb 10 MB."
+    assert ">30 MB<" in picture.svg
+    assert " %<" not in picture.svg

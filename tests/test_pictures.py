@@ -15,6 +15,7 @@ from course_lib.chapters.cut_matrices import plot_cut_mlp
 from course_lib.chapters.masks import plot_masks
 from course_lib.chapters.shares import plot_shares
 from course_lib.chapters.states import Arrow, plot_states
+from course_lib.chapters.tensor_cuts import plot_cut_loss, plot_shared_heads
 from course_lib.chapters.useful_time import plot_useful_time
 from course_lib.observe.networks.draw import draw
 from course_lib.observe.show.collectives import plot_before_after, plot_rounds
@@ -137,6 +138,8 @@ def drawn() -> Iterator[tuple[str, Picture]]:
     yield "before and after", plot_before_after(reduce_scatter=traced(ring, 4))
     net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     yield "cut matrices", plot_cut_mlp()
+    yield "cut loss", plot_cut_loss([1000, 1002, 1001, 1003, 1000], 1, [2, 1, 1, 1])
+    yield "shared heads", plot_shared_heads([(range(2 * r, 2 * r + 2), r // 2) for r in range(4)])
     gpus = [8 * 4**i for i in range(8)]
     falling = {"saved often": [1 - i / 20 for i in range(8)], "saved rarely": [1 - i / 8 for i in range(8)]}
     yield "useful time", plot_useful_time(falling, gpus, marked=(8192, "one run"))

@@ -86,11 +86,6 @@ def peak_bytes(segments: Sequence[Segment]) -> float:
     return step_history(segments).peak.bytes
 
 
-def repeated_part(segments: Sequence[Segment]) -> float:
-    """Work done twice, as a part of one step's forward and backward."""
-    return sum(s.repeated for s in segments) / sum(3 * s.forward for s in segments)
-
-
 def layer_segments(shape: ModelShape, plan: Plan) -> list[Segment]:
     """The layers of one pipeline rank, for one microbatch; embedding and logits are left out. The unit of work is
     a layer's forward.

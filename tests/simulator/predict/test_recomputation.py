@@ -9,9 +9,13 @@ from simulator.predict.recomputation import (
     equal_layers,
     layer_segments,
     peak_bytes,
-    repeated_part,
     step_history,
 )
+
+
+def repeated_part(segments):
+    """Work done twice, as a part of one step's forward and backward."""
+    return sum(s.repeated for s in segments) / sum(3 * s.forward for s in segments)
 
 
 def test_what_is_alive_step_by_step():

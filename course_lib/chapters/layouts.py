@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from course_lib.chapters.dominoes import LAYOUTS
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
+LAYOUTS = {"whole": "#a9cbe8", "part": "#8fb99f", "sum": "#e8c547"}
 # layout -> where it stands, and what each laptop has of the two tokens 7 and 3
 PLACES = {"sum": (1.1, 2.9), "whole": (8.9, 2.9), "part": (5.0, 0.35)}
 HAS = {"sum": (("2", "1"), ("5", "2")), "whole": (("7", "3"), ("7", "3")), "part": (("7", ""), ("", "3"))}

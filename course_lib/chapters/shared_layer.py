@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.ledgers.timeline import Timeline
+from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 from simulator.plots.timeline import COLOURS, IDLE, INK, NUMBER, lightness
@@ -12,6 +12,7 @@ from simulator.plots.timeline import COLOURS, IDLE, INK, NUMBER, lightness
 KINDS = {
     "forward": COLOURS["forward"][0],
     "backward": COLOURS["backward"][0],
+    "computing": COLOURS["forward + backward"][0],  # measured
     "messages": COLOURS["weight gradients"][0],  # as in the figure with the sliders
     "waiting": IDLE,
 }
@@ -34,6 +35,7 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
+    from matplotlib.patheffects import withStroke
 
     if not timelines or not all(timeline.spans for timeline in timelines.values()):
         raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
@@ -41,12 +43,12 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
     for axis, (title, timeline) in zip(
         figure.subplots(len(timelines), squeeze=False)[:, 0], timelines.items(), strict=True
     ):
-        longest = 1e3 * timeline.makespan
+        longest = 1e3 * max(timeline.makespan, alone or 0)
         for rank in timeline.ranks:
             spans = timeline.of(rank)
             axis.barh(rank, 1e3 * max(s.end for s in spans), height=0.85, color=KINDS["waiting"])
             for span in spans:
-                kind = "messages" if span.lane == "communication" else span.name.partition(" ")[0]
+                kind = _kind(span)
                 start, wide = 1e3 * span.start, 1e3 * (span.end - span.start)
                 axis.barh(rank, wide, left=start, height=0.85, color=KINDS[kind], edgecolor="white", lw=0.4)
                 piece, needed = PIECES.get(span.name[-1], ("", 1.0))
@@ -62,24 +64,29 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
                         color=ink,
                     )
         if alone is not None:
-            axis.axvline(1e3 * alone, color=INK, linestyle="--", linewidth=1.2)
+            seen = [withStroke(linewidth=3.5, foreground="white")]  # on dark messages, too
+            axis.axvline(1e3 * alone, color=INK, linestyle="--", linewidth=1.5, path_effects=seen)
         axis.set_title(title, loc="left", fontsize=TITLE)
-        axis.set(xlim=(0, longest), ylim=(1.5, -0.5))
+        axis.set(xlim=(0, 1.01 * longest), ylim=(1.5, -0.5))
         axis.set_yticks((0, 1), ROWS)
         axis.tick_params(length=0, labelsize=TEXT)
         axis.spines[:].set_visible(False)
     axis.set_xlabel("time, milliseconds", fontsize=TEXT, loc="right")
-    sent = any(span.lane == "communication" for timeline in timelines.values() for span in timeline.spans)
-    shown = [kind for kind in KINDS if sent or kind in ("forward", "backward")]
+    there = {_kind(span) for timeline in timelines.values() for span in timeline.spans}
+    shown = [kind for kind in KINDS if kind in there or kind == "waiting"]
     figure.legend(
         handles=[Patch(color=KINDS[kind], label=kind) for kind in shown],
         loc="outside upper right", ncols=len(shown), fontsize=TEXT, frameon=False,
     )  # fmt: skip
-    waits = {title: waiting(timeline) for title, timeline in timelines.items()} if sent else {}
-    told = [
-        f"{title}, of which your laptop waits {1e3 * s:.0f} ms" for title, s in waits.items()
-    ] or timelines
+    told = (
+        f"{title}, of which your laptop waits {1e3 * waiting(timeline):.0f} ms"
+        for title, timeline in timelines.items()
+    )
     return render(figure, "; ".join(told) + ".")
+
+
+def _kind(span: Span) -> str:
+    return "messages" if span.lane == "communication" else span.name.partition(" ")[0]
 
 
 def waiting(timeline: Timeline) -> float:

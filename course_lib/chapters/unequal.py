@@ -25,7 +25,7 @@ class Measured(NamedTuple):
     """What a rank knows of its training."""
 
     losses: list[float]  # of all tokens, a number a step
-    timeline: Timeline  # of the shortest step, in milliseconds
+    timeline: Timeline  # of the shortest step, in seconds
     sent: float  # bytes in a step
     held: int  # bytes of parameters
 
@@ -55,7 +55,7 @@ def measure(
 
 
 def between_messages(timeline: Timeline) -> Timeline:
-    """What each rank computed between two messages, in milliseconds from the first start."""
+    """What each rank computed between two messages, in seconds from the first start."""
     zero, spans = min(span.start for span in timeline.spans), []
     for rank in timeline.ranks:
         step = next(span for span in timeline.of(rank, "compute") if span.name == "step")
@@ -63,9 +63,7 @@ def between_messages(timeline: Timeline) -> Timeline:
         messages = sorted(timeline.of(rank, "communication"), key=lambda span: span.start)
         for start, end in [*((m.start, m.end) for m in messages), (step.end, step.end)]:
             if start > at:
-                spans.append(
-                    Span(rank, "compute", "forward + backward", 1e3 * (at - zero), 1e3 * (start - zero))
-                )
+                spans.append(Span(rank, "compute", "computing", at - zero, start - zero))
             at = max(at, end)
     return Timeline(spans)
 

@@ -1,4 +1,5 @@
 // One layer of BERT on a fast and a slow device, split as Galaxy does: heads and columns by what each keeps, tokens by half.
+// The break-even, and the curve on which it lies, are drawn once it is found.
 // As simulator/planner/layer_split.py and split_timeline.py, for two devices.
 
 import { WIDTH, box, label, legend, path } from "./marks.js";
@@ -9,6 +10,7 @@ const ORDER = { // block, or message in front of the next block
   forward: ["all-gather", "attention", "reduce-scatter", "connection", "all-gather", "mlp", "reduce-scatter", "connection"],
   backward: ["connection", "all-gather", "mlp", "reduce-scatter", "connection", "all-gather", "attention", "reduce-scatter", "gradients of whole weights"],
 };
+const NEAR = 0.04; // of a power of ten: as near as this the break-even is found; two positions of the slider lie 0.05 apart
 const ms = (seconds) => `${Number((1e3 * seconds).toPrecision(3))} ms`;
 
 /**
@@ -40,11 +42,12 @@ export function times(values, given) {
   const end = (bandwidth) => Math.max(...layer({ ...values, bandwidth }, given).map((span) => span[3]));
   const { table: { attention, mlp }, whole } = given, parts = [0, 1].map((way) => attention.at(-1)[way] + mlp.at(-1)[way] + 2 * whole[way]);
   const alone = parts[0] + parts[1], without = end(Infinity), bytes = end(1) - without; // the time falls with 1 / bandwidth
-  return { pair: end(values.bandwidth), alone, parts, without, even: without < alone ? bytes / (alone - without) : Infinity };
+  const even = without < alone ? bytes / (alone - without) : Infinity;
+  return { pair: end(values.bandwidth), alone, parts, without, even, met: Math.abs(Math.log10(values.bandwidth / even)) < NEAR };
 }
 
 export function draw(values, _, given) {
-  const spans = layer(values, given), found = times(values, given), { pair, alone, even } = found, all = given.table.mlp.length - 1;
+  const spans = layer(values, given), found = times(values, given), { pair, alone, even, met } = found, all = given.table.mlp.length - 1;
   const x = scaleOf([0, Math.max(pair, alone)], [104, WIDTH - 70]), marks = legend(8, [["forward", "forward"], ["backward", "backward"], ["weights", "messages"], ["idle", "waiting"]], 104);
   const put = (y, kind, from, to) => marks.push(box(x(from), y, x(to) - x(from), 26, { message: "weights" }[kind] ?? kind));
   ["alone", `fast, ${values.heads} heads`, `slow, ${all - values.heads} heads`].forEach((words, row) => {
@@ -56,16 +59,17 @@ export function draw(values, _, given) {
   });
   marks.push(...curve(values, given, found));
   const waits = pair - spans.reduce((sum, [device, , from, to]) => sum + (device < 1 ? to - from : 0), 0);
-  const ends = even < Infinity ? `Both ways are equally fast at ${human(even)}/s.` : "No link makes this split pay: the slow device computes too long.";
+  const ends = met ? `Both ways are equally fast at ${human(even)}/s.` : even < Infinity ? `Here the pair is ${pair < alone ? "faster" : "slower"}.` :
+    "No link makes this split pay: the slow device computes too long.";
   return {
-    marks, height: 304, numbers: [["alone", ms(alone)], ["the pair", ms(pair)], ["break-even", even < Infinity ? `${human(even)}/s` : "never"]],
+    marks, height: 304, numbers: [["alone", ms(alone)], ["the pair", ms(pair)], ["break-even", met ? `${human(even)}/s` : even < Infinity ? "not found yet" : "never"]],
     says: `With ${values.heads} of ${all} heads the fast device waits ${ms(waits)} in each layer. The pair needs ${ms(pair)}, ` +
       `and the fast device alone ${ms(alone)}. ${ends}`,
   };
 }
 
-/** How long the pair takes at every bandwidth, with the device alone and the break-even. */
-function curve(values, given, { alone, without, even, pair }) {
+/** How long the pair takes at this bandwidth, with the device alone; where both are equal, at every bandwidth, with the break-even. */
+function curve(values, given, { alone, without, even, pair, met }) {
   const [least, most] = given.range.map(Math.log10), top = 3 * alone, wide = [104, WIDTH - 70];
   const x = (bandwidth) => scaleOf([least, most], wide)(Math.log10(bandwidth)), y = (seconds) => scaleOf([0, top], [262, 152])(Math.min(seconds, top));
   const exponents = [...Array(61).keys()].map((k) => least + ((most - least) * k) / 60);
@@ -74,11 +78,14 @@ function curve(values, given, { alone, without, even, pair }) {
   const marks = [path([wide[0], 262, wide[1], 262], "line"), path([wide[0], y(alone), wide[1], y(alone)], "quiet", { dash: "5 4" })];
   marks.push(label(98, y(alone), "alone", { anchor: "end" }), label(98, 262, "0", { anchor: "end" }), label(98, 152, ms(top), { anchor: "end" }));
   for (let e = Math.ceil(least); e <= most; e++) marks.push(label(x(10 ** e), 276, `${human(10 ** e)}/s`, { anchor: "middle" }));
-  marks.push(label(wide[0] + (wide[1] - wide[0]) / 2, 294, "bandwidth of the link", { anchor: "middle" }), path(points, "ink", { wide: 2 }));
-  if (even > given.range[0] && even < given.range[1]) {
+  marks.push(label(wide[0] + (wide[1] - wide[0]) / 2, 294, "bandwidth of the link", { anchor: "middle" }));
+  if (met) {
+    marks.push(path(points, "ink", { wide: 2 }), label(wide[1] + 6, y(without), "the pair", { colour: "ink" }));
     marks.push(path([x(even), 262, x(even), 146], "accent", { dash: "3 3" }), label(x(even) + 6, 152, `break-even: ${human(even)}/s`, { colour: "accent", bold: true }));
+  } else {
+    const right = values.bandwidth > 1e9;
+    marks.push(label(x(values.bandwidth) + (right ? -12 : 12), y(pair), "the pair", { colour: "ink", anchor: right ? "end" : "start" }));
   }
-  marks.push(label(wide[1] + 6, y(without), "the pair", { colour: "ink" }));
   return [...marks, box(x(values.bandwidth) - 5, y(pair) - 5, 10, 10, "accent")];
 }
 

@@ -1,10 +1,10 @@
-"""Chapter 13: a layer on two laptops, the dominoes and their bytes, and a run on slowed ranks."""
+"""Chapter 13: a layer on two laptops, the link that pays, the three layouts, and a run on slowed ranks."""
 
 import pytest
 import torch
 
 from course_lib.by_hand.galaxy import train
-from course_lib.chapters.dominoes import break_even, conversions, plot_dominoes
+from course_lib.chapters.break_even import break_even, plot_break_even
 from course_lib.chapters.layouts import HAS, plot_layouts
 from course_lib.chapters.shared_layer import plot_shared_layer, waiting
 from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
@@ -17,7 +17,6 @@ from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots.picture import smallest_text
 
 BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
-YOUR_ROW = {"attention": "heads", "connection_1": "sequence", "mlp": "sequence", "connection_2": "sequence"}
 
 
 def test_grey_is_what_rank_0_waits_for():
@@ -30,14 +29,10 @@ def test_grey_is_what_rank_0_waits_for():
     assert waiting(layer) == 2
     picture = plot_shared_layer({"half each": layer})
     assert picture.alt == "half each, of which your laptop waits 2000 ms."
+    assert "messages" in picture.svg
+    assert "backward" not in picture.svg  # of the legend, only what is there
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_shared_layer({})
-
-
-def test_dominoes_and_the_bytes_between_them():
-    assert conversions("tp") == ["all-reduce", "", "all-reduce", ""]
-    assert conversions(YOUR_ROW) == ["reduce-scatter", "", "", "all-gather"]
-    assert "then nothing" in plot_dominoes({"your row": YOUR_ROW}).alt
 
 
 def test_the_layouts_are_of_one_tensor_and_can_be_read():
@@ -52,11 +47,12 @@ def test_a_larger_batch_leaves_the_break_even_where_it_is():
     one, two = (break_even(BERT, LAPTOP, 3, batch=batch) for batch in (1, 2))
     assert two == pytest.approx(one, rel=0.1)
     assert break_even(BERT, LAPTOP, 2) < one < break_even(BERT, LAPTOP, 6)
+    assert "1 text 0.42 GB/s" in plot_break_even({"1 text": one}, {"cable": 1e9}).alt
 
 
 def test_work_is_what_lies_between_messages():
     step = Timeline([Span(0, "compute", "step", 1, 5), Span(0, "communication", "tile passed on", 2, 3)])
-    assert [(s.start, s.end) for s in between_messages(step).spans] == [(0, 1000), (2000, 4000)]
+    assert [(s.start, s.end) for s in between_messages(step).spans] == [(0, 1), (2, 4)]
 
 
 def small():

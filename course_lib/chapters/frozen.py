@@ -80,8 +80,8 @@ def by_part(ledger: dict[str, int]) -> dict[str, int]:
 
 def plot_frozen(model: nn.Module, frozen: Collection[str]) -> Picture:
     """The bytes of a step on 32 images with these boxes frozen, below those of the step that trains all."""
-    bars = {"all trained": held(model), "yours": held(model, frozen)}
-    mine = bars["yours"]
+    bars = {"all trained": held(model), "some frozen": held(model, frozen)}
+    mine = bars["some frozen"]
     rule = "keeps to" if mine.trained >= LEAST else "breaks"
     title = f"{', '.join(frozen) or 'Nothing'} frozen: {mine.trained:.0%} trained"
     title = f"{title.replace('%', ' %')}, which {rule} the rule"

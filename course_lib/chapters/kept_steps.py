@@ -70,7 +70,7 @@ def draw_kept(model: nn.Module, *inputs: Tensor) -> Picture | Shown:
                 todo.append((behind, below))
     if not boxes:
         raise ValueError(f"{type(model).__name__} keeps nothing for backward")
-    legend = [(PALETTE[1], "keeps a table of all pairs of tokens")] if tables else []
+    legend = [(PALETTE[1], "keeps a table")] if tables else []
     said = "; ".join(
         ", ".join([box.name, *(line for line in box.lines if ": " in line)])
         for box in reversed(boxes.values())

@@ -71,15 +71,21 @@ class Bucket:
         grads = [w.grad.flatten() for w in self.parameters]
         # Divided before the sum, since sums in 16 bits might overflow.
         self.flat = torch.cat(grads) / dist.get_world_size()
-        end = trace.begin("communication", "all-reduce")
-        self.work = dist.all_reduce(self.flat, async_op=True)
-        self.work.get_future().add_done_callback(end)
+        self.work = begin_all_reduce(self.flat)  # returns at once
 
     def finish(self) -> None:
         self.work.wait()
         means = self.flat.split([w.numel() for w in self.parameters])
         for w, mean in zip(self.parameters, means, strict=True):
             w.grad = mean.view_as(w)  # no copy: a view of the message
+
+
+def begin_all_reduce(t: torch.Tensor):
+    """In the background; a timeline draws it until the sum is there."""
+    end = trace.begin("communication", "all-reduce")
+    work = dist.all_reduce(t, async_op=True)
+    work.get_future().add_done_callback(end)
+    return work
 
 
 class Overlap(Buckets):

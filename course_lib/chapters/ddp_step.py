@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,43 +17,134 @@ from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.show.rows import rows_of_rank
 from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime.slow_link import slow_link
+from simulator.inputs.checks import one_of, positive
 from simulator.inputs.known_models import MODELS
-from simulator.ledgers.timeline import Timeline
+from simulator.ledgers.timeline import Span, Timeline
+from simulator.plots import plot_timeline
+from simulator.plots.picture import Picture
 from simulator.predict.overlap import ddp_timeline
 
 GPT2 = MODELS["gpt2"]
-FLOPS, ETHERNET = 100e12, 1.25e9  # FLOP/s of a GPU in training; bytes a second of a link of 10 Gbit/s
+FLOPS = 100e12  # FLOP/s of a GPU in training
+ETHERNET = 1.25e9  # bytes a second of a link of 10 Gbit/s
+LATENCY = 50e-6  # seconds that a message takes on it beside its bytes
+BATCH = 16_384  # tokens of a step before there were eight GPUs
 TINY = {"latency": 1e-3, "bandwidth": 2e7}  # the slowed link of the measured steps
 
 
-def gpt2_step(gpus: int, tokens: float, itemsize: int = 4, overlap: bool = False) -> Timeline:
-    """One step of GPT-2 on each of ``gpus``, in milliseconds; the embedding counts as layer 0.
+@cache
+def gpt2_pieces() -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """FLOPs of a token's forward, and elements of the gradient, of each parameter of GPT-2 in the model's order.
+
+    The embedding is read first and writes the logits last: it computes there, and its gradient is complete at the end
+    of backward. So the last piece computes and has no gradient, and the first two have gradients and compute nothing.
+    """
+    with torch.device("meta"):
+        embeddings, rest = [], []
+        for name, w in GPT(GPTConfig()).named_parameters():
+            (embeddings if name.startswith("embedding.") else rest).append(w.numel())
+    flops = [0.0] * len(embeddings) + [2.0 * n for n in rest] + [2.0 * sum(embeddings)]
+    return tuple(flops), (*embeddings, *rest, 0)
+
+
+def gpt2_step(
+    gpus: int, tokens: float, itemsize: int = 4, overlap: bool = False, cap_mb: float = 25
+) -> Timeline:
+    """One step of GPT-2 on each of ``gpus``, in milliseconds.
 
     Args:
         gpus: that share the batch.
         tokens: of the whole batch.
         itemsize: bytes of a gradient's element.
         overlap: send buckets during backward, not after it.
+        cap_mb: a bucket is closed once it holds that many MiB; 0: a message for each parameter.
     """
-    layers = [GPT2.parameters - GPT2.layers * GPT2.layer_parameters()]
-    layers += [GPT2.layer_parameters()] * GPT2.layers
-    forward = [1e3 * 2 * n * tokens / gpus / FLOPS for n in layers]
+    flops, elements = gpt2_pieces()
+    forward = [1e3 * one * tokens / gpus / FLOPS for one in flops]
     return ddp_timeline(
         forward,
         [2 * ms for ms in forward],
-        [itemsize * n for n in layers],
+        [itemsize * n for n in elements],
         ranks=gpus,
+        latency=1e3 * LATENCY,
         bandwidth=ETHERNET / 1e3,  # bytes a millisecond
+        bucket_bytes=max(cap_mb * 2**20, 1),  # the logits have no gradient of their own, and so no bucket
         overlap=overlap,
     )
 
 
 def rank_0(timeline: Timeline) -> Timeline:
-    """Only its spans, without the numbers of layers; where it has nobody to send to, only what it computes."""
-    return Timeline(
-        s._replace(name=s.name.split()[0] if s.lane == "compute" else "all-reduce")
-        for s in timeline.of(0)
-        if s.lane == "compute" or s.end > s.start
+    """Its spans; those of one kind without a pause between them become one, which is seen even where it is thin."""
+    joined: list[Span] = []
+    for span in sorted(timeline.of(0), key=lambda s: (s.lane, s.start, s.end)):
+        kind = span.name.split()[0] if span.lane == "compute" else "all-reduce"
+        last = joined[-1] if joined else None
+        if last and (last.lane, last.name) == (span.lane, kind) and span.start - last.end < 1e-6:
+            joined[-1] = last._replace(end=span.end)
+        else:
+            joined.append(span._replace(name=kind))
+    return Timeline(span for span in joined if span.duration)
+
+
+def times_one_gpu(tokens: float, gpus: int = 8, **settings: Any) -> float:
+    """How many times as fast as one GPU these are, each with that many ``tokens``.
+
+    Args:
+        settings: of ``gpt2_step``.
+    """
+    return gpt2_step(1, gpus * tokens).makespan / gpt2_step(gpus, gpus * tokens, **settings).makespan
+
+
+def tokens_that_reach(reached: Callable[[float], bool], most: float = 1e6) -> float:
+    """The fewest tokens on each GPU with which something is so, and stays so with more; within a thousandth.
+
+    Args:
+        reached: whether it is so with these tokens.
+        most: with which it surely is.
+    """
+    low, high = 0.0, most
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float = 4) -> Picture:
+    """The step of eight GPUs with the learner's settings, and a line: is it fast enough, and do others need less?
+
+    Args:
+        tokens: on each GPU.
+        bits: of a gradient's element, 16 or 32.
+        cap_mb: MiB at which a bucket is closed.
+        at_least: times as fast as one GPU it is to be.
+
+    Raises:
+        ValueError: there are no tokens, or gradients of so many bits are not sent.
+    """
+    positive(tokens=tokens)
+    one_of("bits", bits, [16, 32])
+    settings = {"itemsize": bits // 8, "cap_mb": cap_mb, "overlap": True}
+    times = times_one_gpu(tokens, **settings)
+    size = f"a batch {8 * tokens / BATCH:.1f} times as large"
+    if times < at_least:
+        verdict = f"not {at_least:g} times yet"
+    elif tokens > 1.03 * fewest_tokens(at_least):
+        verdict = "fast enough, and other settings need fewer tokens"
+    else:
+        verdict = "fast enough, and no settings need noticeably fewer tokens"
+    print(f"{times:.2f} times one GPU, {size}: {verdict}")
+    step = rank_0(gpt2_step(8, 8 * tokens, **settings))
+    return plot_timeline(step, titles=[f"8 GPUs, {tokens:,.0f} tokens each"], unit="ms")
+
+
+@cache
+def fewest_tokens(at_least: float) -> float:
+    """On each of eight GPUs, with the settings that need the fewest to be so many times as fast as one."""
+    return min(
+        tokens_that_reach(
+            lambda t, cap=cap: times_one_gpu(t, itemsize=2, cap_mb=cap, overlap=True) >= at_least
+        )
+        for cap in (1, 2, 5, 10, 15, 25, 50)
     )
 
 

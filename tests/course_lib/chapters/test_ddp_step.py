@@ -1,21 +1,103 @@
-"""The steps of chapter 05: predicted for GPT-2, and measured with few and with many messages."""
+"""The steps of chapter 05: predicted for GPT-2, measured with few and with many messages, and in a wrong order."""
 
+import pytest
 import torch
 
 from course_lib.by_hand.ddp import Overlap, PerParameter
-from course_lib.chapters.ddp_step import ETHERNET, FLOPS, GPT2, gpt2_step, measured_step, rank_0
+from course_lib.chapters.ddp_step import (
+    ETHERNET,
+    FLOPS,
+    GPT2,
+    LATENCY,
+    attempt,
+    fewest_tokens,
+    gpt2_step,
+    measured_step,
+    rank_0,
+    times_one_gpu,
+    tokens_that_reach,
+)
+from course_lib.chapters.message_order import four_messages
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
 
 
 def test_eight_gpus_compute_an_eighth_and_send_the_whole_model():
-    one, eight = gpt2_step(1, 16384), gpt2_step(8, 16384)
+    one, eight = gpt2_step(1, 16384), gpt2_step(8, 16384, cap_mb=0)
+    messages = len(list(GPT(GPTConfig.tiny(num_layers=12)).parameters()))
     computing = 1e3 * 6 * GPT2.parameters * 16384 / FLOPS
     sending = 1e3 * 2 * 7 / 8 * 4 * GPT2.parameters / ETHERNET
+    sending += 1e3 * messages * 14 * LATENCY
     assert abs(one.makespan - computing) < 1e-6 * computing
     assert abs(eight.makespan - (computing / 8 + sending)) < 1e-6 * eight.makespan
     assert {span.lane for span in rank_0(one).spans} == {"compute"}
-    assert {span.rank for span in rank_0(eight).spans} == {0}
+    assert [span.name for span in rank_0(eight).of(0, "compute")] == ["forward", "backward"]
+    assert len(rank_0(eight).of(0, "communication")) == 1
+    assert len(gpt2_step(8, 16384).of(0, "communication")) < messages / 10
+
+
+def test_more_tokens_pay_and_the_line_bends_where_the_link_first_rests():
+    assert times_one_gpu(2048) < 1 < times_one_gpu(16384)
+    assert abs(tokens_that_reach(lambda tokens: tokens >= 777) - 777) < 1
+
+    def rests(tokens):
+        return len(rank_0(gpt2_step(8, 8 * tokens, overlap=True)).of(0, "communication")) > 1
+
+    bend = 7 / 8 * 2 * FLOPS / ETHERNET
+    assert 0.99 < tokens_that_reach(rests) / bend < 1.05
+
+
+def test_an_attempt_says_how_it_went(capsys):
+    attempt(16384)
+    attempt(60000, 16)
+    attempt(fewest_tokens(4) * 1.01, 16, 10)
+    said = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert said == [
+        "not 4 times yet",
+        "fast enough, and other settings need fewer tokens",
+        "fast enough, and no settings need noticeably fewer tokens",
+    ]
+    with pytest.raises(ValueError, match="bits must be one of 16, 32, not 8"):
+        attempt(16384, 8)
+
+
+def rungs():
+    """Local classes, which are sent to the ranks whole."""
+
+    class Eager(Overlap):
+        def gradient_is_ready(self, bucket):
+            bucket.missing -= 1
+            if bucket.missing == 0:
+                self.waiting.remove(bucket)
+                bucket.start()
+
+    class Never(Overlap):
+        def gradient_is_ready(self, bucket):
+            bucket.missing -= 1
+
+    class One(Overlap):
+        def gradient_is_ready(self, bucket):
+            bucket.missing -= 1
+            if self.waiting[0].missing == 0:
+                self.waiting.pop(0).start()
+
+    return {"eager": Eager, "never": Never, "one": One, "in order": Overlap}
+
+
+@pytest.mark.parametrize(
+    ("rung", "rank_1", "gradients"),
+    [
+        ("eager", "3 1 0 2", "right wrong wrong wrong"),
+        ("in order", "3 2 1 0", "right right right right"),
+        ("never", "nothing nothing nothing nothing", "never comes never comes never comes never comes"),
+        ("one", "3 2 nothing nothing", "right right never comes never comes"),
+    ],
+)
+def test_what_comes_of_the_order_of_messages(rung, rank_1, gradients):
+    lines = str(four_messages(rungs()[rung])).replace("layer ", "").splitlines()
+    words = {line.split("  ")[0]: " ".join(line.split()) for line in lines}
+    assert words["rank 1 sends"].endswith(rank_1)
+    assert words["that gradient on rank 0"].endswith(gradients)
 
 
 def both():

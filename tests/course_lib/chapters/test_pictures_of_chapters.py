@@ -7,8 +7,8 @@ import pytest
 
 from course_lib.chapters.masks import plot_masks
 from course_lib.chapters.roofline import _covers, _raised, plot_roofline
+from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
-from course_lib.chapters.step_over_batch import plot_step_over_batch
 from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
 from course_lib.chapters.virtual_places import COMPUTED, LAYERS, TOKENS, TRAINED, VIRTUAL, plot_virtual_places
@@ -49,15 +49,16 @@ def test_tasks_show_what_is_read_and_below_it_what_is_written():
         plot_tasks({})
 
 
-def test_a_step_over_the_batch_says_where_communication_sets_the_pace():
-    picture = plot_step_over_batch(
-        [1, 2, 4], lambda n: 1e-3 * max(n, 2), lambda n: 2e-3, lambda n: 1e-3 * n, 2, "tokens"
-    )
-    words = set(texts(picture))
-    assert {"tokens on each GPU", "time, ms", "step, with overlap", "forward + all-reduce"} <= words
-    assert {"communication sets the pace", "computation sets the pace"} <= {word.strip() for word in words}
-    with pytest.raises(ValueError, match=r"samples must be at least two growing numbers, not \[2, 1\]"):
-        plot_step_over_batch([2, 1], float, float, float, 1)
+def test_a_speedup_over_tokens_names_its_lines_and_marks():
+    lines = {"with": lambda tokens: tokens / 2, "without": lambda tokens: tokens / 4}
+    picture = plot_speedup_over_tokens([1, 2, 8], lines, {"break-even": 2, "bend": 7}, ("2R/β", 6), 8)
+    words = {word.strip() for word in texts(picture)}
+    assert {"with", "without", "break-even", "bend", "2R/β", "one GPU", "tokens on each GPU"} <= words
+    assert "break-even at 2 tokens; bend at 7 tokens; 2R/β at 6 tokens" in picture.alt
+    with pytest.raises(ValueError, match=r"tokens must be at least two growing numbers, not \[2, 1\]"):
+        plot_speedup_over_tokens([2, 1], lines, {}, ("2R/β", 6), 8)
+    with pytest.raises(ValueError, match="0 lines cannot be drawn; give 1 to 2"):
+        plot_speedup_over_tokens([1, 2], {}, {}, ("2R/β", 6), 8)
 
 
 def test_a_step_over_the_bandwidth_names_the_methods_and_its_ticks():

@@ -89,12 +89,12 @@ def published_counts(*methods: str) -> list[Count]:
 
 
 def counts_table(*methods: str) -> Shown:
-    """``published_counts`` as a table. Where the two numbers differ, the last column says why."""
+    """``published_counts`` as a table. Where the two numbers are not equal, the printed one is marked."""
     rows = [
-        [c.method, c.model, c.formula, c.said, c.printed, c.source, "yes" if c.agrees else f"no: {c.note}"]
+        [f"{c.method}, {c.model}", c.formula, c.said, c.printed + ("" if c.agrees else ", differs"), c.source]
         for c in published_counts(*methods)
     ]
-    return table(["method", "model", "trained", "computed", "printed", "source", "equal"], rows)
+    return table(["method and model", "trained", "computed", "printed", "where"], rows)
 
 
 @cache

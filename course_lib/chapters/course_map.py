@@ -52,7 +52,7 @@ CHAPTERS = {
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
     "15": Chapter("flash_attention", ("02", "08"), 30, "FlashAttention"),
     "16": Chapter("paged_attention", ("02", "15"), 30),
-    "17": Chapter("lora_and_adapters", ("02", "03"), 30, "LoRA and adapters"),
+    "17": Chapter("lora_and_adapters", ("02", "03"), 25, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 15),
     "19": Chapter("gradient_compression", ("05",), 25),
     "20": Chapter("elastic_training", ("04", "05"), 30),

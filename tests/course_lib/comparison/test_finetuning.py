@@ -9,6 +9,7 @@ import course_lib.comparison.finetuning.cli as command
 from course_lib.comparison.command import checked_names
 from course_lib.comparison.finetuning.compare import Comparison
 from course_lib.comparison.finetuning.methods import BY_IMPORTANCE, METHODS, NAMES, PROBE, TEXT
+from course_lib.comparison.finetuning.places import PLACED, right_answers
 from course_lib.comparison.finetuning.results import Runs, lines, markdown
 from course_lib.comparison.finetuning.run import Setting, evaluate, train_one, trimmed, warmed_up
 from course_lib.comparison.finetuning.timing import read_times
@@ -39,6 +40,24 @@ def toy(setting: Setting = LIKE) -> tuple[Bert, Task]:
         vocab_size=max(TEXT) + 1, hidden_size=16, num_attention_heads=2, intermediate_size=16
     )
     return Bert(config, pooler=True), Task(toy_part(24, 1), toy_part(16, 2), toy_part(16, 3), ("no", "yes"))
+
+
+@pytest.mark.parametrize("method", PLACED)
+def test_lora_stands_in_the_upper_layers_alone(method):
+    config = BertConfig.tiny(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=6)
+    model = BertClassifier(Bert(config, pooler=True), 2)
+    PLACED[method].adapt(model, "")
+    trained = [name for name, p in model.named_parameters() if p.requires_grad and "layer." in name]
+    upper = 7 - int(method[-1])
+    matrices = {"qv": 2, "attention": 4, "all": 6}[method.split("-")[1]]
+    assert len(trained) == upper * matrices * 2
+    assert {int(name.split("layer.")[1][0]) for name in trained} == set(range(6 - upper, 6))
+
+
+def test_what_upper_layers_learned_is_kept():
+    assert right_answers("qv", 1) == pytest.approx(0.713, abs=5e-4)
+    assert 0.5 < right_answers("all", 5) < right_answers("all", 4) < right_answers("all", 1)
+    assert right_answers("attention", 1) is None
 
 
 def test_every_method_trains_what_it_should_and_the_ledger_agrees_with_the_simulator():

@@ -36,7 +36,7 @@ class Chapter:
 CHAPTERS = {
     "00": Chapter("start_here", (), 15),
     "01": Chapter("seeing_networks", ("00",), 20),
-    "25": Chapter("text_and_tasks", ("00",), 20),
+    "25": Chapter("text_and_tasks", ("00",), 25),
     "02": Chapter("anatomy_of_llms", ("00",), 25, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 30),
     "04": Chapter("collectives", ("00",), 35),

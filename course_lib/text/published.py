@@ -140,6 +140,27 @@ SENTENCES = {
     "code": "for i in range(3):\n    print(i * i)",
 }
 
+# Also recorded: the accident in German, and the next message.
+GERMAN = "Meine Katze hat den Kaffee umgeworfen und meine Tastatur durchnässt."
+NEXT_MESSAGE = "我的狗把茶打翻在书上，书也湿透了。"
+WITH_CHINESE = "pieces with a Chinese character"
+
+
+def chinese_pieces() -> list[str]:
+    """Mistral 7B's pieces with a Chinese character in them, as they were recorded."""
+    return json.loads(RECORDED.read_text(encoding="utf-8"))[WITH_CHINESE]["Mistral 7B"].split()
+
+
+def _chinese_pieces() -> list[str]:
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(_file("mistral_common", "data/tokenizer.model.v1")))
+    every = (model.id_to_piece(i) for i in range(len(model)))
+    return [piece for piece in every if any("\u4e00" <= character <= "\u9fff" for character in piece)]
+
+
 if __name__ == "__main__":
-    found = {text: {name: _cutter(name)(text) for name in NAMES[1:]} for text in SENTENCES.values()}
+    texts = [*SENTENCES.values(), GERMAN, NEXT_MESSAGE]
+    cuts = {text: {name: _cutter(name)(text) for name in NAMES[1:]} for text in texts}
+    found = {**cuts, WITH_CHINESE: {"Mistral 7B": " ".join(_chinese_pieces())}}
     RECORDED.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -6,7 +6,16 @@ from importlib.util import find_spec
 import pytest
 
 from course_lib.text import published
-from course_lib.text.published import NAMES, RECORDED, SENTENCES, RankedBytes, pieces
+from course_lib.text.published import (
+    GERMAN,
+    NAMES,
+    NEXT_MESSAGE,
+    RECORDED,
+    SENTENCES,
+    RankedBytes,
+    chinese_pieces,
+    pieces,
+)
 
 HERE = {name: find_spec(name) is not None for name in ("mistral_common", "dashscope")}
 BRINGS = {"Mistral 7B": "mistral_common", "Tekken": "mistral_common", "Qwen": "dashscope"}
@@ -61,3 +70,12 @@ def test_a_missing_package_is_named(monkeypatch):
         published._cutter.cache_clear()
     with pytest.raises(ValueError, match="no tokenizer is called 'GPT-9'"):
         pieces("GPT-9", "a")
+
+
+def test_mistral_has_three_pieces_of_several_chinese_characters():
+    known = chinese_pieces()
+    assert [piece for piece in known if len(piece) > 1] == ["数据", "获取", "一个"]
+    if HERE["mistral_common"]:
+        assert known == published._chinese_pieces()
+    for text in (GERMAN, NEXT_MESSAGE):
+        assert len(pieces("Qwen", text)) <= len(pieces("Mistral 7B", text))

@@ -78,7 +78,7 @@ FLOOR = 47.5  # where a choice stands that was not trained
 def plot_tried(places: Mapping[str, list[Tried]], capacity: float) -> Picture:
     """Accuracy over memory: a line for each choice of matrices, at each point its lowest layer with LoRA.
 
-    The axis ends at twice the capacity. A choice without a point keeps its colour for later.
+    A choice without a point keeps its colour for later.
 
     Raises:
         ValueError: there is no point, or there are more lines than can be told apart.
@@ -90,7 +90,7 @@ def plot_tried(places: Mapping[str, list[Tried]], capacity: float) -> Picture:
         raise ValueError(f"give 1 to {len(PLACED)} choices of matrices with a point, not {len(places)}")
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis, told = figure.subplots(), []
-    axis.axvspan(capacity / 1e9, 2 * capacity / 1e9, color="#eeeeee")
+    axis.axvspan(capacity / 1e9, 2.6 * capacity / 1e9, color="#eeeeee")
     for (name, own), colour in zip(places.items(), PLACED, strict=False):
         if not own:
             continue
@@ -104,7 +104,7 @@ def plot_tried(places: Mapping[str, list[Tried]], capacity: float) -> Picture:
             axis.text(*at, str(one.lowest), color="white", ha="center", va="center_baseline", fontsize=TEXT)
             said = "not trained" if one.right is None else f"{one.right:.0%}"
             told.append(f"{name} from layer {one.lowest}: {human(one.bytes)}, {said}")
-    axis.set(xlim=(0, 2 * capacity / 1e9), ylim=(45, 80))
+    axis.set(xlim=(0, 2.6 * capacity / 1e9), ylim=(45, 80))
     axis.text(capacity / 1e9, 79.5, "  does not fit", va="top", fontsize=TEXT)
     axis.xaxis.set_major_formatter(ticks_in("GB"))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")

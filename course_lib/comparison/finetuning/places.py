@@ -30,10 +30,10 @@ def _method(place: str, lowest: int) -> Method:
 PLACED = {f"lora-{place}-r8-from{lowest}": _method(place, lowest) for place in PLACES for lowest in LOWEST}
 
 
-def right_answers(place: str, lowest: int) -> float | None:
-    """The share of the test part under seed 0, at the rate that is best on the validation part; None: not run."""
+def right_answers(place: str, lowest: int, seed: int = 0) -> float | None:
+    """The share of the test part, at the rate that is best on the validation part; None: not run."""
     name = f"lora-{place}-r8" + (f"-from{lowest}" if lowest > 1 else "")
-    own = [run for run in kept_runs() if run["method"] == name and run["seed"] == 0]
+    own = [run for run in kept_runs() if run["method"] == name and run["seed"] == seed]
     return best(own)["test"] if own else None
 
 

@@ -1,4 +1,4 @@
-"""Chapter 25's picture: a text cut into boxes, one a token, and the bytes of one character on top of each other."""
+"""Chapter 25's pictures: a text in boxes, one a token, a character's bytes below each other; and a piece's two rows."""
 
 from __future__ import annotations
 
@@ -46,11 +46,50 @@ def draw_pieces(cuts: Mapping[str, Sequence[str | Sequence[str]]]) -> Picture:
         said.append(f"{title}: {' | '.join(box.text for box in boxes)}")
         parts.append(_text(0, y + 16, title, 'style="font-weight: bold"'))
         y = _rows(parts, _columns(boxes), y + 24) + LINE
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{COLUMN}" height="{y}" viewBox="0 0 {COLUMN} {y}">'
+    return _picture(parts, y, f"{'. '.join(said)}.")
+
+
+def draw_rows(rows: Mapping[str, int], numbers: int, piece: str) -> Picture:
+    """The embedding and the output matrix, to scale from top to bottom: one piece has a row in each.
+
+    Args:
+        rows: whose pieces -> how many; the first are there, the others would come.
+        numbers: in a row.
+        piece: the one that is marked.
+
+    Raises:
+        ValueError: there are no rows.
+    """
+    every = sum(rows.values())
+    if not every:
+        raise ValueError("give at least one row")
+    high, wide, top = 180, 250, 46
+    parts = []
+    for x, title in ((0, "embedding, to read"), (320, "output matrix, to write")):
+        parts.append(_text(x, 16, title, 'style="font-weight: bold"'))
+        parts.append(_text(x, 36, f"↔ {numbers:,} numbers", ""))
+        y = float(top)
+        for (whose, count), fill in zip(
+            rows.items(), (FILLS[""], *[FILLS["unknown"]] * len(rows)), strict=False
+        ):
+            deep = high * count / every
+            parts.append(f'<rect x="{x}" y="{y:.1f}" width="{wide}" height="{deep - 1:.1f}" fill="{fill}"/>')
+            parts.append(_text(x + 8, y + deep / 2 + 5, f"{count:,} rows, {whose}", ""))
+            y += deep
+        marked = top + 0.85 * high
+        parts.append(f'<rect x="{x}" y="{marked}" width="{wide}" height="3" fill="#23614a"/>')
+        parts.append(_text(x + wide + 6, marked + 6, piece, ""))
+    said = ", ".join(f"{count:,} rows of {whose}" for whose, count in rows.items())
+    alt = (
+        f"Embedding and output matrix, each with {said}, {numbers:,} numbers wide; {piece} has a row in both."
     )
+    return _picture(parts, top + high + 4, alt)
+
+
+def _picture(parts: Sequence[str], high: int, alt: str) -> Picture:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{COLUMN}" height="{high}" viewBox="0 0 {COLUMN} {high}">'
     style = f"<style>text {{ font: {FONT}px 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1a1a1a }}</style>"
-    return Picture(f"{head}{style}{''.join(parts)}</svg>", f"{'. '.join(said)}.")
+    return Picture(f"{head}{style}{''.join(parts)}</svg>", alt)
 
 
 def _box(each: str | Sequence[str]) -> Box:

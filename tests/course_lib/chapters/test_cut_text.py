@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.cut_text import draw_pieces
+from course_lib.chapters.cut_text import draw_pieces, draw_rows
 from simulator.plots.picture import smallest_text
 
 
@@ -33,3 +33,13 @@ def test_a_long_text_takes_more_rows():
 def test_nothing_cannot_be_drawn():
     with pytest.raises(ValueError, match="at least one tokenizer"):
         draw_pieces({})
+
+
+def test_a_piece_has_a_row_in_both_matrices():
+    picture = draw_rows({"ours": 300, "more": 100}, 64, "猫")
+    said = "each with 300 rows of ours, 100 rows of more, 64 numbers wide; 猫 has a row in both."
+    assert picture.alt == f"Embedding and output matrix, {said}"
+    assert picture.svg.count("<rect") == 6
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="at least one row"):
+        draw_rows({}, 64, "猫")

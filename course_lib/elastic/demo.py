@@ -47,8 +47,7 @@ def train_digits(
         save_every: so many steps lie between two checkpoints, if the fleet has a folder for them.
     """
     images, labels = load_digits()
-    state = session.kept.setdefault("state", None) or new_state(len(labels))
-    session.kept["state"] = state
+    state = session.kept["state"] = session.kept.get("state") or new_state(len(labels))
     session.restore(state)
     step, *whom = fatal or (0,)
     is_fatal = whom == [session.rank, session.ranks] and not session.seen("kill")
@@ -77,12 +76,10 @@ def summed_step(
         dies.journal.write("kill", killed=os.getpid(), step=state.step + 1)
         dist.all_reduce(next(state.model.parameters()).grad, async_op=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    for p in state.model.parameters():
-        dist.all_reduce(p.grad)  # a killed peer is noticed here: this raises
-    total = loss.detach().clone()
-    dist.all_reduce(total)
+    for tensor in (*(p.grad for p in state.model.parameters()), loss.detach()):
+        dist.all_reduce(tensor)  # in place; a killed peer is noticed here: this raises
     state.optimizer.step()
-    return total.item()
+    return loss.item()
 
 
 class StagedReplicas(Replicas):

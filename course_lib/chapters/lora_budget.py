@@ -37,6 +37,7 @@ def plot_tokens_that_fit(lines: Mapping[str, Line], capacity: float, end: int) -
         ValueError: there is no line, there are more than can be told apart, or one does not fit at all.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     positive(capacity=capacity, end=end)
     if not 1 <= len(lines) <= len(COLOURS):
@@ -56,8 +57,8 @@ def plot_tokens_that_fit(lines: Mapping[str, Line], capacity: float, end: int) -
         )
         axis.plot(tokens, capacity / 1e9, "X", color=colour, markersize=9)
     axis.set(xlim=(0, end), ylim=(0, 1.12 * capacity / 1e9))
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axis.yaxis.set_major_formatter(ticks_in("GB"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
     axis.set_xlabel("tokens of a step", fontsize=TEXT, loc="right")
     axis.legend(loc="lower right", fontsize=TEXT, frameon=False)
     plain_axes(axis)
@@ -84,6 +85,7 @@ def plot_tried(places: Mapping[str, list[Tried]], capacity: float) -> Picture:
         ValueError: there is no point, or there are more lines than can be told apart.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     positive(capacity=capacity)
     if not any(places.values()) or len(places) > len(PLACED):
@@ -106,8 +108,8 @@ def plot_tried(places: Mapping[str, list[Tried]], capacity: float) -> Picture:
             told.append(f"{name} from layer {one.lowest}: {human(one.bytes)}, {said}")
     axis.set(xlim=(0, 2.6 * capacity / 1e9), ylim=(45, 80))
     axis.text(capacity / 1e9, 79.5, "  does not fit", va="top", fontsize=TEXT)
-    axis.xaxis.set_major_formatter(ticks_in("GB"))
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    axis.xaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     axis.set_xlabel("memory of a step", fontsize=TEXT, loc="right")
     axis.set_ylabel("right, of the test sentences", fontsize=TEXT)
     plain_axes(axis)

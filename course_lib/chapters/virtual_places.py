@@ -1,44 +1,64 @@
-"""Chapter 18's picture of where a prompt and a prefix sit: which places each layer computes, and what is trained."""
+"""Chapter 18: what a prompt, a prefix and LoRA can change, what is trained, and what computes each place."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-VIRTUAL, TOKENS = 3, 4
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+VIRTUAL, TOKENS = 2, 3
 LAYERS = ("vectors", "layer 1", "layer 2", "layer 3")  # from below
-TRAINED, COMPUTED = "#cc6a24", "#a9cbe8"
+TRAINED, FROZEN, CHANGED = "#cc6a24", "#a9cbe8", "#8fb99f"
 
 
 def plot_virtual_places() -> Picture:
-    """Left a prompt: vectors below all layers, which compute their places. Right a prefix: keys and values in each."""
+    """A panel for each method. A prompt trains vectors below the layers, a prefix keys and values in each of them,
+    and LoRA trains matrices beside those of each layer."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
-    for axis, title in zip(figure.subplots(1, 2), ("prompt", "prefix"), strict=True):
+    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    panels = figure.subplots(1, 3, width_ratios=(6.5, 5.2, 5.2))
+    for axis, title in zip(panels, ("prompt", "prefix", "LoRA"), strict=True):
         for row, layer in enumerate(LAYERS):
-            axis.text(-0.2, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
-            for place in range(VIRTUAL + TOKENS):
-                virtual, trained = place < VIRTUAL, title == "prefix" if row else title == "prompt"
-                if virtual and not (row or trained):
-                    continue  # a prefix has no vectors
-                colour = TRAINED if virtual and trained else COMPUTED
-                axis.add_patch(Rectangle((place, row), 0.85, 0.8, facecolor=colour, edgecolor="#444444"))
-                if virtual and trained and row:
-                    axis.text(
-                        place + 0.42, row + 0.4, "k v", ha="center", va="center", fontsize=TEXT, color="white"
-                    )
-        axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
+            if title == "prompt":
+                axis.text(-0.2, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
+            trained = (title == "prompt") == (row == 0)
+            if title != "LoRA" and (row or trained):
+                for place in range(VIRTUAL):
+                    _place(axis, place, row, TRAINED if trained else FROZEN, "k v" if row else "")
+            if title == "LoRA" and row:
+                _place(axis, 0.9, row, TRAINED, "A B")
+            for place in range(VIRTUAL, VIRTUAL + TOKENS):
+                _place(axis, place, row, CHANGED if title == "LoRA" and row else FROZEN)
+        if title != "LoRA":
+            axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
         axis.text(VIRTUAL + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
         axis.set_title(title, loc="left", fontsize=TITLE)
-        axis.set(xlim=(-1.8, VIRTUAL + TOKENS), ylim=(-0.8, len(LAYERS)))
+        axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + TOKENS), ylim=(-0.8, len(LAYERS)))
         axis.set_axis_off()
-    looks = {"trained": TRAINED, "computed in this step": COMPUTED}
+    looks = {
+        "trained": TRAINED,
+        "computed by frozen weights": FROZEN,
+        "computed by weights that LoRA changed": CHANGED,
+    }
     patches = [Patch(facecolor=colour, edgecolor="#444444", label=says) for says, colour in looks.items()]
-    figure.legend(handles=patches, loc="outside upper right", ncols=2, frameon=False, fontsize=TEXT)
+    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=TEXT)
     return render(
         figure,
-        "A prompt trains vectors below the layers, and every layer computes their places. "
-        "A prefix trains keys and values in every layer, and no layer computes their places.",
+        "A prompt trains vectors below the layers, and frozen weights make their keys and values in every layer. "
+        "A prefix trains keys and values in every layer, and no layer computes their places. "
+        "LoRA trains matrices in every layer, which change what is computed for the text.",
     )
+
+
+def _place(axis: Axes, place: float, row: int, colour: str, says: str = "") -> None:
+    from matplotlib.patches import Rectangle
+
+    axis.add_patch(Rectangle((place, row), 0.88, 0.8, facecolor=colour, edgecolor="#444444"))
+    ink = "white" if colour == TRAINED else "#222222"
+    axis.text(place + 0.44, row + 0.4, says, ha="center", va="center", fontsize=TEXT, color=ink)

@@ -11,7 +11,7 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
 ``explore_kv_blocks``      16       ``(block_size=4, share=False)``: blocks of a KV cache, handed out and given back
 ``explore_rank``           17       ``(r=4, alpha=16)``: LoRA's change as B times A, and how many numbers are trained
-``explore_prompt``         18       ``(n=100)``: what a step with n virtual tokens computes
+``explore_prompt``         18       ``(n=100, text=100)``: what a step with n virtual tokens computes
 ``explore_interval``       20       ``(failures=8, cost=60, restart=900, interval=7200)``: how often to save
 =========================  =======  ==================================================================================
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from itertools import product
 
 from simulator.figures.figure import Figure, Slider
 from simulator.inputs.hardware import Link
@@ -19,12 +19,12 @@ Bars = dict[str, list[float]]  # what a bar stands for -> how long its parts are
 
 
 def _over(
-    title: str, slider: Slider, unit: str, parts: dict[str, str], at: Callable[[Any], tuple[Bars, str]]
+    title: str, sliders: list[Slider], unit: str, parts: dict[str, str], at: Callable[..., tuple[Bars, str]]
 ) -> Figure:
-    """The figure; ``parts``: name -> colour; ``at``: the bars and the sentence for each choice of the slider."""
-    figure = Figure("bars", title, [slider], unit=unit, parts=list(parts.items()))
-    table = [(choice, *at(choice)) for choice in figure.sliders[0]["choices"]]
-    figure.given["table"] = [[choice, list(bars.items()), says] for choice, bars, says in table]
+    """The figure; ``parts``: name -> colour; ``at``: the bars and the sentence for each choice of the sliders."""
+    figure = Figure("bars", title, sliders, unit=unit, parts=list(parts.items()))
+    table = [(chosen, *at(*chosen)) for chosen in product(*(slider["choices"] for slider in figure.sliders))]
+    figure.given["table"] = [[list(chosen), list(bars.items()), says] for chosen, bars, says in table]
     return figure
 
 
@@ -47,29 +47,31 @@ def explore_shared_layer(bandwidth: float = 6e9) -> Figure:
 
     slider = Slider("bandwidth", bandwidth, RATES, "what a GPU sends", "B/s")
     parts = {"computing": "forward", "waiting for messages": "backward"}
-    return _over("A layer that GPUs share", slider, "ms", parts, at)
+    return _over("A layer that GPUs share", [slider], "ms", parts, at)
 
 
-def explore_prompt(n: int = 100) -> Figure:
-    """What a step of GPT-2 computes for a text of 100 tokens, with all weights trained and with n virtual tokens.
+def explore_prompt(n: int = 100, text: int = 100) -> Figure:
+    """What a step of GPT-2 computes for one text, with all weights trained and with n virtual tokens.
 
     The layers compute the virtual tokens' places, and the head only the text's.
 
     Args:
-        n: virtual tokens, 1 to 200.
+        n: virtual tokens, 1 to 300.
+        text: tokens, 50 to 500.
     """
 
-    def at(n: int) -> tuple[Bars, str]:
-        flops = [forward_flops(replace(MODELS["gpt2"], sequence=100 + k), 1) for k in (0, n)]
+    def at(n: int, text: int) -> tuple[Bars, str]:
+        flops = [forward_flops(replace(MODELS["gpt2"], sequence=text + k), 1) for k in (0, n)]
         flops[1]["logits"] = flops[0]["logits"]
         (full, core), (more, wide) = ((sum(each.values()) / 1e9, each["core"] / 1e9) for each in flops)
         bars = {"all weights": [full, full + core, full - core], f"{n} vectors": [more, more + wide, 0.0]}
-        part = sum(bars[f"{n} vectors"]) / sum(bars["all weights"])
-        return (
-            bars,
-            f"With {n} virtual tokens, a step computes {100 * part:.0f} % of what it computes with all weights.",
-        )
+        part = 100 * sum(bars[f"{n} vectors"]) / sum(bars["all weights"])
+        says = f"With {n} vectors before {text} tokens, a step computes {part:.1f} % of its work with all weights."
+        return {name: [float(f"{amount:.6g}") for amount in bar] for name, bar in bars.items()}, says
 
-    slider = Slider("n", n, [1, *range(4, 201, 4)], "virtual tokens")
+    sliders = [
+        Slider("n", n, [1, *range(5, 301, 5)], "virtual tokens"),
+        Slider("text", text, [50, 100, 200, 300, 400, 500], "tokens of the text"),
+    ]
     parts = {"forward": "forward", "gradients of inputs": "backward", "gradients of weights": "gradients"}
-    return _over("A prompt's length", slider, "GFLOP", parts, at)
+    return _over("A prompt's length", sliders, "GFLOP", parts, at)

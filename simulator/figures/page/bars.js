@@ -1,4 +1,4 @@
-// Bars of several parts that a slider changes. Python has computed them for all of its choices.
+// Bars of several parts that sliders change. Python has computed them for all choices.
 
 import { WIDTH, box, label, legend } from "./marks.js";
 import { inUnit, scaleOf } from "./scale.js";
@@ -7,8 +7,10 @@ import { show } from "./figure.js";
 const LEFT = 100, total = (amounts) => amounts.reduce((sum, amount) => sum + amount, 0);
 
 export function draw(values, _, { table, parts, unit, sliders }) {
-  const [, bars, says] = table.find(([choice]) => choice === values[sliders[0].name]);
-  const most = Math.max(...table.flatMap((one) => one[1].map(([, amounts]) => total(amounts))));
+  // The scale stays while the first slider moves.
+  const rows = table.filter(([chosen]) => sliders.every(({ name }, i) => i === 0 || chosen[i] === values[name]));
+  const [, bars, says] = rows.find(([chosen]) => chosen[0] === values[sliders[0].name]);
+  const most = Math.max(...rows.flatMap((one) => one[1].map(([, amounts]) => total(amounts))));
   const x = scaleOf([0, most], [LEFT, WIDTH - 90]), marks = legend(8, parts.map(([words, colour]) => [colour, words]), LEFT);
   bars.forEach(([words, amounts], row) => {
     const y = 26 + 34 * row;

@@ -6,12 +6,21 @@ from xml.etree import ElementTree
 import pytest
 
 from course_lib.chapters.masks import plot_masks
+from course_lib.chapters.one_batch import plot_one_batch
 from course_lib.chapters.roofline import _covers, _raised, plot_roofline
 from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
 from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
-from course_lib.chapters.virtual_places import COMPUTED, LAYERS, TOKENS, TRAINED, VIRTUAL, plot_virtual_places
+from course_lib.chapters.virtual_places import (
+    CHANGED,
+    FROZEN,
+    LAYERS,
+    TOKENS,
+    TRAINED,
+    VIRTUAL,
+    plot_virtual_places,
+)
 from course_lib.text.objectives import blanks_of_glm, spans_of_t5
 from simulator.inputs.known_devices import GPUS
 
@@ -102,7 +111,24 @@ def test_two_times_say_both_of_each_step_and_refuse_nonsense():
             plot_two_times(steps)
 
 
-def test_a_prefix_has_trained_places_in_each_layer_and_computes_none():
+def test_each_method_trains_in_its_own_places():
     colours = plot_virtual_places().svg
-    assert colours.count(f"fill: {TRAINED}") == VIRTUAL * len(LAYERS) + 1  # one of them in the legend
-    assert colours.count(f"fill: {COMPUTED}") == (VIRTUAL + 2 * TOKENS) * len(LAYERS) - VIRTUAL + 1
+    above = len(LAYERS) - 1
+    counted = {
+        colour: colours.count(f"fill: {colour}") - 1 for colour in (TRAINED, FROZEN, CHANGED)
+    }  # the legend
+    assert counted == {
+        TRAINED: VIRTUAL * len(LAYERS) + above,  # the prompt's below, the prefix's above, LoRA's A and B
+        FROZEN: VIRTUAL * above + TOKENS * (2 * len(LAYERS) + 1),
+        CHANGED: TOKENS * above,
+    }
+
+
+def test_each_text_of_a_batch_has_an_a_and_a_b_under_lora():
+    picture = plot_one_batch(["reverse", "swap", "upper"])
+    assert "3 texts" in picture.alt
+    shown = list(texts(picture))
+    assert [shown.count(name) for name in ("A", "B", "W", "reverse", "text 3")] == [3, 3, 2, 1, 2]
+    for tasks in ([], ["a"] * 5):
+        with pytest.raises(ValueError, match="1 to 4 tasks"):
+            plot_one_batch(tasks)

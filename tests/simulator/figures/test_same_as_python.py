@@ -216,8 +216,10 @@ console.log(JSON.stringify(cases.map((values) => lora(values, given))));
 
 
 def test_a_step_with_a_prompt_computes_what_is_counted():
-    table = {n: dict(bars) for n, bars, _ in explore_prompt().given["table"]}
-    for n in (0, 4, 100):
-        bars = table[n or 4]["all weights" if n == 0 else f"{n} vectors"]
-        flops = step_costs(GPTConfig(), lambda model, n=n: n and add(model, Prompt, n=n), seq=100).flops
-        assert [1e9 * bars[0], 1e9 * (bars[1] + bars[2])] == pytest.approx([flops.forward, flops.backward])
+    table = {tuple(chosen): dict(bars) for chosen, bars, _ in explore_prompt().given["table"]}
+    for n, text in ((0, 100), (5, 100), (100, 100), (100, 50)):
+        bars = table[n or 5, text]["all weights" if n == 0 else f"{n} vectors"]
+        flops = step_costs(GPTConfig(), lambda model, n=n: n and add(model, Prompt, n=n), seq=text).flops
+        assert [1e9 * bars[0], 1e9 * (bars[1] + bars[2])] == pytest.approx(
+            [flops.forward, flops.backward], rel=1e-5
+        )

@@ -23,7 +23,7 @@ from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 from simulator.predict.compression_traffic import bytegrad_traffic, power_sgd_traffic, top_k_traffic
 from simulator.predict.traffic import ddp_traffic
 
-Learned = dict[str, tuple[list[float], float, float]]
+Learned = dict[str, tuple[list[float], float, list[float]]]
 LOOKS = (("#222222", "-"), ("#143f70", "--"), ("#cc6a26", "-"), ("#23614a", "-."))
 
 
@@ -34,18 +34,16 @@ class Refused(ValueError):  # noqa: N818 - it is read as a sentence
         return [str(self)]
 
 
-def asked(momentum: float = 0.0, **counts: int) -> None:
-    """What a learner has set: counts such as ``r``, ``H`` or ``ranks``, and a momentum.
+def asked(**counts: int) -> None:
+    """What a learner has set: counts such as ``r``.
 
     Raises:
-        Refused: a count is no whole number of at least 1, or the momentum is not in [0, 1).
+        Refused: a count is no whole number of at least 1.
     """
     try:
         at_least(1, **counts)
     except ValueError as refused:
         raise Refused(str(refused)) from None
-    if not 0 <= momentum < 1:
-        raise Refused(f"momentum must be at least 0 and less than 1, not {momentum}")
 
 
 class Everything(Compressed):
@@ -80,7 +78,7 @@ def network() -> nn.Sequential:
 
 def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned:
     """On each rank, for each method: the loss of every step, smoothed over 8 steps; the bytes sent in a step; and
-    the part of the weights that is no longer what it was at the start."""
+    after every step the part of the weights that is no longer what it was at the start."""
     torch.set_num_threads(1)  # the tensors are small
     found = {}
     for name, (method, settings) in methods.items():
@@ -91,15 +89,18 @@ def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned
         sgd = partial(torch.optim.SGD, lr=0.3)
         model = network()
         run = train(model, islice(data, steps), sgd, cross_entropy, method, **settings)
-        losses = [next(run)[0]]  # the first step also sends the weights
+
+        def changed(model: nn.Module = model, start: Tensor = start) -> float:
+            return (parameters_to_vector(model.parameters()) != start).double().mean().item()
+
+        steps_done = [(next(run)[0], changed())]  # the first step also sends the weights
         with record_traffic() as log:
-            losses += [loss for loss, _ in run]
-        losses = torch.stack(losses)
+            steps_done += [(loss, changed()) for loss, _ in run]
+        losses = torch.stack([loss for loss, _ in steps_done])
         dist.all_reduce(losses)
         losses /= dist.get_world_size()
         curve = [losses[max(0, step - 7) : step + 1].mean().item() for step in range(steps)]
-        changed = (parameters_to_vector(model.parameters()) != start).double().mean().item()
-        found[name] = curve, log.traffic.sent / (steps - 1), changed
+        found[name] = curve, log.traffic.sent / (steps - 1), [part for _, part in steps_done]
     return found
 
 
@@ -107,6 +108,15 @@ def plot_learned(found: Learned, log: bool = False) -> Picture:
     """The loss of each run, with the bytes that a rank sends in a step."""
     curves = {f"{name}: {human(sent)} a step": curve for name, (curve, sent, _) in found.items()}
     return plot_curves(curves, log=log, alt=f"Loss over steps, {', '.join(curves)}.")
+
+
+def plot_changed(found: Learned) -> Picture:
+    """The part of the weights that each run has changed, over the steps."""
+    curves = {name: [100 * part for part in changed] for name, (_, _, changed) in found.items()}
+    said = ", ".join(f"{name} {values[-1]:.0f} %" for name, values in curves.items())
+    return plot_curves(
+        curves, first=1, y="weights changed, %", bottom=0, alt=f"Weights that have changed: {said}."
+    )
 
 
 def sent_on(ranks: int) -> dict[str, float]:

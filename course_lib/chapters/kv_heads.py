@@ -1,0 +1,126 @@
+"""Heads of queries over the heads of keys and values that they share: drawn, judged, and in bytes of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
+from simulator.predict.kv_cache import kv_cache_bytes_per_token
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KEYS, QUERIES, WRONG = PARTS[0], PARTS[1], "#b3261e"
+
+
+def plot_kv_heads(heads: int, over: Sequence[int]) -> Picture:
+    """A panel for each number of KV heads: each head of queries with a line to the KV head that it uses.
+
+    Raises:
+        ValueError: there is no number of KV heads, or one does not divide ``heads``.
+    """
+    from matplotlib.figure import Figure
+
+    if not over or any(count < 1 or heads % count for count in over):
+        raise ValueError(f"give numbers of KV heads that divide {heads}, not {list(over)}")
+    figure = Figure(figsize=(WIDTH, 1.0 * len(over)), layout="constrained")
+    for axis, count in zip(figure.subplots(len(over), 1, squeeze=False)[:, 0], over, strict=True):
+        _draw(axis, [i // (heads // count) for i in range(heads)], count)
+        axis.set_title(f"{count} KV head{'s' * (count > 1)}", fontsize=TITLE, loc="left")
+    return render(
+        figure,
+        f"{heads} heads of queries, with lines to {', '.join(map(str, over))} KV heads that they share.",
+    )
+
+
+def judge_share(
+    share: Callable[[torch.Tensor, int], torch.Tensor], heads: int = 8, count: int = 2
+) -> Picture:
+    """What a learner's ``share`` gives to each head of queries; PyTorch's own attention says which results are right.
+
+    Raises:
+        ValueError: it does not give ``heads`` heads.
+    """
+    from matplotlib.figure import Figure
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(n, 5, 32, generator=generator) for n in (heads, count, count))
+    keys, values = share(k, heads), share(v, heads)
+    if keys.shape != q.shape or values.shape != q.shape:
+        raise ValueError(f"share gives {tuple(keys.shape)}; {heads} heads need {tuple(q.shape)}")
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    mine = F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+    right = [torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, theirs, strict=True)]
+    used = [min(range(count), key=lambda j: float((row - k[j]).norm())) for row in keys]
+    figure = Figure(figsize=(WIDTH, 1.35), layout="constrained")
+    axis = figure.subplots()
+    _draw(axis, used, count, right)
+    title = f"like PyTorch's attention: {sum(right)} of {heads} heads of queries"
+    axis.set_title(title, fontsize=TITLE, loc="left")
+    wrong = ", ".join(str(i) for i, good in enumerate(right) if not good)
+    return render(figure, f"{title}.{f' Wrong: {wrong}.' * bool(wrong)}")
+
+
+def _draw(axis: Axes, used: Sequence[int], count: int, right: Sequence[bool] | None = None) -> None:
+    """Queries above, KV heads below, each in the middle of the heads that should use it; wrong lines are red."""
+    heads = len(used)
+    places = [(j + 0.5) * heads / count - 0.5 for j in range(count)]
+    for i, j in enumerate(used):
+        wrong = right is not None and not right[i]
+        line = {"color": WRONG, "lw": 1.4, "ls": "--"} if wrong else {"color": "#999999", "lw": 1}
+        axis.plot([i, places[j]], [1, 0], zorder=1, **line)
+    side = 8 if heads > 16 else 15  # points
+    for row, at, colour in ((1, range(heads), QUERIES), (0, places, KEYS)):
+        axis.scatter(at, [row] * len(at), s=side**2, marker="s", color=colour, zorder=2)
+        for number, place in enumerate(at if side > TEXT else ()):
+            axis.annotate(
+                str(number), (place, row), ha="center", va="center_baseline", color="white", fontsize=TEXT
+            )
+    axis.set_yticks([1, 0], ["queries", "keys, values"])
+    axis.set(xlim=(-0.7, heads - 0.3), ylim=(-0.45, 1.45), xticks=[])
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+
+
+def plot_caches(shapes: Mapping[str, tuple[int, int, int, int]]) -> Picture:
+    """What each model's cache keeps of a token in two bytes a number, and what it would keep without sharing.
+
+    Args:
+        shapes: model -> layers, heads of queries, KV heads, numbers of a head.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.3 + 0.85 * len(shapes)), layout="constrained")
+    axis, said = figure.subplots(), []
+    for row, (name, (layers, heads, count, d)) in enumerate(shapes.items()):
+        kept, own = (kv_cache_bytes_per_token(layers, n, d) / 1e3 for n in (count, heads))
+        many = f"{count} KV head{'s' * (count > 1)}"
+        product = f"2 × {layers} layers × {many} × {d} numbers × 2 bytes"
+        axis.text(0, row - 0.36, f"{name}: {product}", fontsize=TEXT, va="center")
+        bars = [(-0.08, kept, KEYS, f"{kept:,.3g} kB")]
+        if own != kept:
+            bars.append((0.2, own, PARTS[2], f"{own:,.0f} kB if each of {heads} heads kept its own"))
+        for down, amount, colour, text in bars:
+            axis.barh(row + down, amount, 0.24, color=colour)
+            inside = amount > 1500
+            end, shift = (amount, row + down), (-4 if inside else 4, 0)  # points
+            axis.annotate(
+                text,
+                end,
+                shift,
+                textcoords="offset points",
+                ha="right" if inside else "left",
+                va="center",
+                fontsize=TEXT,
+            )
+        said.append(f"{name}: {product}, {'; '.join(text for *_, text in bars)}")
+    axis.set(xticks=[], yticks=[], ylim=(len(shapes) - 0.6, -0.55))
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+    axis.set_title("kept of a token while the model writes", fontsize=TITLE, loc="left")
+    return render(figure, f"Bars. {'. '.join(said)}.")

@@ -163,7 +163,7 @@ def reaching(at_least: float = 3, coding: float = 15.0) -> list[list[str]]:
     r = next(r for r in range(64, 0, -1) if enough("PowerSGD", r=r))
     every = next(n for n in range(1, 1000) if enough(METHODS[0], every=n))
     return [
-        ["top-k", f"density {density:g} %"],
-        ["PowerSGD", f"r = {r}"],
-        ["whole gradients", f"once in {every} steps"],
+        ["top-k", f"{density:g} % of the numbers"],
+        ["PowerSGD", f"{r} columns"],
+        ["whole gradients", f"one exchange in {every} steps"],
     ]

@@ -51,7 +51,7 @@ def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
     said = [line.split(": ")[-1] for line in capsys.readouterr().out.splitlines()]
     assert said == ["not 3 times yet", "3 times reached", "3 times reached"]
     assert [name for name, _ in reaching()] == ["top-k", "PowerSGD", "whole gradients"]
-    assert reaching()[1][1] == "r = 6"
+    assert reaching()[1][1] == "6 columns"
     assert times_one(method_on_gpus("PowerSGD", r=6, coding=15)) > 3
     assert times_one(method_on_gpus("PowerSGD", r=7, coding=15)) < 3
 

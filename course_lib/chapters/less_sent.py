@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.by_hand.compress import Compressed, TopK, train
+from course_lib.chapters.refused import Refused
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -25,13 +26,6 @@ from simulator.predict.traffic import ddp_traffic
 
 Learned = dict[str, tuple[list[float], float, list[float]]]
 LOOKS = (("#222222", "-"), ("#143f70", "--"), ("#cc6a26", "-"), ("#23614a", "-."))
-
-
-class Refused(ValueError):  # noqa: N818 - it is read as a sentence
-    """A setting that cannot be; a notebook shows its one sentence, without a traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 def asked(**counts: int) -> None:
@@ -64,6 +58,7 @@ class Keeping(TopK):
 
     def after_backward(self) -> None:
         for i, w in enumerate(self.parameters):
+            assert w.grad is not None
             wanted = w.grad + self.residuals[i]
             w.grad, sent = self.exchange(i, wanted)
             self.residuals[i] = self.keep(wanted, sent)

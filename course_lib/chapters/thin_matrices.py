@@ -62,7 +62,7 @@ def plot_thin_matrices(*ranks: int) -> Picture:
         asked(r=r)
     M = gradients()[-1]
     rows, columns = (M.square().sum(dim).argsort(descending=True)[:SHOWN] for dim in (1, 0))
-    figure = Figure(figsize=(WIDTH, 2.5 * len(ranks)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.4 * len(ranks)), layout="constrained")
     said = []
     for axis, r in zip(figure.subplots(len(ranks), 1, squeeze=False)[:, 0], ranks, strict=True):
         P, Q = thin(gradients(), min(r, *M.shape))
@@ -72,8 +72,8 @@ def plot_thin_matrices(*ranks: int) -> Picture:
         x = _matrix(axis, 0, M[rows][:, columns], f"M: {M.numel():,} numbers", "≈")
         x = _matrix(axis, x, P[rows][:, :SHOWN], f"P and Qᵀ, r = {r}: {sent:,} numbers", "×")
         x = _matrix(axis, x, Q[columns][:, :SHOWN].T, "", "=")
-        x = _matrix(axis, x, product[rows][:, columns], f"P Qᵀ: {100 * kept:.0f} % of M's squares", "")
-        axis.set(xlim=(-0.5, x), ylim=(SHOWN, -4), aspect="equal")
+        _matrix(axis, x, product[rows][:, columns], f"P Qᵀ: {100 * kept:.0f} % of M's squares", "")
+        axis.set(xlim=(-0.5, 3 * SHOWN + max(ranks) + 4 * SIGN), ylim=(SHOWN, -4), aspect="equal")
         axis.set_axis_off()
         said.append(f"{r} columns, {sent:,} numbers, have {100 * kept:.0f} % of M's squares")
     return render(figure, f"A gradient M of {M.numel():,} numbers beside thin matrices: {'; '.join(said)}.")

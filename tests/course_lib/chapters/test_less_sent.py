@@ -6,13 +6,13 @@ from course_lib.by_hand.compress import TopK
 from course_lib.chapters.less_sent import (
     Everything,
     Keeping,
-    Refused,
     asked,
     learn,
     plot_changed,
     plot_sent_over_ranks,
     sent_on,
 )
+from course_lib.chapters.refused import Refused
 from course_lib.chapters.thin_matrices import gradients, plot_thin_matrices, thin
 from course_lib.runtime import launch
 

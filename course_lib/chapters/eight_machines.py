@@ -1,89 +1,24 @@
-"""Chapter 19's last question, when it pays to send less: ten buckets with their coding, and chapter 05's machines."""
+"""Chapter 19: what the eight machines of chapter 05 gain when they send less."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 from course_lib.chapters.ddp_step import BATCH, ETHERNET, LATENCY, gpt2_pieces, gpt2_step
-from course_lib.chapters.less_sent import Refused
-from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
+from course_lib.chapters.refused import Refused
 from course_lib.models.gpt import GPT, GPTConfig
 from simulator.inputs.checks import at_least, not_negative, one_of, positive
 from simulator.inputs.hardware import Link
-from simulator.ledgers.timeline import Span, Timeline
-from simulator.plots import plot_curves, plot_timeline
-from simulator.plots.picture import Picture
 from simulator.predict.compression_time import Method, exchange_step_seconds
 from simulator.predict.compression_traffic import power_sgd_traffic, top_k_traffic
 from simulator.predict.traffic import ddp_traffic
 
-BUCKETS = 10
-BACKWARD = 10.0  # ms of backward for a bucket
-PART = 0.1  # of a whole bucket's message: 1 % on ten ranks
 GPUS = 8
 DDP_BUCKETS = len(gpt2_step(GPUS, BATCH).of(0, "communication"))
 METHODS = ("whole gradients", "top-k", "PowerSGD")
-
-
-def backward_with(message: float, coding: float = 0.0, name: str = "bucket") -> Timeline:
-    """Backward on one rank: after its part of backward a bucket is coded, and sent when the link is free. In ms."""
-    spans, now, free = [], 0.0, 0.0
-    for bucket in reversed(range(BUCKETS)):
-        spans.append(Span(0, "compute", f"backward {bucket}", now, now + BACKWARD))
-        spans.append(Span(0, "compute", "coding", now + BACKWARD, now + BACKWARD + coding))
-        now += BACKWARD + coding
-        free = max(now, free) + message
-        spans.append(Span(0, "communication", f"{name} {bucket}", free - message, free))
-    return Timeline(span for span in spans if span.duration)
-
-
-def race(message: float, coding: float) -> Picture:
-    """Whole gradients and 1 % on ten ranks, until all buckets are sent.
-
-    Args:
-        message: ms that the message of a whole bucket takes.
-        coding: ms that the GPU needs to code a bucket.
-
-    Raises:
-        Refused: one of them is negative.
-    """
-    try:
-        not_negative(message=message, coding=coding)
-    except ValueError as refused:
-        raise Refused(str(refused)) from None
-    both = {
-        "whole gradients": backward_with(message),
-        "1 %": backward_with(PART * message, coding, "all-gather"),
-    }
-    titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in both.items()]
-    return plot_timeline(*both.values(), titles=titles, unit="ms")
-
-
-def turning_point(coding: float, most: float = 100.0) -> float:
-    """The shortest message of a whole bucket, in ms, with which 1 % is sent first."""
-    low, high = 0.0, most
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        ahead = backward_with(PART * middle, coding).makespan < backward_with(middle).makespan
-        low, high = (low, middle) if ahead else (middle, high)
-    return high
-
-
-def plot_turning_point(coding: float, most: int = 16) -> Picture:
-    """When all buckets are sent, over the message of a whole bucket."""
-    times = range(most + 1)
-    turn = turning_point(coding)
-    return plot_curves(
-        {
-            "whole gradients": [backward_with(m).makespan for m in times],
-            f"1 %, {coding:g} ms of coding": [backward_with(PART * m, coding).makespan for m in times],
-        },
-        x="message of a whole bucket, ms",
-        y="all sent after, ms",
-        mark=(turn, f"{turn:.1f} ms"),
-        alt=f"Whole gradients are sent first up to messages of {turn:.1f} ms, and 1 % beyond.",
-    )
 
 
 def method_on_gpus(
@@ -116,8 +51,6 @@ def method_on_gpus(
     if method == "top-k":
         sent, name = top_k_traffic([elements], GPUS, density), f"top-k, {100 * density:.3g} %"
     else:
-        import torch
-
         with torch.device("meta"):
             shapes = [tuple(w.shape) for w in GPT(GPTConfig()).parameters()]
         sent, name = power_sgd_traffic([shapes], GPUS, r), f"PowerSGD, r = {r}"
@@ -137,8 +70,8 @@ def times_one(method: Method) -> float:
 
 def attempt(
     method: str, density: float = 0.01, r: int = 4, every: int = 1, coding: float = 15.0, at_least: float = 3
-) -> Picture:
-    """The step of the eight machines with the learner's choice, over the bandwidth; and a line: is it fast enough?"""
+) -> dict[str, Callable[[float], float]]:
+    """Says whether the choice is fast enough; returns the steps to be drawn, in seconds over the bandwidth."""
     mine = method_on_gpus(method, density, r, every, coding)
     whole, times = method_on_gpus(METHODS[0]), times_one(mine)
     name = mine.name + (f", once in {every} steps" if every > 1 else "")
@@ -150,7 +83,7 @@ def attempt(
         lines[f"8 GPUs, {name}"] = partial(step_on_gpus, mine)
     lines[f"1 GPU: {1e3 * one:.0f} ms"] = lambda _: one
     lines[f"{at_least:g} times as fast: {1e3 * one / at_least:.0f} ms"] = lambda _: one / at_least
-    return plot_step_over_bandwidth([1e7 * 10 ** (i / 10) for i in range(32)], lines)
+    return lines
 
 
 def reaching(at_least: float = 3, coding: float = 15.0) -> list[list[str]]:

@@ -12,7 +12,7 @@ def explore_interval(
 ) -> Figure:
     """The useful time over the time between two saves, with Young's interval, and what is lost with which.
 
-    The curve is ``useful_share``, the parts of the loss are those of ``lost_share``.
+    The curve is ``useful_share``; it and the parts of the loss add up to the whole time.
 
     Args:
         failures: a day, 0.1 to 100; Llama 3's 16,384 GPUs had 8.

@@ -6,11 +6,13 @@ import { duration, show } from "./figure.js";
 
 const DAY = 86400, FROM = 10, LONGEST = 600; // seconds; seconds; beyond it no stretch ends without a failure
 
-/** For an interval: {useful, saving, again, restarting} shares of the time (useful is exact), and Young's interval. */
+/** For an interval: {useful, saving, again, restarting}, which share the time, and Young's interval. A failure in a restart begins it
+ *  anew, so restarting are the moments with a failure in the last `restart` seconds; a save that a failure cut short counts as done again. */
 export function shares({ interval, failures, cost, restart }) {
   const mtbf = DAY / failures, stretch = (interval + cost) / mtbf, late = restart / mtbf;
   const useful = stretch + late > LONGEST ? 0 : interval / (mtbf * Math.exp(late) * Math.expm1(stretch));
-  return { useful, saving: cost / interval, again: interval / 2 / mtbf, restarting: late, young: Math.sqrt(2 * cost * mtbf) };
+  const saving = (useful * cost) / interval, restarting = -Math.expm1(-late), again = Math.max(0, 1 - useful - saving - restarting);
+  return { useful, saving, again, restarting, young: Math.sqrt(2 * cost * mtbf) };
 }
 
 export function draw(values) {

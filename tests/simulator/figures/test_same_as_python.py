@@ -29,7 +29,8 @@ from simulator.inputs.known_models import MODELS
 from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.predict.attention_io import flash_forward
-from simulator.predict.checkpoint_interval import lost_share, useful_share, young
+from simulator.predict.checkpoint_interval import useful_share, young
+from simulator.predict.goodput import simulate_run
 from simulator.predict.collective_time import all_reduce_rounds
 from simulator.predict.collective_traffic import ring_all_reduce_sent
 from simulator.predict.overlap import ddp_timeline
@@ -196,9 +197,19 @@ def test_an_interval_costs_what_young_says(run_in_node):
     for values, found in zip(cases, run_in_node(program, cases, "interval"), strict=True):
         setting = {"cost": values["cost"], "restart": values["restart"], "mtbf": 86400 / values["failures"]}
         assert found["useful"] == pytest.approx(useful_share(values["interval"], **setting))
-        lost = found["saving"] + found["again"] + found["restarting"]
-        assert lost == pytest.approx(lost_share(values["interval"], **setting))
+        parts = found["useful"], found["saving"], found["again"], found["restarting"]
+        assert sum(parts) == pytest.approx(1)
         assert found["young"] == pytest.approx(young(values["cost"], setting["mtbf"]))
+
+
+@pytest.mark.parametrize(("interval", "restart", "failures"), [(7200, 900, 8), (1200, 900, 64), (600, 60, 8)])
+def test_the_time_goes_where_a_simulated_run_spends_it(interval, restart, failures, run_in_node):
+    values = {"interval": interval, "cost": 60, "restart": restart, "failures": failures}
+    [found] = run_in_node("console.log(JSON.stringify(questions.map(shares)));", [values], "interval")
+    run = simulate_run(60_000 / failures, 86400 / failures, interval, 60, restart, seed=1)
+    parts = {"useful": run.kept, "saving": run.saving, "again": run.lost, "restarting": run.restarting}
+    for name, seconds in parts.items():
+        assert found[name] == pytest.approx(seconds / sum(parts.values()), rel=0.03), name
 
 
 def test_lora_changes_the_matrix_by_its_factor(run_in_node):

@@ -30,9 +30,9 @@ from simulator.planner.layer_split import even_layer, price_layer
 from simulator.planner.split_timeline import split_timeline
 from simulator.predict.attention_io import flash_forward
 from simulator.predict.checkpoint_interval import useful_share, young
-from simulator.predict.goodput import simulate_run
 from simulator.predict.collective_time import all_reduce_rounds
 from simulator.predict.collective_traffic import ring_all_reduce_sent
+from simulator.predict.goodput import simulate_run
 from simulator.predict.overlap import ddp_timeline
 from simulator.predict.serving import Arrival, serve_in_blocks
 from simulator.predict.traffic import fsdp_traffic

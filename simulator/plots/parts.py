@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from simulator.inputs.checks import amounts
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, WIDTH, bare, human, ticks_in, unit_of
 
 
-def plot_parts(bars: Mapping[str, Mapping[str, float]], x: str = "", alt: str | None = None) -> Picture:
+def plot_parts(
+    bars: Mapping[str, Mapping[str, float]],
+    x: str = "",
+    alt: str | None = None,
+    colours: Sequence[str] = PARTS,
+) -> Picture:
     """One bar for each entry, its parts stacked from the bottom in the order in which the first bar has them.
 
     Args:
         bars: name of a bar -> name of a part -> bytes.
         x: what the bars are, below the axis.
         alt: the sentence that says what is seen; by default the total of each bar.
+        colours: one for each part.
 
     Raises:
         ValueError: there is no bar, a bar has no part, or bytes are not a number of at least 0.
@@ -35,7 +41,9 @@ def plot_parts(bars: Mapping[str, Mapping[str, float]], x: str = "", alt: str | 
     base = [0.0] * len(bars)
     for i, part in enumerate(names):
         heights = [parts.get(part, 0) / size for parts in bars.values()]
-        axis.bar(range(len(bars)), heights, bottom=base, color=PARTS[i % len(PARTS)], width=0.7, label=part)
+        axis.bar(
+            range(len(bars)), heights, bottom=base, color=colours[i % len(colours)], width=0.7, label=part
+        )
         base = [b + h for b, h in zip(base, heights, strict=True)]
     for place, total in enumerate(base):
         axis.text(place, total, f"{total:.3g}", ha="center", va="bottom", fontsize=TEXT)

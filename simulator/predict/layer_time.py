@@ -225,7 +225,7 @@ def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core
     again = shape.regions * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
     # Routed experts and their router are whole on all ranks, so their gradients are added up, too.
     whole = plan.gradient_itemsize * (shape.router_parameters + shape.routed_parameters(plan.ep))
-    added = collective_seconds("all-reduce", whole, t, 1, hardware)
+    added = collective_seconds("all-reduce", whole, t, 1, hardware) if whole else 0.0
     waited = tensor + again if plan.sequence_parallel else tensor
     back = ahead | {"tensor_parallel": waited * (1 - hardware.overlap) + added}
     if "tensor" in plan.overlap:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from course_lib.comparison.finetuning.results import Line, Run, Runs, lines
 from course_lib.comparison.finetuning.run import Setting
-from course_lib.comparison.finetuning.timing import read_times
 
 FOLDER = Path(__file__).parent / "kept"
 SEEDS = range(3)
@@ -32,11 +31,6 @@ def kept_runs(task: str = "word-order", steps: int = STEPS) -> list[Run]:
             f"{COMMAND} --task {task} --steps {steps}"
         )
     return found
-
-
-def kept_times() -> dict | None:
-    """A step's time of each method in relation to full fine-tuning; see ``timing.time_steps``."""
-    return read_times(FOLDER / "times.json")
 
 
 def kept_lines(task: str = "word-order", steps: int = STEPS) -> list[Line]:

@@ -22,9 +22,6 @@ FAMILIES = {  # name in the legend: colour, marker, what its methods' names begi
     "prompts and prefixes": ("#cc6a24", "X", ("prompt", "p-tuning", "prefix", "llama-adapter")),
 }
 
-# One inside another, so that two starts in one place are seen: marker, size, and whether it is filled.
-STARTS = (("o", 5, "full"), ("s", 9, "none"), ("^", 13, "none"))
-
 
 def family_of(method: str) -> str:
     return next(name for name, (_, _, begins) in FAMILIES.items() if method.startswith(begins))
@@ -76,63 +73,9 @@ def accuracy_picture(lines: Sequence[Line], alt: str | None = None) -> Picture:
     return render(figure, alt or "Accuracy on the test part over trained parameters: " + _said(lines))
 
 
-def sweep_picture(
-    lines: Sequence[Line], methods: Sequence[str] = ("full", "lora-all-r8"), alt: str | None = None
-) -> Picture:
-    """Validation accuracy over the learning rate, an axis for each method; the chosen run has a ring.
-
-    The axes stand below one another and have the same scales, so heights and places of rings can be compared. A method
-    with several starts has a curve for each.
-
-    Raises:
-        ValueError: none of the methods was run.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter
-
-    drawn = [line for _, line in _in_order(lines, methods) if line is not None]
-    if not drawn:
-        raise ValueError(f"there is nothing to draw: none of {', '.join(methods)} was run")
-    figure = Figure(figsize=(WIDTH, 0.7 + 1.3 * len(drawn)), layout="constrained")
-    axes = figure.subplots(len(drawn), sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axis, line in zip(axes, drawn, strict=True):
-        colour = FAMILIES[family_of(line.method)][0]
-        starts = list(dict.fromkeys(start for start, _, _ in line.sweep))
-        for start, (marker, size, inside) in zip(starts, STARTS[: len(starts)], strict=True):
-            points = [(lr, 100 * accuracy) for s, lr, accuracy in line.sweep if s == start]
-            look = {"color": colour, "marker": marker, "markersize": size, "fillstyle": inside}
-            axis.plot(*zip(*points, strict=True), **look, label=start)
-        axis.plot(line.lr, 100 * line.validation, "o", markersize=15, fillstyle="none", color="#222222")
-        axis.set_title(line.title, loc="left", fontsize=TEXT)
-        if len(starts) > 1:
-            axis.legend(loc="upper right", ncols=len(starts), fontsize=TEXT, frameon=False)
-        plain_axes(axis)
-    axis.set_xscale("log")
-    axis.xaxis.set_major_locator(LogLocator())
-    axis.xaxis.set_major_formatter(lambda value, _: _plain(value))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.margins(x=0.08, y=0.2)
-    axis.yaxis.set_major_locator(MultipleLocator(10))
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
-    axis.set_xlabel("learning rate (a ring: the best one)", fontsize=TEXT)
-    figure.supylabel("accuracy on the validation part", fontsize=TEXT)
-    said = "; ".join(f"{line.title} is best at {line.lr:g}, {100 * line.validation:.1f} %" for line in drawn)
-    return render(figure, alt or f"Accuracy on the validation part over the learning rate: {said}.")
-
-
-def _in_order(lines: Sequence[Line], methods: Sequence[str]) -> list[tuple[str, Line | None]]:
-    by_name = {line.method: line for line in lines}
-    return [(name, by_name.get(name)) for name in methods]
-
-
 def _said(lines: Sequence[Line]) -> str:
     by_accuracy = sorted(lines, key=lambda line: -line.test)
     return ", ".join(f"{x.title} {100 * x.test:.1f} % with {x.trainable:,}" for x in by_accuracy) + "."
-
-
-def _plain(rate: float) -> str:
-    """``"0.00003"``, not ``"3e-05"``."""
-    return f"{rate:.10f}".rstrip("0").rstrip(".")
 
 
 def _short(value: float) -> str:

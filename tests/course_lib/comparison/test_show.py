@@ -6,12 +6,7 @@ from course_lib.comparison.finetuning.kept import kept_lines, kept_runs
 from course_lib.comparison.finetuning.methods import NAMES
 from course_lib.comparison.finetuning.results import Line
 from course_lib.comparison.finetuning.run import CATEGORIES
-from course_lib.comparison.finetuning.show import (
-    FAMILIES,
-    accuracy_picture,
-    family_of,
-    sweep_picture,
-)
+from course_lib.comparison.finetuning.show import FAMILIES, accuracy_picture, family_of
 
 BYTES = {name: 2e6 for name in CATEGORIES} | {"peak": 9e6}
 
@@ -32,12 +27,6 @@ def test_pictures_say_what_is_seen():
     picture = accuracy_picture(many)  # all in one place: the worst that labels can meet
     assert "Title of full 51.5 % with 1,001" in picture.alt
     assert accuracy_picture([line()]).alt.startswith("Accuracy on the test part over trained parameters")
-    sweep = sweep_picture(many)
-    assert sweep.alt.endswith(
-        "Title of full is best at 0.001, 76.0 %; Title of lora-all-r8 is best at 0.001, 76.0 %."
-    )
-    with pytest.raises(ValueError, match="none of full, lora-all-r8 was run"):
-        sweep_picture([line("head")])
     with pytest.raises(ValueError, match="give at least one line"):
         accuracy_picture([])
 

@@ -1,7 +1,7 @@
 """Data parallelism over time: which part of its communication overlaps with computation, and which part does not.
 
-Each rank has two lanes. ``"compute"`` follows the layers; ``"communication"`` runs one collective at a time, in the
-order in which they are issued, and each begins when the last rank has issued it.
+Both functions keep two lanes per rank. ``"compute"`` follows the layers; ``"communication"`` runs one collective
+at a time, in the order in which they are issued, and each begins when the last rank has issued it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from simulator.inputs.checks import (
     amounts,
     at_least,
     not_negative,
+    positive,
     positive_or_infinite,
     speeds_of,
     yes_or_no,
@@ -21,6 +22,7 @@ from simulator.ledgers.timeline import Span, Timeline
 from simulator.predict.collective_traffic import sent_bytes
 
 MEBIBYTE = 1024 * 1024
+STEPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}  # times p - 1: messages in a row in a ring
 
 
 class _Group:
@@ -32,21 +34,23 @@ class _Group:
         self.link_free = 0.0
         self.spans: list[Span] = []
 
-    def compute(self, name: str, seconds: float, after: float = 0) -> None:
-        """Every rank computes, not before ``after``."""
+    def compute(self, name: str, seconds: float, after: float = 0) -> list[float]:
+        """Every rank computes, not before ``after``; returns when each began."""
         starts = [max(free, after) for free in self.free]
         self.free = [start + seconds / speed for start, speed in zip(starts, self.speeds, strict=True)]
         for rank, (start, end) in enumerate(zip(starts, self.free, strict=True)):
             self.spans.append(Span(rank, "compute", name, start, end))
+        return starts
 
-    def all_reduce(self, what: str, size: float, issued: Sequence[float]) -> None:
-        """A ring all-reduce of ``size`` bytes: 2 (p - 1) messages in a row."""
+    def communicate(self, collective: str, what: str, size: float, issued: Sequence[float]) -> float:
+        """A ring collective over ``size`` bytes; returns when it ends."""
         p = len(self.speeds)
-        sent = sent_bytes("all-reduce", size, p)
+        sent = sent_bytes(collective, size, p)
         start = max(self.link_free, *issued)
-        self.link_free = start + 2 * (p - 1) * self.latency + sent / self.bandwidth
+        self.link_free = start + STEPS[collective] * (p - 1) * self.latency + sent / self.bandwidth
         for rank in range(p):
             self.spans.append(Span(rank, "communication", what, start, self.link_free))
+        return self.link_free
 
 
 def ddp_timeline(
@@ -101,7 +105,95 @@ def ddp_timeline(
             buckets.append((held, group.free))
             held, limit = 0.0, bucket_bytes
     for number, (size, full) in enumerate(buckets):
-        group.all_reduce(f"bucket {number}", size, full if overlap else group.free)
+        group.communicate("all-reduce", f"bucket {number}", size, full if overlap else group.free)
+    if update:
+        group.compute("update", update, after=group.link_free)
+    return Timeline(group.spans)
+
+
+def samples_that_hide(
+    gradient_bytes: float, sample_flops: float, *, ranks: int, flops_per_second: float, bandwidth: float
+) -> float:
+    """Samples on each rank from which backward takes at least as long as the ring all-reduce of the gradients.
+
+    Backward takes twice the FLOPs of forward, so ``2 sample_flops b / flops_per_second`` seconds for b samples; the
+    all-reduce takes ``2 (p-1)/p gradient_bytes / bandwidth`` seconds, however many samples there are. With fewer
+    samples the all-reduce sets the pace, even where it overlaps with all of backward.
+
+    Args:
+        gradient_bytes: of the whole model.
+        sample_flops: FLOPs of the forward pass of one sample (of a language model: one token, 2 x parameters).
+        ranks: size of the data-parallel group.
+        flops_per_second: that a rank reaches in training.
+        bandwidth: bytes per second that a rank sends.
+
+    Raises:
+        ValueError: a figure is not positive.
+    """
+    positive(sample_flops=sample_flops, flops_per_second=flops_per_second)
+    positive_or_infinite(bandwidth=bandwidth)
+    sent = sent_bytes("all-reduce", gradient_bytes, ranks)
+    return sent / bandwidth * flops_per_second / (2 * sample_flops)
+
+
+def fsdp_timeline(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    unit_bytes: Sequence[float],
+    *,
+    ranks: int,
+    latency: float = 0,
+    bandwidth: float = inf,
+    prefetch: int = 1,
+    reshard: bool = True,
+    gradient_bytes: Sequence[float] | None = None,
+    update: float = 0,
+    speeds: Sequence[float] | None = None,
+) -> Timeline:
+    """One step of fully sharded data parallelism (arXiv:2304.11277; ZeRO 3, arXiv:1910.02054).
+
+    Args:
+        forward, backward: seconds of each unit (block), in the model's order.
+        unit_bytes: bytes of each unit's parameters, whole, as they are gathered.
+        ranks: size of the group over which they are sharded.
+        latency, bandwidth: seconds of one message; bytes per second that a rank sends.
+        prefetch: units gathered ahead: the gather of a unit is issued when the unit that many places earlier
+            begins to compute. 0: when the unit before has ended, so nothing overlaps.
+        reshard: drop a unit's parameters after its forward, and gather them again for its backward.
+        gradient_bytes: bytes of each unit's gradients; None: as many as its parameters.
+        update: seconds of the optimizer's step, once all gradients are there.
+        speeds: of every rank, 1 being the seconds as given.
+
+    Returns:
+        Spans ``"forward block 0"``, ``"backward block 0"``, ``"all-gather block 0"``,
+        ``"reduce-scatter block 0"``… and ``"update"``.
+    """
+    gradient_bytes = unit_bytes if gradient_bytes is None else gradient_bytes
+    _same_length(forward=forward, backward=backward, unit_bytes=unit_bytes, gradient_bytes=gradient_bytes)
+    at_least(0, prefetch=prefetch)
+    not_negative(update=update)
+    yes_or_no(reshard=reshard)
+    group = _group(ranks, speeds, latency, bandwidth)
+
+    def gather(unit: int, issued: Sequence[float]) -> float:
+        return group.communicate("all-gather", f"all-gather block {unit}", unit_bytes[unit], issued)
+
+    def run(phase: str, seconds: Sequence[float], units: Sequence[int], gathers: bool) -> None:
+        ready = {unit: gather(unit, group.free) for unit in units[:prefetch]} if gathers else {}
+        for place, unit in enumerate(units):
+            if gathers and not prefetch:
+                ready[unit] = gather(unit, group.free)
+            began = group.compute(f"{phase} block {unit}", seconds[unit], after=ready.get(unit, 0))
+            if gathers and prefetch and place + prefetch < len(units):
+                ahead = units[place + prefetch]
+                ready[ahead] = gather(ahead, began)
+            if phase == "backward":
+                name = f"reduce-scatter block {unit}"
+                group.communicate("reduce-scatter", name, gradient_bytes[unit], group.free)
+
+    units = range(len(forward))
+    run("forward", forward, units, gathers=True)
+    run("backward", backward, units[::-1], gathers=reshard)
     if update:
         group.compute("update", update, after=group.link_free)
     return Timeline(group.spans)

@@ -457,6 +457,16 @@ CALLS = {
     overlap.ddp_timeline: LAYERS
     | SPEEDS
     | {"gradient_bytes": [4.0, 4.0], "bucket_bytes": 4.0, "first_bucket_bytes": 4.0, "overlap": True},
+    overlap.samples_that_hide: {
+        "gradient_bytes": 4.0,
+        "sample_flops": 1.0,
+        "ranks": 2,
+        "flops_per_second": 1.0,
+        "bandwidth": 1.0,
+    },
+    overlap.fsdp_timeline: LAYERS
+    | SPEEDS
+    | {"unit_bytes": [4.0, 4.0], "prefetch": 1, "reshard": True, "gradient_bytes": [4.0, 4.0]},
     finetuning.kept_terms: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
     finetuning.kept_activations: {"shape": GPT2, "batch": 2, "rank": 8, "itemsize": 4, "mask_itemsize": 1},
     recomputation.Segment: {"kept": 1.0, "again": 1.0, "forward": 1.0, "repeated": 0.5},

@@ -1,10 +1,10 @@
-"""DDP's buckets, by hand and by properties."""
+"""DDP's buckets and FSDP's prefetch, by hand and by properties."""
 
 from itertools import pairwise
 
 import pytest
 
-from simulator.predict.overlap import ddp_timeline
+from simulator.predict.overlap import ddp_timeline, fsdp_timeline, samples_that_hide
 
 FORWARD, BACKWARD, BYTES = [1, 1, 1], [2, 2, 2], [30, 20, 10]
 
@@ -48,16 +48,57 @@ def test_a_collective_waits_for_the_slowest_rank():
     assert ends(timeline, 0)["bucket 0"] == ends(timeline, 1)["bucket 0"] == (18, 24)
 
 
-@pytest.mark.parametrize("bucket_bytes", [0, 60, 1000])
-def test_no_lane_does_two_things_at_once(bucket_bytes):
-    timeline = ddp_timeline(
-        [1, 3, 1, 2], [2, 1, 4, 2], [9, 80, 5, 30], ranks=3, bandwidth=10, bucket_bytes=bucket_bytes
+def test_fsdp_gathers_ahead():
+    # Two ranks: an all-gather sends half of the unit, so 20 bytes take 1 second.
+    steps = fsdp_timeline([2, 2], [4, 4], [20, 20], ranks=2, bandwidth=10)
+    gathers = [
+        (s.name[-1], s.start, s.end) for s in steps.of(0, "communication") if s.name.startswith("all-gather")
+    ]
+    assert gathers == [("0", 0, 1), ("1", 1, 2), ("1", 5, 6), ("0", 6, 7)]
+    timeline = ends(steps)
+    assert (timeline["forward block 0"], timeline["forward block 1"]) == ((1, 3), (3, 5))
+    assert timeline["backward block 1"] == (6, 10)  # gathered again, which nothing hides
+    assert timeline["backward block 0"] == (10, 14)
+    assert timeline["reduce-scatter block 1"] == (10, 11)
+    assert timeline["reduce-scatter block 0"] == (14, 15)
+
+
+def test_fsdp_without_prefetch_hides_nothing():
+    timeline = fsdp_timeline([2, 2], [4, 4], [20, 20], ranks=2, bandwidth=10, prefetch=0, update=1)
+    # 2 + 2 gathers and the last reduce-scatter stand alone; the first reduce-scatter delays a gather.
+    assert timeline.makespan == 12 + 4 * 1 + 1 + 1 + 1
+
+
+def test_fsdp_that_keeps_its_parameters_gathers_once():
+    timeline = fsdp_timeline([2, 2], [4, 4], [20, 20], ranks=2, bandwidth=10, reshard=False)
+    names = [span.name for span in timeline.of(0, "communication")]
+    assert names == [
+        "all-gather block 0",
+        "all-gather block 1",
+        "reduce-scatter block 1",
+        "reduce-scatter block 0",
+    ]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 5])
+def test_no_lane_does_two_things_at_once(prefetch):
+    timeline = fsdp_timeline(
+        [1, 3, 1, 2], [2, 1, 4, 2], [9, 80, 5, 30], ranks=3, bandwidth=10, prefetch=prefetch
     )
     for rank in range(3):
         for lane in ("compute", "communication"):
             spans = timeline.of(rank, lane)
-            assert spans
+            assert len(spans) in (8, 12)
             assert all(a.end <= b.start for a, b in pairwise(spans))
+
+
+def test_more_prefetch_is_never_slower_here():
+    steps = [
+        fsdp_timeline([1] * 6, [2] * 6, [10] * 6, ranks=4, bandwidth=8, prefetch=p).makespan
+        for p in (0, 1, 2, 6)
+    ]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]
 
 
 @pytest.mark.parametrize(
@@ -74,3 +115,33 @@ def test_refuses_in_a_sentence(change, sentence):
     arguments = {"forward": FORWARD, "backward": BACKWARD, "gradient_bytes": BYTES, "ranks": 2} | change
     with pytest.raises(ValueError, match=sentence):
         ddp_timeline(**arguments)
+
+
+def test_fsdp_refuses_a_negative_prefetch():
+    with pytest.raises(ValueError, match="prefetch must be a whole number of at least 0, not -1"):
+        fsdp_timeline([1], [1], [1], ranks=1, prefetch=-1)
+
+
+def test_from_that_many_samples_on_backward_takes_as_long_as_the_all_reduce():
+    layers, parameters = 6, 3e9
+    machine = {"ranks": 16, "bandwidth": 25e9}
+    tokens = samples_that_hide(2 * parameters, 2 * parameters, flops_per_second=300e12, **machine)
+    assert tokens == pytest.approx(15 / 16 * 300e12 / 25e9)
+    forward = 2 * parameters * tokens / 300e12
+    step = ddp_timeline(
+        [forward / layers] * layers,
+        [2 * forward / layers] * layers,
+        [2 * parameters / layers] * layers,
+        bucket_bytes=0,
+        **machine,
+    )
+    assert sum(s.duration for s in step.of(0, "communication")) == pytest.approx(2 * forward)
+    # Backward hides all but the last bucket.
+    assert step.makespan == pytest.approx(forward + 2 * forward * (layers + 1) / layers)
+
+
+@pytest.mark.parametrize("name", ["sample_flops", "flops_per_second", "bandwidth"])
+def test_samples_that_hide_need_positive_figures(name):
+    figures = {"sample_flops": 1, "flops_per_second": 1, "bandwidth": 1} | {name: 0}
+    with pytest.raises(ValueError, match=f"{name.replace('_', ' ')} must be a number more than 0.*, not 0"):
+        samples_that_hide(1, ranks=2, **figures)

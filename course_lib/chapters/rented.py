@@ -1,0 +1,101 @@
+"""Chapter 07's game: how many GPUs to rent for Llama 2 70B, with how many texts on each, and at what price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simulator.inputs.checks import at_least
+from simulator.inputs.known_devices import find_device
+from simulator.inputs.known_models import MODELS
+from simulator.inputs.plan import Plan
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.predict.memory import plan_memory
+from simulator.predict.step import step_cost
+
+LLAMA, A100 = MODELS["llama-2-70b"], find_device("a100-80gb")
+LOOKS = {True: ("#143f70", "#143f70", "white"), False: ("white", "#cc6a26", "#222222")}  # face, edge, text
+
+
+class Rented(NamedTuple):
+    """A100s with 80 GB that train with FSDP, each with its own texts of 4,096 tokens, every layer recomputed."""
+
+    gpus: int
+    texts: int = 1
+    prefetch: bool = True
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(
+            dp=self.gpus,
+            zero=3,
+            micro_batch=self.texts,
+            prefetch=int(self.prefetch),
+            recompute="full",
+            attention="flash",
+        )
+
+    @property
+    def memory(self) -> float:
+        """Bytes of a GPU in a step."""
+        return plan_memory(LLAMA, self.plan, A100)[0].occupied
+
+    @property
+    def fits(self) -> bool:
+        return self.memory <= A100.memory
+
+    @property
+    def hours(self) -> float:
+        """GPU-hours for a billion tokens."""
+        seconds = step_cost(LLAMA, self.plan, A100).seconds
+        return self.gpus * seconds / 3600 / (self.gpus * self.texts * LLAMA.sequence) * 1e9
+
+    def __str__(self) -> str:
+        many = "text" if self.texts == 1 else "texts"
+        how = "with prefetch" if self.prefetch else "without prefetch"
+        price = f"{self.hours:,.0f} GPU-hours for a billion tokens" if self.fits else "does not fit"
+        return f"{self.gpus} GPUs, {self.texts} {many} each, {how}: {self.memory / 1e9:.1f} GB, {price}"
+
+
+def fullest(gpus: int, prefetch: bool) -> Rented | None:
+    """With as many texts on each GPU as fit; None: not even one does."""
+    at_least(1, gpus=gpus)
+    best, texts = None, 1
+    while (one := Rented(gpus, texts, prefetch)).fits:
+        best, texts = one, texts + 1
+    return best
+
+
+def plot_rented(tried: Sequence[Rented], most: int) -> Picture:
+    """The price of a token over the GPUs, a dot for each try that fits, with its number of texts in it.
+
+    Args:
+        most: GPUs at the right end of the axis.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    fitting = sorted({one for one in tried if one.fits and one.gpus <= most})
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    for one in fitting:
+        face, edge, ink = LOOKS[one.prefetch]
+        at = one.gpus, one.hours
+        axis.plot(*at, "o", markersize=14, markerfacecolor=face, markeredgecolor=edge, markeredgewidth=1.5)
+        axis.text(*at, str(one.texts), color=ink, ha="center", va="center_baseline", fontsize=TEXT)
+    axis.set(xlim=(13.2, most + 0.8), ylim=(0, 2100))
+    axis.set_xticks(range(14, most + 1, 2))
+    axis.set_xlabel("GPUs", fontsize=TEXT, loc="right")
+    axis.set_ylabel("GPU-hours for a billion tokens", fontsize=TEXT)
+    plain_axes(axis)
+    dots = [
+        Line2D([], [], marker="o", linestyle="", markersize=9, color=edge, markerfacecolor=face, label=said)
+        for said, (face, edge, _) in zip(("with prefetch", "without prefetch"), LOOKS.values(), strict=True)
+    ]
+    axis.legend(
+        handles=dots, loc="lower left", fontsize=TEXT, frameon=False, title_fontsize=TEXT, alignment="left",
+        title="the number in a dot: texts on each GPU",
+    )  # fmt: skip
+    told = "; ".join(map(str, fitting)) or "nothing that fits was tried"
+    return render(figure, f"Price of a token over the GPUs. {told}.")

@@ -1,0 +1,39 @@
+"""What renting GPUs for Llama 2 70B costs, and its picture (chapter 07)."""
+
+import pytest
+
+from course_lib.chapters.rented import A100, Rented, fullest, plot_rented
+from simulator.plots.picture import smallest_text
+
+
+def test_more_gpus_have_room_for_more_texts():
+    assert not Rented(17).fits
+    assert fullest(17, prefetch=True) is None
+    one, more = fullest(18, prefetch=True), fullest(28, prefetch=True)
+    assert one is not None and more is not None
+    assert one.texts < more.texts
+    assert one.memory <= A100.memory and more.memory <= A100.memory
+    assert not Rented(more.gpus, more.texts + 1).fits
+    with pytest.raises(ValueError, match="gpus"):
+        fullest(0, prefetch=True)
+
+
+def test_a_gather_is_paid_by_all_tokens_of_a_gpu():
+    assert Rented(24, 2).hours < 0.75 * Rented(24, 1).hours  # the link bounds one text
+    assert Rented(24, 1).hours < Rented(24, 1, prefetch=False).hours
+    assert Rented(40, 1).hours == pytest.approx(Rented(24, 1).hours, rel=0.02)  # not the number of GPUs
+
+
+def test_prefetch_takes_a_layer_more():
+    assert Rented(24).memory > Rented(24, prefetch=False).memory + 1.7e9
+
+
+def test_a_dot_for_each_try_that_fits():
+    picture = plot_rented([Rented(14), Rented(18), Rented(28, 4), Rented(28, 4, False)], 32)
+    assert picture.alt.count("GPUs,") == 3
+    assert "28 GPUs, 4 texts each, without prefetch" in picture.alt
+    assert str(Rented(14)).endswith("does not fit")
+    for word in ("texts on each GPU", "with prefetch", "billion tokens"):
+        assert word in picture.svg
+    assert smallest_text(picture.svg) >= 11
+    assert "nothing that fits" in plot_rented([Rented(14)], 32).alt

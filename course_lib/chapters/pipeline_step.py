@@ -100,12 +100,38 @@ def plot_orders(orders: Mapping[str, Order], kept: bool = True) -> Picture:
     return plot_timeline(*steps.values(), titles=titles, unit="units")
 
 
-def try_order(order: Callable[[int, int], Order], p: int = 4, m: int = 8) -> Picture | Shown:
-    """The timeline of one order; where ranks wait for ever, as far as they come, and who waits for what."""
+def try_order(
+    order: Callable[[int, int], Order],
+    p: int = 4,
+    m: int = 8,
+    *,
+    units: float | None = None,
+    kept: float | None = None,
+) -> Picture | Shown:
+    """The timeline of one order; where ranks wait for ever, as far as they come, and who waits for what.
+
+    Args:
+        order: ``order(p, m)`` gives for each rank its actions.
+        units, kept: a task: so long may the step be, and so many microbatches in flight on each rank.
+    """
     try:
-        return plot_orders({order.__name__: order(p, m)})
+        actions = order(p, m)
+        picture = plot_orders({order.__name__: actions})
     except (TypeError, ValueError):
         return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m)
+    if units is None or kept is None:
+        return picture
+    verdict = _judged(predicted(actions).makespan, max(in_flight(actions)), units, kept)
+    return Shown(f"{verdict}\n{picture!r}", f"<p>{verdict}</p>{picture._repr_mimebundle_()['text/html']}")
+
+
+def _judged(length: float, most: float, units: float, kept: float) -> str:
+    if length <= units and most <= kept:
+        return f"Solved: {length:g} units, and at most {most:g} in flight on a rank."
+    return (
+        f"Not yet: {length:g} units ({units:g} wanted), "
+        f"at most {most:g} in flight on a rank ({kept:g} allowed)."
+    )
 
 
 def record_steps(orders: Mapping[str, Order], unit: float = 0.03, times: int = 3) -> dict[str, Step]:
@@ -177,8 +203,14 @@ def _watch(pipeline: Pipeline, schedule: Schedule) -> list[int]:
     return peak
 
 
-def plot_recorded(steps: Mapping[str, Step], orders: Mapping[str, Order], unit: float = 0.03) -> Picture:
-    """What ranks did, as boxes, in frames of what was predicted for actions of ``unit`` seconds."""
+def plot_recorded(
+    ran: Sequence[Mapping[str, Step]], orders: Mapping[str, Order], unit: float = 0.03
+) -> Picture:
+    """What ranks did, as boxes, in frames of what was predicted for actions of ``unit`` seconds.
+
+    Args:
+        ran: what ``record_steps`` gave on each rank. Titles say what was in flight at most.
+    """
     frames = []
     for name, order in orders.items():
         schedule = schedule_of(name, order)
@@ -188,6 +220,8 @@ def plot_recorded(steps: Mapping[str, Step], orders: Mapping[str, Order], unit: 
         first = [0, 2 * time] if split else [time, time]
         rest = [time] * (schedule.stages - 1)
         frames.append(simulate(schedule, time, [first[0], *rest], [first[1], *rest]))
-    measured = [steps[name].timeline for name in orders]
+    measured = [ran[0][name].timeline for name in orders]
+    held = [", ".join(f"{steps[name].in_flight:g}" for steps in ran) for name in orders]
+    titles = [f"{name}: in flight {most}" for name, most in zip(orders, held, strict=True)]
     said = f"Timelines of {', '.join(orders)} on four ranks: measured boxes in predicted frames."
-    return plot_timeline(*measured, over=frames, titles=list(orders), unit="ms", alt=said)
+    return plot_timeline(*measured, over=frames, titles=titles, unit="ms", alt=said)

@@ -48,6 +48,12 @@ def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
     assert "33 units" in repr(try_order(gpipe))
 
 
+def test_a_task_is_judged_by_its_length_and_by_what_is_in_flight():
+    assert repr(try_order(one_f_one_b, units=33, kept=4)).startswith("Solved: 33 units, and at most 4 in")
+    assert repr(try_order(gpipe, units=33, kept=4)).startswith("Not yet: 33 units (33 wanted), at most 8 in")
+    assert repr(try_order(one_f_one_b, units=27, kept=4)).startswith("Not yet: 33 units (27 wanted)")
+
+
 @pytest.mark.parametrize("place", [None, "later", (1, None)])
 def test_an_order_without_places_is_told_in_one_sentence(place):
     ahead = lambda kind, r, i: i + place if kind == "F" else place  # noqa: E731 - as a learner's cell has it
@@ -64,4 +70,5 @@ def test_ranks_do_every_order_and_keep_what_was_predicted():
         assert [step[name].in_flight for step in ran] == in_flight(order)
         done = ran[0][name].timeline
         assert [len(done.of(rank)) for rank in range(3)] == [len(actions) for actions in order]
-    assert "measured boxes in predicted frames" in repr(plot_recorded(ran[0], orders, 0.001))
+    drawn = plot_recorded(ran, orders, 0.001)
+    assert "measured boxes in predicted frames" in repr(drawn)

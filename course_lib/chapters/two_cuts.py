@@ -1,0 +1,80 @@
+"""Chapter 11: one step of a model that is cut in two ways, in seconds: computing, the bubble, and messages."""
+
+from __future__ import annotations
+
+from math import inf
+
+from simulator.inputs.known_models import MODELS
+from simulator.ledgers.traffic import Traffic
+from simulator.pipeline.engine import simulate
+from simulator.pipeline.schedules import make_schedule
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, bare
+from simulator.plots.timeline import COLOURS
+from simulator.predict.traffic import fsdp_traffic, pipeline_traffic
+
+SHAPE = MODELS["llama-2-13b"]
+RANKS, SEQUENCES, TOKENS, BYTES = 8, 32, 4096, 2  # GPUs; in a step; in a sequence; of a number
+FLOPS = 4e14  # that a GPU reaches in a second
+BORDER = TOKENS * SHAPE.hidden  # numbers that cross a border between stages, for one microbatch
+COMPUTING = 6 * SHAPE.parameters * SEQUENCES * TOKENS / RANKS / FLOPS  # seconds of each GPU
+WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["backward"][0]}
+
+
+def sent() -> dict[str, Traffic]:
+    """What one GPU sends in a step under each cut; in the pipeline a GPU in the middle."""
+    return {
+        "pipeline, 1F1B": pipeline_traffic(BORDER, SEQUENCES, RANKS, rank=1, itemsize=BYTES),
+        "FSDP": fsdp_traffic([SHAPE.parameters], RANKS, BYTES),
+    }
+
+
+def two_cuts(bandwidth: float) -> dict[str, tuple[float, float, float]]:
+    """For each cut the seconds of computing, of the bubble, and of messages that nothing hides.
+
+    FSDP sends while it computes, so it waits only for what takes longer than that.
+
+    Args:
+        bandwidth: bytes a second of each GPU.
+    """
+    one = COMPUTING / SEQUENCES / 3  # F, B or W of a microbatch of one sequence
+    schedule = make_schedule("1f1b", RANKS, SEQUENCES)
+    free, slow = (
+        simulate(schedule, one, one, one, message_bytes=BYTES * BORDER, bandwidth=at).makespan
+        for at in (inf, bandwidth)
+    )
+    late = sent()["FSDP"].sent / bandwidth - COMPUTING
+    return {
+        "pipeline, 1F1B": (COMPUTING, free - COMPUTING, slow - free),
+        "FSDP": (COMPUTING, 0.0, max(0.0, late)),
+    }
+
+
+def plot_two_cuts(bandwidth: float) -> Picture:
+    """A bar for each cut: what a GPU does in a step, in seconds."""
+    from matplotlib.figure import Figure
+
+    steps = two_cuts(bandwidth)
+    figure = Figure(figsize=(WIDTH, 1.6), layout="constrained")
+    axis = figure.subplots()
+    longest = max(map(sum, steps.values()))
+    for place, parts in enumerate(steps.values()):
+        left = 0.0
+        for (what, colour), seconds in zip(WAITS.items(), parts, strict=True):
+            label = what if place == 0 else None
+            axis.barh(place, seconds, 0.62, left=left, color=colour, label=label)
+            left += seconds
+        axis.annotate(
+            f"{left:.1f}", (left, place), (4, 0), textcoords="offset points", va="center", fontsize=TEXT
+        )
+    axis.set_yticks(range(len(steps)), list(steps))
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.1 * longest)
+    axis.set_xlabel(f"seconds of a step, {bandwidth / 1e9:g} GB/s", fontsize=TEXT, loc="right")
+    bare(axis)
+    figure.legend(loc="outside upper right", ncols=3, fontsize=TEXT, frameon=False, handlelength=1.2)
+    told = (
+        f"{name} {sum(parts):.1f} s, of which {parts[1]:.1f} bubble and {parts[2]:.1f} waiting for messages"
+        for name, parts in steps.items()
+    )
+    return render(figure, f"One step at {bandwidth / 1e9:g} GB/s: {'; '.join(told)}.")

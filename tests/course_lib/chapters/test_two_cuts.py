@@ -1,0 +1,24 @@
+"""A pipeline pays with its bubble, FSDP with messages: the network decides."""
+
+import pytest
+
+from course_lib.chapters.two_cuts import COMPUTING, RANKS, SEQUENCES, SHAPE, plot_two_cuts, sent, two_cuts
+
+
+def test_without_messages_only_the_bubble_is_left():
+    pipeline, fsdp = two_cuts(1e15).values()
+    assert pipeline[1] / sum(pipeline) == pytest.approx((RANKS - 1) / (SEQUENCES + RANKS - 1))
+    assert pipeline[2] == pytest.approx(0, abs=1e-4)
+    assert fsdp == (COMPUTING, 0, 0)
+
+
+def test_fsdp_sends_seven_eighths_of_the_weights_three_times():
+    assert sent()["FSDP"].sent == pytest.approx(3 * 7 / 8 * 2 * SHAPE.parameters)
+
+
+def test_what_the_chapter_says_of_the_networks():
+    for bandwidth, shorter in ((12.5e9, "pipeline, 1F1B"), (16e9, "pipeline, 1F1B"), (17e9, "FSDP")):
+        steps = {name: sum(parts) for name, parts in two_cuts(bandwidth).items()}
+        assert min(steps, key=steps.get) == shorter
+    assert "pipeline, 1F1B 4.1 s" in plot_two_cuts(12.5e9).alt
+    assert "FSDP 5.5 s" in plot_two_cuts(12.5e9).alt

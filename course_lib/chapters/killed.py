@@ -24,12 +24,12 @@ Step = Callable[[Member, Tensor, Tensor], Tensor | None]
 TRIES = 4  # of one step, then a rank gives up
 
 
-def deal(me: Member, samples: Tensor) -> Tensor:
-    return samples.tensor_split(len(me.members))[me.rank]
+def quarter(me: Member, samples: Tensor) -> Tensor:
+    return samples.tensor_split(4)[me.name]
 
 
 def plain_step(
-    me: Member, inputs: Tensor, targets: Tensor, deal: Callable[[Member, Tensor], Tensor] = deal
+    me: Member, inputs: Tensor, targets: Tensor, deal: Callable[[Member, Tensor], Tensor] = quarter
 ) -> Tensor:
     """Data parallelism as in chapter 05, which knows nothing of losses of ranks."""
     scores = me.model(deal(me, inputs))
@@ -46,13 +46,13 @@ def plain_step(
 
 @dataclass
 class Try:
-    """A rank begins a step, or meets the others again. ``loss`` is None if the step was not made."""
+    """A rank begins a step, meets the others again, or hangs. ``loss`` is None if the step was not made."""
 
     step: int
     start: float
     end: float
     ranks: int
-    met: bool
+    what: str  # "step", "meets", "left out" or "hangs"
     loss: float | None
 
 
@@ -60,7 +60,13 @@ Lives = list[list[Try]]  # of each rank, also of those that were killed
 
 
 def run_ranks(
-    kind: type, step: Step, kill: Mapping[int, int], ranks: int = 4, steps: int = 20, grace: float = 3.0
+    kind: type,
+    step: Step,
+    kill: Mapping[int, int],
+    ranks: int = 4,
+    steps: int = 20,
+    grace: float = 3.0,
+    hang: Mapping[int, Mapping[int, float]] | None = None,
 ) -> Lives:
     """Each rank calls ``step(me, inputs, targets)`` until ``me.steps`` has grown, for each batch.
 
@@ -68,12 +74,13 @@ def run_ranks(
         kind: ``Elastic`` of ``course_lib/by_hand/elastic.py``.
         kill: rank -> the step in which it gets SIGKILL.
         grace: seconds in which all who live must have noticed a loss.
+        hang: rank -> step -> the seconds in which it does nothing before it begins this step.
     """
     from course_lib.observe.by_hand.elastic import those_left
 
     batches = new_batches(steps)
     with tempfile.TemporaryDirectory(prefix="lives-") as folder:
-        those_left(_live, ranks, folder, kind, step, dict(kill), ranks, batches, grace)
+        those_left(_live, ranks, folder, kind, step, dict(kill), ranks, batches, grace, dict(hang or {}))
         files = [Path(folder, str(name)) for name in range(ranks)]
         lives = [[Try(*json.loads(line)) for line in file.read_text().splitlines()] for file in files]
     zero = min(one.start for life in lives for one in life)
@@ -92,27 +99,38 @@ def _live(
     ranks: int,
     batches: list[tuple[Tensor, Tensor]],
     grace: float,
+    hang: Mapping[int, Mapping[int, float]],
 ) -> None:
     torch.set_num_threads(1)
     model, optimizer = new_model()
     store = dist.FileStore(place, -1)
     me: Member = kind(model, optimizer, store, name, ranks, grace)
     with Path(folder, str(name)).open("w", buffering=1) as file:
+
+        def write(begun: float, what: str, told: float | None = None) -> None:
+            there = len(me.members)
+            file.write(json.dumps([number + 1, begun, time.time(), there, what, told]) + "\n")
+
         me.meet()
         for number, (inputs, targets) in enumerate(batches):
             tries = 0
+            if seconds := hang.get(name, {}).get(number + 1):
+                begun = time.time()
+                time.sleep(seconds)
+                write(begun, "hangs")
             while me.steps == number and tries < TRIES:
                 if kill.get(name) == number + 1:
                     os.kill(os.getpid(), signal.SIGKILL)
-                begun, there, met, tries = time.time(), len(me.members), not me.together, tries + 1
-                if not met:
+                begun, what, loss, tries = time.time(), "step" if me.together else "meets", None, tries + 1
+                if me.together:
                     time.sleep(0.1)  # a step of a real model takes longer than one of this small one
                 try:
                     loss = step(me, inputs, targets)
-                except RuntimeError:
-                    loss, tries = None, TRIES  # nobody caught it: this rank ends
-                told: Any = None if loss is None else float(loss)
-                file.write(json.dumps([number + 1, begun, time.time(), there, met, told]) + "\n")
+                except ConnectionError:  # those who met have not waited for it
+                    what, tries = "left out", TRIES
+                except RuntimeError:  # nobody caught it: this rank ends
+                    tries = TRIES
+                write(begun, what, None if loss is None else float(loss))
             if me.steps == number:
                 break
         else:  # nobody leaves while others may still wait for its part of the last sum
@@ -141,17 +159,31 @@ def new_batches(steps: int, size: int = 96) -> list[tuple[Tensor, Tensor]]:
     return [(images[c], labels[c]) for c in chosen]
 
 
-def one_device(steps: int = 20) -> list[float]:
-    """The losses of one process that nobody kills."""
+def one_device(steps: int = 20, lost_at: int | None = None) -> list[float]:
+    """The losses of one process that nobody kills.
+
+    Args:
+        lost_at: from this step on the third quarter of each batch is left out, and the loss is the mean of the rest.
+    """
     model, optimizer = new_model()
     losses = []
-    for inputs, targets in new_batches(steps):
+    for number, (inputs, targets) in enumerate(new_batches(steps), 1):
+        if lost_at and number >= lost_at:
+            inputs, targets = (
+                torch.cat([q for i, q in enumerate(t.tensor_split(4)) if i != 2]) for t in (inputs, targets)
+            )
         loss = nn.functional.cross_entropy(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def steps_alike(losses: list[float], others: list[float], within: float = 1e-3) -> int:
+    """How many steps at the beginning have the same loss."""
+    pairs = enumerate(zip(losses, others, strict=False))
+    return next((i for i, (a, b) in pairs if abs(a - b) > within), min(len(losses), len(others)))
 
 
 def losses_of(lives: Lives) -> list[float]:

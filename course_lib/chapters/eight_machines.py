@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
+from course_lib.by_hand.compress import DiLoCo, PowerSGD, TopK
 from course_lib.chapters.ddp_step import BATCH, ETHERNET, LATENCY, gpt2_pieces, gpt2_step
+from course_lib.chapters.less_sent import Everything
 from course_lib.chapters.refused import Refused
 from course_lib.models.gpt import GPT, GPTConfig
 from simulator.inputs.checks import at_least, not_negative, one_of, positive
@@ -29,7 +32,7 @@ def method_on_gpus(
     Args:
         method: one of ``METHODS``.
         density, r: of top-k and of PowerSGD.
-        every: steps from one exchange to the next.
+        every: steps from one exchange to the next, with whole gradients.
         coding: ms of an exchange of top-k or PowerSGD.
 
     Raises:
@@ -42,6 +45,8 @@ def method_on_gpus(
         not_negative(coding=coding)
         if density > 1:
             raise ValueError(f"density must be at most 1, not {density}")
+        if every > 1 and method != METHODS[0]:
+            raise ValueError(f"every > 1 goes with {METHODS[0]!r}, not with {method!r}")
     except ValueError as refused:
         raise Refused(str(refused)) from None
     elements = sum(gpt2_pieces()[1])
@@ -86,17 +91,37 @@ def attempt(
     return lines
 
 
-def reaching(at_least: float = 3, coding: float = 15.0) -> list[list[str]]:
-    """Of each method the setting that loses least of the gradients, and makes the eight so many times as fast."""
+def method_by_hand(
+    method: str, density: float = 0.01, r: int = 4, every: int = 1, **_: Any
+) -> tuple[type, dict]:
+    """The same choice as a class of ``by_hand.compress`` and its settings, for ``less_sent.learn``."""
+    if every > 1:
+        return DiLoCo, {"H": every}
+    return {"top-k": (TopK, {"density": density}), "PowerSGD": (PowerSGD, {"r": r})}.get(
+        method, (Everything, {})
+    )
 
-    def enough(method: str, density: float = 0.01, r: int = 4, every: int = 1) -> bool:
-        return times_one(method_on_gpus(method, density, r, every, coding)) >= at_least
 
-    density = next(d for d in range(100, 0, -1) if enough("top-k", density=d / 1e4)) / 100
-    r = next(r for r in range(64, 0, -1) if enough("PowerSGD", r=r))
-    every = next(n for n in range(1, 1000) if enough(METHODS[0], every=n))
-    return [
-        ["top-k", f"{density:g} % of the numbers"],
+def reaching(
+    at_least: float = 3, coding: float = 15.0
+) -> tuple[list[list[str]], dict[str, tuple[type, dict]]]:
+    """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: as rows
+    of a table, and by hand, for ``less_sent.learn``."""
+
+    def enough(**choice: Any) -> bool:
+        return times_one(method_on_gpus(coding=coding, **choice)) >= at_least
+
+    density = next(d for d in range(100, 0, -1) if enough(method="top-k", density=d / 1e4)) / 1e4
+    r = next(r for r in range(64, 0, -1) if enough(method="PowerSGD", r=r))
+    every = next(n for n in range(1, 1000) if enough(method=METHODS[0], every=n))
+    rows = [
+        ["top-k", f"{100 * density:g} % of the numbers"],
         ["PowerSGD", f"{r} columns"],
         ["whole gradients", f"one exchange in {every} steps"],
     ]
+    choices = {
+        f"top-k, {100 * density:g} %": method_by_hand("top-k", density=density),
+        f"PowerSGD, r = {r}": method_by_hand("PowerSGD", r=r),
+        f"once in {every} steps": method_by_hand(METHODS[0], every=every),
+    }
+    return rows, choices

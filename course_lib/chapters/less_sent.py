@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from course_lib.by_hand.compress import Compressed, TopK, train
+from course_lib.by_hand.compress import Compressed, train
 from course_lib.chapters.refused import Refused
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
@@ -21,11 +21,11 @@ from simulator.inputs.checks import at_least
 from simulator.plots import plot_curves
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
-from simulator.predict.compression_traffic import bytegrad_traffic, power_sgd_traffic, top_k_traffic
+from simulator.predict.compression_traffic import power_sgd_traffic, top_k_traffic
 from simulator.predict.traffic import ddp_traffic
 
 Learned = dict[str, tuple[list[float], float, list[float]]]
-LOOKS = (("#222222", "-"), ("#143f70", "--"), ("#cc6a26", "-"), ("#23614a", "-."))
+LOOKS = (("#222222", "-"), ("#cc6a26", "-"), ("#23614a", "-."))
 
 
 def asked(**counts: int) -> None:
@@ -47,21 +47,6 @@ class Everything(Compressed):
         mean = wanted / self.p
         dist.all_reduce(mean)
         return mean, wanted
-
-
-class Keeping(TopK):
-    """Top-k whose next residual is ``keep(wanted, sent)``."""
-
-    def __init__(self, parameters: list[nn.Parameter], keep: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__(parameters, density=0.01)
-        self.keep = keep
-
-    def after_backward(self) -> None:
-        for i, w in enumerate(self.parameters):
-            assert w.grad is not None
-            wanted = w.grad + self.residuals[i]
-            w.grad, sent = self.exchange(i, wanted)
-            self.residuals[i] = self.keep(wanted, sent)
 
 
 def network() -> nn.Sequential:
@@ -120,7 +105,6 @@ def sent_on(ranks: int) -> dict[str, float]:
     sizes = [w.numel() for w in network().parameters()]
     return {
         "all numbers": ddp_traffic([sum(sizes)], ranks).sent,
-        "8 bits": bytegrad_traffic(sizes, ranks).sent,
         "top-k, 1 %": top_k_traffic(sizes, ranks, density=0.01).sent,
         "PowerSGD, r = 2": power_sgd_traffic([[s] for s in shapes], ranks, 2, min_compression=1).sent,
     }

@@ -32,7 +32,10 @@ SOLD_AS = {
 
 
 def plot_step_over_bandwidth(
-    bandwidths: Sequence[float], steps: Mapping[str, Callable[[float], float]], alt: str | None = None
+    bandwidths: Sequence[float],
+    steps: Mapping[str, Callable[[float], float]],
+    mark: float | None = None,
+    alt: str | None = None,
 ) -> Picture:
     """Seconds of a step over the bytes a second of the link, one line for each method; both axes are logarithmic.
 
@@ -41,6 +44,7 @@ def plot_step_over_bandwidth(
     Args:
         bandwidths: growing, bytes a second.
         steps: method -> seconds of a step at a bandwidth.
+        mark: a bandwidth at which a line is drawn, with a dot for the second method's step.
         alt: the sentence that says what is seen; by default what is drawn.
 
     Raises:
@@ -62,6 +66,11 @@ def plot_step_over_bandwidth(
         for value in values:
             not_negative(seconds=value)
         axis.plot(bandwidths, values, line, color=colour, linewidth=width, label=name)
+    if mark is not None:
+        axis.axvline(mark, color="#888888", linewidth=0.8)
+        axis.plot(
+            mark, list(steps.values())[min(1, len(steps) - 1)](mark), "o", color=LOOKS[1][0], markersize=9
+        )
     axis.set(xscale="log", yscale="log")
     axis.set_xlabel("bandwidth of the link", fontsize=TEXT, loc="right")
     axis.set_ylabel("time of a step", fontsize=TEXT)

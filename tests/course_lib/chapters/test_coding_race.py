@@ -2,9 +2,18 @@
 
 import pytest
 
+from course_lib.by_hand.compress import DiLoCo, PowerSGD, TopK
 from course_lib.chapters.coding_race import PART, backward_with, plot_turning_point, race, turning_point
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
-from course_lib.chapters.eight_machines import attempt, method_on_gpus, reaching, step_on_gpus, times_one
+from course_lib.chapters.eight_machines import (
+    attempt,
+    method_by_hand,
+    method_on_gpus,
+    reaching,
+    step_on_gpus,
+    times_one,
+)
+from course_lib.chapters.less_sent import Everything
 from course_lib.chapters.refused import Refused
 
 
@@ -42,8 +51,11 @@ def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
     attempt("whole gradients", every=40)
     said = [line.split(": ")[-1] for line in capsys.readouterr().out.splitlines()]
     assert said == ["not 3 times yet", "not 3 times yet", "3 times reached", "3 times reached"]
-    assert [name for name, _ in reaching()] == ["top-k", "PowerSGD", "whole gradients"]
-    assert reaching()[1][1] == "6 columns"
+    rows, by_hand = reaching()
+    assert rows[1] == ["PowerSGD", "6 columns"]
+    assert [method for method, _ in by_hand.values()] == [TopK, PowerSGD, DiLoCo]
+    assert by_hand["PowerSGD, r = 6"] == method_by_hand("PowerSGD", r=6, coding=15)
+    assert method_by_hand("whole gradients")[0] is Everything
     assert times_one(method_on_gpus("PowerSGD", r=6, coding=15)) > 3
     assert times_one(method_on_gpus("PowerSGD", r=7, coding=15)) < 3
 
@@ -55,6 +67,7 @@ def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
         ({"method": "top-k", "density": 0}, "density must be"),
         ({"method": "top-k", "density": 2}, "density must be at most 1, not 2"),
         ({"method": "PowerSGD", "r": 0}, "r must be a whole number of at least 1, not 0"),
+        ({"method": "top-k", "every": 2}, "every > 1 goes with 'whole gradients', not with 'top-k'"),
         ({"method": "whole gradients", "every": 0}, "every must be a whole number of at least 1, not 0"),
     ],
 )

@@ -72,8 +72,9 @@ def test_a_speedup_over_tokens_names_its_lines_and_marks():
 
 def test_a_step_over_the_bandwidth_names_the_methods_and_its_ticks():
     picture = plot_step_over_bandwidth(
-        [1e6, 1e7, 1e8], {"32 bits": lambda b: 6e6 / b, "8 bits": lambda b: 0.1}
+        [1e6, 1e7, 1e8], {"32 bits": lambda b: 6e6 / b, "8 bits": lambda b: 0.1}, mark=1e7
     )
+    assert [line.get_xydata().tolist() for line in picture._figure.axes[0].lines][-1] == [[1e7, 0.1]]
     assert {"1 MB/s", "100 MB/s", "100 Mbit/s", "32 bits", "8 bits"} <= set(texts(picture))
     with pytest.raises(ValueError, match=r"bandwidths must be at least two growing numbers, not \[2, 1\]"):
         plot_step_over_bandwidth([2, 1], {"a": float})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from simulator.inputs.checks import positive
 from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 from simulator.predict.collective_time import ALGORITHMS, all_reduce_seconds, tree_ring_crossover
 
 # Told apart by lightness and by the shape of dots and lines as well.
@@ -25,6 +25,8 @@ def plot_all_reduce_times(
     smallest: float = 1e2,
     largest: float = 1e8,
     measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    algorithms: Sequence[str] = ALGORITHMS,
+    marks: Mapping[str, float] | None = None,
 ) -> Picture:
     """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and where ring and tree cross.
 
@@ -32,6 +34,8 @@ def plot_all_reduce_times(
         link: what every message travels over.
         ranks: how many share the sum.
         measured: for an algorithm, its (bytes, seconds); drawn as dots.
+        algorithms: which are drawn.
+        marks: name -> bytes: sizes at which the fastest time is marked.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -42,17 +46,28 @@ def plot_all_reduce_times(
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
     sizes = [smallest * (largest / smallest) ** (i / 80) for i in range(81)]
-    for name in ALGORITHMS:
+    for name in algorithms:
         colour, line, dot = LOOKS[name]
         seconds = [all_reduce_seconds(name, size, ranks, link) for size in sizes]
-        axis.plot(sizes, seconds, line, color=colour, linewidth=1.8, label=f"{name}, predicted")
+        axis.plot(
+            sizes,
+            seconds,
+            line,
+            color=colour,
+            linewidth=1.8,
+            label=f"{name}, predicted" if measured else name,
+        )
         if measured and name in measured:
             axis.plot(*zip(*measured[name], strict=True), dot, color=colour, label=f"{name}, measured")
+    for said, size in (marks or {}).items():
+        best = min(all_reduce_seconds(name, size, ranks, link) for name in algorithms)
+        axis.plot([size], [best], "D", color="#222222", markersize=6, zorder=3)
+        axis.annotate(said, (size, best), xytext=(7, -4), textcoords="offset points", va="top", fontsize=TEXT)
     crossover = tree_ring_crossover(ranks, link)
     if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
-            "the ring is faster →" if measured else f"from {crossover / 1e3:,.0f} kB\nthe ring is faster →",
+            "the ring is faster →" if measured else f"from {human(crossover)}\nthe ring is faster →",
             (crossover, 0.97),
             xycoords=("data", "axes fraction"),
             xytext=(5, 0),
@@ -61,6 +76,7 @@ def plot_all_reduce_times(
             fontsize=TEXT,
         )
     axis.set(xscale="log", yscale="log")
+    axis.margins(y=0.15 if marks else 0.05)
     axis.set_xlabel("size of the tensor", fontsize=TEXT)
     axis.set_ylabel("time", fontsize=TEXT)
     ticks = [size for size in SIZES if smallest <= size <= largest]

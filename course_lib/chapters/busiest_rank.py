@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simulator.inputs.checks import one_of, positive
 from simulator.plots.picture import Picture, render
@@ -25,12 +25,22 @@ def busiest_sent(algorithm: str, ranks: int, payload: float) -> float:
     return tensors[algorithm] * payload
 
 
-def plot_busiest_rank(algorithms: Sequence[str], most: int = 1000, payload: float = 1e9) -> Picture:
-    """What the busiest of 2 to ``most`` ranks sends to all-reduce ``payload`` bytes, both axes logarithmic."""
+def plot_busiest_rank(
+    algorithms: Sequence[str],
+    most: int = 1000,
+    payload: float = 1e9,
+    names: Mapping[str, str] | None = None,
+) -> Picture:
+    """What the busiest of 2 to ``most`` ranks sends to all-reduce ``payload`` bytes, both axes logarithmic.
+
+    Args:
+        names: algorithm -> what its line is called, where that is not its name.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
     positive(payload=payload)
+    called = {name: (names or {}).get(name, name) for name in algorithms}
     ranks = [p for p in (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512) if p < most] + [most]
     figure = Figure(figsize=(WIDTH, 3), layout="constrained")
     axis = figure.subplots()
@@ -39,7 +49,7 @@ def plot_busiest_rank(algorithms: Sequence[str], most: int = 1000, payload: floa
         sent = [busiest_sent(name, p, payload) for p in ranks]
         axis.plot(ranks, sent, line, color=colour, linewidth=2.2)
         axis.annotate(
-            f"{name}: {human(sent[-1])}",
+            f"{called[name]}: {human(sent[-1])}",
             (most, sent[-1]),
             xytext=(6, 0),
             textcoords="offset points",
@@ -57,7 +67,7 @@ def plot_busiest_rank(algorithms: Sequence[str], most: int = 1000, payload: floa
     axis.set_xlabel("ranks", fontsize=TEXT)
     axis.set_ylabel("sent by the busiest rank", fontsize=TEXT)
     plain_axes(axis)
-    told = ", ".join(f"{name} {human(busiest_sent(name, most, payload))}" for name in algorithms)
+    told = ", ".join(f"{said} {human(busiest_sent(name, most, payload))}" for name, said in called.items())
     return render(
         figure,
         f"What the busiest rank sends in an all-reduce of {human(payload)}; on {most:,} ranks: {told}.",

@@ -39,7 +39,7 @@ CHAPTERS = {
     "25": Chapter("text_and_tasks", ("00",), 25),
     "02": Chapter("anatomy_of_llms", ("00",), 30, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 30),
-    "04": Chapter("collectives", ("00",), 35),
+    "04": Chapter("collectives", ("00",), 30),
     "05": Chapter("ddp", ("04",), 30, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 30, "FSDP"),

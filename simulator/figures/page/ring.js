@@ -35,13 +35,13 @@ function sentence(p, step, { sends }, whole) {
 export function draw({ ranks: p }, step, { bytes }) {
   const all = rounds(p), now = all[step], wide = (WIDTH - 8) / p, cell = Math.min(120, wide - 28), tall = p > 6 ? 20 : 26;
   const left = (rank) => 4 + rank * wide + (wide - cell) / 2, y = (chunk) => 42 + chunk * (tall + 6), bottom = y(p) + 4;
-  const marks = legend(8, [["forward", "an addend"], ["weights", "the whole sum"], ["accent", "sent in this round"]]);
+  const marks = legend(8, [["forward", "an addend"], ["weights", "the whole sum"], ["accent", "just came"]]);
   now.held.forEach((own, rank) => {
     marks.push(label(left(rank) + cell / 2, 30, `rank ${rank}`, { anchor: "middle", colour: "ink" }));
     own.forEach((addends, chunk) => {
       const whole = addends.length === p, x = left(rank) + 14, size = (cell - 14) / p;
       marks.push(label(left(rank) + 8, y(chunk) + tall / 2, LETTERS[chunk], { anchor: "end" }), box(x, y(chunk), cell - 14, tall, "idle"));
-      for (const addend of addends) marks.push(box(x + addend * size, y(chunk), size - 1, tall, whole ? "weights" : "forward"));
+      for (const addend of addends) marks.push(box(x + addend * size, y(chunk), size - 1, tall, whole ? "weights" : "forward", String(addend)));
     });
   });
   for (const { from, to, chunk } of now.sends) {

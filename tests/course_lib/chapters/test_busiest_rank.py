@@ -33,12 +33,13 @@ def test_the_picture_says_what_it_draws():
     picture = plot_busiest_rank(["naive", "tree", "ring"])
     assert "naive 999 GB, tree 10 GB, ring 2 GB" in repr(picture)
     assert smallest_text(picture.svg) >= 11
+    assert "the least 2 GB" in repr(plot_busiest_rank(["ring"], names={"ring": "the least"}))
 
 
 def ring_of_the_chapter(slip):
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
     source = next("".join(c["source"]) for c in cells if "def ring_reduce_scatter" in "".join(c["source"]))
-    names = {"dist": dist, "exchange": collectives.exchange}
+    names = {"dist": dist, "exchange": collectives.exchange, "first": lambda me, p: (me - 1) % p}
     for old, new in slip:
         assert old in source
         source = source.replace(old, new)
@@ -54,7 +55,7 @@ def ring_of_the_chapter(slip):
     [
         ([], True, 24),
         ([("range(p - 1)", "range(p)")], True, 32),  # one chunk more
-        ([("chunks[to_add] +", "")], False, 24),
+        ([("chunks[now] +", "")], False, 24),
     ],
 )
 def test_the_slips_move_what_the_chapter_says(slip, right, sent):

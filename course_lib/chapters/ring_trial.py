@@ -1,0 +1,56 @@
+"""The learner's own reduce-scatter, run on four ranks: its rounds, what each rank returns, and what it sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from course_lib.observe.ledgers.messages import Trace, read_label, trace_collective
+from course_lib.observe.show.collectives import plot_rounds
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
+from course_lib.runtime import RankError
+
+RANKS = 4
+LETTERS = "abcd"
+
+
+def try_ring(reduce_scatter: Callable[[Tensor], Tensor]) -> Shown:
+    """Run it on four ranks; rank r should return the sum of chunk r.
+
+    Dots that the learner has not replaced, and chunks that are mixed up, are said in a sentence.
+    """
+    try:
+        trace = trace_collective(reduce_scatter, RANKS)
+    except RankError as error:
+        if "ellipsis" in str(error).lower():
+            return _sentence("Nothing was sent yet: write your line in place of the dots.")
+        return _sentence(str(error).splitlines()[0])
+    try:
+        rounds, returned = plot_rounds(trace, "Your ring"), [_returned(trace, rank) for rank in range(RANKS)]
+    except ValueError:
+        return _sentence(
+            "A rank added one chunk to another: what comes is not the chunk that it is added to."
+        )
+    right = all(label == f"{LETTERS[rank]}: 0 1 2 3" for rank, label in enumerate(returned))
+    rows = [
+        [f"rank {rank}", label, sum(len(m.values) for m in trace.messages if m.sender == rank)]
+        for rank, label in enumerate(returned)
+    ]
+    found = table(["", "returns the chunk: with the parts of ranks", "chunks sent"], rows)
+    verdict = (
+        "Right: each rank returns its whole sum." if right else "Not yet: a sum has the parts of 0 1 2 3."
+    )
+    faces = rounds._repr_mimebundle_()["text/html"]
+    return Shown(f"{verdict}\n{rounds!r}\n{found.text}", f"<p>{verdict}</p>{faces}{found.html}")
+
+
+def _returned(trace: Trace, rank: int) -> str:
+    (value,) = trace.after[rank]
+    chunk, parts = read_label(value, RANKS)
+    return f"{LETTERS[chunk]}: {' '.join(map(str, sorted(parts)))}"
+
+
+def _sentence(text: str) -> Shown:
+    return Shown(text, f"<p>{text}</p>")

@@ -1,0 +1,90 @@
+"""Four ways to all-reduce: what is counted is what ranks send, and the learner's ring is judged by what it returns."""
+
+from collections import Counter
+
+import pytest
+import torch.distributed as dist
+
+from course_lib.chapters.busiest_rank import busiest_sent
+from course_lib.chapters.four_ways import WAYS, compare_ways, messages, plot_leaving, sent
+from course_lib.chapters.ring_trial import try_ring
+from course_lib.observe.ledgers.messages import trace_collective
+from course_lib.runtime import collectives
+from course_lib.runtime.collectives import exchange
+from simulator.plots.picture import smallest_text
+
+
+def all_reduce(way):
+    def run(t):
+        if way != "direct":
+            return collectives.all_reduce(t, algorithm=way)
+        mine = collectives.all_to_all(t).sum(0, keepdim=True)
+        return collectives.all_to_all(mine.repeat(dist.get_world_size()))
+
+    return run
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_messages_are_those_of_a_real_run(way, ranks):
+    found, told = Counter(), Counter()
+    for message in trace_collective(all_reduce(way), ranks).messages:
+        found[message.sender, message.receiver] += message.size / (8 * ranks)
+    for sender, receiver, part in messages(way, ranks):
+        told[sender, receiver] += part
+    assert found == pytest.approx(told)
+
+
+@pytest.mark.parametrize("ranks", [5, 16])
+def test_the_sums(ranks):
+    for way in WAYS:
+        shares = sent(way, ranks, each=4)
+        assert shares.together == pytest.approx(2 * (ranks - 1))
+        assert shares.rank == pytest.approx(busiest_sent("ring" if way == "direct" else way, ranks, 1))
+    assert sent("ring", ranks, 4).machine == pytest.approx(2 * (ranks - 1) / ranks)
+    assert sent("naive", ranks, ranks).machine == 0
+
+
+def test_what_chapter_04_says():
+    table, picture = compare_ways(1000, 8, 1e9), plot_leaving(1000, 8, 1e9)
+    assert [row.split()[1:] for row in table.text.splitlines()[2:]] == [
+        ["1,998", "999", "992", "1,998"],
+        ["20", "10", "56", "1,998"],
+        ["1,998", "2", "15.9", "1,998"],
+        ["1,998", "2", "2", "1,998"],
+    ]
+    assert "direct: 15.9 GB leave machine 0; ring: 2 GB" in picture.alt
+    assert smallest_text(picture.svg) >= 11
+
+
+def ring(first):
+    def reduce_scatter(t):
+        p, me = dist.get_world_size(), dist.get_rank()
+        chunks, now = list(t.chunk(p)), first(me, p)
+        for _ in range(p - 1):
+            came = exchange(chunks[now], (me + 1) % p, chunks[now], (me - 1) % p)
+            now = (now - 1) % p
+            chunks[now] = chunks[now] + came
+        return chunks[me]
+
+    return reduce_scatter
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (lambda me, p: (me - 1) % p, "Right"),
+        (lambda me, p: me, "Not yet"),
+        (lambda me, p: 0, "added one chunk to another"),
+        (lambda me, p: p, "IndexError"),
+        (lambda me, p: ..., "in place of the dots"),
+    ],
+)
+def test_a_ring_is_judged_by_what_it_returns(first, words):
+    assert words in try_ring(ring(first)).text.splitlines()[0]
+
+
+def test_a_ring_shows_what_was_sent():
+    shown = try_ring(ring(lambda me, p: (me - 1) % p))
+    assert all([line.split()[-1] == "3" for line in shown.text.splitlines()[-4:]])
+    assert shown.html.count("<img") == 1

@@ -1,18 +1,16 @@
-"""The drawings of what FSDP costs on many GPUs (chapter 07): memory in a step, tokens, and the sharding factor."""
+"""The drawings of what FSDP costs on many GPUs (chapter 07): memory in a step, and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from simulator.inputs.checks import positive
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import (
     TEXT,
-    TITLE,
     WIDTH,
     bare,
     human,
-    label_capacity,
     plain_axes,
     ticks_in,
 )
@@ -112,47 +110,3 @@ def plot_speed_over_tokens(
         for name, points in measured.items()
     )
     return render(figure, f"Speed of a GPU over its tokens, below the limit of its link. {told}.")
-
-
-def plot_sharding_factors(
-    factors: Sequence[int], states: Sequence[float], leaving: Sequence[float], capacity: float, device: str
-) -> Picture:
-    """For each sharding factor: a GPU's states, with the memory that it has, and what its node sends to others.
-
-    Args:
-        states: bytes on each GPU.
-        leaving: bytes that leave a node in a step.
-        capacity: bytes of memory of the device that is called ``device``.
-    """
-    from matplotlib.figure import Figure
-
-    if not len(factors) == len(states) == len(leaving) > 0:
-        raise ValueError(
-            f"{len(factors)} factors need as many states and messages, not {len(states)} and {len(leaving)}"
-        )
-    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    panels = (("states of a GPU", states, WITHIN), ("leaves a node in a step", leaving, BETWEEN))
-    for axis, (title, values, colour) in zip(figure.subplots(1, 2), panels, strict=True):
-        axis.bar(range(len(values)), [v / 1e9 for v in values], color=colour, width=0.7)
-        for place, value in enumerate(values):
-            axis.annotate(
-                human(value),
-                (place, value / 1e9),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=TEXT,
-            )
-        axis.set_xticks(range(len(factors)), [f"F = {factor}" for factor in factors])
-        axis.yaxis.set_major_formatter(ticks_in("GB"))
-        axis.set_ylim(0, 1.15 * max(values) / 1e9)
-        axis.set_title(title, loc="left", fontsize=TITLE)
-        plain_axes(axis)
-        if title.startswith("states"):
-            axis.axhline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
-            label_capacity(axis, capacity, 1e9, device)
-    told = "; ".join(
-        f"F = {f}: {human(s)} of states, {human(n)} leave a node"
-        for f, s, n in zip(factors, states, leaving, strict=True)
-    )
-    return render(figure, f"Sharding factors. {told}; a GPU has {human(capacity)}.")

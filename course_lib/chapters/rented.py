@@ -54,17 +54,21 @@ class Rented(NamedTuple):
     def __str__(self) -> str:
         many = "text" if self.texts == 1 else "texts"
         how = "with prefetch" if self.prefetch else "without prefetch"
-        price = f"{self.hours:,.0f} GPU-hours for a billion tokens" if self.fits else "does not fit"
+        price = f"{self.hours:,.0f} GPU-hours" if self.fits else "does not fit"
         return f"{self.gpus} GPUs, {self.texts} {many} each, {how}: {self.memory / 1e9:.1f} GB, {price}"
 
 
-def fullest(gpus: int, prefetch: bool) -> Rented | None:
-    """With as many texts on each GPU as fit; None: not even one does."""
-    at_least(1, gpus=gpus)
-    best, texts = None, 1
-    while (one := Rented(gpus, texts, prefetch)).fits:
-        best, texts = one, texts + 1
-    return best
+def fewest(texts: int, prefetch: bool) -> Rented:
+    """On the fewest GPUs that have room for so many texts each.
+
+    Raises:
+        ValueError: not even a thousand have.
+    """
+    at_least(1, texts=texts)
+    for gpus in range(1, 1000):
+        if (one := Rented(gpus, texts, prefetch)).fits:
+            return one
+    raise ValueError(f"{texts} texts are too many for one GPU, however the states are divided")
 
 
 def plot_rented(tried: Sequence[Rented], most: int) -> Picture:
@@ -77,14 +81,14 @@ def plot_rented(tried: Sequence[Rented], most: int) -> Picture:
     from matplotlib.lines import Line2D
 
     fitting = sorted({one for one in tried if one.fits and one.gpus <= most})
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
     for one in fitting:
         face, edge, ink = LOOKS[one.prefetch]
         at = one.gpus, one.hours
-        axis.plot(*at, "o", markersize=14, markerfacecolor=face, markeredgecolor=edge, markeredgewidth=1.5)
+        axis.plot(*at, "o", markersize=12, markerfacecolor=face, markeredgecolor=edge, markeredgewidth=1.5)
         axis.text(*at, str(one.texts), color=ink, ha="center", va="center_baseline", fontsize=TEXT)
-    axis.set(xlim=(13.2, most + 0.8), ylim=(0, 2100))
+    axis.set(xlim=(13.2, most + 0.8), ylim=(500, 2000))
     axis.set_xticks(range(14, most + 1, 2))
     axis.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     axis.set_ylabel("GPU-hours for a billion tokens", fontsize=TEXT)
@@ -94,8 +98,8 @@ def plot_rented(tried: Sequence[Rented], most: int) -> Picture:
         for said, (face, edge, _) in zip(("with prefetch", "without prefetch"), LOOKS.values(), strict=True)
     ]
     axis.legend(
-        handles=dots, loc="lower left", fontsize=TEXT, frameon=False, title_fontsize=TEXT, alignment="left",
+        handles=dots, loc="upper right", fontsize=TEXT, frameon=False, title_fontsize=TEXT, alignment="left",
         title="the number in a dot: texts on each GPU",
     )  # fmt: skip
     told = "; ".join(map(str, fitting)) or "nothing that fits was tried"
-    return render(figure, f"Price of a token over the GPUs. {told}.")
+    return render(figure, f"GPU-hours for a billion tokens. {told}.")

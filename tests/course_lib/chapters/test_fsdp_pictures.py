@@ -9,7 +9,6 @@ from course_lib.by_hand import fsdp as by_hand
 from course_lib.chapters.flash_changes import changed
 from course_lib.chapters.fsdp_at_scale import (
     plot_before_and_in_step,
-    plot_sharding_factors,
     plot_speed_over_tokens,
 )
 from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks
@@ -118,15 +117,6 @@ def test_speed_over_tokens():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="1 to 3 models"):
         plot_speed_over_tokens({}, 1)
-
-
-def test_sharding_factors():
-    picture = plot_sharding_factors([1, 8], [112e9, 14e9], [28e9, 25e9], 80e9, "one A100")
-    assert "F = 8: 14 GB of states, 25 GB leave a node" in picture.alt
-    assert "one A100" in picture.svg
-    assert smallest_text(picture.svg) >= 11
-    with pytest.raises(ValueError, match="2 factors need as many"):
-        plot_sharding_factors([1, 8], [1], [1], 1, "")
 
 
 def test_memory_before_and_in_a_step():

@@ -2,20 +2,20 @@
 
 import pytest
 
-from course_lib.chapters.rented import A100, Rented, fullest, plot_rented
+from course_lib.chapters.rented import A100, Rented, fewest, plot_rented
 from simulator.plots.picture import smallest_text
 
 
-def test_more_gpus_have_room_for_more_texts():
-    assert not Rented(17).fits
-    assert fullest(17, prefetch=True) is None
-    one, more = fullest(18, prefetch=True), fullest(28, prefetch=True)
-    assert one is not None and more is not None
-    assert one.texts < more.texts
-    assert one.memory <= A100.memory and more.memory <= A100.memory
-    assert not Rented(more.gpus, more.texts + 1).fits
-    with pytest.raises(ValueError, match="gpus"):
-        fullest(0, prefetch=True)
+def test_more_texts_need_more_gpus():
+    one, four = fewest(1, prefetch=True), fewest(4, prefetch=True)
+    assert one.gpus < four.gpus
+    assert max(one.memory, four.memory) <= A100.memory
+    assert not any(fits for fits in (Rented(one.gpus - 1).fits, Rented(four.gpus - 1, 4).fits))
+    assert fewest(4, prefetch=False).gpus <= four.gpus
+    with pytest.raises(ValueError, match="texts"):
+        fewest(0, prefetch=True)
+    with pytest.raises(ValueError, match="too many"):
+        fewest(100, prefetch=True)
 
 
 def test_a_gather_is_paid_by_all_tokens_of_a_gpu():

@@ -1,4 +1,4 @@
-"""What chapter 12's two tools find: a board with a row for each run."""
+"""What chapter 12's questions find: a board with a row for each run, and the norm of each parameter."""
 
 from __future__ import annotations
 
@@ -42,6 +42,36 @@ def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return render(figure, ". ".join(map(_said, findings.items())) + ".")
+
+
+def plot_ratios(ratios: Mapping[str, Mapping[str, float]], near: float = 1e-3) -> Picture:
+    """A row for each run, a point for each parameter: its gradient's norm, divided by that on one device.
+
+    Args:
+        ratios: run -> parameter -> ratio.
+        near: a ratio so close to 1 is right, and its point is pale.
+
+    Raises:
+        ValueError: a run has no parameter, or there is no run.
+    """
+    from matplotlib.figure import Figure
+
+    if not ratios or not all(ratios.values()):
+        raise ValueError("there is nothing to draw: give at least one run, each with at least one parameter")
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.42 * len(ratios)), layout="constrained")
+    axis, told = figure.subplots(), []
+    axis.axvline(1, color="#8a8a8a", linewidth=1)
+    for row, (run, of_run) in enumerate(ratios.items()):
+        wrong = [ratio for ratio in of_run.values() if abs(ratio - 1) > near]
+        right = len(of_run) - len(wrong)
+        axis.plot([1] * right, [row] * right, "o", color="#9ebfab", markersize=9)
+        axis.plot(wrong, [row] * len(wrong), "o", color="#cc6a24", markersize=9, alpha=0.6, markeredgewidth=0)
+        told.append(f"{run}: {len(wrong)} of {len(of_run)} wrong")
+    axis.set_yticks(range(len(told)), told, fontsize=TEXT)
+    axis.set_ylim(len(told) - 0.4, -0.6)
+    axis.set_xlabel("gradient norm of each parameter ÷ one device's", fontsize=TEXT, loc="right")
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    return render(figure, "Gradient norms, parameter by parameter. " + "; ".join(told) + ".")
 
 
 def _said(item: tuple[str, Mapping[str, Finding]]) -> str:

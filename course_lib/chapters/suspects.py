@@ -28,6 +28,7 @@ Change = tuple[str, str]  # a piece of a line, and what stands in its place
 SIZES = {"tp": 2, "dp": 2, "pp": 2}
 CONFIG = GPTConfig.tiny(hidden_size=64, max_length=32, num_layers=2)
 BATCH, LENGTH, MICRO, MAX_NORM = 16, 32, 2, 1.0
+ROUNDING = 1e-6  # a key's bias has no gradient, because softmax does not see what is added to all scores
 NOTHING = ("", "")
 RUNS: dict[str, Change] = {
     "A": ("clip_grads_with_norm_(weights, max_norm, norm)", "nn.utils.clip_grad_norm_(weights, max_norm)"),
@@ -64,19 +65,21 @@ def text_batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def one_device(steps: int = 1) -> SimpleNamespace:
-    """The same model on the same batches: losses and norms of each step."""
+    """The same model on the same batches: losses and norms of each step, and each parameter's norm in the first."""
     torch.manual_seed(0)
     model = GPT(CONFIG)
     optimizer = AdamW(model.parameters(), lr=1e-3)
-    losses, norms = [], []
+    losses, norms, by_name = [], [], {}
     for tokens, targets in text_batches(steps):
         loss = cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
+        by_name = by_name or {name: w.grad.norm().item() for name, w in model.named_parameters()}
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return SimpleNamespace(losses=losses, norms=norms)
+    by_name = {name: norm for name, norm in by_name.items() if norm > ROUNDING}
+    return SimpleNamespace(losses=losses, norms=norms, by_name=by_name)
 
 
 def changed(change: Change) -> dict[str, Any]:
@@ -136,3 +139,47 @@ def ask_runs(
 
 def _launched(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any] | None) -> list[dict]:
     return launch(run_all_on_rank, ranks=8, args=(dict(runs), steps, look), quiet=True)
+
+
+def axes_of_copies(w: Tensor, held: Any) -> list[str]:
+    """Along which axes do other ranks hold copies of this weight?"""
+    axes = ["dp"]
+    if not hasattr(w, "cut"):
+        axes.append("tp")
+    if w is held.tied:
+        axes.append("pp")
+    return axes
+
+
+def norms_by_name(held: Any) -> dict[str, float]:
+    """The gradient norm of each parameter of this rank, of the whole one where the rank holds a part."""
+    squares = {name: w.grad.square().sum() for name, w in held.parameters().items()}
+    for name, w in held.parameters().items():
+        if hasattr(w, "cut"):
+            squares[name] = three_dimensions.summed(squares[name], held.group["tp"])
+    return {name: square.sqrt().item() for name, square in squares.items()}
+
+
+def weights_of(held: Any) -> dict[str, tuple[Tensor, int | None]]:
+    """What this rank would write into a checkpoint: its weights, and the dimension in which each is cut."""
+    return {name: (w.detach().clone(), getattr(w, "cut", None)) for name, w in held.parameters().items()}
+
+
+def loss_after_loading(ranks: list[dict[str, tuple[Tensor, int | None]]], steps: int) -> float:
+    """One device reads a checkpoint in which each weight stands once, and computes the loss of the batch of a step.
+
+    Args:
+        ranks: what ``weights_of`` found on each rank. Where several hold a weight, that of the first is in the file.
+        steps: the batch is the last one of so many.
+    """
+    whole: dict[str, Tensor] = {}
+    for rank in range(0, len(ranks), SIZES["tp"]):
+        for name, (w, dim) in ranks[rank].items():
+            parts = [w] if dim is None else [held[name][0] for held in ranks[rank : rank + SIZES["tp"]]]
+            whole.setdefault(name, torch.cat(parts, dim or 0))
+    whole["head.weight"] = whole["embedding.tokens.weight"]  # tied: one matrix
+    model = GPT(CONFIG)
+    model.load_state_dict(whole)
+    *_, (tokens, targets) = text_batches(steps)
+    with torch.no_grad():
+        return cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).item()

@@ -5,7 +5,7 @@ import torch
 from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
-from course_lib.chapters.evidence import plot_board
+from course_lib.chapters.evidence import plot_board, plot_ratios
 from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import Priced, every_plan, plot_every_plan, plot_prices, price, read_priced
 from course_lib.models.gpt import GPT, GPTConfig
@@ -73,6 +73,44 @@ def test_each_bug_shows_where_the_chapter_says():
     assert is_right("D", 1)
 
 
+def test_copies_come_apart_in_two_runs():
+    def copies_apart(held):
+        apart = dict.fromkeys(suspects.SIZES, 0.0)
+        for w in held.parameters().values():
+            for axis in suspects.axes_of_copies(w, held):
+                first = three_dimensions.summed(w.detach() * (held.at[axis] == 0), held.group[axis])
+                apart[axis] = max(apart[axis], (w - first).abs().max().item())
+        return apart
+
+    found = suspects.ask_runs(copies_apart, steps=3)
+    apart = {run: {a for rank in ranks for a, far in rank.items() if far} for run, ranks in found.items()}
+    assert apart == {"A": {"tp", "pp"}, "B": set(), "C": set(), "D": set(), "E": {"pp"}}
+
+
+def test_only_the_untied_run_is_ruined_by_loading_it():
+    found = suspects.ask_runs(suspects.weights_of, steps=5)
+    loaded = {run: suspects.loss_after_loading(ranks, 5) for run, ranks in found.items()}
+    alone = suspects.one_device(5)
+    assert loaded["D"] == pytest.approx(alone.losses[4], rel=1e-5)
+    assert max(loaded, key=lambda run: loaded[run]) == "E"
+    assert all(loaded[run] < loaded["D"] + 0.05 < loaded["E"] for run in "ABC")
+
+
+def not_near(norm, right):
+    return norm != pytest.approx(right, rel=1e-3)
+
+
+def test_norms_by_name_say_where_the_bug_is():
+    alone, found = suspects.one_device(1), suspects.ask_runs(suspects.norms_by_name, steps=1)
+    wrong = {
+        run: {name for name, norm in alone.by_name.items() if not_near((ranks[4] | ranks[0])[name], norm)}
+        for run, ranks in found.items()
+    }
+    assert wrong["A"] == wrong["D"] == set()
+    assert wrong["E"] == {"embedding.tokens.weight"}
+    assert min(len(wrong["B"]), len(wrong["C"])) > 20
+
+
 def test_the_changed_line_must_stand_there_once():
     for change in suspects.RUNS.values():
         assert "Rank" in suspects.changed(change)
@@ -86,6 +124,7 @@ def pictures():
     runs = "ABCDE"
     column = {run: ("131.1 kB", run != "E") for run in runs}
     yield plot_board({f"column\n{i}": column for i in range(6)})
+    yield plot_ratios({"run B": {"w": 1.2, "b": 1.0}, "run E": {"w": 0.6, "b": 1.0}})
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     plans = [Priced(Plan(tp=tp), 5.0 + tp, 40e9 * tp) for tp in (1, 2, 4)]
     yield plot_every_plan(plans, 80e9, "H100", {"yours": plans[0], "planner's": plans[1]})
@@ -120,3 +159,10 @@ def test_every_plan_takes_all_gpus_and_none_is_better_than_the_best():
     assert price(LLAMA, best.plan, H100) == best
     with pytest.raises(ValueError, match="tp × pp × dp is 16 in this plan; the cluster has 64 GPUs"):
         read_priced("tp=8,dp=2", LLAMA, H100, 64, 128)
+
+
+def test_ratios_are_counted():
+    picture = plot_ratios({"run E": {"embedding": 0.56, "norm": 1.0, "bias": 1.0}})
+    assert picture.alt == "Gradient norms, parameter by parameter. run E: 1 of 3 wrong."
+    with pytest.raises(ValueError, match="at least one parameter"):
+        plot_ratios({"run E": {}})

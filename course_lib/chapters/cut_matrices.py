@@ -17,7 +17,7 @@ SIGN = 0.34  # room for a sign between two matrices
 
 
 def plot_cut_mlp() -> Picture:
-    """Y = GeLU(X A) and Z = Y B: X is whole, A is cut by columns, B by rows, and Z is the sum of two parts."""
+    """Y = X A and Z = GeLU(Y) B: X is whole, A is cut by columns, B by rows, and Z is the sum of two parts."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
@@ -30,7 +30,7 @@ def plot_cut_mlp() -> Picture:
     row.matrix(WIDE, TOKENS, ["Y₀", "Y₁"])
     row.note("GeLU on each\nnumber by itself")
     row = _Row(second, "B is cut by rows, so each rank computes a part of a sum")
-    row.matrix(WIDE, TOKENS, ["Y₀", "Y₁"])
+    row.matrix(WIDE, TOKENS, ["GeLU(Y₀)", "GeLU(Y₁)"])
     row.sign("×")
     row.matrix(HIDDEN, WIDE, ["B₀", "B₁"], upright=True)
     row.sign("=")
@@ -46,7 +46,7 @@ def plot_cut_mlp() -> Picture:
     return render(
         figure,
         "Two products on two ranks. X, which every rank has, times A, whose left columns are on rank 0 and whose right "
-        "columns are on rank 1, gives Y, cut in the same way. Y times B, whose upper rows are on rank 0 and whose "
+        "columns are on rank 1, gives Y, cut in the same way. GeLU(Y) times B, whose upper rows are on rank 0 and whose "
         "lower rows are on rank 1, gives a part of the sum Z on each rank; after the sum every rank has Z.",
     )
 

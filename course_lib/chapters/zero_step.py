@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,8 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
 from simulator.ledgers.memory import MemoryBreakdown
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import PARTS, TEXT, WIDTH, plain_axes
 
 
 class Step(NamedTuple):
@@ -23,12 +25,17 @@ class Step(NamedTuple):
     Args:
         kept: bytes at the end of backward.
         gradients: bytes in ``.grad`` each time that backward has completed one, and each time that some are freed.
-        sent: bytes, from forward to the next step's forward.
+        phases: bytes sent in all forwards, in all backwards, and once after them.
     """
 
     kept: MemoryBreakdown
     gradients: list[float]
-    sent: float
+    phases: tuple[float, float, float]
+
+    @property
+    def sent(self) -> float:
+        """Bytes, from forward to the next step's forward."""
+        return sum(self.phases)
 
 
 def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
@@ -51,9 +58,14 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
     mine = [part.chunk(dist.get_world_size())[dist.get_rank()] for part in (x, y)]
     for _ in range(2):
         gradients.clear()
+        forward = backward = 0.0
         with record_traffic() as log:
             for _ in range(passes):
-                cross_entropy(model(mine[0]), mine[1]).backward()
+                before = log.traffic.sent
+                loss = cross_entropy(model(mine[0]), mine[1])
+                between = log.traffic.sent
+                loss.backward()
+                forward, backward = forward + between - before, backward + log.traffic.sent - between
             states = [value for state in optimizer.state.values() for value in state.values()]
             kept = MemoryBreakdown(*map(storage_bytes, (trained, grads(trained), states)))
             zero.after_backward() if sharded else zero.average()
@@ -61,7 +73,39 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
             optimizer.zero_grad()
             if sharded:
                 zero.after_update()
-    return Step(kept, gradients, log.traffic.sent)
+    return Step(kept, gradients, (forward, backward, log.traffic.sent - forward - backward))
+
+
+def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
+    """What ``.grad`` holds during backward, in blocks; each fall of the lowest curve is named after its unit.
+
+    Args:
+        steps: by stage, each on a model of four blocks; the first is drawn last, and its falls are named.
+        block: bytes of the gradients of one block.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    axis = figure.subplots()
+    colours = dict(zip(steps, (PARTS[2], PARTS[1]), strict=False))
+    curves = {name: [size / block for size in step.gradients] for name, step in steps.items()}
+    for name, curve in reversed(curves.items()):
+        axis.plot(curve, color=colours[name], linewidth=3, label=name)
+    first = next(iter(curves.values()))
+    falls = [i for i in range(len(first) - 1) if first[i + 1] < first[i] - 0.5]
+    for i, unit in zip(falls, (4, 3, 2, 1), strict=False):
+        end, up = (i, first[i]), (0, 5)  # points
+        said = f"block {unit} is reduced"
+        axis.annotate(said, end, up, textcoords="offset points", ha="right", va="bottom", fontsize=TEXT)
+    for name, curve in curves.items():
+        end, right = (len(curve) - 1, curve[-1]), (6, 0)  # points
+        axis.annotate(name, end, right, textcoords="offset points", va="center", fontsize=TEXT)
+    axis.set(ylim=(0, None), xlim=(0, 1.1 * len(first)), xticks=[])
+    axis.set_xlabel("backward, from its beginning to its end", fontsize=TEXT)
+    axis.set_ylabel("gradients held, in blocks", fontsize=TEXT)
+    plain_axes(axis)
+    told = (f"{name} at most {max(curve):.3g}, at the end {curve[-1]:.3g}" for name, curve in curves.items())
+    return render(figure, f"Gradients that a rank holds in one backward, in blocks: {'; '.join(told)}.")
 
 
 def note(parameters: Iterable[Tensor], call: Any) -> None:

@@ -4,7 +4,7 @@ import torch
 
 from course_lib.by_hand.ddp import PerParameter
 from course_lib.by_hand.zero import Zero1, Zero2, Zero3
-from course_lib.chapters.zero_step import zero_step
+from course_lib.chapters.zero_step import plot_gradients, zero_step
 from course_lib.models.gpt import GPTConfig
 from course_lib.runtime import launch
 
@@ -28,6 +28,15 @@ def test_each_stage_halves_one_more_part_on_two_ranks():
     assert two[-1] == WHOLE / 2 < max(two) < WHOLE
     assert [step.sent for step in steps[:3]] == [WHOLE] * 3
     assert WHOLE < steps[3].sent <= 1.5 * WHOLE
+    assert [[size > 0 for size in step.phases] for step in steps] == [
+        [False, False, True],
+        [False, False, True],
+        [False, True, True],
+        [True, True, False],
+    ]
+    told = plot_gradients({"stage 2": steps[2], "stage 1": steps[1]}, WHOLE).alt
+    assert "at the end 0.5" in told
+    assert "at the end 1." in told
 
 
 def test_only_ddp_and_stage_1_can_wait_for_the_last_pass():

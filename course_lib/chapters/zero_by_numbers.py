@@ -1,0 +1,104 @@
+"""One step of ZeRO over numbers: four ranks, four weights, and the two lines that the learner writes (chapter 06)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.observe.ledgers.traffic import record_traffic
+from course_lib.runtime import launch
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH
+
+WEIGHTS, GRADIENT, TIMES = [10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 3.0, 4.0], [1, 2, 3, 6]  # of ranks 0 to 3
+NEW, OLD, WRONG = "#bcdcc8", "#eeeeee", "#f4b6a6"
+
+
+class Seen(NamedTuple):
+    """Of one rank: its gradient, its part of the mean, the weights after its update and at the end, bytes sent."""
+
+    gradient: list[float]
+    mean: float
+    updated: list[float]
+    weights: list[float]
+    sent: float
+
+
+def step_on_rank(before_update: Callable[..., object], after_update: Callable[..., object]) -> Seen:
+    """SGD with a learning rate of 1 on this rank's weight; the two functions may send. Every rank calls it."""
+    rank = dist.get_rank()
+    weights, gradient = torch.tensor(WEIGHTS), torch.tensor(GRADIENT) * TIMES[rank]
+    own, mean = gradient.tolist(), torch.zeros(1)
+    shard = weights[rank : rank + 1]  # a view
+    with record_traffic() as log:
+        before_update(mean, gradient, rank)
+        shard -= mean
+        updated = weights.tolist()
+        after_update(weights, shard)
+    return Seen(own, float(mean), updated, weights.tolist(), log.traffic.sent)
+
+
+def right_mean() -> Tensor:
+    return torch.tensor(GRADIENT) * (sum(TIMES) / len(TIMES))
+
+
+def plot_step(before_update: Callable[..., object], after_update: Callable[..., object]) -> Picture:
+    """Run the step on four ranks and draw what each holds: gradients, their mean, the update, the weights.
+
+    Args:
+        before_update: called with (mean, gradient, rank); should fill ``mean``, a single number.
+        after_update: called with (weights, shard); should make all weights new on every rank.
+    """
+    from matplotlib.figure import Figure
+
+    seen = launch(step_on_rank, 4, args=(before_update, after_update))
+    mean = right_mean().tolist()
+    new = (torch.tensor(WEIGHTS) - right_mean()).tolist()
+    own = [[one.mean if i == rank else None for i in range(4)] for rank, one in enumerate(seen)]
+    panels = {
+        "gradients": [one.gradient for one in seen],
+        "after line A:\nmean gradients": own,
+        "after the update:\nweights": [one.updated for one in seen],
+        "after line B:\nweights": [one.weights for one in seen],
+    }
+    figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
+    for place, (axis, (title, rows)) in enumerate(zip(figure.subplots(1, 4), panels.items(), strict=True)):
+        wanted = [OLD] * 4 if place == 0 else mean if place == 1 else new
+        _draw(axis, rows, wanted, last=place == 3)
+        axis.set_title(title, fontsize=TITLE)
+        axis.set_yticks(range(4), [f"rank {rank}" for rank in range(4)] if not place else [], fontsize=TEXT)
+    right = sum(one.weights == new for one in seen)
+    numbers = max(one.sent for one in seen) / 4
+    said = f"right weights on {right} of 4 ranks; a rank sends {numbers:g} numbers, with DDP 6"
+    figure.supxlabel(said, fontsize=TITLE)
+    told = "; ".join(
+        f"{title.replace(chr(10), ' ')} {', '.join(map(_row, rows))}" for title, rows in panels.items()
+    )
+    return render(figure, f"{said}. On ranks 0 to 3: {told}.")
+
+
+def _draw(axis, rows: Sequence[Sequence[float | None]], wanted: Sequence, last: bool) -> None:
+    """Green: right. Red: wrong, in the last panel also what is still old."""
+    from matplotlib.patches import Rectangle
+
+    for rank, row in enumerate(rows):
+        for i, number in enumerate(row):
+            colour = "#ffffff" if number is None else OLD
+            if number is not None and wanted[i] != OLD:
+                waits = number == WEIGHTS[i] and not last
+                colour = NEW if abs(number - wanted[i]) < 1e-4 else OLD if waits else WRONG
+            corner = i - 0.46, rank - 0.42
+            axis.add_patch(Rectangle(corner, 0.92, 0.84, facecolor=colour, edgecolor="#999999", lw=0.8))
+            if number is not None:
+                axis.text(i, rank, f"{number:.3g}", ha="center", va="center_baseline", fontsize=TEXT)
+    axis.set(xlim=(-0.6, 3.6), ylim=(3.6, -0.6), xticks=[])
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+
+
+def _row(row: Sequence[float | None]) -> str:
+    return " ".join("–" if number is None else f"{number:.3g}" for number in row)

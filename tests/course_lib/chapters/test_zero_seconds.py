@@ -1,0 +1,31 @@
+"""Llama 13B on two clusters: what chapter 06 says of its plans."""
+
+import pytest
+
+from course_lib.chapters.zero_seconds import plot_all_plans, price, quickest, try_plans
+
+
+def test_the_two_clusters_want_opposite_plans():
+    assert (quickest("A100"), quickest("H100")) == ((1, 4), (3, 1))
+    told = plot_all_plans().alt
+    assert told.count("the quickest") == 2
+    assert told.count("too large") == 6
+
+
+def test_on_a100s_stage_3_waits_most_of_the_step():
+    one, three = price("A100", 1, 4), price("A100", 3, 4)
+    assert three.seconds > 4 * one.seconds
+    assert three.waits > three.seconds / 2
+    assert three.bytes < one.bytes
+
+
+def test_a_choice_is_judged():
+    said = repr(try_plans({"A100": (1, 4), "H100": (1, 1)}))
+    assert "the quickest" in said
+    assert "does not fit" in said
+
+
+@pytest.mark.parametrize("wrong", [("V100", 1, 1), ("A100", 0, 1), ("A100", 1, 3)])
+def test_what_the_chapter_does_not_know_is_refused(wrong):
+    with pytest.raises(ValueError, match="must be one of"):
+        price(*wrong)

@@ -56,7 +56,7 @@ export function draw(values, step, given) {
     marks.push(box(LEFT + place, TOP - 22, CELL - 2, 12, byKey ? "optimizer_states" : "idle"));
     for (let key = 0; key < n; key++) {
       const here = byQuery && Math.floor(key / keys) === now.j, gone = begun && (!byQuery || Math.floor(key / keys) < now.j);
-      marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? "forward" : gone ? "paper" : "idle", here ? String(scores[at][key]) : ""));
+      marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? "forward" : gone ? "paper" : "idle", here || (gone && byQuery) ? String(scores[at][key]) : ""));
     }
     if (begun) marks.push(label(LEFT + end + 24, y, String(now.m[at]), { colour: byQuery ? "accent" : "quiet", bold: byQuery }), label(LEFT + end + 84, y, written(now.l[at]), { colour: byQuery ? "accent" : "quiet", bold: byQuery }));
   }
@@ -69,6 +69,7 @@ export function draw(values, step, given) {
     let from = 0;
     marks.push(label(right, y + 2, words), box(x(0), y + 12, x(whole) - x(0), 22, "idle"));
     for (const [name, bytes] of Object.entries(parts)) if (bytes) marks.push(box(x(from), y + 12, x(from += bytes) - x(from - bytes), 22, PAINT[name] ?? "buffers", PAINT[name] ? name : ""));
+    if (parts === now.moved && from) marks.push(label(right, y + 44, Object.entries(parts).filter(([, bytes]) => bytes).map((part) => part.join(" ")).join(", ")));
     if (from) marks.push(from < 0.8 * whole ? label(x(from) + 6, y + 23, String(from), { colour: "ink" }) : label(WIDTH - 12, y + 3, String(from), { anchor: "end", colour: "ink" }));
     y += 62;
   }

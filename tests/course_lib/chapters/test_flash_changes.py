@@ -1,19 +1,61 @@
 """Changed lines of the by-hand files of chapters 15 and 16: what each of them moves; and their bars."""
 
+from functools import reduce
+
 import pytest
+import torch
 
 from course_lib.by_hand import flash_attention as by_hand
 from course_lib.by_hand import paged_attention
-from course_lib.by_hand.flash_attention import all_scores, in_tiles
+from course_lib.by_hand.flash_attention import attend, merge
 from course_lib.chapters.bars import plot_bars
-from course_lib.chapters.flash_changes import changed, wrong_by
+from course_lib.chapters.flash_changes import Kernels, changed, using, wrong_by
 from course_lib.models.gpt import GPT, GPTConfig
+from simulator.predict.attention_io import standard_forward, total_bytes
 
 
-def test_a_sum_that_is_not_rescaled_is_wrong_from_the_second_tile_on():
-    errors = wrong_by(changed(by_hand, "x * a.l + y * b.l", "a.l + y * b.l").in_tiles, all_scores, tokens=40)
-    assert max(errors[:16]) < 1e-5 < 1e-2 < min(max(errors[16:32]), max(errors[32:]))
-    assert max(wrong_by(in_tiles, all_scores, tokens=40)) < 1e-5
+def all_at_once(q, k, v):
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def in_tiles_of_16(q, k, v):
+    outputs = []
+    for Q in q.split(16):
+        parts = [attend(Q @ K.mT, V) for K, V in zip(k.split(16), v.split(16), strict=True)]
+        outputs.append(reduce(merge, parts).output())
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found_with"),
+    [
+        ("x * a.l + y * b.l", "a.l + y * b.l", {(32, 1), (48, 1), (48, 100)}),
+        (
+            "return Part(m, x * a.l",
+            "return Part(a.m, x * a.l",
+            {(48, 1), (48, 100)},
+        ),  # m is read by a third tile
+        ("m = S.amax(-1)", "m = 0 * S[..., 0]", {(16, 100), (48, 100)}),
+    ],
+)
+def test_each_bug_needs_its_own_test(old, new, found_with):
+    file = changed(by_hand, old, new)
+    wrong = using(in_tiles_of_16, attend=file.attend, merge=file.merge, reduce=reduce)
+    for test in [(16, 1), (32, 1), (48, 1), (16, 100), (48, 100)]:
+        assert wrong_by(in_tiles_of_16, all_at_once, *test) < 1e-4
+        error = wrong_by(wrong, all_at_once, *test)
+        assert (error > 0.01 or error != error) == (test in found_with), test
+
+
+def test_kernels_move_what_standard_attention_is_counted_to_move():
+    q, k, v = torch.randn(3, 96, 64).bfloat16()
+    with Kernels() as standard:
+        all_at_once(q, k, v)
+    assert standard.names == ["mm", "_softmax", "mm"]
+    assert standard.bytes == total_bytes(standard_forward(96, 64))
+    with Kernels() as tiles:
+        in_tiles_of_16(q, k, v)
+    assert tiles.bytes > 3 * standard.bytes
 
 
 def test_without_copy_on_write_a_prompt_with_three_answers_has_fewer_blocks():

@@ -17,7 +17,9 @@ SHAPE = MODELS["llama-2-13b"]
 RANKS, SEQUENCES, TOKENS, BYTES = 8, 32, 4096, 2  # GPUs; in a step; in a sequence; of a number
 FLOPS = 4e14  # that a GPU reaches in a second
 BORDER = TOKENS * SHAPE.hidden  # numbers that cross a border between stages, for one microbatch
+MESSAGE = BYTES * BORDER  # bytes
 COMPUTING = 6 * SHAPE.parameters * SEQUENCES * TOKENS / RANKS / FLOPS  # seconds of each GPU
+FORWARD = COMPUTING / SEQUENCES / 3  # seconds of one F, and of one B or W: a microbatch is one sequence
 WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["backward"][0]}
 
 
@@ -37,10 +39,9 @@ def two_cuts(bandwidth: float) -> dict[str, tuple[float, float, float]]:
     Args:
         bandwidth: bytes a second of each GPU.
     """
-    one = COMPUTING / SEQUENCES / 3  # F, B or W of a microbatch of one sequence
     schedule = make_schedule("1f1b", RANKS, SEQUENCES)
     free, slow = (
-        simulate(schedule, one, one, one, message_bytes=BYTES * BORDER, bandwidth=at).makespan
+        simulate(schedule, FORWARD, FORWARD, FORWARD, message_bytes=MESSAGE, bandwidth=at).makespan
         for at in (inf, bandwidth)
     )
     late = sent()["FSDP"].sent / bandwidth - COMPUTING

@@ -11,6 +11,7 @@ from course_lib.chapters.pipeline_step import (
     try_order,
 )
 from course_lib.runtime import launch
+from simulator.explorer import explore
 from simulator.pipeline.schedules import SCHEDULES, make_schedule
 
 
@@ -31,6 +32,14 @@ def test_what_the_chapter_says_of_the_orders_by_hand():
     assert in_flight(gpipe(4, 8)) == [8] * 4
     assert in_flight(one_f_one_b(4, 64)) == [4, 3, 2, 1]
     assert in_flight(zb_h1(4, 8)) == [4] * 4
+
+
+def test_what_the_chapter_says_of_slow_messages():
+    lengths = {
+        name: explore(name, ranks=4, microbatches=8, transfer=1).execution().makespan
+        for name in ("gpipe", "1f1b", "zb-v")
+    }
+    assert lengths == {"gpipe": 39, "1f1b": 49, "zb-v": 43.5}
 
 
 def test_a_title_says_what_is_in_flight_where_the_reader_knows_the_word():

@@ -46,8 +46,8 @@ def plot_cut_mlp() -> Picture:
     return render(
         figure,
         "Two products on two ranks. X, which every rank has, times A, whose left columns are on rank 0 and whose right "
-        "columns are on rank 1, gives Y, cut in the same way. GeLU(Y) times B, whose upper rows are on rank 0 and whose "
-        "lower rows are on rank 1, gives a part of the sum Z on each rank; after the sum every rank has Z.",
+        "columns are on rank 1, gives Y, cut in the same way. GeLU(Y) times B, whose upper rows are on rank 0 and "
+        "whose lower rows are on rank 1, gives a part of the sum Z on each rank; after the sum every rank has Z.",
     )
 
 

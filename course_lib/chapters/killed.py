@@ -190,3 +190,18 @@ def losses_of(lives: Lives) -> list[float]:
     """The loss of each step, as the rank that lived longest saw it."""
     longest = max(lives, key=lambda life: sum(one.loss is not None for one in life))
     return [one.loss for one in longest if one.loss is not None]
+
+
+def lost_seconds(lives: Lives, longer: float = 0.0) -> float:
+    """The seconds in which ranks fail, meet or are left out, of all that were not killed; a hang is not counted.
+
+    Args:
+        longer: seconds for which the run would go on.
+    """
+    end = max(one.end for life in lives for one in life)
+    lost = 0.0
+    for life in lives:
+        lost += sum(one.end - one.start for one in life if one.loss is None and one.what != "hangs")
+        if life[-1].what == "left out":
+            lost += max(0.0, end + longer - life[-1].end)
+    return lost

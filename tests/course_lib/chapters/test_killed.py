@@ -5,7 +5,15 @@ from functools import partial
 import pytest
 
 from course_lib.by_hand.elastic import Elastic
-from course_lib.chapters.killed import losses_of, one_device, plain_step, run_ranks, steps_alike
+from course_lib.chapters.killed import (
+    Try,
+    losses_of,
+    lost_seconds,
+    one_device,
+    plain_step,
+    run_ranks,
+    steps_alike,
+)
 from course_lib.chapters.lives import plot_lives
 
 run = partial(run_ranks, Elastic, ranks=3, steps=4)
@@ -55,3 +63,10 @@ def test_a_quarter_left_out_changes_the_loss_from_its_step_on():
     alone = one_device(4)
     assert steps_alike(one_device(4, lost_at=3), alone) == 2
     assert steps_alike(alone, alone) == 4
+
+
+def test_lost_are_the_seconds_in_which_who_lives_does_not_train():
+    goes_on = [Try(1, 0, 1, 2, "step", None), Try(1, 1, 3, 2, "meets", None), Try(1, 3, 5, 1, "step", 2.0)]
+    stays_out = [Try(1, 0, 4, 2, "hangs", None), Try(1, 4, 4.5, 2, "left out", None)]
+    assert lost_seconds([goes_on, stays_out]) == 3 + 0.5 + 0.5
+    assert lost_seconds([goes_on, stays_out], longer=60) == 64

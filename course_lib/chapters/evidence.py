@@ -68,6 +68,7 @@ def plot_ratios(ratios: Mapping[str, Mapping[str, float]], near: float = 1e-3) -
         axis.plot(wrong, [row] * len(wrong), "o", color="#cc6a24", markersize=9, alpha=0.6, markeredgewidth=0)
         told.append(f"{run}: {len(wrong)} of {len(of_run)} wrong")
     axis.set_yticks(range(len(told)), told, fontsize=TEXT)
+    axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(told) - 0.4, -0.6)
     axis.set_xlabel("gradient norm of each parameter ÷ one device's", fontsize=TEXT, loc="right")
     axis.spines[["top", "right", "left"]].set_visible(False)

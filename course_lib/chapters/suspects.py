@@ -73,7 +73,9 @@ def one_device(steps: int = 1) -> SimpleNamespace:
     for tokens, targets in text_batches(steps):
         loss = cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
-        by_name = by_name or {name: w.grad.norm().item() for name, w in model.named_parameters()}
+        by_name = by_name or {
+            name: torch.as_tensor(w.grad).norm().item() for name, w in model.named_parameters()
+        }
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
         optimizer.step()
         optimizer.zero_grad()

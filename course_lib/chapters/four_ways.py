@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,7 +54,7 @@ def messages(way: str, ranks: int) -> Iterator[tuple[int, int, float]]:
 def sent(way: str, ranks: int, each: int) -> Sent:
     """What an all-reduce sends; ``each`` ranks stand in a machine, in their order."""
     at_least(1, each=each)
-    by_rank, out = Counter(), Counter()
+    by_rank, out = defaultdict[int, float](float), defaultdict[int, float](float)
     for sender, receiver, part in messages(way, ranks):
         by_rank[sender] += part
         if sender // each != receiver // each:

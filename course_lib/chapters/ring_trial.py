@@ -38,9 +38,11 @@ def try_ring(reduce_scatter: Callable[[Tensor], Tensor]) -> Shown:
         [f"rank {rank}", label, sum(len(m.values) for m in trace.messages if m.sender == rank)]
         for rank, label in enumerate(returned)
     ]
-    found = table(["", "returns the chunk: with the parts of ranks", "chunks sent"], rows)
+    found = table(["", "returns chunk: parts of ranks", "chunks sent"], rows)
     verdict = (
-        "Right: each rank returns its whole sum." if right else "Not yet: a sum has the parts of 0 1 2 3."
+        "Right: each rank returns its whole sum."
+        if right
+        else "Not yet: what a rank returns lacks parts of others."
     )
     faces = rounds._repr_mimebundle_()["text/html"]
     return Shown(f"{verdict}\n{rounds!r}\n{found.text}", f"<p>{verdict}</p>{faces}{found.html}")

@@ -1,6 +1,6 @@
 """Four ways to all-reduce: what is counted is what ranks send, and the learner's ring is judged by what it returns."""
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 import torch.distributed as dist
@@ -27,7 +27,7 @@ def all_reduce(way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_messages_are_those_of_a_real_run(way, ranks):
-    found, told = Counter(), Counter()
+    found, told = defaultdict[tuple[int, int], float](float), defaultdict[tuple[int, int], float](float)
     for message in trace_collective(all_reduce(way), ranks).messages:
         found[message.sender, message.receiver] += message.size / (8 * ranks)
     for sender, receiver, part in messages(way, ranks):

@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from course_lib.by_hand.compress import DiLoCo, PowerSGD, TopK
 from course_lib.chapters.ddp_step import BATCH, ETHERNET, LATENCY, gpt2_pieces, gpt2_step
-from course_lib.chapters.less_sent import Everything
 from course_lib.chapters.refused import Refused
 from course_lib.models.gpt import GPT, GPTConfig
 from simulator.inputs.checks import at_least, not_negative, one_of, positive
@@ -91,22 +89,9 @@ def attempt(
     return lines
 
 
-def method_by_hand(
-    method: str, density: float = 0.01, r: int = 4, every: int = 1, **_: Any
-) -> tuple[type, dict]:
-    """The same choice as a class of ``by_hand.compress`` and its settings, for ``less_sent.learn``."""
-    if every > 1:
-        return DiLoCo, {"H": every}
-    return {"top-k": (TopK, {"density": density}), "PowerSGD": (PowerSGD, {"r": r})}.get(
-        method, (Everything, {})
-    )
-
-
-def reaching(
-    at_least: float = 3, coding: float = 15.0
-) -> tuple[list[list[str]], dict[str, tuple[type, dict]]]:
+def reaching(at_least: float = 3, coding: float = 15.0) -> tuple[list[list[str]], dict[str, dict[str, Any]]]:
     """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: as rows
-    of a table, and by hand, for ``less_sent.learn``."""
+    of a table, and as the choices of ``attempt``."""
 
     def enough(**choice: Any) -> bool:
         return times_one(method_on_gpus(coding=coding, **choice)) >= at_least
@@ -120,8 +105,8 @@ def reaching(
         ["whole gradients", f"one exchange in {every} steps"],
     ]
     choices = {
-        f"top-k, {100 * density:g} %": method_by_hand("top-k", density=density),
-        f"PowerSGD, r = {r}": method_by_hand("PowerSGD", r=r),
-        f"once in {every} steps": method_by_hand(METHODS[0], every=every),
+        f"top-k, {100 * density:g} %": {"method": "top-k", "density": density},
+        f"PowerSGD, r = {r}": {"method": "PowerSGD", "r": r},
+        f"once in {every} steps": {"method": METHODS[0], "every": every},
     }
     return rows, choices

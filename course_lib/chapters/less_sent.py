@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from course_lib.by_hand.compress import Compressed, train
+from course_lib.by_hand.compress import Compressed, DiLoCo, PowerSGD, TopK, train
 from course_lib.chapters.refused import Refused
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
@@ -47,6 +47,17 @@ class Everything(Compressed):
         mean = wanted / self.p
         dist.all_reduce(mean)
         return mean, wanted
+
+
+def method_by_hand(
+    method: str, density: float = 0.01, r: int = 4, every: int = 1, **_: object
+) -> tuple[type, dict]:
+    """A choice of ``eight_machines.attempt`` as a method for ``learn``."""
+    if every > 1:
+        return DiLoCo, {"H": every}
+    return {"top-k": (TopK, {"density": density}), "PowerSGD": (PowerSGD, {"r": r})}.get(
+        method, (Everything, {})
+    )
 
 
 def network() -> nn.Sequential:

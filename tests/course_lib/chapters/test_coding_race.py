@@ -7,13 +7,12 @@ from course_lib.chapters.coding_race import PART, backward_with, plot_turning_po
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
     attempt,
-    method_by_hand,
     method_on_gpus,
     reaching,
     step_on_gpus,
     times_one,
 )
-from course_lib.chapters.less_sent import Everything
+from course_lib.chapters.less_sent import Everything, method_by_hand
 from course_lib.chapters.refused import Refused
 
 
@@ -51,10 +50,10 @@ def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
     attempt("whole gradients", every=40)
     said = [line.split(": ")[-1] for line in capsys.readouterr().out.splitlines()]
     assert said == ["not 3 times yet", "not 3 times yet", "3 times reached", "3 times reached"]
-    rows, by_hand = reaching()
+    rows, choices = reaching()
     assert rows[1] == ["PowerSGD", "6 columns"]
-    assert [method for method, _ in by_hand.values()] == [TopK, PowerSGD, DiLoCo]
-    assert by_hand["PowerSGD, r = 6"] == method_by_hand("PowerSGD", r=6, coding=15)
+    assert [method_by_hand(**choice)[0] for choice in choices.values()] == [TopK, PowerSGD, DiLoCo]
+    assert method_by_hand("PowerSGD", r=6, coding=15) == (PowerSGD, {"r": 6})
     assert method_by_hand("whole gradients")[0] is Everything
     assert times_one(method_on_gpus("PowerSGD", r=6, coding=15)) > 3
     assert times_one(method_on_gpus("PowerSGD", r=7, coding=15)) < 3

@@ -130,33 +130,3 @@ def plot_every_plan(
         f" {n}: {p.short}, {p.seconds:.1f} s, {p.memory / 1e9:.0f} GB." for n, p in (marked or {}).items()
     )
     return render(figure, f"{len(plans)} plans, of which {fit} fit into one {device}.{said}")
-
-
-def plot_prices(
-    seconds: Mapping[str, tuple[float, float]], computing: float, links: tuple[str, str]
-) -> Picture:
-    """Two bars for each axis: what its messages of one step take on either kind of link; a line for the computation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.55 * len(seconds)), layout="constrained")
-    axis = figure.subplots()
-    rows = range(len(seconds))
-    for i, (link, colour) in enumerate(zip(links, ("#a9cbe8", "#cc6a24"), strict=True)):
-        values = [both[i] for both in seconds.values()]
-        at = [row + 0.36 * (i - 0.5) for row in rows]
-        axis.barh(at, values, height=0.34, color=colour, label=link)
-        for y, value in zip(at, values, strict=True):
-            axis.text(value, y, f" {value:.3f} s", va="center", fontsize=TEXT)
-    axis.axvline(computing, color="#222222", linestyle="--", linewidth=1)
-    foot = {"xycoords": ("data", "axes fraction"), "va": "bottom", "fontsize": TEXT}
-    axis.annotate(f" computing: {computing:.2f} s", (computing, 0.02), **foot)
-    axis.set_yticks(rows, list(seconds), fontsize=TEXT)
-    axis.invert_yaxis()
-    axis.set_xlabel("messages of one step, s", fontsize=TEXT, loc="right")
-    axis.margins(x=0.12)
-    plain_axes(axis)
-    axis.legend(fontsize=TEXT, frameon=False, loc="center right")
-    said = (
-        f"{name} {near:.3f} s {links[0]}, {far:.3f} s {links[1]}" for name, (near, far) in seconds.items()
-    )
-    return render(figure, "; ".join(said) + f"; computing takes {computing:.2f} s.")

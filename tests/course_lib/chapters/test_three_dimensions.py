@@ -7,7 +7,7 @@ from torch.optim import AdamW
 from course_lib.chapters import suspects, three_dimensions
 from course_lib.chapters.evidence import plot_board, plot_ratios
 from course_lib.chapters.held import plot_held
-from course_lib.chapters.plans import Priced, every_plan, plot_every_plan, plot_prices, price, read_priced
+from course_lib.chapters.plans import Priced, every_plan, plot_every_plan, price, read_priced
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
 from simulator.inputs.known_devices import GPUS
@@ -128,7 +128,6 @@ def pictures():
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     plans = [Priced(Plan(tp=tp), 5.0 + tp, 40e9 * tp) for tp in (1, 2, 4)]
     yield plot_every_plan(plans, 80e9, "H100", {"yours": plans[0], "planner's": plans[1]})
-    yield plot_prices({"tp: 601 GB": (1.9, 15.5), "dp: 13 GB": (0.04, 0.3)}, 7.0, ("inside", "between"))
 
 
 def test_pictures_can_be_read():  # drawn here, and not in each worker that collects

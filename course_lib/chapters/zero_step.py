@@ -95,7 +95,7 @@ def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
     falls = [i for i in range(len(first) - 1) if first[i + 1] < first[i] - 0.5]
     for i, unit in zip(falls, (4, 3, 2, 1), strict=False):
         end, up = (i, first[i]), (0, 5)  # points
-        said = f"block {unit} is reduced"
+        said = f"block {unit}"
         axis.annotate(said, end, up, textcoords="offset points", ha="right", va="bottom", fontsize=TEXT)
     for name, curve in curves.items():
         end, right = (len(curve) - 1, curve[-1]), (6, 0)  # points

@@ -60,6 +60,11 @@ def method_on_gpus(
     return Method.of(name, sent, coding / 1e3, every)
 
 
+def share_of(**choice: Any) -> float:
+    """The bytes that a choice sends in an exchange, as a part of those of whole gradients."""
+    return method_on_gpus(**choice).sent / method_on_gpus(METHODS[0]).sent
+
+
 def step_on_gpus(method: Method, bandwidth: float = ETHERNET) -> float:
     """Seconds of a step of these machines with chapter 05's batch; nothing overlaps."""
     computing = gpt2_step(1, BATCH).makespan / 1e3 / GPUS

@@ -49,17 +49,6 @@ class Everything(Compressed):
         return mean, wanted
 
 
-def method_by_hand(
-    method: str, density: float = 0.01, r: int = 4, every: int = 1, **_: object
-) -> tuple[type, dict]:
-    """A choice of ``eight_machines.attempt`` as a method for ``learn``."""
-    if every > 1:
-        return DiLoCo, {"H": every}
-    return {"top-k": (TopK, {"density": density}), "PowerSGD": (PowerSGD, {"r": r})}.get(
-        method, (Everything, {})
-    )
-
-
 def network() -> nn.Sequential:
     """64 pixels to 10 digits. Without biases, which would send as many messages again."""
     linear = partial(nn.Linear, bias=False)
@@ -119,6 +108,29 @@ def sent_on(ranks: int) -> dict[str, float]:
         "top-k, 1 %": top_k_traffic(sizes, ranks, density=0.01).sent,
         "PowerSGD, r = 2": power_sgd_traffic([[s] for s in shapes], ranks, 2, min_compression=1).sent,
     }
+
+
+def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 4) -> tuple[type, dict]:
+    """A method for ``learn`` that sends this share of the bytes of whole gradients, or as near as can be.
+
+    Args:
+        method: "top-k", "PowerSGD" or "whole gradients".
+        share: of the bytes that a rank sends in a step, at most 1.
+        every: steps from one exchange of whole gradients to the next; then ``share`` is not used.
+    """
+    if every > 1:
+        return DiLoCo, {"H": every}
+    if method == "top-k":
+        return TopK, {"density": min(1.0, share / ranks)}  # p % of the bytes for 1 % of the numbers
+    if method != "PowerSGD":
+        return Everything, {}
+    shapes = [tuple(w.shape) for w in network().parameters()]
+
+    def far(r: int) -> float:
+        sent = power_sgd_traffic([[s] for s in shapes], ranks, r, min_compression=1).sent
+        return abs(sent / sent_on(ranks)["all numbers"] - share)
+
+    return PowerSGD, {"r": min(range(1, 65), key=far)}
 
 
 def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256)) -> Picture:

@@ -2,17 +2,16 @@
 
 import pytest
 
-from course_lib.by_hand.compress import DiLoCo, PowerSGD, TopK
 from course_lib.chapters.coding_race import PART, backward_with, plot_turning_point, race, turning_point
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
     attempt,
     method_on_gpus,
     reaching,
+    share_of,
     step_on_gpus,
     times_one,
 )
-from course_lib.chapters.less_sent import Everything, method_by_hand
 from course_lib.chapters.refused import Refused
 
 
@@ -52,9 +51,9 @@ def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
     assert said == ["not 3 times yet", "not 3 times yet", "3 times reached", "3 times reached"]
     rows, choices = reaching()
     assert rows[1] == ["PowerSGD", "6 columns"]
-    assert [method_by_hand(**choice)[0] for choice in choices.values()] == [TopK, PowerSGD, DiLoCo]
-    assert method_by_hand("PowerSGD", r=6, coding=15) == (PowerSGD, {"r": 6})
-    assert method_by_hand("whole gradients")[0] is Everything
+    assert share_of(**choices["once in 28 steps"]) == 1
+    assert share_of(**choices["top-k, 0.17 %"]) == pytest.approx(8 * 0.0017, rel=1e-3)
+    assert 0.01 < share_of(**choices["PowerSGD, r = 6"]) < 0.013
     assert times_one(method_on_gpus("PowerSGD", r=6, coding=15)) > 3
     assert times_one(method_on_gpus("PowerSGD", r=7, coding=15)) < 3
 

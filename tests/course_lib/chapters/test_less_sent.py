@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from course_lib.by_hand.compress import TopK
+from course_lib.by_hand.compress import DiLoCo, TopK
 from course_lib.chapters.less_sent import (
     Everything,
     asked,
     learn,
+    method_by_hand,
     plot_changed,
     plot_sent_over_ranks,
     sent_on,
@@ -49,6 +50,16 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
     assert sent_on(128)["top-k, 1 %"] > sent_on(128)["all numbers"]
     assert sent_on(64)["PowerSGD, r = 2"] < 1.05 * sent_on(8)["PowerSGD, r = 2"] * (63 / 64) / (7 / 8)
     assert "64 ranks" in plot_sent_over_ranks().alt
+
+
+def test_a_method_by_hand_sends_the_share_that_was_asked_for():
+    assert method_by_hand("top-k", 0.08) == (TopK, {"density": 0.02})
+    assert method_by_hand("PowerSGD", sent_on(4)["PowerSGD, r = 2"] / sent_on(4)["all numbers"])[1] == {
+        "r": 2
+    }
+    assert method_by_hand("PowerSGD", 1e-6)[1] == {"r": 1}
+    assert method_by_hand("whole gradients", 1.0) == (Everything, {})
+    assert method_by_hand("whole gradients", 1.0, every=28) == (DiLoCo, {"H": 28})
 
 
 def test_more_columns_miss_less_of_a_gradient_and_eight_almost_nothing():

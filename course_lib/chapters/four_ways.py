@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.inputs.checks import at_least, one_of
+from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, human
-from simulator.predict.collective_time import all_reduce_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.path import Path
 
 WAYS = ("naive", "tree", "direct", "ring")
 DRAWN, GAP = 3, 2.5  # machines in the picture; between two of them, in places of a rank
@@ -62,30 +63,34 @@ def sent(way: str, ranks: int, each: int) -> Sent:
     return Sent(max(by_rank.values()), max(out.values(), default=0), sum(by_rank.values()))
 
 
-def compare_ways(ranks: int, each: int, payload: float) -> Shown:
-    """A row for each way: rounds, and the GB of the busiest rank, of the busiest machine, and of all ranks."""
+def compare_ways(ranks: int, payload: float) -> Shown:
+    """A row for each way: the GB that the busiest rank and all ranks send."""
     rows = []
     for way in WAYS:
-        rounds = all_reduce_rounds("ring" if way == "direct" else way, ranks)
-        shares = (f"{round(share * payload / 1e9, 1):,g}" for share in sent(way, ranks, each))
-        rows.append([way, rounds, *shares])
-    return table(
-        ["", "rounds", "busiest rank (GB)", "out of the busiest machine (GB)", "together (GB)"], rows
-    )
+        found = sent(way, ranks, 1)
+        rows.append([way, *(f"{round(x * payload / 1e9, 1):,g}" for x in (found.rank, found.together))])
+    return table(["", "busiest rank (GB)", "all ranks (GB)"], rows)
 
 
-def plot_leaving(ranks: int, each: int, payload: float) -> Picture:
-    """What leaves the first machine, sent directly and around a ring; the first machines are drawn."""
+def plot_leaving(ranks: int, each: int, payload: float, card: Link) -> Picture:
+    """What leaves the first machine through its one card, sent directly and around a ring, and how long it takes.
+
+    The first machines are drawn.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
+    from matplotlib.path import Path
 
     at_least(DRAWN * each, ranks=ranks)
-    heights = {"direct": 7.4, "ring": 2.6}
-    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    heights = {"direct": 7.4, "ring": 3.5}
+    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
     axes = figure.subplots(2, 1, height_ratios=[2 + height for height in heights.values()])
     told = []
     for axis, (way, height) in zip(axes, heights.items(), strict=True):
-        told.append(f"{way}: {human(payload * sent(way, ranks, each).machine)} leave machine 0")
+        size = payload * sent(way, ranks, each).machine
+        told.append(
+            f"{way}: {human(size)} leave machine 0, its card is busy for {1e3 * size / card.rate:.0f} ms"
+        )
         axis.set_title(told[-1], fontsize=TITLE, loc="left")
         for machine in range(DRAWN):
             left = _place(machine * each, each)
@@ -98,10 +103,15 @@ def plot_leaving(ranks: int, each: int, payload: float) -> Picture:
         for low, high in _drawn(way, each):
             out = low < each <= high
             width = (2.2 if way == "ring" else 0.6) if out else 0.8
-            _arc(axis, _place(low, each), _place(high, each), OUT if out else WITHIN, width)
+            head = "-|>" if way == "ring" else "-"
+            _arc(axis, _place(low, each), _place(high, each), OUT if out else WITHIN, width, head)
         places = [_place(rank, each) for rank in range(DRAWN * each)]
         axis.plot(places, [0] * len(places), "o", color="#143f70", markersize=5)
         axis.text(places[-1] + 1.6, 0, "…", fontsize=TITLE, va="center")
+        if way == "ring":
+            closing = [(places[-1] + 1.9, 0.4), (places[-1] + 1.9, 2.3), (places[0], 2.3), (places[0], 0.3)]
+            _arrow(axis, Path(closing), WITHIN, 0.8)
+            axis.text(places[-1] / 2, 2.55, f"rank {ranks - 1:,} sends to rank 0", fontsize=TEXT, ha="center")
         axis.set(xlim=(-1.2, places[-1] + 2.6), ylim=(-2.1, height))
         axis.axis("off")
     return render(figure, f"Machines of {each} of {ranks:,} ranks, and their messages. {'; '.join(told)}.")
@@ -120,12 +130,26 @@ def _drawn(way: str, each: int) -> Iterator[tuple[int, int]]:
     yield from ((low, high) for low in range(each) for high in range(low + 1, last))
 
 
-def _arc(axis: Axes, start: float, end: float, colour: str, width: float) -> None:
-    from matplotlib.patches import PathPatch
+def _arc(axis: Axes, start: float, end: float, colour: str, width: float, head: str) -> None:
     from matplotlib.path import Path
 
     rise = 0.45 * (end - start) + 1.6
     curve = Path(
         [(start, 0.3), ((start + end) / 2, rise), (end, 0.3)], [Path.MOVETO, Path.CURVE3, Path.CURVE3]
     )
-    axis.add_patch(PathPatch(curve, fc="none", ec=colour, linewidth=width, zorder=2 if colour == OUT else 1))
+    _arrow(axis, curve, colour, width, head)
+
+
+def _arrow(axis: Axes, path: Path, colour: str, width: float, head: str = "-|>") -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    axis.add_patch(
+        FancyArrowPatch(
+            path=path,
+            arrowstyle=head,
+            mutation_scale=8,
+            color=colour,
+            linewidth=width,
+            zorder=2 if colour == OUT else 1,
+        )
+    )

@@ -1,4 +1,4 @@
-"""The learner's own reduce-scatter, run on four ranks: its rounds, what each rank returns, and what it sent."""
+"""A reduce-scatter that the learner changes, on four ranks: its rounds, what a rank returns, and what it sent."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ LETTERS = "abcd"
 def try_ring(reduce_scatter: Callable[[Tensor], Tensor]) -> Shown:
     """Run it on four ranks; rank r should return the sum of chunk r.
 
-    Dots that the learner has not replaced, and chunks that are mixed up, are said in a sentence.
+    An error on a rank, and chunks that are mixed up, are said in a sentence.
     """
     try:
         trace = trace_collective(reduce_scatter, RANKS)
     except RankError as error:
-        if "ellipsis" in str(error).lower():
-            return _sentence("Nothing was sent yet: write your line in place of the dots.")
         return _sentence(str(error).splitlines()[0])
     try:
-        rounds, returned = plot_rounds(trace, "Your ring"), [_returned(trace, rank) for rank in range(RANKS)]
+        rounds = plot_rounds(trace, "A ring's reduce-scatter")
+        returned = [_returned(trace, rank) for rank in range(RANKS)]
     except ValueError:
         return _sentence(
             "A rank added one chunk to another: what comes is not the chunk that it is added to."

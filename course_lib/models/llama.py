@@ -158,17 +158,6 @@ class LlamaMLP(nn.Module):
         return self.down_proj(F.silu(gate) * up)
 
 
-def swiglu_width(gelu_width: int, multiple_of: int = 1) -> int:
-    """The inner width at which SwiGLU's three matrices hold as much as two of ``gelu_width``: 2/3 of it.
-
-    LLaMA rounds it up to a multiple of 256, because kernels are fast there: 2/3 of 4 x 4096 becomes 11008.
-    """
-    if gelu_width < 1 or multiple_of < 1:
-        raise ValueError(f"width {gelu_width} and multiple {multiple_of}: both must be at least 1.")
-    width = 2 * gelu_width // 3
-    return -(-width // multiple_of) * multiple_of
-
-
 class LlamaLayer(nn.Module):
     """``mlp``, ``attention``: what stands in their place; None: a LLaMA's."""
 

@@ -3,7 +3,7 @@ import torch
 from transformers import GlmConfig, GlmForCausalLM, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers import LlamaConfig as TheirConfig
 
-from course_lib.models.llama import Llama, LlamaConfig, swiglu_width
+from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.models.published import CHATGLM
 from simulator.inputs.known_models import MODELS
 
@@ -85,14 +85,6 @@ def test_a_token_never_sees_the_ones_after_it():
     before, after = model(tokens), model(changed)
     torch.testing.assert_close(before[:, :7], after[:, :7])
     assert not torch.allclose(before[:, 7:], after[:, 7:])
-
-
-def test_swiglu_holds_as_much_as_gelu():
-    assert swiglu_width(4 * 4096, 256) == LlamaConfig().intermediate_size == 11008
-    assert swiglu_width(4 * 5120, 256) == 13824  # LLaMA-13B
-    assert 3 * swiglu_width(4 * 96) == 2 * 4 * 96
-    with pytest.raises(ValueError, match="must be at least 1"):
-        swiglu_width(0)
 
 
 def test_without_positions_the_order_of_earlier_tokens_does_not_matter():

@@ -1,11 +1,9 @@
 """Copies of experts: counted in every layer, added up over ranks, and drawn."""
 
-import pytest
 import torch
 
 from course_lib.models.mixtral import Mixtral, MixtralConfig
 from course_lib.observe.ledgers.expert_load import busiest, dropped_share, of_all_ranks, record_expert_load
-from course_lib.observe.show.expert_load import plot_expert_load
 
 
 def test_the_copies_of_all_forwards_are_counted_layer_by_layer():
@@ -40,14 +38,3 @@ def test_ranks_of_a_stage_are_added_up_and_stages_stand_in_order():
 
 def test_the_busiest_is_above_the_mean_of_its_layer():
     assert busiest([[2, 2, 2, 2], [1, 3, 0, 0]], 2) == (3.0, 2.0)
-
-
-def test_the_picture_says_and_shows_it():
-    picture = plot_expert_load([[2, 2, 2, 2], [1, 3, 0, 0]], 2)
-    assert (
-        picture.alt == "Load of experts: the busiest of a layer has 3.00 of the mean, the busiest rank 2.00."
-    )
-    for text in (">experts of rank 1<", ">layer 1<", ">3.0<", ">0.0<"):
-        assert text in picture.svg
-    with pytest.raises(ValueError, match="layers must be a whole number of at least 1, not 0"):
-        plot_expert_load([])

@@ -181,8 +181,8 @@ def test_an_answer_and_the_words_that_tell_it_wait_for_the_bet(browser, address)
     with watched(browser) as (page, wrong):
         page.goto(f"{address}/notebooks/04_collectives.html")
         words, picture = (
-            page.get_by_text("Look at the lowest line."),
-            page.get_by_alt_text("ring 2 GB"),
+            page.get_by_text("The lower line stays below 2 GB"),
+            page.get_by_alt_text("the least 2 GB"),
         )
         assert not words.is_visible()
         assert not picture.is_visible()

@@ -100,6 +100,12 @@ def plot_orders(orders: Mapping[str, Order], kept: bool = True) -> Picture:
     return plot_timeline(*steps.values(), titles=titles, unit="units")
 
 
+def plot_beginning(order: Order, until: float) -> Picture:
+    """What the ranks have done after that many units; the rest is left to the reader's pencil."""
+    done = Timeline(span for span in predicted(order).spans if span.end <= until)
+    return plot_timeline(done, titles=[f"the first {done.makespan:g} units"], unit="units")
+
+
 def try_order(
     order: Callable[[int, int], Order],
     p: int = 4,
@@ -206,12 +212,13 @@ def _watch(pipeline: Pipeline, schedule: Schedule) -> list[int]:
 def plot_recorded(
     ran: Sequence[Mapping[str, Step]], orders: Mapping[str, Order], unit: float = 0.03
 ) -> Picture:
-    """What ranks did, as boxes, in frames of what was predicted for actions of ``unit`` seconds.
+    """For each order what was predicted for actions of ``unit`` seconds, and below it what ranks did.
 
     Args:
-        ran: what ``record_steps`` gave on each rank. Titles say what was in flight at most.
+        ran: what ``record_steps`` gave on each rank. Titles say how long a step is, and what was in flight at most.
     """
-    frames = []
+    drawn: list[Timeline] = []
+    titles = []
     for name, order in orders.items():
         schedule = schedule_of(name, order)
         time = 1e3 * unit / schedule.chunks
@@ -219,9 +226,11 @@ def plot_recorded(
         # Tokens have no gradient, so a backward that is cut in two has only a W in stage 0.
         first = [0, 2 * time] if split else [time, time]
         rest = [time] * (schedule.stages - 1)
-        frames.append(simulate(schedule, time, [first[0], *rest], [first[1], *rest]))
-    measured = [ran[0][name].timeline for name in orders]
-    held = [", ".join(f"{steps[name].in_flight:g}" for steps in ran) for name in orders]
-    titles = [f"{name}: in flight {most}" for name, most in zip(orders, held, strict=True)]
-    said = f"Timelines of {', '.join(orders)} on four ranks: measured boxes in predicted frames."
-    return plot_timeline(*measured, over=frames, titles=titles, unit="ms", alt=said)
+        drawn.append(simulate(schedule, time, [first[0], *rest], [first[1], *rest]))
+        drawn.append(ran[0][name].timeline)
+        held = in_flight(order), [steps[name].in_flight for steps in ran]
+        for said, timeline, most in zip(("predicted", "measured"), drawn[-2:], held, strict=True):
+            kept = ", ".join(f"{each:g}" for each in most)
+            titles.append(f"{name}, {said}: {timeline.makespan:,.0f} ms, in flight {kept}")
+    said = f"Timelines of {', '.join(orders)} on {len(ran)} ranks: predicted, and below it measured."
+    return plot_timeline(*drawn, titles=titles, unit="ms", alt=said)

@@ -23,39 +23,50 @@ FORWARD = COMPUTING / SEQUENCES / 3  # seconds of one F, and of one B or W: a mi
 WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["backward"][0]}
 
 
-def sent() -> dict[str, Traffic]:
+def sent(sequences: int = SEQUENCES) -> dict[str, Traffic]:
     """What one GPU sends in a step under each cut; in the pipeline a GPU in the middle."""
     return {
-        "pipeline, 1F1B": pipeline_traffic(BORDER, SEQUENCES, RANKS, rank=1, itemsize=BYTES),
+        "pipeline, 1F1B": pipeline_traffic(BORDER, sequences, RANKS, rank=1, itemsize=BYTES),
         "FSDP": fsdp_traffic([SHAPE.parameters], RANKS, BYTES),
     }
 
 
-def two_cuts(bandwidth: float) -> dict[str, tuple[float, float, float]]:
+def two_cuts(bandwidth: float, sequences: int = SEQUENCES) -> dict[str, tuple[float, float, float]]:
     """For each cut the seconds of computing, of the bubble, and of messages that nothing hides.
 
     FSDP sends while it computes, so it waits only for what takes longer than that.
 
     Args:
         bandwidth: bytes a second of each GPU.
+        sequences: in a step; each is a microbatch of the pipeline.
     """
-    schedule = make_schedule("1f1b", RANKS, SEQUENCES)
+    schedule, computing = make_schedule("1f1b", RANKS, sequences), 3 * FORWARD * sequences
     free, slow = (
         simulate(schedule, FORWARD, FORWARD, FORWARD, message_bytes=MESSAGE, bandwidth=at).makespan
         for at in (inf, bandwidth)
     )
-    late = sent()["FSDP"].sent / bandwidth - COMPUTING
+    late = sent()["FSDP"].sent / bandwidth - computing
     return {
-        "pipeline, 1F1B": (COMPUTING, free - COMPUTING, slow - free),
-        "FSDP": (COMPUTING, 0.0, max(0.0, late)),
+        "pipeline, 1F1B": (computing, free - computing, slow - free),
+        "FSDP": (computing, 0.0, max(0.0, late)),
     }
 
 
-def plot_two_cuts(bandwidth: float) -> Picture:
+def break_even() -> float:
+    """Bytes a second of each GPU from which on FSDP's step is the shorter one."""
+    low, high = 1e9, 1e12
+    while high - low > 1e6:
+        middle = (low + high) / 2
+        pipeline, fsdp = (sum(parts) for parts in two_cuts(middle).values())
+        low, high = (low, middle) if fsdp < pipeline else (middle, high)
+    return high
+
+
+def plot_two_cuts(bandwidth: float, sequences: int = SEQUENCES) -> Picture:
     """A bar for each cut: what a GPU does in a step, in seconds."""
     from matplotlib.figure import Figure
 
-    steps = two_cuts(bandwidth)
+    steps = two_cuts(bandwidth, sequences)
     figure = Figure(figsize=(WIDTH, 1.6), layout="constrained")
     axis = figure.subplots()
     longest = max(map(sum, steps.values()))
@@ -71,11 +82,13 @@ def plot_two_cuts(bandwidth: float) -> Picture:
     axis.set_yticks(range(len(steps)), list(steps))
     axis.invert_yaxis()
     axis.set_xlim(0, 1.1 * longest)
-    axis.set_xlabel(f"seconds of a step, {bandwidth / 1e9:g} GB/s", fontsize=TEXT, loc="right")
+    axis.set_xlabel(
+        f"seconds of a step of {sequences} sequences, {bandwidth / 1e9:g} GB/s", fontsize=TEXT, loc="right"
+    )
     bare(axis)
     figure.legend(loc="outside upper right", ncols=3, fontsize=TEXT, frameon=False, handlelength=1.2)
     told = (
         f"{name} {sum(parts):.1f} s, of which {parts[1]:.1f} bubble and {parts[2]:.1f} waiting for messages"
         for name, parts in steps.items()
     )
-    return render(figure, f"One step at {bandwidth / 1e9:g} GB/s: {'; '.join(told)}.")
+    return render(figure, f"A step of {sequences} sequences at {bandwidth / 1e9:g} GB/s: {'; '.join(told)}.")

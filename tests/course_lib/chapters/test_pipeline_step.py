@@ -1,8 +1,11 @@
+from itertools import product
+
 import pytest
 
 from course_lib.by_hand.pipeline import gpipe, in_order, one_f_one_b, zb_h1
 from course_lib.chapters.pipeline_step import (
     in_flight,
+    plot_beginning,
     plot_orders,
     plot_recorded,
     predicted,
@@ -11,7 +14,6 @@ from course_lib.chapters.pipeline_step import (
     try_order,
 )
 from course_lib.runtime import launch
-from simulator.explorer import explore
 from simulator.pipeline.schedules import SCHEDULES, make_schedule
 
 
@@ -34,17 +36,27 @@ def test_what_the_chapter_says_of_the_orders_by_hand():
     assert in_flight(zb_h1(4, 8)) == [4] * 4
 
 
-def test_what_the_chapter_says_of_slow_messages():
-    lengths = {
-        name: explore(name, ranks=4, microbatches=8, transfer=1).execution().makespan
-        for name in ("gpipe", "1f1b", "zb-v")
-    }
-    assert lengths == {"gpipe": 39, "1f1b": 49, "zb-v": 43.5}
+def test_only_one_choice_of_four_numbers_solves_the_task_of_the_chapter():
+    def order(put_off):
+        def place(kind, r, i):
+            backward = i + 4 - r - 0.5
+            return {"F": i, "B": backward, "W": backward + 0.1 + put_off[r]}[kind]
+
+        return in_order(4, 8, place, kinds=("F", "B", "W"))
+
+    found = {put_off: order(put_off) for put_off in product(range(5), repeat=4)}
+    solved = [n for n, each in found.items() if predicted(each).makespan <= 27 and max(in_flight(each)) <= 4]
+    assert solved == [(0, 1, 2, 3)]
+    assert found[solved[0]] == zb_h1(4, 8)
 
 
 def test_a_title_says_what_is_in_flight_where_the_reader_knows_the_word():
     assert "33 units, bubble 27.3%, in flight 4, 3, 2, 1" in repr(plot_orders({"1F1B": one_f_one_b(4, 8)}))
     assert "in flight" not in repr(plot_orders({"1F1B": one_f_one_b(4, 8)}, kept=False))
+
+
+def test_the_beginning_leaves_out_what_ends_later():
+    assert "the first 9 units on 4 ranks: 9 long" in repr(plot_beginning(gpipe(4, 8), 9))
 
 
 def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
@@ -80,4 +92,4 @@ def test_ranks_do_every_order_and_keep_what_was_predicted():
         done = ran[0][name].timeline
         assert [len(done.of(rank)) for rank in range(3)] == [len(actions) for actions in order]
     drawn = plot_recorded(ran, orders, 0.001)
-    assert "measured boxes in predicted frames" in repr(drawn)
+    assert "ZB-H1, ZB-V on 3 ranks: predicted, and below it measured" in repr(drawn)

@@ -2,7 +2,16 @@
 
 import pytest
 
-from course_lib.chapters.two_cuts import COMPUTING, RANKS, SEQUENCES, SHAPE, plot_two_cuts, sent, two_cuts
+from course_lib.chapters.two_cuts import (
+    COMPUTING,
+    RANKS,
+    SEQUENCES,
+    SHAPE,
+    break_even,
+    plot_two_cuts,
+    sent,
+    two_cuts,
+)
 
 
 def test_without_messages_only_the_bubble_is_left():
@@ -17,8 +26,15 @@ def test_fsdp_sends_seven_eighths_of_the_weights_three_times():
 
 
 def test_what_the_chapter_says_of_the_networks():
-    for bandwidth, shorter in ((12.5e9, "pipeline, 1F1B"), (16e9, "pipeline, 1F1B"), (17e9, "FSDP")):
-        steps = {name: sum(parts) for name, parts in two_cuts(bandwidth).items()}
+    for bandwidth, sequences, shorter in (
+        (12.5e9, 32, "pipeline, 1F1B"),
+        (16e9, 32, "pipeline, 1F1B"),
+        (17e9, 32, "FSDP"),
+        (12.5e9, 16, "pipeline, 1F1B"),
+        (12.5e9, 48, "FSDP"),
+    ):
+        steps = {name: sum(parts) for name, parts in two_cuts(bandwidth, sequences).items()}
         assert min(steps, key=steps.get) == shorter
+    assert break_even() == pytest.approx(16.8e9, rel=0.005)
     assert "pipeline, 1F1B 4.1 s" in plot_two_cuts(12.5e9).alt
     assert "FSDP 5.5 s" in plot_two_cuts(12.5e9).alt

@@ -55,7 +55,7 @@ CHAPTERS = {
     "17": Chapter("lora_and_adapters", ("02", "03"), 25, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 20),
     "19": Chapter("gradient_compression", ("05",), 30),
-    "20": Chapter("elastic_training", ("04", "05"), 30),
+    "20": Chapter("elastic_training", ("04", "05"), 31),
     "21": Chapter("planner", ("12",)),
     "22": Chapter("expert_parallel", ("04", "05"), 0, "expert parallelism"),
     "23": Chapter("finding_the_bug", ("12",)),

@@ -134,11 +134,49 @@ def _live(
             if me.steps == number:
                 break
         else:  # nobody leaves while others may still wait for its part of the last sum
-            store.add("done", 1)
-            until = time.monotonic() + 30
-            while store.add("done", 0) < len(me.members) and time.monotonic() < until:
-                time.sleep(0.01)
+            _wait_for(store, "done", len(me.members))
     me.part()
+
+
+def _wait_for(store: Any, key: str, ranks: int) -> None:
+    """Until so many have come here, or half a minute is over."""
+    store.add(key, 1)
+    until = time.monotonic() + 30
+    while store.add(key, 0) < ranks and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def meeting(kind: type, steps: Mapping[int, int], grace: float = 1.0) -> tuple[list[str], list[list[Any]]]:
+    """The header and the rows of a table: ranks meet, of which some have done more steps than others.
+
+    Args:
+        kind: ``Elastic`` of ``course_lib/by_hand/elastic.py``.
+        steps: the name of each rank that lives -> the steps that it has done. The names left out are dead.
+    """
+    from course_lib.observe.by_hand.elastic import those_left
+
+    found = those_left(_come, max(steps) + 1, kind, dict(steps), grace)
+    columns = sorted(column for column in found if column)
+    names = ["steps before", "new number", "has the state of", "steps after"]
+    rows = [list(row) for row in zip(names, *(column[1:] for column in columns), strict=True)]
+    return ["", *(f"rank {name}" for name, *_ in columns)], rows
+
+
+def _come(place: str, name: int, kind: type, steps: dict[int, int], grace: float) -> list[Any]:
+    if name not in steps:
+        return []
+    torch.set_num_threads(1)
+    model, optimizer = new_model()
+    store = dist.FileStore(place, -1)
+    me: Member = kind(model, optimizer, store, name, max(steps) + 1, grace)
+    me.steps = steps[name]
+    weight = next(model.parameters())
+    nn.init.constant_(weight, name)  # so that one can see whose state a rank has
+    _wait_for(store, "here", len(steps))
+    me.meet()
+    _wait_for(store, "done", len(steps))
+    me.part()
+    return [name, steps[name], me.rank, f"rank {weight[0, 0]:.0f}", me.steps]
 
 
 def new_model() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -205,3 +243,21 @@ def lost_seconds(lives: Lives, longer: float = 0.0) -> float:
         if life[-1].what == "left out":
             lost += max(0.0, end + longer - life[-1].end)
     return lost
+
+
+def lost_table(tried: Mapping[float, Lives], longer: float = 60.0) -> str:
+    """A line for each grace, with what was lost; the least is marked.
+
+    Args:
+        tried: seconds of grace -> the run with it.
+        longer: seconds for which the run would go on, in the last column.
+    """
+    lost = {
+        grace: (lost_seconds(lives), lost_seconds(lives, longer)) for grace, lives in sorted(tried.items())
+    }
+    least = [min(column) for column in zip(*lost.values(), strict=True)]
+    lines = [f"{'grace':>7} {'lost in this run':>20} {f'and {longer:.0f} s more':>20}"]
+    for grace, both in lost.items():
+        cells = [f"{'least ' if n == low else ''}{n:.1f} s" for n, low in zip(both, least, strict=True)]
+        lines.append(f"{grace:>5} s " + " ".join(f"{cell:>20}" for cell in cells))
+    return "\n".join(lines)

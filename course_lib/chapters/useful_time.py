@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simulator.inputs.checks import amounts, at_least
-from simulator.plots.curves import STROKES
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
+
+STROKES = (("#143f70", "-"), ("#8f2d56", "--"), ("#cc6a26", "-"), ("#23614a", "--"), ("#7d5ba6", ":"))
+APART = 8.0  # percent between two names, at least
 
 
 def plot_useful_time(
@@ -41,20 +43,23 @@ def plot_useful_time(
         raise ValueError(f"gpus must be in ascending order, not {list(gpus)}")
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axis = figure.subplots()
-    for (name, shares), (_, _, line) in zip(curves.items(), STROKES[1:], strict=False):
-        colour = ("#143f70", "#cc6a26", "#23614a", "#7d5ba6")[len(axis.lines) % 4]
-        axis.plot(gpus, [100 * share for share in shares], line, color=colour, linewidth=2, label=name)
+    above = 120.0  # where the name above stands
+    for i, (name, shares) in enumerate(sorted(curves.items(), key=lambda curve: -curve[1][-1])):
+        colour, line = STROKES[i % len(STROKES)]
+        axis.plot(gpus, [100 * share for share in shares], line, color=colour, linewidth=2)
+        above = min(100 * shares[-1], above - APART)
+        beside = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
+        axis.annotate(name, (gpus[-1], above), color=colour, annotation_clip=False, **beside)
     if marked:
         axis.axvline(marked[0], color="#8a8a8a", linewidth=1, linestyle=":")
         where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right"}
         axis.annotate(marked[1], (marked[0], 0.03), xytext=(-4, 0), fontsize=TEXT, **where)
     axis.set(xscale="log", ylim=(0, 102))
-    ticks = [n for n in gpus if n in (8, 64, 512, 4096, 32768, 131072)]
+    ticks = gpus[:: 1 + len(gpus) // 8]
     axis.set_xticks(ticks, [f"{n:,}" for n in ticks])
     axis.minorticks_off()
     axis.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     axis.set_ylabel("useful time, %", fontsize=TEXT)
     plain_axes(axis)
-    figure.legend(loc="outside lower left", fontsize=TEXT, frameon=False, ncols=1)
     said = "; ".join(f"{n}: from {100 * s[0]:.0f} to {100 * s[-1]:.0f} %" for n, s in curves.items())
     return render(figure, alt or f"Useful time from {gpus[0]:,} to {gpus[-1]:,} GPUs. {said}.")

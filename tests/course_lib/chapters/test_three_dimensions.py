@@ -128,6 +128,7 @@ def pictures():
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     plans = [Priced(Plan(tp=tp), 5.0 + tp, 40e9 * tp) for tp in (1, 2, 4)]
     yield plot_every_plan(plans, 80e9, "H100", {"yours": plans[0], "planner's": plans[1]})
+    yield plot_every_plan(plans, 80e9, "H100", name_fitting=True)
 
 
 def test_pictures_can_be_read():  # drawn here, and not in each worker that collects
@@ -158,6 +159,12 @@ def test_every_plan_takes_all_gpus_and_none_is_better_than_the_best():
     assert price(LLAMA, best.plan, H100) == best
     with pytest.raises(ValueError, match="tp × pp × dp is 16 in this plan; the cluster has 64 GPUs"):
         read_priced("tp=8,dp=2", LLAMA, H100, 64, 128)
+
+
+def test_plans_that_fit_are_named_and_the_fastest_of_them_comes_first():
+    plans = [Priced(Plan(tp=tp, dp=8 // tp), 5.0 - tp, 120e9 / tp) for tp in (1, 2, 4)]
+    picture = plot_every_plan(plans, 80e9, "H100", name_fitting=True)
+    assert "Those that fit, the fastest first: 4·2·1, 2·4·1." in picture.alt
 
 
 def test_ratios_are_counted():

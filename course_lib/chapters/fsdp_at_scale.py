@@ -57,11 +57,11 @@ def plot_speed_over_tokens(
     flops_per_byte: float = 8 / 6,
     labels: Mapping[int, str] | None = None,
 ) -> Picture:
-    """Measured TFLOP/s of a GPU over its tokens in a step, under the most that its link allows.
+    """Measured TFLOP/s of a GPU over its tokens in a step, and the most that one network card allows.
 
     Args:
         measured: of each model, tokens -> TFLOP/s.
-        rate: of the link, bytes a second.
+        rate: of the card, bytes a second.
         flops_per_byte: FLOPs for each token and parameter, over the bytes sent for each parameter in a step.
         labels: of the first model, tokens -> what is said of the point, right of it.
 
@@ -80,9 +80,9 @@ def plot_speed_over_tokens(
     limit = [flops_per_byte * t * rate / 1e12 for t in (0, tokens[-1])]
     axis.plot((0, tokens[-1]), limit, color="#777777", linewidth=1.5)
     axis.fill_between((0, tokens[-1]), limit, 2 * limit[1], color="#f0f0f0")
-    middle = 0.8 * most
+    middle = 0.52 * most
     axis.annotate(
-        f"faster than the link allows,\n{rate / 1e9:.1f} GB/s",
+        f"faster than one network card\nallows: {rate / 1e9:.1f} GB/s",
         (0.02 * tokens[-1], middle),
         fontsize=TEXT,
     )
@@ -109,4 +109,4 @@ def plot_speed_over_tokens(
         f"{name}: " + ", ".join(f"{speed:g} TFLOP/s at {t:,} tokens" for t, speed in sorted(points.items()))
         for name, points in measured.items()
     )
-    return render(figure, f"Speed of a GPU over its tokens, below the limit of its link. {told}.")
+    return render(figure, f"Speed of a GPU over its tokens, and the limit of one network card. {told}.")

@@ -6,20 +6,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.inputs.checks import at_least
-from simulator.inputs.known_devices import find_device
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
+from simulator.published.fsdp import all_cards, fsdp_2024
 
-LLAMA, A100 = MODELS["llama-2-70b"], find_device("a100-80gb")
+NODE_BITS = 4e11  # that a node sends in a second, as in the run below
+LLAMA, A100 = MODELS["llama-2-70b"], all_cards("a100-80gb", NODE_BITS)
+RUN = next(row for row in fsdp_2024() if row.shape == LLAMA)  # measured
+MEASURED = 1e9 / 3600 / RUN.printed  # its GPU-hours for a billion tokens
 LOOKS = {True: ("#143f70", "#143f70", "white"), False: ("white", "#cc6a26", "#222222")}  # face, edge, text
 
 
 class Rented(NamedTuple):
-    """A100s with 80 GB that train with FSDP, each with its own texts of 4,096 tokens, every layer recomputed."""
+    """A100s with 80 GB that train with FSDP, each with its own texts of 4,096 tokens, every layer recomputed.
+
+    Gathers run through all cards of a node.
+    """
 
     gpus: int
     texts: int = 1
@@ -71,25 +77,30 @@ def fewest(texts: int, prefetch: bool) -> Rented:
     raise ValueError(f"{texts} texts are too many for one GPU, however the states are divided")
 
 
-def plot_rented(tried: Sequence[Rented], most: int) -> Picture:
+def plot_rented(tried: Sequence[Rented]) -> Picture:
     """The price of a token over the GPUs, a dot for each try that fits, with its number of texts in it.
 
-    Args:
-        most: GPUs at the right end of the axis.
+    A line is the price that was measured, and a band up to a tenth above it.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
-    fitting = sorted({one for one in tried if one.fits and one.gpus <= most})
+    fitting = sorted({one for one in tried if one.fits})
+    most = max([32, *(one.gpus for one in fitting)])
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
+    axis.axhspan(MEASURED, 1.1 * MEASURED, color="#e8f1ea")
+    axis.axhline(MEASURED, color="#23614a", linestyle="--", linewidth=1)
+    said = f"measured on {RUN.plan.dp} GPUs, {RUN.plan.micro_batch} texts each"
     for one in fitting:
         face, edge, ink = LOOKS[one.prefetch]
         at = one.gpus, one.hours
         axis.plot(*at, "o", markersize=12, markerfacecolor=face, markeredgecolor=edge, markeredgewidth=1.5)
         axis.text(*at, str(one.texts), color=ink, ha="center", va="center_baseline", fontsize=TEXT)
-    axis.set(xlim=(13.2, most + 0.8), ylim=(500, 2000))
-    axis.set_xticks(range(14, most + 1, 2))
+    axis.set(xlim=(13.2, 1.03 * most), ylim=(600, 1300))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     axis.set_ylabel("GPU-hours for a billion tokens", fontsize=TEXT)
     plain_axes(axis)
@@ -97,9 +108,11 @@ def plot_rented(tried: Sequence[Rented], most: int) -> Picture:
         Line2D([], [], marker="o", linestyle="", markersize=9, color=edge, markerfacecolor=face, label=said)
         for said, (face, edge, _) in zip(("with prefetch", "without prefetch"), LOOKS.values(), strict=True)
     ]
+    line = Line2D([], [], color="#23614a", linestyle="--", label=said)
+    band = Patch(color="#e8f1ea", label="up to a tenth more")
     axis.legend(
-        handles=dots, loc="upper right", fontsize=TEXT, frameon=False, title_fontsize=TEXT, alignment="left",
-        title="the number in a dot: texts on each GPU",
+        handles=[*dots, line, band], loc="upper right", fontsize=TEXT, frameon=False,
+        title="the number in a dot: texts on each GPU", title_fontsize=TEXT, alignment="left",
     )  # fmt: skip
     told = "; ".join(map(str, fitting)) or "nothing that fits was tried"
-    return render(figure, f"GPU-hours for a billion tokens. {told}.")
+    return render(figure, f"GPU-hours for a billion tokens. {told}; {said}: {MEASURED:.0f}.")

@@ -21,7 +21,7 @@ TABLES = tomllib.loads((Path(__file__).parent / "fsdp.toml").read_text(encoding=
 BF16_SHARDS: dict[str, Any] = {"zero": 3, "microbatches": 1, "precision": "bf16"}
 
 
-def _all_cards(gpu: str, bits: float) -> Hardware:
+def all_cards(gpu: str, bits: float) -> Hardware:
     """The device in nodes that send ``bits`` a second, in rings through all eight cards.
 
     Which part of that a message gets is taken from the H100's file: the A100's was fitted to runs with one ring.
@@ -31,7 +31,7 @@ def _all_cards(gpu: str, bits: float) -> Hardware:
 
 
 # The paper prints a network of 2 Tbit/s: taken as what a node sends.
-FSDP_CLUSTER = _all_cards("a100-80gb", 2e12)
+FSDP_CLUSTER = all_cards("a100-80gb", 2e12)
 
 
 def fsdp_2023() -> Iterator[PublishedRow]:
@@ -79,7 +79,7 @@ def llm_foundry() -> Iterator[PublishedRow]:
     devices' files price the second; in how many bits gradients are added up, taken as 16; the H100s' network, taken as
     their file has it.
     """
-    clusters = {gpu: _all_cards(gpu, 1.6e12) for gpu in ("a100-80gb", "a100-40gb")} | {"h100": GPUS["h100"]}
+    clusters = {gpu: all_cards(gpu, 1.6e12) for gpu in ("a100-80gb", "a100-40gb")} | {"h100": GPUS["h100"]}
     for gpu, hardware in clusters.items():
         for name, gpus, texts, microbatches, recomputed, tokens in TABLES[gpu]:
             shape = ModelShape(*TABLES["sizes"][name], vocab=50368, sequence=2048, dropout=False)

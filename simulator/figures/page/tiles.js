@@ -39,12 +39,15 @@ export function tiles({ block_q: rows, block_k: keys }, { scores, size, itemsize
 const sum = (moved) => Object.values(moved).reduce((all, bytes) => all + bytes, 0);
 const range = (block, size) => (size === 1 ? String(block) : `${block * size} to ${(block + 1) * size - 1}`);
 
+const rises = ({ i, m, was }, query, rows) => Math.floor(query / rows) === i && was[query] !== null && m[query] > was[query];
+const risen = (now, rows) => now.m.map((_, query) => query).find((query) => rises(now, query, rows));
+
 function sentence({ i, j, first, last, m, was }, { block_q: rows, block_k: keys }) {
   if (i < 0) return "Q, K and V lie in the slow memory. The fast memory has room for a block of queries, a block of keys and values, and one tile of scores.";
-  const query = i * rows, what = first ? `Queries ${range(i, rows)} are loaded, and keys and values ${range(j, keys)}. ` : `The queries stay, keys and values ${range(j, keys)} are loaded. `;
-  const rises = first ? `The largest score of query ${query} is ${m[query]}.` : m[query] === was[query] ? `The largest score of query ${query} stays ${m[query]}, so nothing is rescaled.` :
+  const query = risen({ i, m, was }, rows) ?? i * rows, what = first ? `Queries ${range(i, rows)} are loaded, and keys and values ${range(j, keys)}. ` : `The queries stay, keys and values ${range(j, keys)} are loaded. `;
+  const changed = first ? `The largest score of query ${query} is ${m[query]}.` : m[query] === was[query] ? `The largest score of query ${query} stays ${m[query]}, so nothing is rescaled.` :
     `The largest score of query ${query} rises from ${was[query]} to ${m[query]}, so its sum so far is multiplied by ${written(Math.exp(was[query] - m[query]))}.`;
-  return `${what}${rises}${last ? " These queries are done: O and L are written." : ""}`;
+  return `${what}${changed}${last ? " These queries are done: O and one number a query are written." : ""}`;
 }
 
 export function draw(values, step, given) {
@@ -58,18 +61,18 @@ export function draw(values, step, given) {
       const here = byQuery && Math.floor(key / keys) === now.j, gone = begun && (!byQuery || Math.floor(key / keys) < now.j);
       marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? "forward" : gone ? "paper" : "idle", here || (gone && byQuery) ? String(scores[at][key]) : ""));
     }
-    if (begun) marks.push(label(LEFT + end + 24, y, String(now.m[at]), { colour: byQuery ? "accent" : "quiet", bold: byQuery }), label(LEFT + end + 84, y, written(now.l[at]), { colour: byQuery ? "accent" : "quiet", bold: byQuery }));
+    const look = rises(now, at, rows) ? { colour: "accent", bold: true } : { colour: byQuery ? "ink" : "quiet" };
+    if (begun) marks.push(label(LEFT + end + 24, y, String(now.m[at]), look), label(LEFT + end + 84, y, written(now.l[at]), look));
   }
   for (let at = 0; at <= n; at += rows) marks.push(path([LEFT - 1, TOP + at * CELL - 0.5, LEFT + end, TOP + at * CELL - 0.5], "quiet"));
   for (let at = 0; at <= n; at += keys) marks.push(path([LEFT + at * CELL - 0.5, TOP - 1, LEFT + at * CELL - 0.5, TOP + end], "quiet"));
   marks.push(label(LEFT - 40, TOP - 30, "K", { anchor: "end" }), label(LEFT - 40, TOP - 16, "V", { anchor: "end" }));
   const right = LEFT + end + 138, held = fast[`${rows} ${keys}`], whole = Math.max(standard, ...Object.values(fast), sum(all.at(-1).moved)), x = scaleOf([0, whole], [right, WIDTH - 10]);
   let y = TOP;
-  for (const [words, parts] of [["moved so far", now.moved], ["standard attention", { S: standard }], ["held in fast memory", { fast: held }]]) {
+  for (const [words, parts] of [["bytes moved so far", now.moved], ["standard attention", { S: standard }], ["held in fast memory, bytes", { fast: held }]]) {
     let from = 0;
     marks.push(label(right, y + 2, words), box(x(0), y + 12, x(whole) - x(0), 22, "idle"));
-    for (const [name, bytes] of Object.entries(parts)) if (bytes) marks.push(box(x(from), y + 12, x(from += bytes) - x(from - bytes), 22, PAINT[name] ?? "buffers", PAINT[name] ? name : ""));
-    if (parts === now.moved && from) marks.push(label(right, y + 44, Object.entries(parts).filter(([, bytes]) => bytes).map((part) => part.join(" ")).join(", ")));
+    for (const [name, bytes] of Object.entries(parts)) if (bytes) marks.push(box(x(from), y + 12, x(from += bytes) - x(from - bytes), 22, PAINT[name] ?? "buffers", PAINT[name] && name !== "L" ? name : ""));
     if (from) marks.push(from < 0.8 * whole ? label(x(from) + 6, y + 23, String(from), { colour: "ink" }) : label(WIDTH - 12, y + 3, String(from), { anchor: "end", colour: "ink" }));
     y += 62;
   }

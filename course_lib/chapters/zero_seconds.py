@@ -12,14 +12,19 @@ from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH
+from simulator.plots.style import TEXT, TITLE, WIDTH, bare
+from simulator.predict.collective_time import group_link
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
+from simulator.published.fsdp import all_cards
 
 LLAMA, RANKS, SEQUENCES = MODELS["llama-13b"], 64, 4
-CLUSTERS = {"A100": GPUS["a100-80gb"], "H100": GPUS["h100"]}
+HALF = 2 * LLAMA.parameters  # bytes, in 16 bits: all gradients reduce-scattered, or all weights gathered
+# A machine of A100s has one card of 100 Gbit/s for its eight GPUs, one of H100s a card of 400 Gbit/s for each GPU.
+CLUSTERS = {"A100": all_cards("a100-80gb", 100e9), "H100": GPUS["h100"]}
+CARDS = {"A100": 1, "H100": 8}
 STAGES, PASSES = (1, 2, 3), (4, 2, 1)
-QUICK, SLOW = "#bcdcc8", "#f4b6a6"
+COMPUTING, WAITING = "#8fb99f", "#f4b6a6"
 
 
 class Priced(NamedTuple):
@@ -29,6 +34,16 @@ class Priced(NamedTuple):
     seconds: float
     waits: float
     fits: bool
+
+
+def halves(stage: int, passes: int) -> int:
+    """Halves of an all-reduce that a step sends: what waits is sent once, all else in every pass."""
+    return {1: 2, 2: passes + 1, 3: 3 * passes}[stage]
+
+
+def speed(gpu: str) -> float:
+    """Bytes a second that leave a machine: a ring through each of its cards."""
+    return group_link(RANKS, 1, CLUSTERS[gpu]).rate
 
 
 def price(gpu: str, stage: int, passes: int) -> Priced:
@@ -47,19 +62,22 @@ def price(gpu: str, stage: int, passes: int) -> Priced:
     return Priced(held, cost.seconds, cost.parts["data_parallel"], held <= hardware.memory)
 
 
+def fitting(gpu: str) -> list[tuple[int, int]]:
+    """The stages and passes for which a GPU has room."""
+    return [(stage, passes) for stage in STAGES for passes in PASSES if price(gpu, stage, passes).fits]
+
+
 def quickest(gpu: str) -> tuple[int, int]:
     """The stage and the passes of the shortest step that fits."""
-    fitting = [(stage, passes) for stage in STAGES for passes in PASSES if price(gpu, stage, passes).fits]
-    return min(fitting, key=lambda choice: price(gpu, *choice).seconds)
+    return min(fitting(gpu), key=lambda choice: price(gpu, *choice).seconds)
 
 
 def try_plans(choices: Mapping[str, tuple[int, int]]) -> Shown:
-    """A table: what each choice of (stage, passes) keeps, how long it takes, and how far it is from the quickest."""
+    """A table: what each choice of (stage, passes) keeps, how long it takes, and whether it is the quickest."""
     rows = []
     for gpu, (stage, passes) in choices.items():
-        found, best = price(gpu, stage, passes), price(gpu, *quickest(gpu))
-        gap = round(100 * (found.seconds / best.seconds - 1))
-        verdict = f"{gap} % above the quickest" if gap else "the quickest"
+        found = price(gpu, stage, passes)
+        verdict = "the quickest" if (stage, passes) == quickest(gpu) else "another is quicker"
         size = f"{found.bytes / 1e9:.0f} GB"
         rows.append([f"64 {gpu}s", f"stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
                      f"{found.seconds:.2f} s", verdict if found.fits else "does not fit in 80 GB"])  # fmt: skip
@@ -67,37 +85,34 @@ def try_plans(choices: Mapping[str, tuple[int, int]]) -> Shown:
 
 
 def plot_all_plans() -> Picture:
-    """Both clusters: a field for each stage and number of passes with its seconds; the quickest has a frame."""
+    """Both clusters: a bar for each plan, computing and then waiting; the quickest is written in bold."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
+    plans = [(stage, passes) for stage in STAGES for passes in PASSES]
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     told = []
-    for axis, gpu in zip(figure.subplots(1, len(CLUSTERS)), CLUSTERS, strict=True):
-        best = quickest(gpu)
-        least = price(gpu, *best).seconds
-        for row, passes in enumerate(PASSES):
-            for column, stage in enumerate(STAGES):
-                found = price(gpu, stage, passes)
-                colour = "#eeeeee" if not found.fits else QUICK if found.seconds < 1.5 * least else SLOW
-                chosen = (stage, passes) == best
-                axis.add_patch(
-                    Rectangle(
-                        (column - 0.46, row - 0.42),
-                        0.92,
-                        0.84,
-                        facecolor=colour,
-                        edgecolor="#222222" if chosen else "#bbbbbb",
-                        lw=2.4 if chosen else 0.8,
-                    )
-                )
-                said = f"{found.seconds:.2f} s" if found.fits else "too large"
-                axis.text(column, row, said, ha="center", va="center_baseline", fontsize=TEXT)
-                told.append(f"{gpu}s, stage {stage}, passes {passes}: {said}{', the quickest' * chosen}")
+    for axis, gpu in zip(figure.subplots(1, len(CLUSTERS), sharey=True), CLUSTERS, strict=True):
+        longest = max(price(gpu, *plan).seconds for plan in fitting(gpu))
+        for row, plan in enumerate(plans):
+            found, best = price(gpu, *plan), plan == quickest(gpu)
+            said = "too large"
+            if found.fits:
+                computes = found.seconds - found.waits
+                axis.barh(row, computes, 0.66, color=COMPUTING)
+                axis.barh(row, found.waits, 0.66, left=computes, color=WAITING)
+                said = f"{found.waits:.2f} of {found.seconds:.2f} s"
+            end, right = (found.seconds * found.fits, row), (4, 0)  # points
+            weight = "bold" if best else "normal"
+            axis.annotate(
+                said, end, right, textcoords="offset points", va="center", fontsize=TEXT, fontweight=weight
+            )
+            told.append(f"{gpu}s, stage {plan[0]}, passes {plan[1]}: {said}{', the quickest' * best}")
         axis.set_title(f"64 {gpu}s", fontsize=TITLE, loc="left")
-        axis.set_xticks(range(3), [f"stage {stage}" for stage in STAGES], fontsize=TEXT)
-        axis.set_yticks(range(3), [f"{n} pass{'es' * (n > 1)}" for n in PASSES], fontsize=TEXT)
-        axis.set(xlim=(-0.6, 2.6), ylim=(2.6, -0.6))
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-    return render(figure, f"Seconds of a step, predicted. {'; '.join(told)}.")
+        axis.set(xlim=(0, 1.95 * longest), xticks=[])
+        bare(axis)
+        axis.spines["bottom"].set_visible(False)
+    labels = [f"stage {stage}, {n} pass{'es' * (n > 1)}: {halves(stage, n)} halves" for stage, n in plans]
+    figure.axes[0].set_yticks(range(len(plans)), labels, fontsize=TEXT)
+    figure.axes[0].invert_yaxis()
+    figure.supxlabel("green: computing; red, and the first number: waiting for messages", fontsize=TEXT)
+    return render(figure, f"Seconds of a step, predicted, waiting of the whole. {'; '.join(told)}.")

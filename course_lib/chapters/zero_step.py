@@ -18,6 +18,13 @@ from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, WIDTH, plain_axes
 
+COLOURS = {
+    "DDP": "#8a8a8a",
+    "stage 1": PARTS[1],
+    "stage 2": PARTS[4],
+    "stage 3": PARTS[3],
+}  # none of memory's
+
 
 class Step(NamedTuple):
     """Of one rank.
@@ -77,7 +84,7 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
 
 
 def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
-    """What ``.grad`` holds during backward, in blocks; each fall of the lowest curve is named after its unit.
+    """What ``.grad`` holds in backward until block 1 is reduced, in blocks; each fall is named after its block.
 
     Args:
         steps: by stage, each on a model of four blocks; the first is drawn last, and its falls are named.
@@ -87,12 +94,13 @@ def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
 
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     axis = figure.subplots()
-    colours = dict(zip(steps, (PARTS[2], PARTS[1]), strict=False))
     curves = {name: [size / block for size in step.gradients] for name, step in steps.items()}
-    for name, curve in reversed(curves.items()):
-        axis.plot(curve, color=colours[name], linewidth=3, label=name)
     first = next(iter(curves.values()))
     falls = [i for i in range(len(first) - 1) if first[i + 1] < first[i] - 0.5]
+    stop = falls[-1] + 2 if falls else len(first)
+    curves = {name: curve[:stop] for name, curve in curves.items()}
+    for name, curve in reversed(curves.items()):
+        axis.plot(curve, color=COLOURS[name], linewidth=3, label=name)
     for i, unit in zip(falls, (4, 3, 2, 1), strict=False):
         end, up = (i, first[i]), (0, 5)  # points
         said = f"block {unit}"
@@ -100,8 +108,8 @@ def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
     for name, curve in curves.items():
         end, right = (len(curve) - 1, curve[-1]), (6, 0)  # points
         axis.annotate(name, end, right, textcoords="offset points", va="center", fontsize=TEXT)
-    axis.set(ylim=(0, None), xlim=(0, 1.1 * len(first)), xticks=[])
-    axis.set_xlabel("backward, from its beginning to its end", fontsize=TEXT)
+    axis.set(ylim=(0, None), xlim=(0, 1.1 * stop), xticks=[])
+    axis.set_xlabel("backward through the four blocks", fontsize=TEXT)
     axis.set_ylabel("gradients held, in blocks", fontsize=TEXT)
     plain_axes(axis)
     told = (f"{name} at most {max(curve):.3g}, at the end {curve[-1]:.3g}" for name, curve in curves.items())

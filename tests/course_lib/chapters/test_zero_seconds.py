@@ -2,7 +2,18 @@
 
 import pytest
 
-from course_lib.chapters.zero_seconds import plot_all_plans, price, quickest, try_plans
+from course_lib.chapters.zero_seconds import (
+    CARDS,
+    CLUSTERS,
+    HALF,
+    fitting,
+    halves,
+    plot_all_plans,
+    price,
+    quickest,
+    speed,
+    try_plans,
+)
 
 
 def test_the_two_clusters_want_opposite_plans():
@@ -14,9 +25,32 @@ def test_the_two_clusters_want_opposite_plans():
 
 def test_on_a100s_stage_3_waits_most_of_the_step():
     one, three = price("A100", 1, 4), price("A100", 3, 4)
-    assert three.seconds > 4 * one.seconds
+    assert three.seconds > 3.9 * one.seconds
     assert three.waits > three.seconds / 2
     assert three.bytes < one.bytes
+
+
+@pytest.mark.parametrize("gpu", CLUSTERS)
+def test_seconds_are_halves_times_bytes_over_speed(gpu):
+    network = CLUSTERS[gpu].network
+    assert speed(gpu) == pytest.approx(8 * network.rate)
+    card = network.bandwidth * 8 / CARDS[gpu]
+    assert card == pytest.approx({"A100": 100e9 / 8, "H100": 400e9 / 8}[gpu])
+    for plan in fitting(gpu):
+        assert price(gpu, *plan).waits < halves(*plan) * HALF / speed(gpu)
+
+
+def test_on_a100s_messages_hide_hardly():
+    for plan in fitting("A100"):
+        assert price("A100", *plan).waits > 0.8 * halves(*plan) * HALF / speed("A100")
+
+
+@pytest.mark.parametrize("gpu", CLUSTERS)
+def test_the_rule_of_thumb_takes_the_quickest(gpu):
+    few = min(fitting(gpu), key=lambda plan: plan[1])
+    found = price(gpu, *few)
+    hides = halves(*few) * HALF / speed(gpu) < found.seconds - found.waits
+    assert quickest(gpu) == (few if hides else min(fitting(gpu), key=lambda plan: halves(*plan)))
 
 
 def test_a_choice_is_judged():

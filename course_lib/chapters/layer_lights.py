@@ -28,7 +28,7 @@ def is_llamas(**functions: Callable | None) -> dict[str, bool]:
     """For each of ``CHANGED``: whether this function gives what the module of Hugging Face's LLaMA gives.
 
     Args:
-        functions: norm(x, weight), turn(x, places), share(x, heads), mlp(x, W); a missing one is not LLaMA's.
+        functions: norm(x, weight), turn(x, places), share(x, heads), mlp(x, W); only those given are judged.
     """
     from transformers import LlamaConfig
     from transformers.models.llama import modeling_llama as theirs
@@ -67,7 +67,7 @@ def is_llamas(**functions: Callable | None) -> dict[str, bool]:
         )
 
     with torch.no_grad():
-        return {name: alike(name) for name in CHANGED}
+        return {name: alike(name) for name in CHANGED if name in functions}
 
 
 def plot_layer(like: Mapping[str, bool] | None = None) -> Picture:
@@ -88,7 +88,7 @@ def plot_layer(like: Mapping[str, bool] | None = None) -> Picture:
         shown = name.replace("mlp", "MLP")
         if name in CHANGED:
             fill = "white"
-            if like is None:
+            if like is None or name not in like:
                 colour, line, shown = "#666666", "--", shown if name in ("norm", "mlp") else "?"
             else:
                 colour, line, below = (LIKE, "-", "LLaMA's") if like[name] else (UNLIKE, "--", "not yet")

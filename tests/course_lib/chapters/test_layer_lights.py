@@ -47,3 +47,7 @@ def test_before_anything_is_known_the_places_are_empty():
     shown = [text.get_text() for text in plot_layer()._figure.axes[0].texts]
     assert shown.count("?") == 2
     assert "share" not in shown
+    some = is_llamas(norm=RIGHT["norm"], share=RIGHT["share"])
+    shown = [text.get_text() for text in plot_layer(some)._figure.axes[0].texts]
+    assert shown.count("?") == 1
+    assert "share" in shown

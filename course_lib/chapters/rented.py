@@ -52,10 +52,16 @@ class Rented(NamedTuple):
         return self.memory <= A100.memory
 
     @property
+    def seconds(self) -> tuple[float, float]:
+        """Of a step: its computing, and what its messages add, the hidden ones too, as they slow the computing."""
+        cost = step_cost(LLAMA, self.plan, A100)
+        added = cost.parts["data_parallel"]
+        return cost.seconds - added, added
+
+    @property
     def hours(self) -> float:
         """GPU-hours for a billion tokens."""
-        seconds = step_cost(LLAMA, self.plan, A100).seconds
-        return self.gpus * seconds / 3600 / (self.gpus * self.texts * LLAMA.sequence) * 1e9
+        return sum(self.seconds) / 3600 / (self.texts * LLAMA.sequence) * 1e9
 
     def __str__(self) -> str:
         many = "text" if self.texts == 1 else "texts"
@@ -64,17 +70,13 @@ class Rented(NamedTuple):
         return f"{self.gpus} GPUs, {self.texts} {many} each, {how}: {self.memory / 1e9:.1f} GB, {price}"
 
 
-def fewest(texts: int, prefetch: bool) -> Rented:
-    """On the fewest GPUs that have room for so many texts each.
-
-    Raises:
-        ValueError: not even a thousand have.
-    """
-    at_least(1, texts=texts)
-    for gpus in range(1, 1000):
-        if (one := Rented(gpus, texts, prefetch)).fits:
-            return one
-    raise ValueError(f"{texts} texts are too many for one GPU, however the states are divided")
+def fullest(gpus: int, prefetch: bool = True) -> Rented:
+    """With as many texts on each GPU as fit; with one, where not even that fits."""
+    at_least(1, gpus=gpus)
+    one = Rented(gpus, 1, prefetch)
+    while (more := one._replace(texts=one.texts + 1)).fits:
+        one = more
+    return one
 
 
 def plot_rented(tried: Sequence[Rented]) -> Picture:
@@ -85,7 +87,7 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MultipleLocator
 
     fitting = sorted({one for one in tried if one.fits})
     most = max([32, *(one.gpus for one in fitting)])
@@ -100,7 +102,7 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
         axis.plot(*at, "o", markersize=12, markerfacecolor=face, markeredgecolor=edge, markeredgewidth=1.5)
         axis.text(*at, str(one.texts), color=ink, ha="center", va="center_baseline", fontsize=TEXT)
     axis.set(xlim=(13.2, 1.03 * most), ylim=(600, 1300))
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(MultipleLocator(A100.node_size))
     axis.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     axis.set_ylabel("GPU-hours for a billion tokens", fontsize=TEXT)
     plain_axes(axis)

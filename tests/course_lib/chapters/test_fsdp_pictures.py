@@ -7,10 +7,7 @@ from torch import nn
 
 from course_lib.by_hand import fsdp as by_hand
 from course_lib.chapters.flash_changes import changed
-from course_lib.chapters.fsdp_at_scale import (
-    plot_before_and_in_step,
-    plot_speed_over_tokens,
-)
+from course_lib.chapters.fsdp_at_scale import plot_before_and_in_step
 from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks
 from course_lib.chapters.whole_units import Moment, plot_whole_units
 from course_lib.runtime import launch
@@ -105,18 +102,6 @@ def test_a_row_is_a_unit_and_a_column_a_computation():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_whole_units()
-
-
-def test_speed_over_tokens():
-    picture = plot_speed_over_tokens(
-        {"a model": {2048: 44, 8192: 144}}, 19.5e9, labels={2048: "1,536 GPUs", 8192: "384 GPUs"}
-    )
-    assert "44 TFLOP/s at 2,048 tokens, 144 TFLOP/s at 8,192 tokens" in picture.alt
-    for word in ("19.5 GB/s", "1,536 GPUs", "384 GPUs"):
-        assert word in picture.svg
-    assert smallest_text(picture.svg) >= 11
-    with pytest.raises(ValueError, match="1 to 3 models"):
-        plot_speed_over_tokens({}, 1)
 
 
 def test_memory_before_and_in_a_step():

@@ -2,20 +2,29 @@
 
 import pytest
 
-from course_lib.chapters.rented import A100, MEASURED, RUN, Rented, fewest, plot_rented
+from course_lib.chapters.rented import MEASURED, RUN, Rented, fullest, plot_rented
 from simulator.plots.picture import smallest_text
 
 
-def test_more_texts_need_more_gpus():
-    one, four = fewest(1, prefetch=True), fewest(4, prefetch=True)
-    assert one.gpus < four.gpus
-    assert max(one.memory, four.memory) <= A100.memory
-    assert not any(fits for fits in (Rented(one.gpus - 1).fits, Rented(four.gpus - 1, 4).fits))
-    assert fewest(4, prefetch=False).gpus <= four.gpus
-    with pytest.raises(ValueError, match="texts"):
-        fewest(0, prefetch=True)
-    with pytest.raises(ValueError, match="too many"):
-        fewest(100, prefetch=True)
+def test_as_many_texts_as_fit():
+    for gpus in (24, 40):
+        full = fullest(gpus)
+        assert full.fits
+        assert full.prefetch
+        assert not full._replace(texts=full.texts + 1).fits
+    assert fullest(24).texts < fullest(40).texts
+    assert fullest(32, prefetch=False).texts > fullest(32).texts
+    assert fullest(16).texts == 1
+    assert not fullest(16).fits
+    with pytest.raises(ValueError, match="gpus"):
+        fullest(0)
+
+
+def test_messages_add_the_same_to_two_texts():
+    (computing, messages), (twice, same) = Rented(32, 1).seconds, Rented(32, 2).seconds
+    assert twice == pytest.approx(2 * computing, rel=0.05)
+    assert same == pytest.approx(messages, rel=0.1)
+    assert Rented(32, 1, prefetch=False).seconds[1] > 1.4 * messages
 
 
 def test_a_gather_is_paid_by_all_tokens_of_a_gpu():

@@ -12,7 +12,7 @@ from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH, bare
+from simulator.plots.style import TEXT, TITLE, WIDTH, bare, ticks_in
 from simulator.predict.collective_time import group_link
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
@@ -24,6 +24,7 @@ HALF = 2 * LLAMA.parameters  # bytes, in 16 bits: all gradients reduce-scattered
 CLUSTERS = {"A100": all_cards("a100-80gb", 100e9), "H100": GPUS["h100"]}
 CARDS = {"A100": 1, "H100": 8}
 STAGES, PASSES = (1, 2, 3), (4, 2, 1)
+TICKS = {"A100": 10.0, "H100": 0.5}  # seconds, of the axis
 COMPUTING, WAITING = "#8fb99f", "#f4b6a6"
 
 
@@ -62,6 +63,11 @@ def price(gpu: str, stage: int, passes: int) -> Priced:
     return Priced(held, cost.seconds, cost.parts["data_parallel"], held <= hardware.memory)
 
 
+def sequence_bytes() -> float:
+    """The activations that one sequence leaves for backward on a GPU."""
+    return plan_memory(LLAMA, Plan(RANKS, attention="flash"))[0].activations
+
+
 def fitting(gpu: str) -> list[tuple[int, int]]:
     """The stages and passes for which a GPU has room."""
     return [(stage, passes) for stage in STAGES for passes in PASSES if price(gpu, stage, passes).fits]
@@ -85,11 +91,14 @@ def try_plans(choices: Mapping[str, tuple[int, int]]) -> Shown:
 
 
 def plot_all_plans() -> Picture:
-    """Both clusters: a bar for each plan, computing and then waiting; the quickest is written in bold."""
+    """Both clusters: a bar for each plan, computing and then waiting; the quickest is written in bold.
+
+    The seconds of computing are what the rounded wait leaves of the rounded step, so that the two add up to it.
+    """
     from matplotlib.figure import Figure
 
     plans = [(stage, passes) for stage in STAGES for passes in PASSES]
-    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     told = []
     for axis, gpu in zip(figure.subplots(1, len(CLUSTERS), sharey=True), CLUSTERS, strict=True):
         longest = max(price(gpu, *plan).seconds for plan in fitting(gpu))
@@ -100,7 +109,7 @@ def plot_all_plans() -> Picture:
                 computes = found.seconds - found.waits
                 axis.barh(row, computes, 0.66, color=COMPUTING)
                 axis.barh(row, found.waits, 0.66, left=computes, color=WAITING)
-                said = f"{found.waits:.2f} of {found.seconds:.2f} s"
+                said = f"{round(found.seconds, 2) - round(found.waits, 2):.2f} + {found.waits:.2f} s"
             end, right = (found.seconds * found.fits, row), (4, 0)  # points
             weight = "bold" if best else "normal"
             axis.annotate(
@@ -108,11 +117,14 @@ def plot_all_plans() -> Picture:
             )
             told.append(f"{gpu}s, stage {plan[0]}, passes {plan[1]}: {said}{', the quickest' * best}")
         axis.set_title(f"64 {gpu}s", fontsize=TITLE, loc="left")
-        axis.set(xlim=(0, 1.95 * longest), xticks=[])
+        axis.set(xlim=(0, 1.8 * longest), xticks=[n * TICKS[gpu] for n in range(4)])
+        axis.xaxis.set_major_formatter(ticks_in("s"))
         bare(axis)
-        axis.spines["bottom"].set_visible(False)
+        axis.spines["bottom"].set_bounds(0, 3 * TICKS[gpu])
     labels = [f"stage {stage}, {n} pass{'es' * (n > 1)}: {halves(stage, n)} halves" for stage, n in plans]
     figure.axes[0].set_yticks(range(len(plans)), labels, fontsize=TEXT)
     figure.axes[0].invert_yaxis()
-    figure.supxlabel("green: computing; red, and the first number: waiting for messages", fontsize=TEXT)
-    return render(figure, f"Seconds of a step, predicted, waiting of the whole. {'; '.join(told)}.")
+    figure.supxlabel(
+        "green: computing + red: waiting for messages; each cluster has its own scale", fontsize=TEXT
+    )
+    return render(figure, f"Seconds of a step, predicted, computing + waiting. {'; '.join(told)}.")

@@ -6,14 +6,22 @@ from course_lib.chapters.zero_seconds import (
     CARDS,
     CLUSTERS,
     HALF,
+    LLAMA,
+    PASSES,
+    RANKS,
+    SEQUENCES,
+    STAGES,
     fitting,
     halves,
     plot_all_plans,
     price,
     quickest,
+    sequence_bytes,
     speed,
     try_plans,
 )
+from simulator.inputs.plan import Plan
+from simulator.predict.memory import model_states
 
 
 def test_the_two_clusters_want_opposite_plans():
@@ -51,6 +59,25 @@ def test_the_rule_of_thumb_takes_the_quickest(gpu):
     found = price(gpu, *few)
     hides = halves(*few) * HALF / speed(gpu) < found.seconds - found.waits
     assert quickest(gpu) == (few if hides else min(fitting(gpu), key=lambda plan: halves(*plan)))
+
+
+@pytest.mark.parametrize("gpu", CLUSTERS)
+def test_states_and_activations_say_what_fits(gpu):
+    for stage in STAGES:
+        states = model_states(LLAMA.parameters, Plan(RANKS, zero=stage)).total
+        for passes in PASSES:
+            held = states + SEQUENCES // passes * sequence_bytes()
+            assert (held < 80e9) == ((stage, passes) in fitting(gpu))
+
+
+def test_on_h100s_plans_of_few_passes_compute_alike_and_the_gather_after_the_update_waits():
+    few = [price("H100", *plan) for plan in fitting("H100") if plan[1] < 4]
+    computing = [found.seconds - found.waits for found in few]
+    assert max(computing) < 1.01 * min(computing)
+    assert min(few, key=lambda found: found.waits) == price("H100", *quickest("H100"))
+    gather = HALF / speed("H100")
+    assert all(price("H100", *plan).waits > gather for plan in fitting("H100") if plan[0] < 3)
+    assert price("H100", 3, 1).waits < gather / 2
 
 
 def test_a_choice_is_judged():

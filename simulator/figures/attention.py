@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.figures.figure import Figure, Slider
-from simulator.predict.attention_io import ROW, flash_fast_bytes, standard_forward, total_bytes
+from simulator.predict.attention_io import ROW, standard_forward, total_bytes
 
 TOKENS, SIZE, ITEMSIZE = 8, 2, 2  # a sequence, the size of its head, bytes of a number
 SIDES = (1, 2, 4, 8)
@@ -14,7 +14,7 @@ def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
     """FlashAttention's forward, tile by tile: scores, each query's running maximum and sum, and the bytes moved.
 
     One head of size 2, 8 tokens in 16 bits, with scores that are made up: small enough to be seen whole. Bytes are
-    those of ``flash_forward`` (version 2), ``standard_forward`` and ``flash_fast_bytes``.
+    those of ``flash_forward`` (version 2) and ``standard_forward``.
 
     Args:
         block_q, block_k: queries and keys of a tile; 1, 2, 4 or 8.
@@ -32,7 +32,6 @@ def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
         itemsize=ITEMSIZE,
         row=ROW,
         standard=total_bytes(standard_forward(TOKENS, SIZE, itemsize=ITEMSIZE)),
-        fast={f"{q} {k}": flash_fast_bytes(q, k, SIZE, itemsize=ITEMSIZE) for q in SIDES for k in SIDES},
     )
 
 

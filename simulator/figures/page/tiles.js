@@ -1,7 +1,7 @@
 // FlashAttention's forward, tile by tile: the scores of one tile, the running maximum and sum of each query, the bytes moved.
 // As version 2 of simulator/predict/attention_io.py: a block of queries stays, blocks of keys pass by.
 
-import { WIDTH, box, label, path } from "./marks.js";
+import { WIDTH, box, label, legend, path } from "./marks.js";
 import { scaleOf } from "./scale.js";
 import { show } from "./figure.js";
 
@@ -42,6 +42,12 @@ const range = (block, size) => (size === 1 ? String(block) : `${block * size} to
 const rises = ({ i, m, was }, query, rows) => Math.floor(query / rows) === i && was[query] !== null && m[query] > was[query];
 const risen = (now, rows) => now.m.map((_, query) => query).find((query) => rises(now, query, rows));
 
+/** Two lines: how the sum of the query whose largest score rises comes about, in words and in numbers. */
+function rescaled({ m, l, was }, before, query) {
+  const factor = Math.exp(was[query] - m[query]), old = before.l[query];
+  return [`sum × e^(${was[query]} − ${m[query]}) + new:`, `${old.toFixed(3)} × ${factor.toFixed(3)} + ${(l[query] - old * factor).toFixed(3)} = ${written(l[query])}`];
+}
+
 function sentence({ i, j, first, last, m, was }, { block_q: rows, block_k: keys }) {
   if (i < 0) return "Q, K and V lie in the slow memory. The fast memory has room for a block of queries, a block of keys and values, and one tile of scores.";
   const query = risen({ i, m, was }, rows) ?? i * rows, what = first ? `Queries ${range(i, rows)} are loaded, and keys and values ${range(j, keys)}. ` : `The queries stay, keys and values ${range(j, keys)} are loaded. `;
@@ -51,7 +57,7 @@ function sentence({ i, j, first, last, m, was }, { block_q: rows, block_k: keys 
 }
 
 export function draw(values, step, given) {
-  const { block_q: rows, block_k: keys } = values, { scores, standard, fast } = given, n = scores.length, all = tiles(values, given), now = all[step], end = n * CELL;
+  const { block_q: rows, block_k: keys } = values, { scores, standard } = given, n = scores.length, all = tiles(values, given), now = all[step], end = n * CELL;
   const marks = [label(LEFT + end / 2, 10, "keys and values", { anchor: "middle" }), label(0, TOP + 8, "queries"), label(LEFT + end + 24, TOP - 20, "largest"), label(LEFT + end + 84, TOP - 20, "sum")];
   for (let at = 0; at < n; at++) {
     const [byQuery, byKey] = [Math.floor(at / rows) === now.i, Math.floor(at / keys) === now.j], place = at * CELL, y = TOP + place + CELL / 2, begun = now.m[at] !== null;
@@ -59,7 +65,7 @@ export function draw(values, step, given) {
     marks.push(box(LEFT + place, TOP - 22, CELL - 2, 12, byKey ? "optimizer_states" : "idle"));
     for (let key = 0; key < n; key++) {
       const here = byQuery && Math.floor(key / keys) === now.j, gone = begun && (!byQuery || Math.floor(key / keys) < now.j);
-      marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? "forward" : gone ? "paper" : "idle", here || (gone && byQuery) ? String(scores[at][key]) : ""));
+      marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? "forward" : gone ? "paper" : "idle", here ? String(scores[at][key]) : ""));
     }
     const look = rises(now, at, rows) ? { colour: "accent", bold: true } : { colour: byQuery ? "ink" : "quiet" };
     if (begun) marks.push(label(LEFT + end + 24, y, String(now.m[at]), look), label(LEFT + end + 84, y, written(now.l[at]), look));
@@ -67,15 +73,18 @@ export function draw(values, step, given) {
   for (let at = 0; at <= n; at += rows) marks.push(path([LEFT - 1, TOP + at * CELL - 0.5, LEFT + end, TOP + at * CELL - 0.5], "quiet"));
   for (let at = 0; at <= n; at += keys) marks.push(path([LEFT + at * CELL - 0.5, TOP - 1, LEFT + at * CELL - 0.5, TOP + end], "quiet"));
   marks.push(label(LEFT - 40, TOP - 30, "K", { anchor: "end" }), label(LEFT - 40, TOP - 16, "V", { anchor: "end" }));
-  const right = LEFT + end + 138, held = fast[`${rows} ${keys}`], whole = Math.max(standard, ...Object.values(fast), sum(all.at(-1).moved)), x = scaleOf([0, whole], [right, WIDTH - 10]);
+  const right = LEFT + end + 138, whole = Math.max(standard, sum(all.at(-1).moved)), x = scaleOf([0, whole], [right, WIDTH - 10]);
   let y = TOP;
-  for (const [words, parts] of [["bytes moved so far", now.moved], ["standard attention", { S: standard }], ["held in fast memory, bytes", { fast: held }]]) {
+  for (const [words, parts] of [["bytes moved so far", now.moved], ["standard attention", { S: standard }]]) {
     let from = 0;
     marks.push(label(right, y + 2, words), box(x(0), y + 12, x(whole) - x(0), 22, "idle"));
     for (const [name, bytes] of Object.entries(parts)) if (bytes) marks.push(box(x(from), y + 12, x(from += bytes) - x(from - bytes), 22, PAINT[name] ?? "buffers", PAINT[name] && name !== "L" ? name : ""));
     if (from) marks.push(from < 0.8 * whole ? label(x(from) + 6, y + 23, String(from), { colour: "ink" }) : label(WIDTH - 12, y + 3, String(from), { anchor: "end", colour: "ink" }));
-    y += 62;
+    y += 82;
   }
+  marks.push(...legend(TOP + 50, [[PAINT.Q, "Q"], [PAINT.O, "O"], [PAINT.L, "one a query"]], right));
+  const query = risen(now, rows);
+  if (query !== undefined) rescaled(now, all[step - 1], query).forEach((words, line) => marks.push(label(WIDTH - 2, TOP + 160 + 22 * line, words, { anchor: "end", colour: line ? "accent" : "quiet" })));
   return {
     marks, height: TOP + end + 8, says: sentence(now, values),
     numbers: [["bytes moved so far", String(sum(now.moved))], ["in all", String(sum(all.at(-1).moved))], ["by standard attention", String(standard)]],

@@ -36,6 +36,7 @@ def plot_bytes_over_time(
     marks: Mapping[float, str] | None = None,
     backward: Sequence[Sequence[float]] | None = None,
     names: Mapping[str, str] | None = None,
+    top: float | None = None,
     alt: str | None = None,
 ) -> Picture:
     """Bytes alive on every rank over time, stacked by category, with the peak: one row a rank.
@@ -53,6 +54,8 @@ def plot_bytes_over_time(
         backward: for each history, when backward begins; forward and backward are named under the axis, and the
             ends of both are marked.
         names: what the legend calls a category, where it is not its own name: ``{"buffers": "temporary tensors"}``.
+        top: bytes at which the axis ends, so that two pictures can be compared; by default it leaves room above the
+            highest peak.
         alt: the sentence that says what is seen; by default one with the peaks, on which two machines need not
             agree where they were measured.
     """
@@ -63,6 +66,8 @@ def plot_bytes_over_time(
         raise ValueError("there is nothing to draw: give at least one list of histories")
     if capacity is not None:
         positive(capacity=capacity)
+    if top is not None:
+        positive(top=top)
     for name in names or ():
         if name not in CATEGORIES:
             raise ValueError(
@@ -93,7 +98,7 @@ def plot_bytes_over_time(
         for axis in block[len(held) :]:
             axis.set_visible(False)
     first = axes[0, 0]
-    first.set_ylim(0, max(1.3 * peak, 1.25 * (capacity or 0)) / size)
+    first.set_ylim(0, (top or max(1.3 * peak, 1.25 * (capacity or 0))) / size)
     first.yaxis.set_major_locator(MaxNLocator(3 if lines > 1 else 5, steps=[1, 2, 5, 10]))
     first.yaxis.set_major_formatter(FuncFormatter(ticks_in(bytes_unit)))
     for axis in axes.flat:

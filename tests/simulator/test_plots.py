@@ -155,6 +155,15 @@ def test_the_peak_over_time_names_its_action():
     assert picture.alt == "Memory over time: rank 0 peaks at 3 GB at F2."
 
 
+def test_two_pictures_of_bytes_share_an_axis():
+    tall, short = (replay(simulate(make_schedule("gpipe", 2, m)), 1e9) for m in (8, 2))
+    assert "10 GB" in texts(plot_bytes_over_time(tall))
+    assert "10 GB" not in texts(plot_bytes_over_time(short))
+    assert "10 GB" in texts(plot_bytes_over_time(short, top=11e9))
+    with pytest.raises(ValueError, match="top must be a number more than 0"):
+        plot_bytes_over_time(short, top=-1)
+
+
 def test_bars_that_are_not_ranks_have_names():
     stages = [MemoryBreakdown(parameters=1e6), MemoryBreakdown(parameters=5e5)]
     picture = plot_memory(stages, stages, titles=["predicted", "measured"], bars=["DDP", "stage 3"])

@@ -146,39 +146,6 @@ def _wait_for(store: Any, key: str, ranks: int) -> None:
         time.sleep(0.01)
 
 
-def meeting(kind: type, steps: Mapping[int, int], grace: float = 1.0) -> tuple[list[str], list[list[Any]]]:
-    """The header and the rows of a table: ranks meet, of which some have done more steps than others.
-
-    Args:
-        kind: ``Elastic`` of ``course_lib/by_hand/elastic.py``.
-        steps: the name of each rank that lives -> the steps that it has done. The names left out are dead.
-    """
-    from course_lib.observe.by_hand.elastic import those_left
-
-    found = those_left(_come, max(steps) + 1, kind, dict(steps), grace)
-    columns = sorted(column for column in found if column)
-    names = ["steps before", "new number", "has the state of", "steps after"]
-    rows = [list(row) for row in zip(names, *(column[1:] for column in columns), strict=True)]
-    return ["", *(f"rank {name}" for name, *_ in columns)], rows
-
-
-def _come(place: str, name: int, kind: type, steps: dict[int, int], grace: float) -> list[Any]:
-    if name not in steps:
-        return []
-    torch.set_num_threads(1)
-    model, optimizer = new_model()
-    store = dist.FileStore(place, -1)
-    me: Member = kind(model, optimizer, store, name, max(steps) + 1, grace)
-    me.steps = steps[name]
-    weight = next(model.parameters())
-    nn.init.constant_(weight, name)  # so that one can see whose state a rank has
-    _wait_for(store, "here", len(steps))
-    me.meet()
-    _wait_for(store, "done", len(steps))
-    me.part()
-    return [name, steps[name], me.rank, f"rank {weight[0, 0]:.0f}", me.steps]
-
-
 def new_model() -> tuple[nn.Module, torch.optim.Optimizer]:
     """Digits of 64 pixels; the same weights everywhere."""
     torch.manual_seed(0)
@@ -230,34 +197,23 @@ def losses_of(lives: Lives) -> list[float]:
     return [one.loss for one in longest if one.loss is not None]
 
 
-def lost_seconds(lives: Lives, longer: float = 0.0) -> float:
-    """The seconds in which ranks fail, meet or are left out, of all that were not killed; a hang is not counted.
-
-    Args:
-        longer: seconds for which the run would go on.
-    """
+def lost_seconds(lives: Lives) -> float:
+    """The seconds in which ranks fail, meet or are left out, of all that were not killed; a hang is not counted."""
     end = max(one.end for life in lives for one in life)
     lost = 0.0
     for life in lives:
         lost += sum(one.end - one.start for one in life if one.loss is None and one.what != "hangs")
         if life[-1].what == "left out":
-            lost += max(0.0, end + longer - life[-1].end)
+            lost += end - life[-1].end
     return lost
 
 
-def lost_table(tried: Mapping[float, Lives], longer: float = 60.0) -> str:
-    """A line for each grace, with what was lost; the least is marked.
-
-    Args:
-        tried: seconds of grace -> the run with it.
-        longer: seconds for which the run would go on, in the last column.
-    """
-    lost = {
-        grace: (lost_seconds(lives), lost_seconds(lives, longer)) for grace, lives in sorted(tried.items())
-    }
-    least = [min(column) for column in zip(*lost.values(), strict=True)]
-    lines = [f"{'grace':>7} {'lost in this run':>20} {f'and {longer:.0f} s more':>20}"]
-    for grace, both in lost.items():
-        cells = [f"{'least ' if n == low else ''}{n:.1f} s" for n, low in zip(both, least, strict=True)]
-        lines.append(f"{grace:>5} s " + " ".join(f"{cell:>20}" for cell in cells))
+def lost_table(tried: Mapping[float, Lives]) -> str:
+    """A line for each grace (in seconds), with what was lost; the least is marked."""
+    lost = {grace: lost_seconds(lives) for grace, lives in sorted(tried.items())}
+    least = min(lost.values())
+    lines = [f"{'grace':>7} {'lost':>12}"]
+    for grace, seconds in lost.items():
+        mark = "least " if seconds == least else ""
+        lines.append(f"{grace:>5} s {f'{mark}{seconds:.1f} s':>12}")
     return "\n".join(lines)

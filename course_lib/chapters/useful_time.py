@@ -22,7 +22,7 @@ def plot_useful_time(
 
     Args:
         curves: name -> the share at each number of ``gpus``, a number between 0 and 1. Each name stands at its curve's
-            right end.
+            right end, with the share there.
         gpus: in ascending order.
         marked: a number of GPUs, and what a dotted line there says.
         alt: the sentence that says what is seen; by default the shares at both ends.
@@ -49,7 +49,13 @@ def plot_useful_time(
         axis.plot(gpus, [100 * share for share in shares], line, color=colour, linewidth=2)
         above = min(100 * shares[-1], above - APART)
         beside = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
-        axis.annotate(name, (gpus[-1], above), color=colour, annotation_clip=False, **beside)
+        axis.annotate(
+            f"{name}, {100 * shares[-1]:.0f} %",
+            (gpus[-1], above),
+            color=colour,
+            annotation_clip=False,
+            **beside,
+        )
     if marked:
         axis.axvline(marked[0], color="#8a8a8a", linewidth=1, linestyle=":")
         where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right"}

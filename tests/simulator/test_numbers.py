@@ -614,7 +614,7 @@ ELSEWHERE = {
     "Call, Group, Issued, Recorded, RankTrace, RankStep, Row": "what the files of a run hold; tests/simulator/trace",
     "read_rank, read_dump, rank_in, add, union, between, calls_within": "of a run's files, checked as they are read",
     "Axes, ranks, met, measure, laid_over, in_words": "of ranks that were read from files",
-    "PublishedRow, error, summary, misses, gpt": "rows of papers, whose shapes and plans check themselves",
+    "PublishedRow, error, summary, misses, gpt, all_cards": "rows of papers, whose shapes, plans and links check",
 }
 
 WHOLE = (nan, inf, -1, True, 2.5, "4")  # in place of a count

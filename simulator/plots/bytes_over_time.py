@@ -17,6 +17,7 @@ from simulator.plots.style import (
     human,
     label_capacity,
     label_of,
+    move_behind_line,
     ticks_in,
     titles_for,
     unit_of,
@@ -64,10 +65,7 @@ def plot_bytes_over_time(
 
     if not histories or not all(histories):
         raise ValueError("there is nothing to draw: give at least one list of histories")
-    if capacity is not None:
-        positive(capacity=capacity)
-    if top is not None:
-        positive(top=top)
+    positive(**{name: x for name, x in {"capacity": capacity, "top": top}.items() if x is not None})
     for name in names or ():
         if name not in CATEGORIES:
             raise ValueError(
@@ -135,6 +133,9 @@ def plot_bytes_over_time(
         columnspacing=1.2,
         handlelength=1.4,
     )
+    if capacity is not None:
+        peaks = [axis.texts[0] for axis in axes.flat if axis.texts]  # the first label is the peak's
+        move_behind_line(figure, peaks, capacity / size, "y")
     return render(figure, alt or "; ".join(map(history_sentence, histories, titles)) + ".")
 
 

@@ -134,7 +134,7 @@ def plot_every_plan(
             if name == fastest:
                 axis.plot(*at, "o", color="#c0104a", markersize=7)
                 where.update(va="top", color="#c0104a", fontweight="bold")
-                axis.annotate(f"{name}: the fastest that fits", at, (-3, -7), **where)
+                axis.annotate(f"{name}: fastest that fits", at, (-3, -7), **where)
             elif left:
                 axis.annotate(name, at, (-5, 0), **where)
             else:

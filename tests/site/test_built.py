@@ -167,8 +167,8 @@ def test_results_are_hidden_until_they_are_asked_for(browser, address):
         folds = page.locator("div.cell details.hide")
         assert folds.count() >= 15
         assert not page.locator("div.cell details.hide[open]").count()
-        fold = folds.filter(has_text="messages of eight GPUs").first
-        result = fold.get_by_text("messages of eight GPUs").first
+        fold = folds.filter(has_text="1.26 times one GPU").first
+        result = fold.get_by_text("1.26 times one GPU").first
         assert not result.is_visible()
         fold.locator("summary").click()
         assert result.is_visible()

@@ -26,7 +26,6 @@ def plot_all_reduce_times(
     largest: float = 1e8,
     measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     algorithms: Sequence[str] = ALGORITHMS,
-    marks: Mapping[str, float] | None = None,
 ) -> Picture:
     """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and where ring and tree cross.
 
@@ -35,7 +34,6 @@ def plot_all_reduce_times(
         ranks: how many share the sum.
         measured: for an algorithm, its (bytes, seconds); drawn as dots.
         algorithms: which are drawn.
-        marks: name -> bytes: sizes at which the fastest time is marked.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -59,10 +57,6 @@ def plot_all_reduce_times(
         )
         if measured and name in measured:
             axis.plot(*zip(*measured[name], strict=True), dot, color=colour, label=f"{name}, measured")
-    for said, size in (marks or {}).items():
-        best = min(all_reduce_seconds(name, size, ranks, link) for name in algorithms)
-        axis.plot([size], [best], "D", color="#222222", markersize=6, zorder=3)
-        axis.annotate(said, (size, best), xytext=(7, -4), textcoords="offset points", va="top", fontsize=TEXT)
     crossover = tree_ring_crossover(ranks, link)
     if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
@@ -76,7 +70,6 @@ def plot_all_reduce_times(
             fontsize=TEXT,
         )
     axis.set(xscale="log", yscale="log")
-    axis.margins(y=0.15 if marks else 0.05)
     axis.set_xlabel("size of the tensor", fontsize=TEXT)
     axis.set_ylabel("time", fontsize=TEXT)
     ticks = [size for size in SIZES if smallest <= size <= largest]

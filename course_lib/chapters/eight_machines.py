@@ -94,9 +94,9 @@ def attempt(
     return lines
 
 
-def reaching(at_least: float = 3, coding: float = 15.0) -> tuple[list[list[str]], dict[str, dict[str, Any]]]:
-    """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: as rows
-    of a table, and as the choices of ``attempt``."""
+def reaching(at_least: float = 3, coding: float = 15.0) -> list[tuple[str, str, dict[str, Any]]]:
+    """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: its name,
+    the setting in words, and as a choice for ``attempt``."""
 
     def enough(**choice: Any) -> bool:
         return times_one(method_on_gpus(coding=coding, **choice)) >= at_least
@@ -104,14 +104,8 @@ def reaching(at_least: float = 3, coding: float = 15.0) -> tuple[list[list[str]]
     density = next(d for d in range(100, 0, -1) if enough(method="top-k", density=d / 1e4)) / 1e4
     r = next(r for r in range(64, 0, -1) if enough(method="PowerSGD", r=r))
     every = next(n for n in range(1, 1000) if enough(method=METHODS[0], every=n))
-    rows = [
-        ["top-k", f"{100 * density:g} % of the numbers"],
-        ["PowerSGD", f"{r} columns"],
-        ["whole gradients", f"one exchange in {every} steps"],
+    return [
+        ("top-k", f"{100 * density:g} % of the numbers", {"method": "top-k", "density": density}),
+        ("PowerSGD", f"{r} columns", {"method": "PowerSGD", "r": r}),
+        ("whole gradients", f"one exchange in {every} steps", {"method": METHODS[0], "every": every}),
     ]
-    choices = {
-        f"top-k, {100 * density:g} %": {"method": "top-k", "density": density},
-        f"PowerSGD, r = {r}": {"method": "PowerSGD", "r": r},
-        f"once in {every} steps": {"method": METHODS[0], "every": every},
-    }
-    return rows, choices

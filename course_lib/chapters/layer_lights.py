@@ -11,16 +11,8 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, bare
 
 CHANGED = ("norm", "turn", "share", "mlp")
-BOXES = (
-    "norm",
-    "q, k, v",
-    "turn",
-    "share",
-    "core",
-    "o",
-    "norm",
-    "mlp",
-)  # of a layer, in the order of computing
+# Of a layer, in the order of computing.
+BOXES = "norm", "q, k, v", "turn", "share", "core", "o", "norm", "mlp"
 STAYED, LIKE, UNLIKE = "#dddddd", "#23614a", "#b3261e"
 
 

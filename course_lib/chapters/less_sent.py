@@ -99,14 +99,14 @@ def plot_changed(found: Learned) -> Picture:
     )
 
 
-def sent_on(ranks: int) -> dict[str, float]:
+def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     """Bytes that a rank sends in a step of the network above, by method, as predicted."""
     shapes = [tuple(w.shape) for w in network().parameters()]
     sizes = [w.numel() for w in network().parameters()]
     return {
         "all numbers": ddp_traffic([sum(sizes)], ranks).sent,
         "top-k, 1 %": top_k_traffic(sizes, ranks, density=0.01).sent,
-        "PowerSGD, r = 2": power_sgd_traffic([[s] for s in shapes], ranks, 2, min_compression=1).sent,
+        f"PowerSGD, r = {r}": power_sgd_traffic([[s] for s in shapes], ranks, r, min_compression=1).sent,
     }
 
 
@@ -124,11 +124,10 @@ def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 4) ->
         return TopK, {"density": min(1.0, share / ranks)}  # p % of the bytes for 1 % of the numbers
     if method != "PowerSGD":
         return Everything, {}
-    shapes = [tuple(w.shape) for w in network().parameters()]
 
     def far(r: int) -> float:
-        sent = power_sgd_traffic([[s] for s in shapes], ranks, r, min_compression=1).sent
-        return abs(sent / sent_on(ranks)["all numbers"] - share)
+        sent = sent_on(ranks, r)
+        return abs(sent[f"PowerSGD, r = {r}"] / sent["all numbers"] - share)
 
     return PowerSGD, {"r": min(range(1, 65), key=far)}
 

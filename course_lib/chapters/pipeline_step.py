@@ -15,7 +15,7 @@ from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline
 from course_lib.observe.show.orders import draw_order
 from course_lib.observe.show.rows import compute_rows
-from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.shown import Shown, headed
 from course_lib.pipeline.slow_stage import Sleep
 from course_lib.runtime import trace
 from simulator.ledgers.timeline import Timeline
@@ -127,8 +127,7 @@ def try_order(
         return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m)
     if units is None or kept is None:
         return picture
-    verdict = _judged(predicted(actions).makespan, max(in_flight(actions)), units, kept)
-    return Shown(f"{verdict}\n{picture!r}", f"<p>{verdict}</p>{picture._repr_mimebundle_()['text/html']}")
+    return headed(_judged(predicted(actions).makespan, max(in_flight(actions)), units, kept), picture)
 
 
 def _judged(length: float, most: float, units: float, kept: float) -> str:

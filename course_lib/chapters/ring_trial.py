@@ -8,7 +8,7 @@ from torch import Tensor
 
 from course_lib.observe.ledgers.messages import Trace, read_label, trace_collective
 from course_lib.observe.show.collectives import plot_rounds
-from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
 from course_lib.runtime import RankError
 
@@ -24,14 +24,12 @@ def try_ring(reduce_scatter: Callable[[Tensor], Tensor]) -> Shown:
     try:
         trace = trace_collective(reduce_scatter, RANKS)
     except RankError as error:
-        return _sentence(str(error).splitlines()[0])
+        return headed(str(error).splitlines()[0])
     try:
         rounds = plot_rounds(trace, "A ring's reduce-scatter")
         returned = [_returned(trace, rank) for rank in range(RANKS)]
     except ValueError:
-        return _sentence(
-            "A rank added one chunk to another: what comes is not the chunk that it is added to."
-        )
+        return headed("A rank added one chunk to another: what comes is not the chunk that it is added to.")
     right = all(label == f"{LETTERS[rank]}: 0 1 2 3" for rank, label in enumerate(returned))
     rows = [
         [f"rank {rank}", label, sum(len(m.values) for m in trace.messages if m.sender == rank)]
@@ -43,15 +41,10 @@ def try_ring(reduce_scatter: Callable[[Tensor], Tensor]) -> Shown:
         if right
         else "Not yet: what a rank returns lacks parts of others."
     )
-    faces = rounds._repr_mimebundle_()["text/html"]
-    return Shown(f"{verdict}\n{rounds!r}\n{found.text}", f"<p>{verdict}</p>{faces}{found.html}")
+    return headed(verdict, rounds, found)
 
 
 def _returned(trace: Trace, rank: int) -> str:
     (value,) = trace.after[rank]
     chunk, parts = read_label(value, RANKS)
     return f"{LETTERS[chunk]}: {' '.join(map(str, sorted(parts)))}"
-
-
-def _sentence(text: str) -> Shown:
-    return Shown(text, f"<p>{text}</p>")

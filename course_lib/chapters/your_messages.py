@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
 from simulator.inputs.hardware import Link
 from simulator.predict.collective_time import all_reduce_seconds
@@ -31,4 +31,4 @@ def time_step(gradients: Messages, numbers: Messages, link: Link) -> Shown:
         together += seconds
     verdict = "You made it." if together < GOAL else f"Not yet below {1e3 * GOAL:.0f} ms."
     found = table(["", "messages", "time (ms)"], [*rows, ["together", None, f"{1e3 * together:,.1f}"]])
-    return Shown(f"{verdict}\n{found.text}", f"<p>{verdict}</p>{found.html}")
+    return headed(verdict, found)

@@ -231,6 +231,7 @@ def test_the_explorer_follows_a_slider_and_the_readers_theme(browser, address):
 
 def test_the_link_at_a_still_picture_opens_what_the_chapter_speaks_of(browser, address):
     for name, count in {
+        "11_pipeline_parallel": 1,
         "00_start_here": 1,
         "12_three_dimensions_in_depth": 1,
     }.items():
@@ -248,6 +249,8 @@ def test_the_link_at_a_still_picture_opens_what_the_chapter_speaks_of(browser, a
                 }
                 assert {name: str(shown[name]).lower() for name in asked} == asked
                 assert page.locator(".controls :is(select, input):enabled").count() >= 3
+            if name.startswith("11"):
+                assert "schedule=1f1b" in found[0]
         assert not wrong
 
 

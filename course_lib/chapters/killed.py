@@ -188,7 +188,7 @@ def one_device(steps: int = 20, lost_at: int | None = None) -> list[float]:
 def steps_alike(losses: list[float], others: list[float], within: float = 1e-3) -> int:
     """How many steps at the beginning have the same loss."""
     pairs = enumerate(zip(losses, others, strict=False))
-    return next((i for i, (a, b) in pairs if abs(a - b) > within), min(len(losses), len(others)))
+    return next((i for i, (a, b) in pairs if not abs(a - b) <= within), min(len(losses), len(others)))
 
 
 def losses_of(lives: Lives) -> list[float]:

@@ -50,11 +50,14 @@ def judge_share(
 
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(n, 5, 32, generator=generator) for n in (heads, count, count))
-    keys, values = share(k, heads), share(v, heads)
-    if keys.shape != q.shape or values.shape != q.shape:
-        raise ValueError(f"share gives {tuple(keys.shape)}; {heads} heads need {tuple(q.shape)}")
+    keys, values = (share(x.clone(), heads) for x in (k, v))
+    for given in (keys, values):
+        if not isinstance(given, torch.Tensor):
+            raise ValueError(f"share gives {type(given).__name__}; a tensor is needed")
+        if given.shape != q.shape:
+            raise ValueError(f"share gives {tuple(given.shape)}; {heads} heads need {tuple(q.shape)}")
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    mine = F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+    mine = F.scaled_dot_product_attention(q, keys.float(), values.float(), is_causal=True)
     right = [torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, theirs, strict=True)]
     used = [min(range(count), key=lambda j: float((row - k[j]).norm())) for row in keys]
     figure = Figure(figsize=(WIDTH, 1.35), layout="constrained")

@@ -35,6 +35,8 @@ def is_llamas(**functions: Callable | None) -> dict[str, bool]:
         theirs.LlamaMLP(config),
         theirs.LlamaRotaryEmbedding(config),
     )
+    with torch.no_grad():
+        norm.weight.copy_(torch.rand(256, generator=draw))  # it is ones, and would not be missed
     W = {name.split("_")[0]: weight for name, weight in mlp.named_parameters()}
     turned = theirs.apply_rotary_pos_emb(heads, heads, *rope(heads, places[None]))[0]
     wanted: dict[str, tuple[tuple, Tensor]] = {
@@ -49,13 +51,13 @@ def is_llamas(**functions: Callable | None) -> dict[str, bool]:
         if function is None:
             return False
         try:
-            mine = function(*given)
-        except (RuntimeError, IndexError, TypeError):  # a learner's shapes do not fit yet
+            mine = function(*(x.clone() if isinstance(x, Tensor) else x for x in given))
+        except Exception:  # a learner's line that does not run yet
             return False
         return (
             isinstance(mine, Tensor)
             and mine.shape == result.shape
-            and torch.allclose(mine, result, atol=1e-4)
+            and torch.allclose(mine.float(), result, atol=1e-4)
         )
 
     with torch.no_grad():

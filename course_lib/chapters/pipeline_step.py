@@ -127,6 +127,8 @@ def try_order(
         return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m)
     if units is None or kept is None:
         return picture
+    if len(actions) != p or any(len({i for *_, i in own}) != m for own in actions):
+        return headed(f"Not yet: all {m} microbatches must go through all {p} ranks.", picture)
     return headed(_judged(predicted(actions).makespan, max(in_flight(actions)), units, kept), picture)
 
 

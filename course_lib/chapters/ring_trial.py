@@ -29,7 +29,7 @@ def try_ring(reduce_scatter: Callable[[Tensor], Tensor]) -> Shown:
         rounds = plot_rounds(trace, "A ring's reduce-scatter")
         returned = [_returned(trace, rank) for rank in range(RANKS)]
     except ValueError:
-        return headed("A rank added one chunk to another: what comes is not the chunk that it is added to.")
+        return headed("A rank returned no whole chunk, or added one chunk to another.")
     right = all(label == f"{LETTERS[rank]}: 0 1 2 3" for rank, label in enumerate(returned))
     rows = [
         [f"rank {rank}", label, sum(len(m.values) for m in trace.messages if m.sender == rank)]

@@ -78,7 +78,7 @@ def ring(first):
     [
         (lambda me, p: (me - 1) % p, "Right"),
         (lambda me, p: me, "Not yet"),
-        (lambda me, p: 0, "added one chunk to another"),
+        (lambda me, p: 0, "no whole chunk, or added one chunk to another"),
         (lambda me, p: p, "IndexError"),
     ],
 )

@@ -64,6 +64,7 @@ def test_a_quarter_left_out_changes_the_loss_from_its_step_on():
     alone = one_device(4)
     assert steps_alike(one_device(4, lost_at=3), alone) == 2
     assert steps_alike(alone, alone) == 4
+    assert steps_alike([float("nan")] * 4, alone) == 0
 
 
 def test_lost_are_the_seconds_in_which_who_lives_does_not_train():

@@ -32,6 +32,12 @@ def test_pytorch_says_which_heads_are_right(share, said):
 def test_a_share_of_too_few_heads_is_refused():
     with pytest.raises(ValueError, match="8 heads need"):
         judge_share(lambda x, heads: x)
+    with pytest.raises(ValueError, match="share gives NoneType; a tensor is needed"):
+        judge_share(lambda x, heads: None)
+
+
+def test_a_share_that_changes_what_it_was_given_is_still_judged_by_the_keys():
+    assert "Wrong" in judge_share(lambda x, heads: x.zero_().repeat(heads // len(x), 1, 1)).alt
 
 
 def test_kv_heads_divide_the_heads():

@@ -27,6 +27,8 @@ RIGHT = {
     ("name", "wrong"),
     [
         ("norm", lambda x, weight: F.layer_norm(x, x.shape[-1:], weight)),
+        ("norm", lambda x, weight: F.rms_norm(x, x.shape[-1:], None, 1e-5)),
+        ("mlp", lambda x, W: x @ W["gates"].T),
         ("turn", lambda x, places: x),
         ("turn", lambda x, places: turn(x, -places)),
         ("share", lambda x, heads: x.repeat(heads // len(x), 1, 1)),

@@ -73,6 +73,10 @@ def test_a_task_is_judged_by_its_length_and_by_what_is_in_flight():
     assert repr(try_order(one_f_one_b, units=33, kept=4)).startswith("Solved: 33 units, and at most 4 in")
     assert repr(try_order(gpipe, units=33, kept=4)).startswith("Not yet: 33 units (33 wanted), at most 8 in")
     assert repr(try_order(one_f_one_b, units=27, kept=4)).startswith("Not yet: 33 units (27 wanted)")
+    for less in (lambda p, m: one_f_one_b(p, m - 1), lambda p, m: one_f_one_b(2, m)):
+        assert repr(try_order(less, units=33, kept=4)).startswith(
+            "Not yet: all 8 microbatches must go through"
+        )
 
 
 @pytest.mark.parametrize("place", [None, "later", (1, None)])

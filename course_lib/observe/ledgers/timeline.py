@@ -7,6 +7,7 @@ for what cannot mark itself: any model's modules, an optimizer, the buckets of t
 from __future__ import annotations
 
 import platform
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,7 @@ class Mark(NamedTuple):
     name: str
     start: trace.Moment
     end: trace.Moment
+    thread: int = 0
 
 
 class TimelineLog:
@@ -37,14 +39,14 @@ class TimelineLog:
         self.marks: list[Mark] = []
 
     def add(self, lane: str, name: str, start: trace.Moment, end: trace.Moment) -> None:
-        self.marks.append(Mark(lane, name, start, end))
+        self.marks.append(Mark(lane, name, start, end, threading.get_ident()))
 
     def settle(self) -> None:
         """Turn events of the GPU into seconds (waits for the GPU if there are any), and cut out what was waiting."""
         times = iter(trace.in_seconds([moment for mark in self.marks for moment in (mark.start, mark.end)]))
         # A start by the GPU's clock may lie some microseconds after an end by the processor's: then the start counts.
         self.marks = without_waiting(
-            [Mark(m.lane, m.name, s := next(times), max(s, next(times))) for m in self.marks]
+            [m._replace(start=(s := next(times)), end=max(s, next(times))) for m in self.marks]
         )
 
     def __repr__(self) -> str:
@@ -55,19 +57,27 @@ def without_waiting(marks: Iterable[Mark], shortest: float = 1e-4) -> list[Mark]
     """Cut the waits for messages out of the computing around them, and drop the marks of the waits.
 
     A span of computing becomes two, before and after the wait. A piece of less than a tenth of the longest one is left
-    out: it is what hooks do before or after the wait.
+    out: it is what hooks do before or after the wait. Two threads of a rank may compute (a pipeline's pair of actions):
+    a wait is cut out of its own thread's computing. If that thread marks none around it, as autograd's own on a GPU, it
+    is cut out of all.
 
     Args:
         shortest: seconds; a wait that is not longer is not cut out.
     """
     marks = list(marks)
-    waits = sorted((m.start, m.end) for m in marks if m.lane == trace.WAITING and m.end - m.start > shortest)
+    waits = sorted(
+        (m.start, m.end, m.thread) for m in marks if m.lane == trace.WAITING and m.end - m.start > shortest
+    )
+    computing = [mark for mark in marks if mark.lane == "compute"]
+    its_own = {
+        w: any(m.thread == w[2] and m.start <= w[0] and w[1] <= m.end for m in computing) for w in waits
+    }
     kept = []
     for mark in marks:
         pieces = [mark] if mark.lane != trace.WAITING else []
-        for start, end in waits if mark.lane == "compute" else []:
-            last = pieces[-1]
-            if last.start <= start and end <= last.end:
+        for wait in waits if mark.lane == "compute" else []:
+            (start, end, thread), last = wait, pieces[-1]
+            if last.start <= start and end <= last.end and (thread == mark.thread or not its_own[wait]):
                 pieces[-1:] = [last._replace(end=start), last._replace(start=end)]
         longest = max((piece.end - piece.start for piece in pieces), default=0)
         kept += [piece for piece in pieces if piece.end - piece.start >= longest / 10]

@@ -104,6 +104,16 @@ def test_only_computing_around_a_wait_is_cut():
     ]
 
 
+def test_a_wait_is_cut_out_of_its_own_threads_computing():
+    wait = Mark(trace.WAITING, "for a message", 1.0, 3.0, thread=1)
+    one, other = Mark("compute", "F", 0.0, 5.0, thread=1), Mark("compute", "B", 0.0, 5.0, thread=2)
+    cut = [(0.0, 1.0), (3.0, 5.0)]
+    spans = [(m.name, m.start, m.end) for m in timeline.without_waiting([one, other, wait])]
+    assert spans == [("F", *cut[0]), ("F", *cut[1]), ("B", 0.0, 5.0)]
+    spans = [(m.name, m.start, m.end) for m in timeline.without_waiting([other, wait])]
+    assert spans == [("B", *cut[0]), ("B", *cut[1])], "autograd's thread has no span of its own"
+
+
 class Sleepy(torch.autograd.Function):
     """The identity; its forward takes 10 ms, its backward 20 ms."""
 

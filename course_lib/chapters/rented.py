@@ -12,10 +12,10 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
-from simulator.published.fsdp import all_cards, fsdp_2024
+from simulator.published.fsdp import FMS_CLUSTER as A100
+from simulator.published.fsdp import fsdp_2024
 
-NODE_BITS = 4e11  # that a node sends in a second, as in the run below
-LLAMA, A100 = MODELS["llama-2-70b"], all_cards("a100-80gb", NODE_BITS)
+LLAMA = MODELS["llama-2-70b"]
 RUN = next(row for row in fsdp_2024() if row.shape == LLAMA)  # measured
 MEASURED = 1e9 / 3600 / RUN.printed  # its GPU-hours for a billion tokens
 LOOKS = {True: ("#143f70", "#143f70", "white"), False: ("white", "#cc6a26", "#222222")}  # face, edge, text

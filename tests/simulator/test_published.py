@@ -13,6 +13,7 @@ LEAST = {
     "A100 time": 20,
     "A100 more runs": 17,
     "A100 ZeRO-3": 6,
+    "A100 FSDP": 4,
     "A100 FSDP, 8 to 512": 4,
     "H100 time": 18,
     "B200 time": 31,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.ledgers.cache import CacheHistory, Piece
 from simulator.plots.picture import Picture, render
@@ -27,7 +27,7 @@ class _Stay(NamedTuple):
 def plot_cache(
     *histories: CacheHistory, titles: Sequence[str] | None = None, alt: str | None = None
 ) -> Picture:
-    """Slots over steps, one drawing below the other: coloured by request where tokens are, pale where reserved.
+    """Slots over steps, one drawing below the other: coloured by request where tokens are, hatched where reserved.
 
     The number in a piece is that of its request; pieces that several requests share are grey.
 
@@ -58,7 +58,7 @@ def plot_cache(
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     keys = [
         Patch(color=PARTS[0], label="holds tokens"),
-        Patch(color=_pale(PARTS[0]), label="reserved, empty"),
+        Patch(**_empty(PARTS[0]), label="reserved, empty"),
     ]
     if any(len(piece.holders) > 1 for history in histories for step in history.steps for piece in step):
         keys.append(Patch(color=SHARED, label="shared"))
@@ -74,9 +74,7 @@ def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
     holder, *others = piece.holders
     colour = SHARED if others else PARTS[holder % (len(PARTS) - 1)]
     top = [piece.start + t for t in (*tokens, tokens[-1])]
-    axis.fill_between(
-        steps, piece.start, piece.start + piece.slots, color=_pale(colour), edgecolor="white", linewidth=0.8
-    )
+    axis.fill_between(steps, piece.start, piece.start + piece.slots, **_empty(colour))
     axis.fill_between(steps, piece.start, top, step="post", color=colour, edgecolor="white", linewidth=0.4)
     name = f"{len(piece.holders)}×" if others else str(holder)
     if piece.slots / slots >= 1 / 17 and len(tokens) >= 1 + len(name):
@@ -93,12 +91,9 @@ def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
         )
 
 
-def _pale(colour: str) -> tuple[float, float, float]:
-    """The colour, mixed with white: for the light blue, too, far from the colour and from white."""
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = (1 - 0.38 * (1 - part) for part in to_rgb(colour))
-    return red, green, blue
+def _empty(colour: str) -> dict[str, Any]:
+    """How reserved slots without tokens look: hatched, since a pale colour may be another request's own."""
+    return {"facecolor": "white", "edgecolor": colour, "hatch": "/////", "linewidth": 0.6}
 
 
 def _stays(history: CacheHistory) -> list[_Stay]:

@@ -1,0 +1,135 @@
+"""Chapter 16's memory in blocks, drawn: which sequence has which slots, and where a reader's own line puts tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.by_hand.paged_attention import Contiguous, Gathered, Table, generate
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS, SHARED, WRONG, EMPTY = (PARTS[0], PARTS[1], PARTS[3], PARTS[5]), "#777777", "#e02020", "#ececec"
+SIZE, ROW = Gathered.size, 8  # slots in a block; blocks beside each other
+Slot = Callable[[Sequence[int], int], int]
+
+
+def plot_tables(panels: Mapping[str, Mapping[str, Table]], blocks: int) -> Picture:
+    """A panel for each state of a memory of so many blocks: its slots, coloured by the sequence whose token they hold.
+
+    What several sequences hold is grey, and the letters in a block name all that list it.
+    """
+    states, said = {}, []
+    for title, tables in panels.items():
+        held: dict[int, list[str]] = {}
+        for name, one in tables.items():
+            for token in range(one.length):
+                held.setdefault(one.blocks[token // SIZE] * SIZE + token % SIZE, []).append(name)
+        colour = dict(zip(tables, COLOURS, strict=False))
+        slots = {slot: colour[names[0]] if len(names) == 1 else SHARED for slot, names in held.items()}
+        users = {
+            block: " ".join(name for name, one in tables.items() if block in one.blocks)
+            for block in range(blocks)
+        }
+        states[title] = slots, users
+        lists = "; ".join(f"{name} lists {', '.join(map(str, one.blocks))}" for name, one in tables.items())
+        said.append(f"{title}: {lists}." if title else f"{lists}.")
+    return _plot(states, blocks, " ".join(said))
+
+
+def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_tokens: int = 28) -> Picture:
+    """A model answers prompts, and a reader's ``slot(blocks, token)`` says where each token's key and value lie.
+
+    Drawn is where they lie at the end, red where a token is not in its own place; the title counts the answers that
+    are those of a cache in which each sequence is in one piece.
+
+    Raises:
+        ValueError: it gives no slot of this memory.
+    """
+
+    class Placed(Gathered):
+        def extend(self, tokens: Tensor) -> Tensor:
+            positions = super().extend(tokens)
+            most = max(one.length for one in self.tables)
+            rows = [
+                [_asked(slot, one, token, len(self.users)) for token in range(most)] for one in self.tables
+            ]
+            self.slots = torch.tensor(rows)
+            return positions
+
+        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            at = self.slots.gather(1, self.positions)
+            for kept, new in zip(self.kv[layer], (k, v), strict=True):
+                kept.flatten(0, 1)[at] = new.transpose(1, 2)
+            k, v = (kept.flatten(0, 1)[self.slots].transpose(1, 2) for kept in self.kv[layer])
+            return self.scores(q, k, 0).softmax(-1) @ v
+
+    answer: Any = generate
+    found, cache = answer(model, prompts, 1, new_tokens, kind=Placed)
+    expected, _ = answer(model, prompts, 1, new_tokens, kind=Contiguous)
+    same = sum(map(torch.equal, found, expected))
+    wrong, slots = 0, {}
+    for one, colour in zip(cache.tables, COLOURS, strict=False):
+        for token in range(one.length):
+            right = one.blocks[token // SIZE] * SIZE + token % SIZE
+            given = _asked(slot, one, token, len(cache.users))
+            wrong += given != right
+            slots[given] = colour if given == right and slots.get(given) != WRONG else WRONG
+    names = [chr(ord("A") + i) for i in range(len(prompts))]
+    users = {
+        block: " ".join(n for n, one in zip(names, cache.tables, strict=True) if block in one.blocks)
+        for block in range(len(cache.users))
+    }
+    tokens = sum(one.length for one in cache.tables)
+    title = f"{tokens - wrong} of {tokens} tokens in their places, {same} of {len(prompts)} answers right"
+    return _plot({title: (slots, users)}, len(cache.users), title + ".")
+
+
+def _asked(slot: Slot, table: Table, token: int, blocks: int) -> int:
+    """The reader's slot of a token; one behind the sequence's end, which a row of another length has, is slot 0."""
+    if token >= table.length:
+        return 0
+    given = slot(list(table.blocks), token)
+    if not isinstance(given, int) or not 0 <= given < blocks * SIZE:
+        raise ValueError(
+            f"token {token} of the blocks {table.blocks} lies in slot {given!r}; give one from 0 to {blocks * SIZE - 1}"
+        )
+    return given
+
+
+def _plot(
+    panels: Mapping[str, tuple[Mapping[int, str], Mapping[int, str]]], blocks: int, alt: str
+) -> Picture:
+    from matplotlib.figure import Figure
+
+    rows = -(-blocks // ROW)
+    figure = Figure(figsize=(WIDTH, len(panels) * (0.5 * rows + 0.2 * any(panels))), layout="constrained")
+    axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axis, (title, (slots, users)) in zip(axes, panels.items(), strict=True):
+        axis.set_title(title, loc="left", fontsize=TITLE)
+        for block in range(blocks):
+            _draw(axis, block, slots, users[block])
+        axis.set(xlim=(-0.1, min(blocks, ROW) * (SIZE + 1)), ylim=(-rows * 2.4 + 1.1, 1.0))
+        axis.axis("off")
+    return render(figure, alt)
+
+
+def _draw(axis: Axes, block: int, slots: Mapping[int, str], users: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    row, column = divmod(block, ROW)
+    left, low = column * (SIZE + 1), -2.4 * row
+    for place in range(SIZE):
+        colour = slots.get(block * SIZE + place, EMPTY if users else "white")
+        axis.add_patch(
+            Rectangle((left + place, low), 1, 0.9, facecolor=colour, edgecolor="white", linewidth=0.7)
+        )
+    axis.add_patch(Rectangle((left, low), SIZE, 0.9, fill=False, edgecolor="#999999", linewidth=0.8))
+    axis.text(left, low - 0.2, f"{block}", fontsize=TEXT, va="top", color="#666666")
+    axis.text(left + SIZE / 2, low - 0.15, users, fontsize=TEXT, va="top", ha="center")

@@ -1,0 +1,63 @@
+"""Blocks drawn, and a reader's line that finds a token in them: right lines have nothing red, wrong ones do."""
+
+import pytest
+import torch
+
+from course_lib.by_hand.paged_attention import Gathered, Table
+from course_lib.chapters.block_places import WRONG, judge_slot, plot_tables
+from course_lib.models.gpt import GPT, GPTConfig
+
+PROMPTS = [[1, 2, 3], list(range(17)), [5]]
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny(num_layers=2, hidden_size=64, max_length=64)).double()
+    for parameter in model.parameters():
+        parameter.data *= 4  # so that a wrong key changes which token is drawn
+    return model
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        lambda blocks, token: blocks[token // 8] * 8 + token % 8,
+        lambda blocks, token: [8 * block + i for block in blocks for i in range(8)][token],
+    ],
+)
+def test_a_right_line_finds_every_token(slot, gpt):
+    picture = judge_slot(slot, gpt, PROMPTS)
+    assert picture.alt == "102 of 102 tokens in their places, 3 of 3 answers right."
+    assert WRONG not in picture.svg
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        lambda blocks, token: token,
+        lambda blocks, token: blocks[token // 8] + token % 8,
+        lambda blocks, token: blocks[token // 8] * 8,
+        lambda blocks, token: blocks.pop() * 8 + token % 8,
+    ],
+)
+def test_a_wrong_line_is_drawn_red_and_changes_answers(slot, gpt):
+    picture = judge_slot(slot, gpt, PROMPTS)
+    assert WRONG in picture.svg
+    assert " 3 of 3" not in picture.alt
+    assert not picture.alt.startswith("102 of")
+
+
+@pytest.mark.parametrize("given", [None, -1, 10_000, 1.0])
+def test_what_is_no_slot_gets_one_sentence(given, gpt):
+    with pytest.raises(ValueError, match=rf"lies in slot {given!r}; give one from 0 to"):
+        judge_slot(lambda blocks, token: given, gpt, PROMPTS)
+
+
+def test_shared_blocks_name_all_who_list_them(gpt):
+    cache, first = Gathered(gpt, 1, 48), Table()
+    cache.grow(first, 20)
+    answers = {"A": first, "B": cache.fork(first)}
+    for one in answers.values():
+        cache.grow(one, 1)
+    assert plot_tables({"": answers}, blocks=6).alt == "A lists 0, 1, 3; B lists 0, 1, 2."

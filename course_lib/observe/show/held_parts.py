@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from course_lib.observe.show.collectives import _Canvas
 from simulator.plots.picture import Picture
 
-FILLED = ("#0b5a8c", "#a63603", "#1b6b48", "#5e3c8f")  # by rank
-PALE = ("#d3e6f3", "#fbe0d0", "#d5ecdf", "#e6ddf2")
-LEFT, BOX, TALL, GAP, LOW = (
-    58,
-    70,
-    46,
-    96,
-    10,
-)  # pixels: the ranks' names, one activation, and what is between
+FILLED = ("#0b5a8c", "#d9772b", "#1b6b48", "#5e3c8f")  # by tokens: equal colours are equal numbers
+PALE = ("#cfe3f1", "#fbe3cf", "#d5ecdf", "#e6ddf2")
+LEFT, BOX, TALL, GAP, LOW = 58, 62, 46, 65, 10  # pixels: ranks' names, one activation, what is between
 
 
 @dataclass(frozen=True)
@@ -28,7 +22,7 @@ class Held:
         shape: (tokens, columns) that a rank has.
         whole: (tokens, columns) of the whole activation.
         partial: a rank has only its part of a sum over the ranks.
-        before: the collective in front of the module.
+        before: what is done between the activation to the left and this one.
     """
 
     name: str
@@ -43,9 +37,14 @@ class Held:
         return (rank * columns if columns < 1 else 0, rank * tokens if tokens < 1 else 0, columns, tokens)
 
 
-def plot_held(panels: Mapping[str, Sequence[Held]], ranks: int = 2) -> Picture:
-    """For each panel the activations from left to right, one row a rank. A row of a square is a token, a column a
-    number of it; what the rank has is filled, and pale where it is only its part of a sum.
+def plot_held(panels: Mapping[str, Sequence[Held]], ranks: int = 2, back: bool = False) -> Picture:
+    """For each panel the activations from left to right, one row a rank. A row of a square is a token, and a colour
+    the tokens of one rank; what the rank has is filled, and pale where it is only its part of a sum.
+
+    Args:
+        panels: title -> activations.
+        ranks: how many of them are drawn.
+        back: the arrows go from right to left, as in backward.
 
     Raises:
         ValueError: there is nothing to draw, or more ranks than colours.
@@ -64,29 +63,30 @@ def plot_held(panels: Mapping[str, Sequence[Held]], ranks: int = 2) -> Picture:
             y = top + 34 + rank * (TALL + LOW)
             canvas.text(12, y + TALL / 2 + 4, f"rank {rank}", 12)
             for i, step in enumerate(steps):
-                x = LEFT + i * (BOX + GAP)
-                left, up, width, height = step.box(rank)
-                canvas.box(x, y, BOX, TALL, "#ffffff", "#8a8a8a")
-                canvas.box(
-                    x + left * BOX,
-                    y + up * TALL,
-                    width * BOX,
-                    height * TALL,
-                    (PALE if step.partial else FILLED)[rank],
-                    "#8a8a8a",
-                )
+                _activation(canvas, LEFT + i * (BOX + GAP), y, step, rank, ranks)
         bottom, middle = top + 34 + ranks * (TALL + LOW), top + 34 + (ranks * (TALL + LOW) - LOW) / 2
         for i, step in enumerate(steps):
             x = LEFT + i * (BOX + GAP)
             for line, words in enumerate(step.name.split("\n")):
                 canvas.text(x + BOX / 2, bottom + 8 + 15 * line, words, 12, text_anchor="middle")
             if i:
-                canvas.arrow(f"M{x - GAP + 6:g},{middle:g} H{x - 7:g}")
+                ends = (x - 7, x - GAP + 6) if back else (x - GAP + 6, x - 7)
+                canvas.arrow(f"M{ends[0]:g},{middle:g} H{ends[1]:g}")
                 for line, words in enumerate(reversed(step.before.split("\n") if step.before else [])):
                     canvas.text(x - GAP / 2, middle - 7 - 15 * line, words, 12, text_anchor="middle")
         canvas.height = bottom + 8 + 15 * max(step.name.count("\n") for step in steps)
         top = canvas.height + 14
     return canvas.picture(" ".join(_sentence(title, steps) for title, steps in panels.items()))
+
+
+def _activation(canvas: _Canvas, x: float, y: float, step: Held, rank: int, ranks: int) -> None:
+    """One box: a strip in the colour of each rank whose tokens this rank has."""
+    canvas.box(x, y, BOX, TALL, "#ffffff", "#8a8a8a")
+    colours, (left, up, width, height) = PALE if step.partial else FILLED, step.box(rank)
+    strips = range(ranks) if height == 1 else [rank]
+    for place, owner in enumerate(strips):
+        tall = height * TALL / len(strips)
+        canvas.box(x + left * BOX, y + up * TALL + place * tall, width * BOX, tall, colours[owner], "#8a8a8a")
 
 
 def _sentence(title: str, steps: Sequence[Held]) -> str:
@@ -95,5 +95,5 @@ def _sentence(title: str, steps: Sequence[Held]) -> str:
         tokens, columns = (own < of for own, of in zip(step.shape, step.whole, strict=True))
         what = "its own tokens" if tokens else "its own columns" if columns else "everything"
         name = step.name.replace("\n", " ")
-        held.append(f"after {name} {'its part of the sum' if step.partial else what}")
+        held.append(f"of {name} {'its part of the sum' if step.partial else what}")
     return f"{title}: each rank has {', '.join(held)}."

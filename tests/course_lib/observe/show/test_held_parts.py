@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from course_lib.observe.show.held_parts import Held, plot_held
+from course_lib.observe.show.held_parts import FILLED, PALE, Held, plot_held
 
 STEPS = [
     Held("norm", (4, 6), (8, 6)),
@@ -16,8 +16,8 @@ STEPS = [
 
 def test_the_sentence_says_what_each_rank_has():
     assert plot_held({"with shards": STEPS}).alt == (
-        "with shards: each rank has after norm its own tokens, after first matrix its own columns, "
-        "after second matrix its part of the sum, after whole everything."
+        "with shards: each rank has of norm its own tokens, of first matrix its own columns, "
+        "of second matrix its part of the sum, of whole everything."
     )
 
 
@@ -33,6 +33,20 @@ def test_the_picture_fits_a_notebook_and_names_what_is_sent():
     picture = plot_held({"without": STEPS, "with": STEPS})
     assert float(re.search(r'width="([\d.]+)"', picture.svg)[1]) <= 640
     assert picture.svg.count("all-gather") == 2
+
+
+def test_equal_tokens_have_one_colour_on_all_ranks():
+    whole, own, term = STEPS[3], STEPS[0], STEPS[2]
+    for step, times in ((whole, 2), (own, 1)):
+        assert [plot_held({"a": [step]}).svg.count(colour) for colour in FILLED[:2]] == [times, times]
+    assert plot_held({"a": [term]}).svg.count(PALE[1]) == 2
+
+
+def test_arrows_of_backward_point_left():
+    ends = (re.findall(r'd="M([\d.]+),[\d.]+ H([\d.]+)', plot_held({"a": STEPS}, back=b).svg) for b in (0, 1))
+    for forward, backward in zip(*ends, strict=True):
+        assert forward == backward[::-1]
+        assert float(forward[0]) < float(forward[1])
 
 
 @pytest.mark.parametrize(("panels", "ranks"), [({}, 2), ({"a": []}, 2), ({"a": STEPS}, 5), ({"a": STEPS}, 0)])

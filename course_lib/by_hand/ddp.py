@@ -108,8 +108,7 @@ class Overlap(Buckets):
     def gradient_is_ready(self, bucket: Bucket) -> None:
         """Autograd calls this when it has written a ``.grad``."""
         bucket.missing -= 1
-        # The trick is the order, the same on all ranks: an all-reduce
-        # adds up whatever each rank sends next, be it what it may.
+        # A complete bucket waits for its turn, the same on all ranks.
         while self.waiting and self.waiting[0].missing == 0:
             self.waiting.pop(0).start()
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.chapters.fsdp_step import slow_blocks
+from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline, trace_modules
 from course_lib.observe.show.rows import rows_of_rank
@@ -20,7 +21,6 @@ from course_lib.runtime.slow_link import slow_link
 from simulator.inputs.checks import one_of, positive
 from simulator.inputs.known_models import MODELS
 from simulator.ledgers.timeline import Span, Timeline
-from simulator.plots import plot_timeline
 from simulator.plots.picture import Picture
 from simulator.predict.overlap import ddp_timeline
 
@@ -29,6 +29,7 @@ FLOPS = 100e12  # FLOP/s of a GPU in training
 ETHERNET = 1.25e9  # bytes a second of a link of 10 Gbit/s
 LATENCY = 50e-6  # seconds that a message takes on it beside its bytes
 BATCH = 16_384  # tokens of a step before there were eight GPUs
+tries: list[tuple[float, float]] = []  # of ``attempt``: tokens on each GPU, and times one GPU
 TINY = {"latency": 1e-3, "bandwidth": 2e7}  # the slowed link of the measured steps
 
 
@@ -48,7 +49,12 @@ def gpt2_pieces() -> tuple[tuple[float, ...], tuple[int, ...]]:
 
 
 def gpt2_step(
-    gpus: int, tokens: float, itemsize: int = 4, overlap: bool = False, cap_mb: float = 25
+    gpus: int,
+    tokens: float,
+    itemsize: int = 4,
+    overlap: bool = False,
+    cap_mb: float = 25,
+    link: tuple[float, float] = (LATENCY, ETHERNET),
 ) -> Timeline:
     """One step of GPT-2 on each of ``gpus``, in milliseconds.
 
@@ -58,7 +64,9 @@ def gpt2_step(
         itemsize: bytes of a gradient's element.
         overlap: send buckets during backward, not after it.
         cap_mb: a bucket is closed once it holds that many MiB; 0: a message for each parameter.
+        link: seconds that a message takes beside its bytes, and bytes a second.
     """
+    latency, bandwidth = link
     flops, elements = gpt2_pieces()
     forward = [1e3 * one * tokens / gpus / FLOPS for one in flops]
     return ddp_timeline(
@@ -66,8 +74,8 @@ def gpt2_step(
         [2 * ms for ms in forward],
         [itemsize * n for n in elements],
         ranks=gpus,
-        latency=1e3 * LATENCY,
-        bandwidth=ETHERNET / 1e3,  # bytes a millisecond
+        latency=1e3 * latency,
+        bandwidth=bandwidth / 1e3,  # bytes a millisecond
         bucket_bytes=max(cap_mb * 2**20, 1),  # the logits have no gradient of their own, and so no bucket
         overlap=overlap,
     )
@@ -109,8 +117,22 @@ def tokens_that_reach(reached: Callable[[float], bool], most: float = 1e6) -> fl
     return high
 
 
+def parts_of_step(gpus: int, cap_mb: float) -> dict[str, float]:
+    """Seconds of the step of ``BATCH`` tokens without overlap: computing, and what communication takes, in two parts.
+
+    Args:
+        gpus, cap_mb: of ``gpt2_step``.
+    """
+    step = gpt2_step(gpus, BATCH, cap_mb=cap_mb)
+    messages = step.of(0, "communication") if gpus > 1 else []
+    latencies = len(messages) * 2 * (gpus - 1) * LATENCY
+    sent = sum(span.duration for span in messages) / 1e3
+    computing = sum(span.duration for span in step.of(0, "compute")) / 1e3
+    return {"computing": computing, "bytes": sent - latencies, "latencies": latencies}
+
+
 def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float = 4) -> Picture:
-    """The step of eight GPUs with the learner's settings, and a line: is it fast enough, and do others need less?
+    """All tries so far, as dots, and a line on the newest: is it fast enough, and do others need fewer tokens?
 
     Args:
         tokens: on each GPU.
@@ -123,18 +145,18 @@ def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float =
     """
     positive(tokens=tokens)
     one_of("bits", bits, [16, 32])
-    settings = {"itemsize": bits // 8, "cap_mb": cap_mb, "overlap": True}
-    times = times_one_gpu(tokens, **settings)
-    size = f"a batch {8 * tokens / BATCH:.1f} times as large"
+    times = times_one_gpu(tokens, itemsize=bits // 8, cap_mb=cap_mb, overlap=True)
+    tries.append((tokens, times))
     if times < at_least:
         verdict = f"not {at_least:g} times yet"
     elif tokens > 1.03 * fewest_tokens(at_least):
         verdict = "fast enough, and other settings need fewer tokens"
     else:
         verdict = "fast enough, and no settings need noticeably fewer tokens"
+    size = f"a batch {8 * tokens / BATCH:.1f} times as large"
     print(f"{times:.2f} times one GPU, {size}: {verdict}")
-    step = rank_0(gpt2_step(8, 8 * tokens, **settings))
-    return plot_timeline(step, titles=[f"8 GPUs, {tokens:,.0f} tokens each"], unit="ms")
+    most = max(80_000, 1.2 * max(tokens for tokens, _ in tries))
+    return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=tries, goal=at_least)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The drawing of what several GPUs gain over the tokens of each: where they break even, and where the line bends."""
+"""The drawing of what several GPUs gain over the tokens of each, and of what the learner has tried."""
 
 from __future__ import annotations
 
@@ -13,63 +13,67 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOOKS = (("#143f70", 2.4, "-"), ("#cc6a26", 1.8, "--"))  # told apart by lightness and by the shape as well
-GREY = "#6a6a6a"
+GREY, TRIED = "#6a6a6a", "#207a6c"
 
 
 def plot_speedup_over_tokens(
     tokens: Sequence[float],
     speedups: Mapping[str, Callable[[float], float]],
-    marks: Mapping[str, float],
-    rule: tuple[str, float],
     gpus: int,
+    rule: tuple[str, float] | None = None,
+    tries: Sequence[tuple[float, float]] = (),
+    goal: float = 0,
 ) -> Picture:
     """How many times as fast as one GPU, over the tokens on each of them.
 
     Args:
         tokens: to draw, the fewest first.
-        speedups: name -> times one GPU with so many tokens; the first line carries the marks.
-        marks: words -> tokens at which a dot stands on the first line.
-        rule: words at the top of an upright line, and its tokens.
+        speedups: name -> times one GPU with so many tokens.
         gpus: that are compared with one.
+        rule: words beside an upright line, and its tokens.
+        tries: tokens and times one GPU of each of the learner's tries; the newest is the largest dot.
+        goal: times one GPU that the tries are to reach; 0: none.
 
     Raises:
-        ValueError: fewer than two numbers of tokens, or they do not grow; no line, or more than two.
+        ValueError: fewer than two numbers of tokens, or they do not grow; nothing to draw, or more than two lines.
     """
     from matplotlib.figure import Figure
 
-    positive(gpus=gpus, rule=rule[1], **{f"tokens of {words}": at for words, at in marks.items()})
+    positive(gpus=gpus, **({"rule": rule[1]} if rule else {}))
     if len(tokens) < 2 or sorted(set(tokens)) != list(tokens):
         raise ValueError(f"tokens must be at least two growing numbers, not {list(tokens)}")
-    if not 1 <= len(speedups) <= len(LOOKS):
-        raise ValueError(f"{len(speedups)} lines cannot be drawn; give 1 to {len(LOOKS)}")
-    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    if len(speedups) > len(LOOKS) or not (speedups or tries):
+        raise ValueError(f"{len(speedups)} lines cannot be drawn; give 1 to {len(LOOKS)}, or tries")
+    figure = Figure(figsize=(WIDTH, 3.4 if speedups else 2.8), layout="constrained")
     axis = figure.subplots()
     for (name, times), (colour, width, stroke) in zip(speedups.items(), LOOKS, strict=False):
         values = [times(count) for count in tokens]
         axis.plot(tokens, values, stroke, color=colour, linewidth=width)
         _write(axis, name, (tokens[-1], values[-1]), (0, -16), colour, "right")
-    axis.axhline(1, color=GREY, linewidth=1, linestyle=":")
-    _write(axis, "one GPU", (tokens[-1], 1), (0, 4), GREY, "right")
-    words, at = rule
-    axis.axvline(at, color=GREY, linewidth=1)
-    _write(axis, words, (at, 0), (6, 8), GREY, "left")
-    first, (colour, *_) = next(iter(speedups.values())), LOOKS[0]
-    for words, at in marks.items():
-        axis.plot([at], [first(at)], "o", color=colour, markersize=7)
-        height = first(at)  # where the line is high, there is room on its left
-        if height > gpus / 2:
-            away, side = (-9, 5), "right"
-        else:
-            away, side = (16, 3) if height > 0.7 else (10, 0), "left"
-        _write(axis, words, (at, height), away, colour, side)
+    for words, height in {"one GPU": 1, f"{goal:g} times": goal}.items():
+        if height:
+            axis.axhline(height, color=GREY, linewidth=1, linestyle=":")
+            _write(axis, words, (tokens[-1], height), (0, 4), GREY, "right")
+    if rule:
+        words, at = rule
+        axis.axvline(at, color=GREY, linewidth=1)
+        _write(axis, words, (at, 0), (6, 8), GREY, "left")
+    for i, (count, times) in enumerate(tries):
+        axis.plot([count], [times], "o", color=TRIED, markersize=9 if i == len(tries) - 1 else 5, zorder=3)
+    if tries:
+        _write(axis, "your tries", tries[-1], (-5, 8), TRIED, "left")
     axis.set_xlim(0, tokens[-1])
     axis.set_ylim(0, gpus)
     axis.set_xlabel("tokens on each GPU", fontsize=TEXT, loc="right")
     axis.set_ylabel("times one GPU", fontsize=TEXT)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     plain_axes(axis)
-    said = "; ".join(f"{words} at {at:,.0f} tokens" for words, at in (*marks.items(), rule))
-    return render(figure, f"How many times as fast as one GPU {gpus} are, over the tokens on each: {said}.")
+    said = [f"{name}: {times(tokens[-1]):.1f} at the right end" for name, times in speedups.items()]
+    said += [f"{words} at {at:,.0f} tokens" for words, at in ([rule] if rule else [])]
+    said += [f"a try of {count:,.0f} tokens: {times:.2f}" for count, times in tries]
+    return render(
+        figure, f"How many times as fast as one GPU {gpus} are, over the tokens on each: {'; '.join(said)}."
+    )
 
 
 def _write(

@@ -5,6 +5,7 @@ import torch
 
 from course_lib.by_hand.ddp import Overlap, PerParameter
 from course_lib.chapters.ddp_step import (
+    BATCH,
     ETHERNET,
     FLOPS,
     GPT2,
@@ -13,6 +14,7 @@ from course_lib.chapters.ddp_step import (
     fewest_tokens,
     gpt2_step,
     measured_step,
+    parts_of_step,
     rank_0,
     times_one_gpu,
     tokens_that_reach,
@@ -47,10 +49,26 @@ def test_more_tokens_pay_and_the_line_bends_where_the_link_first_rests():
     assert 0.99 < tokens_that_reach(rests) / bend < 1.05
 
 
-def test_an_attempt_says_how_it_went(capsys):
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_the_parts_of_a_step_are_all_of_it(gpus):
+    parts, step = parts_of_step(gpus, 25), gpt2_step(gpus, BATCH)
+    assert abs(sum(parts.values()) - step.makespan / 1e3) < 1e-9
+    assert abs(parts["bytes"] - 2 * (gpus - 1) / gpus * 4 * GPT2.parameters / ETHERNET) < 1e-6
+    messages = len(step.of(0, "communication")) if gpus > 1 else 0
+    assert parts["latencies"] == messages * 14 * LATENCY
+
+
+def test_a_faster_link_shortens_only_the_messages():
+    computing, bytes_ = gpt2_step(1, BATCH).makespan / 8, 1e3 * parts_of_step(8, 25)["bytes"]
+    step = gpt2_step(8, BATCH, link=(0, 10 * ETHERNET))
+    assert abs(step.makespan - (computing + bytes_ / 10)) < 1e-6 * step.makespan
+
+
+def test_an_attempt_says_how_it_went(capsys, monkeypatch):
+    monkeypatch.setattr("course_lib.chapters.ddp_step.tries", [])
     attempt(16384)
     attempt(60000, 16)
-    attempt(fewest_tokens(4) * 1.01, 16, 10)
+    assert attempt(fewest_tokens(4) * 1.01, 16, 10).alt.count("a try of") == 3
     said = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()]
     assert said == [
         "not 4 times yet",

@@ -58,16 +58,19 @@ def test_tasks_show_what_is_read_and_below_it_what_is_written():
         plot_tasks({})
 
 
-def test_a_speedup_over_tokens_names_its_lines_and_marks():
+def test_a_speedup_over_tokens_names_its_lines_and_tries():
     lines = {"with": lambda tokens: tokens / 2, "without": lambda tokens: tokens / 4}
-    picture = plot_speedup_over_tokens([1, 2, 8], lines, {"break-even": 2, "bend": 7}, ("2R/β", 6), 8)
+    picture = plot_speedup_over_tokens([1, 2, 8], lines, 8, ("2R/β", 6), [(2, 3), (4, 5)])
     words = {word.strip() for word in texts(picture)}
-    assert {"with", "without", "break-even", "bend", "2R/β", "one GPU", "tokens on each GPU"} <= words
-    assert "break-even at 2 tokens; bend at 7 tokens; 2R/β at 6 tokens" in picture.alt
+    assert {"with", "without", "2R/β", "your tries", "one GPU", "tokens on each GPU"} <= words
+    assert "2R/β at 6 tokens; a try of 2 tokens: 3.00; a try of 4 tokens: 5.00" in picture.alt
+    assert {"4 times", "your tries"} <= set(
+        texts(plot_speedup_over_tokens([1, 2], {}, 8, tries=[(1, 2)], goal=4))
+    )
     with pytest.raises(ValueError, match=r"tokens must be at least two growing numbers, not \[2, 1\]"):
-        plot_speedup_over_tokens([2, 1], lines, {}, ("2R/β", 6), 8)
-    with pytest.raises(ValueError, match="0 lines cannot be drawn; give 1 to 2"):
-        plot_speedup_over_tokens([1, 2], {}, {}, ("2R/β", 6), 8)
+        plot_speedup_over_tokens([2, 1], lines, 8)
+    with pytest.raises(ValueError, match="0 lines cannot be drawn; give 1 to 2, or tries"):
+        plot_speedup_over_tokens([1, 2], {}, 8)
 
 
 def test_a_step_over_the_bandwidth_names_the_methods_and_its_ticks():

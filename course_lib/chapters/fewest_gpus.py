@@ -1,0 +1,82 @@
+"""Chapter 00's last table: on how few GPUs a model trains with Adam, as more of a step is divided or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
+from simulator.inputs.hardware import Hardware
+from simulator.inputs.known_devices import GPUS, find_device
+from simulator.inputs.known_models import MODELS
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.predict.memory import plan_memory
+
+MOST = 2**20  # copies; what does not fit on so many fits on no number
+
+
+def fewest_gpus(model: str | ModelShape, gpu: str | float) -> Shown:
+    """A row for each step of chapter 00, with the fewest GPUs, what does it in PyTorch, and its chapter.
+
+    Each group of GPUs trains on one text at a time, as long as the model was trained with.
+
+    Args:
+        model: a name that the simulator knows, or the sizes of another model.
+        gpu: a name that it knows, or the GB of another GPU, which is otherwise like an H100.
+
+    Raises:
+        ValueError: there is no such model, or no such GPU.
+    """
+    shape = _shape_of(model)
+    device = find_device(gpu) if isinstance(gpu, str) else replace(GPUS["h100"], memory=gpu * 1e9)
+    shared = {tp: _fewest(shape, device, tp=tp, recompute="full") for tp in (1, 2, 4, 8) if _cuts(shape, tp)}
+    fitting = {tp: copies * tp for tp, copies in shared.items() if copies}
+    tp = min(fitting, key=lambda width: (fitting[width], width), default=1)
+    weights, states = (ceil(size * shape.parameters / device.memory) for size in (2, 16))
+    rows = [
+        ["hold the weights, in two bytes", weights, "", ""],
+        ["and gradients and Adam's states, divided", states, "fully_shard", "06, 07"],
+        ["train on a text each", _fewest(shape, device) or "no number", "", "03"],
+        ["and compute activations again", shared[1] or "no number", "checkpoint", "08"],
+        [f"and share matrices and texts, tp={tp}", fitting.get(tp, "no number"), "parallelize_module", "09"],
+    ]  # fmt: skip
+    return table(["GPUs that", "at least", "in PyTorch", "chapter"], rows)
+
+
+def _shape_of(model: str | ModelShape) -> ModelShape:
+    if isinstance(model, ModelShape):
+        return model
+    if model not in MODELS:
+        raise ValueError(f"the model must be one of {', '.join(MODELS)}, or a ModelShape, not {model!r}")
+    return MODELS[model]
+
+
+def _cuts(shape: ModelShape, tp: int) -> bool:
+    try:
+        Plan(tp=tp).check(shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _fewest(shape: ModelShape, device: Hardware, tp: int = 1, recompute: str = "none") -> int:
+    """The fewest copies, each with its own text, with which a step fits; 0: none."""
+
+    def fits(copies: int) -> bool:
+        plan = Plan(dp=copies, tp=tp, zero=3, recompute=recompute)
+        return plan_memory(shape, plan, device)[0].occupied <= device.memory
+
+    return 1 if fits(1) else _first(fits, 2, MOST)
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The first number for which it holds, if it holds for all that follow; 0: it does not hold at ``high``."""
+    if not holds(high):
+        return 0
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low

@@ -1,0 +1,47 @@
+"""On how few GPUs a model trains, as more is divided or dropped (chapter 00)."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from course_lib.chapters.fewest_gpus import fewest_gpus
+from simulator.inputs.known_devices import GPUS
+from simulator.inputs.known_models import MODELS
+from simulator.inputs.plan import Plan
+from simulator.predict.memory import plan_memory
+
+
+def column(shown):
+    """What stands under ``at least``."""
+    return re.findall(r"^.*?  +(no number|[\d,]+)(?:  |$)", str(shown), re.MULTILINE)
+
+
+def test_what_is_divided_or_dropped_makes_gpt3_fit():
+    assert column(fewest_gpus("gpt3-175b", "h100")) == ["5", "35", "no number", "51", "44"]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu"), [("llama-3-8b", "h100"), ("mixtral-8x7b", "h100"), ("gpt2", "v100")]
+)
+def test_the_fewest_fit_and_one_less_does_not(model, gpu):
+    *_, texts, again, _ = map(int, column(fewest_gpus(model, gpu)))
+    for copies, recompute in ((texts, "none"), (again, "full")):
+        for n in range(1, copies + 2):
+            plan = Plan(dp=n, zero=3, recompute=recompute)
+            fits = plan_memory(MODELS[model], plan, GPUS[gpu])[0].occupied <= GPUS[gpu].memory
+            assert fits == (n >= copies), (n, recompute)
+
+
+def test_a_model_and_a_gpu_without_a_name():
+    assert str(fewest_gpus(MODELS["gpt2-xl"], 80)) == str(fewest_gpus("gpt2-xl", "h100"))
+    longer = replace(MODELS["llama-7b"], sequence=4096)
+    assert str(fewest_gpus(longer, 24)) != str(fewest_gpus("llama-7b", 24))
+    assert column(fewest_gpus("llama-7b", 1))[2:] == ["no number"] * 3
+
+
+def test_what_is_not_known_is_refused():
+    with pytest.raises(ValueError, match=r"one of gpt3-175b, .* not 'gpt5'"):
+        fewest_gpus("gpt5", "h100")
+    with pytest.raises(ValueError, match="not 4090"):
+        fewest_gpus("gpt2", "4090")

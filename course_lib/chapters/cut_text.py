@@ -1,19 +1,31 @@
-"""Chapter 25's pictures: a text in boxes, one a token, a character's bytes below each other; and a piece's two rows."""
+"""Chapter 25's pictures: a text in boxes, one a token, its words in English, a word before and after it is added."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from course_lib.text.extend import spell
 from simulator.plots.picture import COLUMN, Picture
 
-FONT, HIGH, GAP, LINE = 13, 20, 2, 8  # px
-FILLS = {"": "#d3e4f3", "bytes": "#f3b27c", "added": "#a5d3b4", "unknown": "#dcdcdc"}
+FONT, SMALL, HIGH, GAP, LINE = 13, 11.5, 20, 2, 8  # px
+FILLS = {
+    "": "#d3e4f3",
+    "bytes": "#f3b27c",
+    "added": "#a5d3b4",
+    "unknown": "#dcdcdc",
+    "uncut": "#ffffff",
+    "lacking": "#dcdcdc",
+}
+COUNTED = ("bytes", "added", "unknown")  # kinds that a title counts
 BYTES = re.compile(r"(?:<(?:0x)?([0-9A-F]{2})>)+")
+GLYPHS = Path(__file__).with_name("glyphs.json")
 
 
 class Box(NamedTuple):
@@ -23,72 +35,80 @@ class Box(NamedTuple):
     kind: str
     spells: bytes = b""
 
+    @property
+    def whole(self) -> bytes:
+        return self.spells or self.text.encode()
 
-def draw_pieces(cuts: Mapping[str, Sequence[str | Sequence[str]]]) -> Picture:
+
+def draw_pieces(
+    cuts: Mapping[str, Sequence[str | Sequence[str]]], means: Mapping[str, str] | None = None
+) -> Picture:
     """For each tokenizer its name with the number of tokens, and a box for each.
 
     Args:
         cuts: name -> what ``pieces`` returns, or ``with_words``, where the pieces of an added word are a list.
+        means: a word -> what stands below its boxes, if they hold exactly this word.
 
     Raises:
         ValueError: there is no tokenizer.
     """
     if not cuts:
         raise ValueError("give at least one tokenizer with its pieces")
-    parts, said, y = [], [], 0
+    texts = {}
     for name, cut in cuts.items():
         boxes = [_box(each) for each in cut]
         kinds = [box.kind for box in boxes]
-        of_them = "".join(
-            f", {kinds.count(kind)} of them {kind}" for kind in list(FILLS)[1:] if kind in kinds
-        )
-        title = f"{name}: {len(boxes)} tokens{of_them}"
+        of_them = "".join(f", {kinds.count(kind)} of them {kind}" for kind in COUNTED if kind in kinds)
+        texts[f"{name}: {len(boxes)} tokens{of_them}"] = boxes
+    return _texts(texts, means or {})
+
+
+def draw_text(title: str, text: str, means: Mapping[str, str], lacking: str = "") -> Picture:
+    """A text that nobody has cut: its characters, with those that are ``lacking`` in grey, and its words in English."""
+    return _texts({title: [Box(one, "lacking" if one in lacking else "uncut") for one in text]}, means)
+
+
+def draw_places(before: str, pieces: Sequence[str], word: str, english: str, after: str) -> Picture:
+    """A word in its pieces, and below it as one: each box is read, and from it the next box is guessed."""
+    wide, apart = 62, 44
+    place = [i * (wide + apart) for i in range(len(pieces) + 2)]
+    inner = place[-1] - apart - place[1]
+    rows = (
+        (24, "before", [before, *pieces, after], place, [wide] * len(place)),
+        (84, "added", [before, word, after], [place[0], place[1], place[-1]], [wide, inner, wide]),
+    )
+    parts = []
+    for y, kind, texts, lefts, widths in rows:
+        fills = [FILLS["added" if kind == "added" and text == word else ""] for text in texts]
+        for x, width, text, fill in zip(lefts, widths, texts, fills, strict=True):
+            parts.append(_rect(x, y, width, 26, fill))
+            parts.append(_text(x + width / 2, y + 18, text, 'text-anchor="middle"'))
+        for x, width in zip(lefts[:-1], widths[:-1], strict=True):
+            parts.append(_text(x + width + apart / 2, y + 18, "─▶", 'text-anchor="middle"'))
+    parts.append(_text(0, 14, f"before: {english} in {len(pieces)} tokens", 'style="font-weight: bold"'))
+    parts.append(_text(0, 74, f"after: {english} as one token", 'style="font-weight: bold"'))
+    parts.append(_text(place[1], 130, "↖ guessed by its row in the output matrix", ""))
+    parts.append(_text(place[-1] - apart, 150, "read by its row in the embedding ↗", 'text-anchor="end"'))
+    old, new = ", ".join([before, *pieces, after]), ", ".join([before, word, after])
+    alt = f"Each token is guessed from the one before. Before: {old}. After: {new}."
+    return _picture(parts, 158, alt)
+
+
+def _texts(texts: Mapping[str, Sequence[Box]], means: Mapping[str, str]) -> Picture:
+    parts: list[str] = []
+    said, y = [], 0
+    for title, boxes in texts.items():
         said.append(f"{title}: {' | '.join(box.text for box in boxes)}")
         parts.append(_text(0, y + 16, title, 'style="font-weight: bold"'))
-        y = _rows(parts, _columns(boxes), y + 24) + LINE
+        y = _lines(parts, _words(_columns(boxes), means), y + 24) + LINE
     return _picture(parts, y, f"{'. '.join(said)}.")
-
-
-def draw_rows(rows: Mapping[str, int], numbers: int, piece: str) -> Picture:
-    """The embedding and the output matrix, to scale from top to bottom: one piece has a row in each.
-
-    Args:
-        rows: whose pieces -> how many; the first are there, the others would come.
-        numbers: in a row.
-        piece: the one that is marked.
-
-    Raises:
-        ValueError: there are no rows.
-    """
-    every = sum(rows.values())
-    if not every:
-        raise ValueError("give at least one row")
-    high, wide, top = 180, 250, 46
-    parts = []
-    for x, title in ((0, "embedding, to read"), (320, "output matrix, to write")):
-        parts.append(_text(x, 16, title, 'style="font-weight: bold"'))
-        parts.append(_text(x, 36, f"↔ {numbers:,} numbers", ""))
-        y = float(top)
-        for (whose, count), fill in zip(
-            rows.items(), (FILLS[""], *[FILLS["unknown"]] * len(rows)), strict=False
-        ):
-            deep = high * count / every
-            parts.append(f'<rect x="{x}" y="{y:.1f}" width="{wide}" height="{deep - 1:.1f}" fill="{fill}"/>')
-            parts.append(_text(x + 8, y + deep / 2 + 5, f"{count:,} rows, {whose}", ""))
-            y += deep
-        marked = top + 0.85 * high
-        parts.append(f'<rect x="{x}" y="{marked}" width="{wide}" height="3" fill="#23614a"/>')
-        parts.append(_text(x + wide + 6, marked + 6, piece, ""))
-    said = ", ".join(f"{count:,} rows of {whose}" for whose, count in rows.items())
-    alt = (
-        f"Embedding and output matrix, each with {said}, {numbers:,} numbers wide; {piece} has a row in both."
-    )
-    return _picture(parts, top + high + 4, alt)
 
 
 def _picture(parts: Sequence[str], high: int, alt: str) -> Picture:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{COLUMN}" height="{high}" viewBox="0 0 {COLUMN} {high}">'
-    style = f"<style>text {{ font: {FONT}px 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1a1a1a }}</style>"
+    fonts = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
+    small = f"text.small {{ font-size: {SMALL}px; fill: #555555 }}"
+    style = f"<style>text {{ font: {FONT}px {fonts}; fill: #1a1a1a }} {small}</style>"
     return Picture(f"{head}{style}{''.join(parts)}</svg>", alt)
 
 
@@ -115,27 +135,70 @@ def _columns(boxes: Sequence[Box]) -> list[list[Box]]:
     return columns
 
 
-def _rows(parts: list[str], columns: Sequence[Sequence[Box]], y: int) -> int:
-    """Draws the columns from left to right, in as many rows as they need; returns where the last row ends."""
-    x, deepest = 0.0, 1
-    for column in columns:
-        width = max(max(_width(box.text) for box in column) + 8, 18)
-        if x and x + width > COLUMN:
-            x, y, deepest = 0.0, y + deepest * (HIGH + GAP) + LINE, 1
-        for place, box in enumerate(column):
-            top, middle = y + place * (HIGH + GAP), x + width / 2
-            parts.append(
-                f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{HIGH}" rx="3" fill="{FILLS[box.kind]}"/>'
-            )
-            parts.append(_text(middle, top + 15, box.text, 'text-anchor="middle"'))
-        deepest = max(deepest, len(column))
-        if character := b"".join(box.spells for box in column).decode(errors="ignore"):
-            parts.append(
-                _text(x + width / 2, y + len(column) * (HIGH + GAP) + 14, character, 'text-anchor="middle"')
-            )
-            deepest = max(deepest, len(column) + 1)
-        x += width + GAP
-    return y + deepest * (HIGH + GAP)
+def _words(columns: Sequence[list[Box]], means: Mapping[str, str]) -> list[tuple[str, list[list[Box]]]]:
+    """Columns that make a word stand together behind its English; the longest word is taken."""
+    known = {word.encode(): english for word, english in means.items()}
+    words, at = [], 0
+    while at < len(columns):
+        spelled = {
+            end: b"".join(box.whole for column in columns[at:end] for box in column)
+            for end in range(len(columns), at, -1)
+        }
+        end = next((end for end, text in spelled.items() if text in known), at + 1)
+        words.append((known.get(spelled[end], ""), list(columns[at:end])))
+        at = end
+    return words
+
+
+def _lines(parts: list[str], words: Sequence[tuple[str, list[list[Box]]]], y: int) -> int:
+    """Draws the words from left to right, in as many lines as they need; returns where the last line ends."""
+    lines: list[list[tuple[float, float, str, list[list[Box]]]]] = [[]]
+    x = 0.0
+    for english, columns in words:
+        boxes = sum(_column_width(column) + GAP for column in columns)
+        wide = max(boxes, 0.61 * SMALL * len(english) + 8 if english else 0)
+        if x and x + wide - GAP > COLUMN:
+            x = 0.0
+            lines.append([])
+        lines[-1].append((x, wide, english, columns))
+        x += wide
+    for line in lines:
+        deep = max(_deep(column) for *_, columns in line for column in columns)
+        for left, wide, english, columns in line:
+            x = left + (wide - sum(_column_width(column) + GAP for column in columns)) / 2
+            for column in columns:
+                _column(parts, column, x, y)
+                x += _column_width(column) + GAP
+            if english:
+                below = y + deep * (HIGH + GAP) + 12
+                parts.append(
+                    _text(left + (wide - GAP) / 2, below, english, 'class="small" text-anchor="middle"')
+                )
+        y += deep * (HIGH + GAP) + (18 if any(english for *_, english, _ in line) else 0) + LINE
+    return y - LINE
+
+
+def _column(parts: list[str], column: Sequence[Box], x: float, y: float) -> None:
+    width = _column_width(column)
+    for place, box in enumerate(column):
+        top = y + place * (HIGH + GAP)
+        parts.append(_rect(x, top, width, HIGH, FILLS[box.kind]))
+        parts.append(_text(x + width / 2, top + 15, box.text, 'text-anchor="middle"'))
+    if character := _character(column):
+        below = y + len(column) * (HIGH + GAP) + 14
+        parts.append(_text(x + width / 2, below, character, 'text-anchor="middle"'))
+
+
+def _character(column: Sequence[Box]) -> str:
+    return b"".join(box.spells for box in column).decode(errors="ignore")
+
+
+def _deep(column: Sequence[Box]) -> int:
+    return len(column) + bool(_character(column))
+
+
+def _column_width(column: Sequence[Box]) -> float:
+    return max(max(_width(box.text) for box in column) + 8, 18)
 
 
 def _width(text: str) -> float:
@@ -143,5 +206,23 @@ def _width(text: str) -> float:
     return sum(FONT * (1.0 if east_asian_width(one) in "WF" else 0.61) for one in text)
 
 
+@cache
+def _glyphs() -> Mapping[str, str]:
+    return json.loads(GLYPHS.read_text(encoding="utf-8"))
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3" fill="{fill}"/>'
+
+
 def _text(x: float, y: float, text: str, more: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'
+    """Chinese that the chapter knows is drawn as outlines, because a reader's machine may have no font for it."""
+    if not text or any(one not in _glyphs() for one in text):
+        return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'
+    left = x - FONT * len(text) / 2 if "middle" in more else x
+    size = FONT / 200
+    drawn = (
+        f'<path transform="translate({left + FONT * i:.1f} {y:.1f}) scale({size})" d="{_glyphs()[one]}"/>'
+        for i, one in enumerate(text)
+    )
+    return f"<g><title>{text}</title>{''.join(drawn)}</g>"

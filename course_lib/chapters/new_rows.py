@@ -1,66 +1,93 @@
-"""Chapter 25: how many new rows are still alike, and when a model with them catches up with the old one."""
+"""Chapter 25: how good a model is whose vocabulary has grown, at once and over a short training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
-import torch
-
-from course_lib.models.llama import Llama
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.plots.style import TEXT, TITLE, WIDTH, plain_axes
 
-COLOURS = ("#4a86ba", "#cc6a24", "#222222")
-
-
-def alike(model: Llama, first: int) -> int:
-    """The largest group of equal rows in the output matrix, from the row ``first`` on."""
-    rows = model.lm_head.weight.detach()[first:]
-    apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
-    return int((apart < 1e-4).sum(1).max())
+COLOURS = ("#cc6a24", "#222222", "#4a86ba")
+CHANCE = "chance it gives the right character, %"
 
 
-def reaches(losses: Sequence[float], value: float, every: int) -> float:
-    """The step at which a falling loss reaches a value, between two that were measured.
-
-    Raises:
-        ValueError: it never does.
-    """
-    for place, (higher, lower) in enumerate(pairwise(losses)):
-        if higher > value >= lower:
-            return every * (place + (higher - value) / (higher - lower))
-    raise ValueError(f"the loss never reaches {value:.2f}")
-
-
-def plot_catching_up(losses: Mapping[str, Sequence[float]], every: int) -> Picture:
-    """Loss over steps, from step 0. A dashed line joins the end of the first curve with the second at that loss.
+def plot_recovery(chances: Mapping[str, Sequence[float]], every: int, before: float) -> Picture:
+    """Chances over steps, from step 0, and a dashed line where they were before the vocabulary grew.
 
     Args:
-        losses: name -> a value at step 0 and after every ``every`` steps; two or three curves.
+        chances: name -> percent at step 0 and after every ``every`` steps; three curves at most.
+        before: percent.
 
     Raises:
-        ValueError: more curves than colours, or the second never reaches the end of the first.
+        ValueError: no curve, or more curves than colours.
     """
     from matplotlib.figure import Figure
 
-    if not 2 <= len(losses) <= len(COLOURS):
-        raise ValueError(f"give 2 or {len(COLOURS)} curves, not {len(losses)}")
-    figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
+    if not 1 <= len(chances) <= len(COLOURS):
+        raise ValueError(f"give 1 to {len(COLOURS)} curves, not {len(chances)}")
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis = figure.subplots()
-    for (name, values), colour in zip(losses.items(), COLOURS, strict=False):
-        axis.plot(range(0, every * len(values), every), values, color=colour, linewidth=2.2, label=name)
-    first, second, *_ = losses.values()
-    end, level = every * (len(first) - 1), first[-1]
-    met = reaches(second, level, every)
-    axis.plot([met, end], [level, level], "o--", color="#222222", linewidth=1, markersize=5, clip_on=False)
-    said = f"{level:.1f} after {end} steps, and after {round(met, -1):.0f}"
-    middle, above = ((met + end) / 2, level), (0, 18)  # points, clear of the curves
-    axis.annotate(said, middle, above, textcoords="offset points", ha="center", fontsize=TEXT)
-    axis.set(xlim=(0, end), ylim=(level - 0.4, None))
-    axis.set_xlabel("step", fontsize=TEXT, loc="right")
-    axis.set_ylabel("loss per character", fontsize=TEXT)
-    axis.legend(loc="upper right", fontsize=TEXT, frameon=False)
+    for (name, values), colour in zip(chances.items(), COLOURS, strict=False):
+        axis.plot(range(0, every * len(values), every), values, color=colour, linewidth=2.2)
+        axis.plot(
+            0,
+            values[0],
+            "o-",
+            color=colour,
+            markersize=6,
+            clip_on=False,
+            label=f"{name}, from {values[0]:.0f}",
+        )
+    end = every * (max(map(len, chances.values())) - 1)
+    axis.axhline(before, color="#222222", linewidth=1, linestyle="--")
+    axis.annotate(
+        f"before: {before:.0f}",
+        (end, before),
+        (0, 5),
+        textcoords="offset points",
+        ha="right",
+        fontsize=TEXT,
+    )
+    axis.set(xlim=(0, end), ylim=(0, 100))
+    axis.set_xlabel("steps of training", fontsize=TEXT, loc="right")
+    axis.set_title(CHANCE, fontsize=TITLE, loc="left")
+    axis.legend(loc="lower right", fontsize=TEXT, frameon=False)
     plain_axes(axis)
-    ends = "; ".join(f"{name}: from {values[0]:.1f} to {values[-1]:.1f}" for name, values in losses.items())
-    return render(figure, f"Loss per character over {end} steps. {ends}. {said}.")
+    ends = "; ".join(f"{name}: from {values[0]:.0f} to {values[-1]:.0f}" for name, values in chances.items())
+    return render(figure, f"{CHANCE}, over {end} steps, {before:.0f} before. {ends}.")
+
+
+def plot_starts(chances: Mapping[tuple[str, str], float]) -> Picture:
+    """A grid: how an added row begins in the embedding, from top to bottom, and in the output matrix.
+
+    Args:
+        chances: (in the embedding, in the output matrix) -> percent.
+
+    Raises:
+        ValueError: a pair is missing.
+    """
+    from matplotlib.figure import Figure
+
+    reads = list(dict.fromkeys(read for read, _ in chances))
+    writes = list(dict.fromkeys(write for _, write in chances))
+    if len(chances) != len(reads) * len(writes):
+        raise ValueError("give each start of one matrix with each start of the other")
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    grid = [[chances[read, write] for write in writes] for read in reads]
+    axis.imshow(grid, cmap="Greens", vmin=0, vmax=1.6 * max(chances.values()), aspect="auto")
+    for y, row in enumerate(grid):
+        for x, value in enumerate(row):
+            axis.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=TITLE)
+    axis.set_title("chance before any training, %", fontsize=TITLE, loc="left")
+    axis.set_xticks(range(len(writes)), writes, fontsize=TEXT)
+    axis.set_yticks(range(len(reads)), reads, fontsize=TEXT)
+    axis.xaxis.tick_top()
+    axis.xaxis.set_label_position("top")
+    axis.tick_params(length=0)
+    axis.set_xlabel("its row in the output matrix", fontsize=TEXT)
+    axis.set_ylabel("its row in the embedding", fontsize=TEXT)
+    for side in axis.spines.values():
+        side.set_visible(False)
+    said = "; ".join(f"{read} and {write}: {value:.0f}" for (read, write), value in chances.items())
+    return render(figure, f"{CHANCE}, before any training. Embedding and output matrix: {said}.")

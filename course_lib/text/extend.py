@@ -2,16 +2,14 @@
 
 A byte-level model can write every character, but a Chinese one takes three tokens. Words that are added to its
 vocabulary take one each (Chinese LLaMA, arXiv:2304.08177). The embedding and the output matrix each get a row a word,
-and no training has seen these rows: they begin as noise, as the mean of all old rows, or as the mean of those that
-wrote the word before.
+and no training has seen these rows: they begin as copies of the rows of the pieces that made the word before.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -23,6 +21,7 @@ from torch import Tensor
 from course_lib.models.llama import Llama
 
 BYTES = 256
+Start = Callable[[Tensor], Tensor]
 MATRICES = ("model.embed_tokens.weight", "lm_head.weight")
 
 
@@ -89,31 +88,43 @@ def _words(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def with_new_rows(model: Llama, words: Sequence[str], start: str = "mean", seed: int = 0) -> Llama:
-    """A copy of a model of bytes with a row for each word in its embedding and its output matrix.
+def first(rows: Tensor) -> Tensor:
+    return rows[0]
+
+
+def mean(rows: Tensor) -> Tensor:
+    return rows.mean(0)
+
+
+def last(rows: Tensor) -> Tensor:
+    return rows[-1]
+
+
+def with_new_rows(
+    model: Llama, tokenizer: BytesAndWords, words: Sequence[str], read: Start = mean, write: Start = mean
+) -> Llama:
+    """A copy of a model with a row for each word in its embedding and in its output matrix.
 
     Args:
-        start: ``"mean"`` of the rows of the word's bytes; ``"mean of all"`` old rows, near which transformers begins;
-            or ``"random"`` numbers as spread as the old rows' are.
+        tokenizer: the model's, before the words are added.
+        read: makes a word's row in the embedding from those of its old pieces there, (pieces, hidden) -> (hidden,).
+        write: the same in the output matrix.
 
     Raises:
-        ValueError: another start, or a model whose vocabulary is not the 256 bytes.
+        ValueError: the tokenizer is not the model's, or ``read`` or ``write`` makes no row.
     """
-    if start not in ("mean", "mean of all", "random"):
-        raise ValueError(f"start is {start!r}; choose 'mean', 'mean of all' or 'random'.")
-    if model.config.vocab_size != BYTES:
-        raise ValueError(f"the model has {model.config.vocab_size} tokens; it must have the {BYTES} bytes.")
-    state, draw = model.state_dict(), torch.Generator().manual_seed(seed)
-    for name in MATRICES:
-        old = state[name]  # (256, hidden)
-        if start == "mean":
-            new = torch.stack([old[[*word.encode()]].mean(0) for word in words])
-        elif start == "mean of all":
-            new = old.mean(0).expand(len(words), -1)
-        else:
-            new = old.std() * torch.randn(len(words), old.shape[1], generator=draw)
-        state[name] = torch.cat((old, new))
-    grown = Llama(replace(model.config, vocab_size=BYTES + len(words)))
+    size = BYTES + len(tokenizer.words)
+    if model.config.vocab_size != size:
+        raise ValueError(f"the model has {model.config.vocab_size} tokens, and its tokenizer {size}.")
+    state = model.state_dict()
+    for name, start in zip(MATRICES, (read, write), strict=True):
+        old = state[name]  # (tokens, hidden)
+        new = [start(old[tokenizer.encode(word)]) for word in words]
+        if wrong := [row for row in new if not isinstance(row, Tensor) or row.shape != old[0].shape]:
+            shape = tuple(wrong[0].shape) if isinstance(wrong[0], Tensor) else repr(wrong[0])
+            raise ValueError(f"a new row has {old.shape[1]} numbers; yours is {shape}.")
+        state[name] = torch.cat((old, *(row[None] for row in new)))
+    grown = Llama(replace(model.config, vocab_size=size + len(words)))
     grown.load_state_dict(state)
     return grown
 
@@ -130,12 +141,6 @@ def chinese_text() -> str:
     words = [line.split("\t")[0] for line in table.read_text(encoding="utf-8").splitlines() if line]
     random.Random(0).shuffle(words)
     return "，".join(words)
-
-
-def frequent_characters(text: str, n: int) -> list[str]:
-    """The ``n`` most frequent characters, the first in the order of Unicode where several are as frequent."""
-    counts = Counter(text)
-    return sorted(counts, key=lambda c: (-counts[c], c))[:n]
 
 
 @torch.no_grad()

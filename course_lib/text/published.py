@@ -140,8 +140,7 @@ SENTENCES = {
     "code": "for i in range(3):\n    print(i * i)",
 }
 
-# Also recorded: the accident in German, and the next message.
-GERMAN = "Meine Katze hat den Kaffee umgeworfen und meine Tastatur durchnässt."
+# Also recorded: the next message.
 NEXT_MESSAGE = "我的狗把茶打翻在书上，书也湿透了。"
 WITH_CHINESE = "pieces with a Chinese character"
 
@@ -160,7 +159,7 @@ def _chinese_pieces() -> list[str]:
 
 
 if __name__ == "__main__":
-    texts = [*SENTENCES.values(), GERMAN, NEXT_MESSAGE]
+    texts = [*SENTENCES.values(), NEXT_MESSAGE]
     cuts = {text: {name: _cutter(name)(text) for name in NAMES[1:]} for text in texts}
     found = {**cuts, WITH_CHINESE: {"Mistral 7B": " ".join(_chinese_pieces())}}
     RECORDED.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

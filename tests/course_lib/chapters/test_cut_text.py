@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.cut_text import draw_pieces, draw_rows
+from course_lib.chapters.cut_text import draw_pieces, draw_places, draw_text
 from simulator.plots.picture import smallest_text
 
 
@@ -12,14 +12,14 @@ def test_tokens_are_counted_and_named_by_kind():
     said = "ours: 6 tokens, 3 of them bytes, 1 of them added, 1 of them unknown: "
     assert picture.alt == f"{said}▁ | 猫咪 | E5 | 92 | 96 | [UNK]."
     assert picture.svg.count("<rect") == 6
-    assert ">咖<" in picture.svg  # below its bytes
+    assert "<title>咖</title>" in picture.svg  # below its bytes
     assert smallest_text(picture.svg) >= 11
 
 
 def test_a_piece_of_two_bytes_stands_on_the_third_and_markup_is_text():
     picture = draw_pieces({"Tekken": ["<E5><92>", "<96>", "<b>", "\n"]})
     assert picture.alt == "Tekken: 4 tokens, 2 of them bytes: E5 92 | 96 | <b> | ⏎."
-    assert ">咖<" in picture.svg
+    assert "<title>咖</title>" in picture.svg
     assert "<b>" not in picture.svg
 
 
@@ -35,11 +35,25 @@ def test_nothing_cannot_be_drawn():
         draw_pieces({})
 
 
-def test_a_piece_has_a_row_in_both_matrices():
-    picture = draw_rows({"ours": 300, "more": 100}, 64, "猫")
-    said = "each with 300 rows of ours, 100 rows of more, 64 numbers wide; 猫 has a row in both."
-    assert picture.alt == f"Embedding and output matrix, {said}"
-    assert picture.svg.count("<rect") == 6
+def test_words_stand_in_english_below_their_boxes():
+    picture = draw_pieces(
+        {"ours": ["我", "猫", "<0xE5>", "<0x92>", "<0xAA>", "的"]}, {"猫": "a", "猫咪": "cat"}
+    )
+    assert ">cat</text>" in picture.svg
+    assert ">a</text>" not in picture.svg
     assert smallest_text(picture.svg) >= 11
-    with pytest.raises(ValueError, match="at least one row"):
-        draw_rows({}, 64, "猫")
+
+
+def test_chinese_needs_no_font_on_the_readers_machine():
+    assert "<path" in draw_text("hers", "猫咪", {}).svg
+    unknown = draw_text("hers", "龘", {})
+    assert "<path" not in unknown.svg
+    assert ">龘</text>" in unknown.svg
+    assert draw_text("hers", "猫咪", {}, lacking="猫").svg.count("#dcdcdc") == 1
+
+
+def test_a_word_is_shown_before_and_after():
+    picture = draw_places("家", ["猫", "E5", "92", "AA"], "猫咪", "cat", "打")
+    assert picture.alt.endswith("Before: 家, 猫, E5, 92, AA, 打. After: 家, 猫咪, 打.")
+    assert picture.svg.count("<rect") == 6 + 3
+    assert smallest_text(picture.svg) >= 11

@@ -5,7 +5,8 @@ from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.text.extend import (
     BytesAndWords,
     chinese_text,
-    frequent_characters,
+    first,
+    last,
     loss_per_character,
     with_new_rows,
     with_words,
@@ -48,11 +49,6 @@ def test_words_added_to_mistral_cost_what_transformers_counts(words):
     assert len(with_words(pieces("Mistral 7B", SENTENCES["Chinese"]), words.split())) == COUNTED[words]
 
 
-def test_400_frequent_characters_save_mistral_nothing():
-    characters = frequent_characters(chinese_text()[:100_000], 400)
-    assert len(with_words(pieces("Mistral 7B", SENTENCES["Chinese"]), characters)) == 32  # transformers: 32
-
-
 @pytest.mark.parametrize("words", ["我家", ["我", ""], [7], None, ...])
 def test_words_that_are_no_list_of_texts_are_refused(words):
     for add in (BytesAndWords, lambda words: with_words(["▁"], words)):
@@ -60,23 +56,26 @@ def test_words_that_are_no_list_of_texts_are_refused(words):
             add(words)
 
 
-def test_new_rows_are_means_and_old_logits_stay():
+def test_new_rows_come_from_old_pieces_and_old_logits_stay():
     torch.manual_seed(0)
-    model = Llama(LlamaConfig.tiny(num_hidden_layers=1))
-    grown, equal, noise = (with_new_rows(model, WORDS, start) for start in ("mean", "mean of all", "random"))
-    rows = model.model.embed_tokens.weight
-    torch.testing.assert_close(grown.model.embed_tokens.weight[257], rows[[*"键盘".encode()]].mean(0))
-    assert noise.lm_head.weight[256:].std().item() == pytest.approx(
-        model.lm_head.weight.std().item(), rel=0.2
-    )
-    torch.testing.assert_close(equal.model.embed_tokens.weight[256:], rows.mean(0).expand(len(WORDS), -1))
+    cut = BytesAndWords(["键"])
+    model = Llama(LlamaConfig.tiny(num_hidden_layers=1, vocab_size=257))
+    mean, ends = with_new_rows(model, cut, ["键盘"]), with_new_rows(model, cut, ["键盘"], last, first)
+    rows, pieces_of_it = model.model.embed_tokens.weight, [256, *"盘".encode()]
+    torch.testing.assert_close(mean.model.embed_tokens.weight[257], rows[pieces_of_it].mean(0))
+    torch.testing.assert_close(ends.model.embed_tokens.weight[257], rows[pieces_of_it[-1]])
+    torch.testing.assert_close(ends.lm_head.weight[257], model.lm_head.weight[256])
     tokens = torch.arange(20)[None]
-    for other in (grown, equal, noise):
-        torch.testing.assert_close(other(tokens)[..., :256], model(tokens))
-    with pytest.raises(ValueError, match="'mean of all' or 'random'"):
-        with_new_rows(model, WORDS, "zeros")
-    with pytest.raises(ValueError, match="it must have the 256 bytes"):
-        with_new_rows(grown, WORDS)
+    for other in (mean, ends):
+        torch.testing.assert_close(other(tokens)[..., :257], model(tokens))
+
+
+def test_rows_that_cannot_be_made_are_refused():
+    model = Llama(LlamaConfig.tiny(num_hidden_layers=1))
+    with pytest.raises(ValueError, match=r"has 128 numbers; yours is \(2, 128\)"):
+        with_new_rows(model, BytesAndWords(), WORDS, read=lambda rows: rows[:2])
+    with pytest.raises(ValueError, match="has 256 tokens, and its tokenizer 259"):
+        with_new_rows(model, BytesAndWords(WORDS), WORDS)
 
 
 def test_a_loss_per_character_is_that_of_equal_chances():
@@ -90,5 +89,3 @@ def test_a_loss_per_character_is_that_of_equal_chances():
 def test_there_is_chinese_to_learn_from():
     text = chinese_text()
     assert len(text) > 150_000
-    assert frequent_characters(text, 1) == ["，"]
-    assert frequent_characters("abab c", 2) == ["a", "b"]

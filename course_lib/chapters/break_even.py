@@ -1,4 +1,4 @@
-"""Chapter 13: from which link on a slow helper helps, and the picture of it."""
+"""Chapter 13: from which link on, and from how many texts on, a slow helper helps, and the pictures of both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.planner.layer_split import even_layer, plan_layer
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, WIDTH, bare
+from simulator.plots.style import TEXT, WIDTH, bare, plain_axes
 
 PAYS = "#8fb99f"
+LINES = ("#23614a", "#143f70", "#cc6a26")  # of the fastest link first
 BESIDE = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
 
 
@@ -61,3 +62,52 @@ def plot_break_even(needed: Mapping[str, float], links: Mapping[str, float]) -> 
     bare(axis)
     cases = ", ".join(f"{case} {bandwidth / 1e9:.2f} GB/s" for case, bandwidth in needed.items())
     return render(figure, f"The pair is faster from these bandwidths on: {cases}.")
+
+
+def enough_texts(text: float, message: float, slowness: int) -> int:
+    """The smallest step of texts that can be dealt ``slowness`` to 1 and takes the pair less time than one device.
+
+    Args:
+        text: seconds that a text takes the fast device.
+        message: seconds of the gradients, once a step.
+    """
+    return (slowness + 1) * (int(message / text) + 1)
+
+
+def plot_over_texts(text: float, messages: Mapping[str, float], slowness: int) -> Picture:
+    """Seconds for each text over the texts of a step, where texts are dealt; a dot is where the pair becomes faster.
+
+    Args:
+        text, slowness: as ``enough_texts``.
+        messages: link -> seconds of the gradients over it, the shortest first.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    axis = figure.subplots()
+    least, most, share = slowness + 1, 1000, slowness / (slowness + 1)
+    texts = [least * (most / least) ** (k / 200) for k in range(201)]
+    enough = {link: enough_texts(text, seconds, slowness) for link, seconds in messages.items()}
+    axis.axhline(text, color="#444444", linestyle="--", linewidth=1.2)
+    for colour, (link, seconds) in zip(LINES, messages.items(), strict=False):
+        axis.plot(texts, [share * text + seconds / n for n in texts], color=colour, linewidth=2)
+        at, how = (enough[link], share * text + seconds / enough[link]), {**BESIDE, "color": colour}
+        axis.plot(*at, "o", color=colour, markersize=7, clip_on=False, zorder=3)
+        where = {"xytext": (5, 12)} if enough[link] > least else {"xytext": (6, -16)}
+        axis.annotate(f"from {enough[link]} texts on", at, **{**how, **where})
+        height = 1.7 * text  # the cable's line is not so high: its name stands at its dot
+        if seconds / least + share * text > height:
+            axis.annotate(f"over {link}", (seconds / (height - share * text), height), **how)
+        else:
+            axis.annotate(f"over {link}", at, **{**how, "xytext": (6, -30)})
+    axis.annotate("you alone", (least, text), **{**BESIDE, "xytext": (6, 8)})
+    axis.set(xscale="log", xlim=(least, most), ylim=(0, 2 * text))
+    ticks = [least, 10, 100, most]
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.set_yticks([0, 0.5, 1, 1.5])
+    axis.minorticks_off()
+    axis.set_xlabel("texts a step", fontsize=TEXT, loc="right")
+    axis.set_ylabel("seconds for each text", fontsize=TEXT)
+    plain_axes(axis)
+    said = ", ".join(f"over {link} from {n} texts a step on" for link, n in enough.items())
+    return render(figure, f"Seconds for each text over the texts of a step. The pair is faster {said}.")

@@ -68,7 +68,7 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
             axis.axvline(1e3 * alone, color=INK, linestyle="--", linewidth=1.5, path_effects=seen)
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set(xlim=(0, 1.01 * longest), ylim=(1.5, -0.5))
-        axis.set_yticks((0, 1), ROWS)
+        axis.set_yticks((0, 1), [f"{row}{_computes(timeline, rank)}" for rank, row in enumerate(ROWS)])
         axis.tick_params(length=0, labelsize=TEXT)
         axis.spines[:].set_visible(False)
     axis.set_xlabel("time, milliseconds", fontsize=TEXT, loc="right")
@@ -87,6 +87,12 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
 
 def _kind(span: Span) -> str:
     return "messages" if span.lane == "communication" else span.name.partition(" ")[0]
+
+
+def _computes(timeline: Timeline, rank: int) -> str:
+    """Of a measured timeline, how long a rank computes: the boxes are too many to be added up by eye."""
+    own = [span.end - span.start for span in timeline.of(rank) if _kind(span) == "computing"]
+    return f"\ncomputes {sum(own):.2f} s" if own else ""
 
 
 def waiting(timeline: Timeline) -> float:

@@ -16,7 +16,7 @@ RATES = [float(f"{10 ** (7 + k / 20):.2g}") for k in range(61)]  # bytes a secon
 CALLS = {"all-gather": 4, "reduce-scatter": 4}  # of each in one layer, forward and backward together
 
 
-def explore_unequal(slowness: float = 3, bandwidth: float = 1.25e8, heads: int | None = None) -> Figure:
+def explore_unequal(slowness: float = 3, bandwidth: float = 9.75e7, heads: int | None = None) -> Figure:
     """One layer of BERT-base on a laptop and on another one that is slower: two timelines, and the break-even.
 
     Heads and columns of the MLP are divided by what the fast device keeps, the tokens of the connections by half
@@ -24,7 +24,8 @@ def explore_unequal(slowness: float = 3, bandwidth: float = 1.25e8, heads: int |
 
     Args:
         slowness: of the slow device: 3 takes three times as long for everything; 1 to 8.
-        bandwidth: bytes a second that the link between both really carries (``Link.rate``), from 1e7 to 1e10.
+        bandwidth: bytes a second that the link between both really carries (``Link.rate``), from 1e7 to 1e10;
+            the default is that of gigabit Ethernet.
         heads: of 12, that the fast device keeps; None: so many that both end together.
     """
     positive(slowness=slowness)

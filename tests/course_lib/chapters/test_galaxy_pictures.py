@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.by_hand.galaxy import train
-from course_lib.chapters.break_even import break_even, plot_break_even
+from course_lib.chapters.break_even import break_even, enough_texts, plot_break_even, plot_over_texts
 from course_lib.chapters.layouts import HAS, plot_layouts
 from course_lib.chapters.shared_layer import plot_shared_layer, waiting
 from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
@@ -48,6 +48,22 @@ def test_a_larger_batch_leaves_the_break_even_where_it_is():
     assert two == pytest.approx(one, rel=0.1)
     assert break_even(BERT, LAPTOP, 2) < one < break_even(BERT, LAPTOP, 6)
     assert "1 text 0.42 GB/s" in plot_break_even({"1 text": one}, {"cable": 1e9}).alt
+
+
+def test_texts_are_enough_when_what_they_save_is_longer_than_the_message():
+    for message in (0.1, 1.5, 40.0):
+        enough = enough_texts(1.0, message, slowness=3)
+        steps = {n: 0.75 * n + message for n in (enough - 4, enough)}
+        assert steps[enough] < enough
+        assert enough == 4 or steps[enough - 4] >= enough - 4
+    picture = plot_over_texts(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
+    assert "over the cable from 4 texts a step on, over Wi-Fi from 164" in picture.alt
+    assert smallest_text(picture.svg) >= 11
+
+
+def test_a_measured_row_says_how_long_it_computes():
+    step = Timeline([Span(rank, "compute", "computing", 0, 1 + rank) for rank in (0, 1)])
+    assert "computes 2.00 s" in plot_shared_layer({"measured": step}).svg
 
 
 def test_work_is_what_lies_between_messages():

@@ -1,0 +1,117 @@
+"""Chapter 08's drawing of a step: the inputs of blocks that run again, and everything else that backward needs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from simulator.inputs.checks import at_least, not_negative
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, TITLE, WIDTH, bare, human, ticks_in
+
+INPUTS, REST = "#1b3a5c", "#cc6a24"
+
+
+class Step(NamedTuple):
+    """Bytes that are alive at some moments of a step; between two moments they change evenly. A block's forward
+    takes 1, and its backward 2."""
+
+    times: list[float]
+    inputs: list[float]  # of the blocks that run again
+    rest: list[float]
+    backward: float  # when it begins
+
+    @property
+    def peak(self) -> float:
+        return max(map(sum, zip(self.inputs, self.rest, strict=True)))
+
+
+def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (), head: float = 0) -> Step:
+    """A step of equal blocks.
+
+    Args:
+        entry: bytes of a block's input.
+        rest: bytes that its backward needs besides.
+        again: the numbers of the blocks that keep their input only, and run again in backward.
+        head: bytes that stand between the last block and the loss.
+
+    Raises:
+        ValueError: a number in ``again`` is no block's.
+    """
+    at_least(1, blocks=blocks)
+    not_negative(entry=entry, rest=rest, head=head)
+    if strange := sorted(set(again) - set(range(blocks))):
+        raise ValueError(f"blocks have the numbers 0 to {blocks - 1}, so {strange[0]} is none")
+    times, inputs, others = [0.0], [0.0], [0.0]
+
+    def go(time: float, of_inputs: float, of_others: float) -> None:
+        for row, change in ((times, time), (inputs, of_inputs), (others, of_others)):
+            row.append(row[-1] + change)
+
+    for block in range(blocks):
+        go(*((1, entry, 0) if block in again else (1, 0, entry + rest)))
+    go(0.5, 0, head)
+    go(1, 0, -head)
+    for block in reversed(range(blocks)):
+        if block in again:
+            go(1, 0, rest)
+            go(2, 0, -rest)
+            go(0, -entry, 0)
+        else:
+            go(2, 0, -entry - rest)
+    return Step(times, inputs, others, backward=blocks + 0.5)
+
+
+def plot_steps(
+    steps: Sequence[Step],
+    titles: Sequence[str],
+    capacity: float | None = None,
+    device: str = "",
+    told: Sequence[bool] | None = None,
+    names: tuple[str, str] | None = None,
+) -> Picture:
+    """The steps beside each other, to one scale.
+
+    Args:
+        steps, titles: one title for each step.
+        capacity, device: bytes of one device, drawn as a line, and its name.
+        told: for each step, whether its peak is written down; by default it is.
+        names: what inputs and rest are called in a legend; without, there is none, and both have one colour.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    told = [True] * len(steps) if told is None else told
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    axes = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
+    top = 1.25 * max(capacity or 0, *(step.peak for step in steps)) / 1e9
+    alt = []
+    for axis, step, title, tell in zip(axes, steps, titles, told, strict=True):
+        inputs = [x / 1e9 for x in step.inputs]
+        every = [i + x / 1e9 for i, x in zip(inputs, step.rest, strict=True)]
+        below, above = (INPUTS, REST) if names else (REST, REST)
+        axis.fill_between(step.times, inputs, color=below, lw=0, label=names and names[0])
+        axis.fill_between(step.times, inputs, every, color=above, lw=0, label=names and names[1])
+        axis.axvline(step.backward, 0, 0.85, color="#777777", linestyle=":", linewidth=1)
+        if capacity:
+            axis.axhline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
+        end = step.times[-1]
+        axis.set(xlim=(0, end), ylim=(0, top))
+        phases = {"forward": step.backward / 2, "backward": (step.backward + end) / 2}
+        axis.set_xticks(list(phases.values()), list(phases))
+        axis.set_title(title, loc="left", fontsize=TITLE)
+        bare(axis)
+        if tell:
+            when = step.times[every.index(max(every))]
+            axis.annotate(
+                human(step.peak), (when, max(every)), (0, 3), textcoords="offset points", fontsize=TEXT
+            )
+        alt.append(f"{title}: {f'the peak is {human(step.peak)}' if tell else 'hardly above the ground'}")
+    if capacity:
+        axes[-1].text(step.times[-1], 1.03 * capacity / 1e9, device, ha="right", va="bottom", fontsize=TEXT)
+    axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
+    if names:
+        axes[0].legend(loc="upper right", fontsize=TEXT, frameon=False)
+        alt.append(f"below {names[0]}, on top {names[1]}")
+    return render(figure, f"Memory over a step. {'; '.join(alt)}.")

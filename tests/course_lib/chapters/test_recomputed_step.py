@@ -1,0 +1,47 @@
+"""Chapter 08's step, in which some blocks run again, and its pictures."""
+
+import pytest
+
+from course_lib.chapters.numbered_tensors import plot_numbers
+from course_lib.chapters.recomputed_step import plot_steps, step_of
+from simulator.predict.recomputation import Segment, peak_bytes
+
+
+@pytest.mark.parametrize("again", [(), (0,), (3,), (0, 2), (1, 3), range(4)])
+def test_the_peak_is_that_of_the_simulator(again):
+    blocks = [Segment(2, 5) if i in again else Segment(7) for i in range(4)]
+    assert step_of(2, 5, 4, again).peak == peak_bytes(blocks)
+
+
+def test_at_the_end_nothing_is_left():
+    step = step_of(2, 5, 4, (1, 2), head=3)
+    assert (step.inputs[-1], step.rest[-1]) == (0, 0)
+    assert step.times[-1] == 4 + 1.5 + 2 * 4 + 2  # two blocks run once more
+
+
+def test_the_last_block_alone_frees_only_the_logits():
+    peaks = [step_of(2, 5, 4, again, head=3).peak for again in ((), (0,), (3,))]
+    assert peaks == [31, 26, 28]
+
+
+def test_no_such_block():
+    with pytest.raises(ValueError, match="0 to 3, so 4 is none"):
+        step_of(2, 5, 4, (4,))
+
+
+def test_a_peak_that_is_not_told_stands_nowhere():
+    steps = [step_of(2e9, 5e9, 4), step_of(2e9, 5e9, 4, range(4))]
+    alt = plot_steps(steps, ["kept", "thrown away"], 20e9, "a device", [True, False]).alt
+    assert "28 GB" in alt
+    assert "13 GB" not in alt
+
+
+def test_what_lies_below_is_named():
+    assert (
+        "below inputs, on top a block"
+        in plot_steps([step_of(2, 5, 4)], ["a step"], names=("inputs", "a block")).alt
+    )
+
+
+def test_backward_takes_numbers_in_reverse():
+    assert "2, then 1, then 0" in plot_numbers().alt

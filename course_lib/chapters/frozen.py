@@ -15,7 +15,7 @@ from course_lib.observe.ledgers.saved import saved_bytes_by_module
 from course_lib.observe.networks.placement import size_of
 from simulator.plots.picture import Picture
 
-IMAGES, LEAST = 32, 0.9  # a step's images, and the part of the parameters that must still be trained
+IMAGES, LEAST = 32, 0.75  # a step's images, and the part of the parameters that must still be trained
 STATES = "parameters, gradients, Adam"
 
 
@@ -78,19 +78,25 @@ def by_part(ledger: dict[str, int]) -> dict[str, int]:
     return {part: sum(ledger.get(name, 0) for name in names) for part, names in parts.items()}
 
 
+def fitting(model: nn.Module, frozen: Collection[str]) -> int:
+    """How many images fit, with these boxes frozen, into what a step on 32 holds that trains all."""
+    small, large = (held(model, frozen, images).total for images in (IMAGES, 2 * IMAGES))
+    return IMAGES + (held(model).total - small) * IMAGES // (large - small)
+
+
 def plot_frozen(model: nn.Module, frozen: Collection[str]) -> Picture:
     """The bytes of a step on 32 images with these boxes frozen, below those of the step that trains all."""
-    bars = {"all trained": held(model), "some frozen": held(model, frozen)}
-    mine = bars["some frozen"]
-    rule = "keeps to" if mine.trained >= LEAST else "breaks"
-    title = f"{', '.join(frozen) or 'Nothing'} frozen: {mine.trained:.0%} trained"
-    title = f"{title.replace('%', ' %')}, which {rule} the rule"
+    bars = {"nothing frozen": held(model), "with your list": held(model, frozen)}
+    mine, room = bars["with your list"], bars["nothing frozen"].total
+    trained = f"A step on {IMAGES} images, {100 * mine.trained:.0f} % trained"
+    told = f"{fitting(model, frozen)} images fit into {room / 1e6:.0f} MB"
+    title = f"{trained}: {told if mine.trained >= LEAST else f'less than {100 * LEAST:.0f} %'}"
     parts = {name: by_part(h.activations) | {STATES: sum(h.states.values())} for name, h in bars.items()}
     return plot_shares(parts, dict.fromkeys(parts, "B"), title, one_scale=True)
 
 
 def best(model: nn.Module) -> tuple[tuple[str, ...], int, int]:
-    """The list that holds the least while enough is trained, its bytes, and how many lists keep to the rule.
+    """The list with which the most images fit while enough is trained, their number, and how many lists keep the rule.
 
     To freeze one box more never holds more, so only lists are measured to which none can be added.
     """
@@ -102,6 +108,6 @@ def best(model: nn.Module) -> tuple[tuple[str, ...], int, int]:
         if sum(boxes[name] for name in names) <= (1 - LEAST) * sum(boxes.values())
     ]
     longest = [names for names in lists if not any(names < others for others in lists)]
-    totals = {tuple(name for name in boxes if name in names): held(model, names).total for names in longest}
-    least = min(totals, key=totals.__getitem__)
-    return least, totals[least], len(lists)
+    images = {tuple(name for name in boxes if name in names): fitting(model, names) for names in longest}
+    most = max(images, key=images.__getitem__)
+    return most, images[most], len(lists)

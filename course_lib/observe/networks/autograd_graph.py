@@ -67,10 +67,10 @@ def _steps(outputs: list[torch.Tensor]) -> dict[str, Any]:
 
 
 def _kept(step: Any) -> tuple[str, ...]:
-    """A line for each shape that a step keeps for itself; numbers are left out."""
-    kept = [getattr(step, name) for name in dir(step) if name.startswith("_saved_")]
-    shapes = {"×".join(map(str, t.shape)): None for t in kept if torch.is_tensor(t) and t.dim()}
-    return tuple(f"keeps {shape}" for shape in shapes)
+    """A line for each tensor that a step keeps for itself, with PyTorch's name of it; numbers are left out."""
+    kept = {name[7:]: getattr(step, name) for name in dir(step) if name.startswith("_saved_")}
+    tensors = {name: t for name, t in kept.items() if torch.is_tensor(t) and t.dim()}
+    return tuple(f"keeps {name} {'×'.join(map(str, t.shape))}" for name, t in tensors.items())
 
 
 def _nameless(kind: str | None) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.models.bert import Bert, BertConfig
+from course_lib.models.bert import Bert, BertConfig, BertCore
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.models.resnet import ResNet18
 from course_lib.observe.ledgers.flops import flops_by_module
@@ -288,8 +288,15 @@ def test_the_autograd_graph_calls_an_input_as_forward_does():
 
 def test_the_autograd_graph_says_what_each_step_keeps():
     texts = labels(draw(nn.Softmax(-1), torch.zeros(2, 4, requires_grad=True), tool="torchviz"))
-    assert texts[texts.index("SoftmaxBackward0") + 1] == "keeps 2×4"
+    assert texts[texts.index("SoftmaxBackward0") + 1] == "keeps result 2×4"
     assert sum("keeps" in text for text in texts) == 1
+
+
+def test_the_autograd_graph_names_each_tensor_that_a_step_keeps():
+    q, k, v = torch.zeros(3, 1, 2, 8, 4, requires_grad=True)
+    texts = labels(draw(BertCore(0.0), q, k, v, tool="torchviz"))
+    kept = {f"keeps {name} 1×2×8×4" for name in ("query", "key", "value", "output")}
+    assert kept | {"keeps logsumexp 1×2×8"} == {text for text in texts if "keeps" in text}
 
 
 def test_the_table_of_layers(resnet):

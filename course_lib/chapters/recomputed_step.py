@@ -33,7 +33,7 @@ def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (),
         entry: bytes of a block's input.
         rest: bytes that its backward needs besides.
         again: the numbers of the blocks that keep their input only, and run again in backward.
-        head: bytes that stand between the last block and the loss.
+        head: bytes that lie outside of the blocks when forward ends, such as the logits.
 
     Raises:
         ValueError: a number in ``again`` is no block's.

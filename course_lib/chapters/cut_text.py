@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from html import escape
-from pathlib import Path
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
@@ -25,7 +22,6 @@ FILLS = {
 }
 COUNTED = ("bytes", "added", "unknown")  # kinds that a title counts
 BYTES = re.compile(r"(?:<(?:0x)?([0-9A-F]{2})>)+")
-GLYPHS = Path(__file__).with_name("glyphs.json")
 
 
 class Box(NamedTuple):
@@ -106,7 +102,8 @@ def _texts(texts: Mapping[str, Sequence[Box]], means: Mapping[str, str]) -> Pict
 
 def _picture(parts: Sequence[str], high: int, alt: str) -> Picture:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{COLUMN}" height="{high}" viewBox="0 0 {COLUMN} {high}">'
-    fonts = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
+    chinese = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', 'WenQuanYi Micro Hei'"  # of four systems
+    fonts = f"'DejaVu Sans Mono', Menlo, Consolas, {chinese}, monospace"
     small = f"text.small {{ font-size: {SMALL}px; fill: #555555 }}"
     style = f"<style>text {{ font: {FONT}px {fonts}; fill: #1a1a1a }} {small}</style>"
     return Picture(f"{head}{style}{''.join(parts)}</svg>", alt)
@@ -206,23 +203,9 @@ def _width(text: str) -> float:
     return sum(FONT * (1.0 if east_asian_width(one) in "WF" else 0.61) for one in text)
 
 
-@cache
-def _glyphs() -> Mapping[str, str]:
-    return json.loads(GLYPHS.read_text(encoding="utf-8"))
-
-
 def _rect(x: float, y: float, width: float, height: float, fill: str) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3" fill="{fill}"/>'
 
 
 def _text(x: float, y: float, text: str, more: str) -> str:
-    """Chinese that the chapter knows is drawn as outlines, because a reader's machine may have no font for it."""
-    if not text or any(one not in _glyphs() for one in text):
-        return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'
-    left = x - FONT * len(text) / 2 if "middle" in more else x
-    size = FONT / 200
-    drawn = (
-        f'<path transform="translate({left + FONT * i:.1f} {y:.1f}) scale({size})" d="{_glyphs()[one]}"/>'
-        for i, one in enumerate(text)
-    )
-    return f"<g><title>{text}</title>{''.join(drawn)}</g>"
+    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>' if text else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from simulator.plots.picture import Picture, render
@@ -10,36 +11,45 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VIRTUAL, TOKENS = 2, 3
+VIRTUAL, TOKENS, GAP = 2, 3, 0.6  # places; the text reads across the gap
 LAYERS = ("vectors", "layer 1", "layer 2", "layer 3")  # from below
 TRAINED, FROZEN, CHANGED = "#cc6a24", "#a9cbe8", "#8fb99f"
 
 
-def plot_virtual_places() -> Picture:
+def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
     """A panel for each method. A prompt trains vectors below the layers, a prefix keys and values in each of them,
-    and LoRA trains matrices beside those of each layer."""
+    and LoRA trains matrices beside those of each layer.
+
+    Args:
+        trained: what stands beside a method's name: "0.08 million".
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
-    panels = figure.subplots(1, 3, width_ratios=(6.5, 5.2, 5.2))
+    panels = figure.subplots(1, 3, width_ratios=(7.1, 5.8, 5.8))
     for axis, title in zip(panels, ("prompt", "prefix", "LoRA"), strict=True):
         for row, layer in enumerate(LAYERS):
             if title == "prompt":
                 axis.text(-0.2, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
-            trained = (title == "prompt") == (row == 0)
-            if title != "LoRA" and (row or trained):
+            own = (title == "prompt") == (row == 0)
+            if title != "LoRA" and (row or own):
                 for place in range(VIRTUAL):
-                    _place(axis, place, row, TRAINED if trained else FROZEN, "k v" if row else "")
+                    _place(axis, place, row, TRAINED if own else FROZEN, "k v" if row else "")
             if title == "LoRA" and row:
                 _place(axis, 0.9, row, TRAINED, "A B")
-            for place in range(VIRTUAL, VIRTUAL + TOKENS):
-                _place(axis, place, row, CHANGED if title == "LoRA" and row else FROZEN)
+            if row:
+                axis.annotate(
+                    "", (2.5, row + 0.4), (1.9, row + 0.4), arrowprops={"arrowstyle": "->", "color": "#222222"}
+                )
+            for place in range(TOKENS):
+                _place(axis, VIRTUAL + GAP + place, row, CHANGED if title == "LoRA" and row else FROZEN)
         if title != "LoRA":
             axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
-        axis.text(VIRTUAL + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
-        axis.set_title(title, loc="left", fontsize=TITLE)
-        axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + TOKENS), ylim=(-0.8, len(LAYERS)))
+        axis.text(VIRTUAL + GAP + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
+        beside = f": {trained[title]} trained" if trained else ""
+        axis.set_title(title + beside, loc="left", fontsize=TITLE)
+        axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + GAP + TOKENS), ylim=(-0.8, len(LAYERS)))
         axis.set_axis_off()
     looks = {
         "trained": TRAINED,
@@ -48,11 +58,13 @@ def plot_virtual_places() -> Picture:
     }
     patches = [Patch(facecolor=colour, edgecolor="#444444", label=says) for says, colour in looks.items()]
     figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=TEXT)
+    counts = "; ".join(f"{title}: {count}" for title, count in (trained or {}).items())
     return render(
         figure,
         "A prompt trains vectors below the layers, and frozen weights make their keys and values in every layer. "
         "A prefix trains keys and values in every layer, and no layer computes their places. "
-        "LoRA trains matrices in every layer, which change what is computed for the text.",
+        "LoRA trains matrices in every layer, which change what is computed for the text."
+        + (f" Trained numbers: {counts}." if counts else ""),
     )
 
 

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 import pytest
 
 from course_lib.chapters.masks import plot_masks
-from course_lib.chapters.one_batch import plot_one_batch
 from course_lib.chapters.roofline import _covers, _raised, plot_roofline
 from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
@@ -126,13 +125,6 @@ def test_each_method_trains_in_its_own_places():
         FROZEN: VIRTUAL * above + TOKENS * (2 * len(LAYERS) + 1),
         CHANGED: TOKENS * above,
     }
-
-
-def test_each_text_of_a_batch_has_an_a_and_a_b_under_lora():
-    picture = plot_one_batch(["reverse", "swap", "upper"])
-    assert "3 texts" in picture.alt
-    shown = list(texts(picture))
-    assert [shown.count(name) for name in ("A", "B", "W", "reverse", "text 3")] == [3, 3, 2, 1, 2]
-    for tasks in ([], ["a"] * 5):
-        with pytest.raises(ValueError, match="1 to 4 tasks"):
-            plot_one_batch(tasks)
+    picture = plot_virtual_places({"prompt": "0.08 million", "prefix": "2 million", "LoRA": "1 million"})
+    assert "prompt: 0.08 million trained" in set(texts(picture))
+    assert "prefix: 2 million" in picture.alt

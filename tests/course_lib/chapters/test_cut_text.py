@@ -12,14 +12,14 @@ def test_tokens_are_counted_and_named_by_kind():
     said = "ours: 6 tokens, 3 of them bytes, 1 of them added, 1 of them unknown: "
     assert picture.alt == f"{said}▁ | 猫咪 | E5 | 92 | 96 | [UNK]."
     assert picture.svg.count("<rect") == 6
-    assert "<title>咖</title>" in picture.svg  # below its bytes
+    assert ">咖</text>" in picture.svg  # below its bytes
     assert smallest_text(picture.svg) >= 11
 
 
 def test_a_piece_of_two_bytes_stands_on_the_third_and_markup_is_text():
     picture = draw_pieces({"Tekken": ["<E5><92>", "<96>", "<b>", "\n"]})
     assert picture.alt == "Tekken: 4 tokens, 2 of them bytes: E5 92 | 96 | <b> | ⏎."
-    assert "<title>咖</title>" in picture.svg
+    assert ">咖</text>" in picture.svg
     assert "<b>" not in picture.svg
 
 

@@ -40,7 +40,10 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
                 _place(axis, 0.9, row, TRAINED, "A B")
             if row:
                 axis.annotate(
-                    "", (2.5, row + 0.4), (1.9, row + 0.4), arrowprops={"arrowstyle": "->", "color": "#222222"}
+                    "",
+                    (2.5, row + 0.4),
+                    (1.9, row + 0.4),
+                    arrowprops={"arrowstyle": "->", "color": "#222222"},
                 )
             for place in range(TOKENS):
                 _place(axis, VIRTUAL + GAP + place, row, CHANGED if title == "LoRA" and row else FROZEN)

@@ -14,6 +14,7 @@ def plot_parts(
     x: str = "",
     alt: str | None = None,
     colours: Sequence[str] = PARTS,
+    line: float | None = None,
 ) -> Picture:
     """One bar for each entry, its parts stacked from the bottom in the order in which the first bar has them.
 
@@ -22,6 +23,7 @@ def plot_parts(
         x: what the bars are, below the axis.
         alt: the sentence that says what is seen; by default the total of each bar.
         colours: one for each part.
+        line: bytes at which a dashed line is drawn.
 
     Raises:
         ValueError: there is no bar, a bar has no part, or bytes are not a number of at least 0.
@@ -32,13 +34,13 @@ def plot_parts(
     if not bars or not all(bars.values()):
         raise ValueError("there is nothing to draw: give at least one bar, each with at least one part")
     for parts in bars.values():
-        amounts(bytes=list(parts.values()))
+        amounts(bytes=[*parts.values(), line or 0])
     totals = {name: sum(parts.values()) for name, parts in bars.items()}
     unit, size = unit_of(max(totals.values()))
     names = list(dict.fromkeys(part for parts in bars.values() for part in parts))
     figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axis = figure.subplots()
-    base = [0.0] * len(bars)
+    base, limit = [0.0] * len(bars), (line or 0) / size
     for i, part in enumerate(names):
         heights = [parts.get(part, 0) / size for parts in bars.values()]
         axis.bar(
@@ -46,11 +48,15 @@ def plot_parts(
         )
         base = [b + h for b, h in zip(base, heights, strict=True)]
     for place, total in enumerate(base):
-        axis.text(place, total, f"{total:.3g}", ha="center", va="bottom", fontsize=TEXT)
+        # The line must not run through the number.
+        above = max(total, 1.01 * limit) if limit < 1.08 * total else total
+        axis.text(place, above, f"{total:.3g}", ha="center", va="bottom", fontsize=TEXT)
+    if line is not None:
+        axis.axhline(limit, color="#222222", linestyle="--", linewidth=1.5)
     axis.set_xticks(range(len(bars)), list(bars))
     axis.set_xlabel(x, fontsize=TEXT)
     axis.set_xlim(-0.7, len(bars) - 0.3)
-    axis.set_ylim(0, 1.12 * (max(base) or 1))
+    axis.set_ylim(0, 1.12 * (max(*base, limit) or 1))
     axis.yaxis.set_major_formatter(FuncFormatter(ticks_in(unit)))
     bare(axis)
     handles, labels = axis.get_legend_handles_labels()

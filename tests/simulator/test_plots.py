@@ -324,6 +324,10 @@ def test_stacked_parts_say_their_totals_and_refuse_nonsense():
     assert picture.alt == "Stacked bars: 1 rank 11 GB, 2 ranks 3 GB."
     assert {"11", "3", "divided", "the same", "ranks"} <= set(texts(picture))
     assert "#f2b98f" in plot_parts({"1 rank": {"all": 1.0}}, colours=["#f2b98f"]).svg
+    dashed = [plot_parts({"1 rank": {"all": 1.0}}, line=n).svg.count("stroke-dasharray") for n in (None, 1.2)]
+    assert dashed == [0, 1]
+    with pytest.raises(ValueError):
+        plot_parts({"1 rank": {"all": 1.0}}, line=-1.0)
     for bars in ({}, {"1 rank": {}}, {"1 rank": {"a": -1.0}}, {"1 rank": {"a": float("nan")}}):
         with pytest.raises(ValueError):
             plot_parts(bars)

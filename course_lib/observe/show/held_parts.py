@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from course_lib.observe.show.collectives import _Canvas
 from simulator.plots.picture import Picture
 
-FILLED = ("#0b5a8c", "#d9772b", "#1b6b48", "#5e3c8f")  # by tokens: equal colours are equal numbers
+FILLED = ("#0b5a8c", "#d9772b", "#1b6b48", "#5e3c8f")  # by tokens
 PALE = ("#cfe3f1", "#fbe3cf", "#d5ecdf", "#e6ddf2")
 LEFT, BOX, TALL, GAP, LOW = 58, 62, 46, 65, 10  # pixels: ranks' names, one activation, what is between
 
@@ -39,7 +39,8 @@ class Held:
 
 def plot_held(panels: Mapping[str, Sequence[Held]], ranks: int = 2, back: bool = False) -> Picture:
     """For each panel the activations from left to right, one row a rank. A row of a square is a token, and a colour
-    the tokens of one rank; what the rank has is filled, and pale where it is only its part of a sum.
+    the tokens of one rank; what the rank has is filled, and pale and hatched, in each rank in another direction, where
+    it is only its part of a sum.
 
     Args:
         panels: title -> activations.
@@ -86,7 +87,22 @@ def _activation(canvas: _Canvas, x: float, y: float, step: Held, rank: int, rank
     strips = range(ranks) if height == 1 else [rank]
     for place, owner in enumerate(strips):
         tall = height * TALL / len(strips)
-        canvas.box(x + left * BOX, y + up * TALL + place * tall, width * BOX, tall, colours[owner], "#8a8a8a")
+        corner = (x + left * BOX, y + up * TALL + place * tall)
+        canvas.box(*corner, width * BOX, tall, colours[owner], "#8a8a8a")
+        if step.partial:
+            _hatch(canvas, *corner, width * BOX, tall, rank)
+
+
+def _hatch(canvas: _Canvas, x: float, y: float, width: float, height: float, rank: int) -> None:
+    """Slanted lines, which lean to the right on even ranks and to the left on odd ones, closer on later ranks."""
+    gap, path = 9 - 4 * (rank // 2), ""
+    for step in range(int((width + height) / gap)):
+        start = (step + 0.5) * gap - height  # where the line meets the lower or the upper edge
+        low, high = max(0.0, start), min(width, start + height)
+        ends = [(low, low - start), (high, high - start)]
+        points = [(x + along, y + (height - off if rank % 2 == 0 else off)) for along, off in ends]
+        path += "M{:g},{:g} L{:g},{:g} ".format(*points[0], *points[1])
+    canvas.parts.append(f'<path d="{path.strip()}" fill="none" stroke="#8a8a8a" stroke-width="1"/>')
 
 
 def _sentence(title: str, steps: Sequence[Held]) -> str:

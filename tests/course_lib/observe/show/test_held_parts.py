@@ -42,6 +42,13 @@ def test_equal_tokens_have_one_colour_on_all_ranks():
     assert plot_held({"a": [term]}).svg.count(PALE[1]) == 2
 
 
+def test_terms_are_hatched_in_another_direction_on_each_rank():
+    svg = plot_held({"a": [STEPS[2]]}).svg
+    first, second = re.findall(r'd="M[\d.]+,([\d.]+) L[\d.]+,([\d.]+) M', svg)[::2]  # two strips on a rank
+    assert float(first[0]) > float(first[1])
+    assert float(second[0]) < float(second[1])
+
+
 def test_arrows_of_backward_point_left():
     ends = (re.findall(r'd="M([\d.]+),[\d.]+ H([\d.]+)', plot_held({"a": STEPS}, back=b).svg) for b in (0, 1))
     for forward, backward in zip(*ends, strict=True):

@@ -74,20 +74,20 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     found, cache = answer(model, prompts, 1, new_tokens, kind=Placed)
     expected, _ = answer(model, prompts, 1, new_tokens, kind=Contiguous)
     same = sum(map(torch.equal, found, expected))
-    wrong, slots = 0, {}
+    slots: dict[int, str] = {}
     for one, colour in zip(cache.tables, COLOURS, strict=False):
         for token in range(one.length):
             right = one.blocks[token // SIZE] * SIZE + token % SIZE
             given = _asked(slot, one, token, len(cache.users))
-            wrong += given != right
-            slots[given] = colour if given == right and slots.get(given) != WRONG else WRONG
+            slots[given] = colour if given == right and given not in slots else WRONG
     names = [chr(ord("A") + i) for i in range(len(prompts))]
     users = {
         block: " ".join(n for n, one in zip(names, cache.tables, strict=True) if block in one.blocks)
         for block in range(len(cache.users))
     }
     tokens = sum(one.length for one in cache.tables)
-    title = f"{tokens - wrong} of {tokens} tokens in their places, {same} of {len(prompts)} answers right"
+    right = sum(colour != WRONG for colour in slots.values())
+    title = f"{right} of {tokens} tokens in their places, {same} of {len(prompts)} answers right"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")
 
 

@@ -34,7 +34,7 @@ class Chapter:
 
 
 CHAPTERS = {
-    "00": Chapter("start_here", (), 20),
+    "00": Chapter("start_here", (), 25),
     "01": Chapter("seeing_networks", ("00",), 15),
     "25": Chapter("text_and_tasks", ("00",), 25),
     "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),

@@ -15,16 +15,18 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.predict.memory import plan_memory
 
+SMALLEST, LARGEST = 1e8, 1e13  # parameters of a model without a name
 MOST = 2**20  # copies; what does not fit on so many fits on no number
 
 
-def fewest_gpus(model: str | ModelShape, gpu: str | float) -> Shown:
+def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
     """A row for each step of chapter 00, with the fewest GPUs, what does it in PyTorch, and its chapter.
 
     Each group of GPUs trains on one text at a time, as long as the model was trained with.
 
     Args:
-        model: a name that the simulator knows, or the sizes of another model.
+        model: a name that the simulator knows, the sizes of another model, or only how many parameters it has: about
+            so many are then given to a GPT, in the proportions of GPT-3.
         gpu: a name that it knows, or the GB of another GPU, which is otherwise like an H100.
 
     Raises:
@@ -46,12 +48,28 @@ def fewest_gpus(model: str | ModelShape, gpu: str | float) -> Shown:
     return table(["GPUs that", "at least", "in PyTorch", "chapter"], rows)
 
 
-def _shape_of(model: str | ModelShape) -> ModelShape:
+def _shape_of(model: str | float | ModelShape) -> ModelShape:
     if isinstance(model, ModelShape):
         return model
+    if isinstance(model, (int, float)):
+        return _gpt_of(model)
     if model not in MODELS:
-        raise ValueError(f"the model must be one of {', '.join(MODELS)}, or a ModelShape, not {model!r}")
+        known = ", ".join(MODELS)
+        raise ValueError(f"the model must be one of {known}, or a number of parameters, not {model!r}")
     return MODELS[model]
+
+
+def _gpt_of(parameters: float) -> ModelShape:
+    """As GPT-3: h = 128 l, so 12 l h^2 = 12 h^3 / 128; by eight heads of 128, which tensor parallelism can divide."""
+    if not SMALLEST <= parameters <= LARGEST:
+        raise ValueError(
+            f"the parameters must be {SMALLEST:.0e} to {LARGEST:.0e}, such as 7e9, not {parameters}"
+        )
+    gpt3 = MODELS["gpt3-175b"]
+    heads = 8 * max(1, round((128 * parameters / 12) ** (1 / 3) / 1024))
+    hidden = 128 * heads
+    layers = max(1, round((parameters - gpt3.vocab * hidden) / (12 * hidden**2)))
+    return replace(gpt3, layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden)
 
 
 def _cuts(shape: ModelShape, tp: int) -> bool:

@@ -232,7 +232,6 @@ def test_the_explorer_follows_a_slider_and_the_readers_theme(browser, address):
 def test_the_link_at_a_still_picture_opens_what_the_chapter_speaks_of(browser, address):
     for name, count in {
         "11_pipeline_parallel": 1,
-        "00_start_here": 1,
         "12_three_dimensions_in_depth": 1,
     }.items():
         with watched(browser, viewport={"width": 1100, "height": 900}) as (page, wrong):

@@ -82,7 +82,7 @@ def test_a_still_explorer_leads_to_the_live_one_of_the_same_plan():
     assert shown("explore_network(resnet, image)") == '<div class="explorer-still"><img alt="a still"/></div>'
     link = re.compile(r"\.\./(?:explorer|memory)\.html#(?:schedule|model)=")
     linked = {path.stem for path in NOTEBOOKS if link.search(str(as_page(notebook(path))))}
-    assert linked == {"00_start_here", "11_pipeline_parallel", "12_three_dimensions_in_depth"}
+    assert linked == {"11_pipeline_parallel", "12_three_dimensions_in_depth"}
 
 
 def test_a_chapter_does_not_send_its_reader_to_the_page_that_they_read():

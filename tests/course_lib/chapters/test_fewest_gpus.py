@@ -40,6 +40,18 @@ def test_a_model_and_a_gpu_without_a_name():
     assert column(fewest_gpus("llama-7b", 1))[2:] == ["no number"] * 3
 
 
+@pytest.mark.parametrize("parameters", [1e8, 3e8, 1.3e9, 7e9, 13e9, 70e9, 175e9, 1e12, 1e13])
+def test_of_a_model_only_the_number_of_parameters(parameters):
+    _, states, *_ = column(fewest_gpus(parameters, 1))
+    assert int(states.replace(",", "")) == pytest.approx(16 * parameters / 1e9, rel=0.06, abs=1)
+
+
+def test_a_gpt_with_as_many_parameters_as_gpt3_is_gpt3():
+    assert str(fewest_gpus(175e9, "h100")) == str(fewest_gpus("gpt3-175b", "h100"))
+    with pytest.raises(ValueError, match=r"must be 1e\+08 to 1e\+13, such as 7e9, not 7$"):
+        fewest_gpus(7, "h100")
+
+
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match=r"one of gpt3-175b, .* not 'gpt5'"):
         fewest_gpus("gpt5", "h100")

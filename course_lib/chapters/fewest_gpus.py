@@ -40,10 +40,10 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
     weights, states = (ceil(size * shape.parameters / device.memory) for size in (2, 16))
     rows = [
         ["hold the weights, in two bytes", weights, "", ""],
-        ["and gradients and Adam's states, divided", states, "fully_shard", "06, 07"],
+        ["and gradients and optimizer states, divided", states, "fully_shard", "06, 07"],
         ["train on a text each", _fewest(shape, device) or "no number", "", "03"],
         ["and compute activations again", shared[1] or "no number", "checkpoint", "08"],
-        [f"and share matrices and texts, tp={tp}", fitting.get(tp, "no number"), "parallelize_module", "09"],
+        [f"and share matrices, tp={tp}", fitting.get(tp, "no number"), "parallelize_module", "09"],
     ]  # fmt: skip
     return table(["GPUs that", "at least", "in PyTorch", "chapter"], rows)
 

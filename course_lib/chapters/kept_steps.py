@@ -17,6 +17,7 @@ from simulator.plots.picture import Picture
 # What attention's steps are called in PyTorch, and what PyTorch calls the tensors that they keep.
 STEPS = {
     "BmmBackward0": ("matrix product", "BmmBackward0"),
+    "SoftmaxBackward0": ("softmax", "SoftmaxBackward0"),
     "SafeSoftmaxBackward0": ("softmax", "SafeSoftmaxBackward0"),
     "MulBackward0": ("dropout", "MulBackward0"),
     "ScaledDotProductFlashAttentionForCpuBackward0": (

@@ -109,7 +109,7 @@ class Graph:
             svg = render_dot(self.to_dot("TB").replace(" parameters, ", r" parameters\n"))
         if svg is None:
             return None
-        svg = _embolden(svg)
+        svg = embolden(svg)
         return _with_legend(svg, self.legend) if self.legend else svg
 
 
@@ -161,7 +161,7 @@ def _name_in_bold(node: re.Match) -> str:
     return node[0].split("<text ")[0] + "<text ".join([bold, *others])
 
 
-def _embolden(svg: str) -> str:
+def embolden(svg: str) -> str:
     """Names in bold, stripes without lines; the titles of frames above the arrows that cross them, with a white rim."""
     svg = svg.replace(
         ' stroke="#333333" stroke-width="0.5"', ' stroke="none"'

@@ -101,6 +101,9 @@ def plot_over_texts(text: float, messages: Mapping[str, float], slowness: int) -
         else:
             axis.annotate(f"over {link}", at, **{**how, "xytext": (6, -30)})
     axis.annotate("you alone", (least, text), **{**BESIDE, "xytext": (6, 8)})
+    axis.axhline(share * text, color="#444444", linestyle=":", linewidth=1.2)
+    below = {"xytext": (0, -9), "ha": "right"}
+    axis.annotate(f"{slowness}/{least} of it", (most, share * text), **{**BESIDE, **below})
     axis.set(xscale="log", xlim=(least, most), ylim=(0, 2 * text))
     ticks = [least, 10, 100, most]
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])

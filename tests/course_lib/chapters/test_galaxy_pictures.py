@@ -30,6 +30,7 @@ def test_grey_is_what_rank_0_waits_for():
     picture = plot_shared_layer({"half each": layer})
     assert picture.alt == "half each, of which your laptop waits 2000 ms."
     assert "messages" in picture.svg
+    assert "stroke: #ffffff; stroke-width: 4" in plot_shared_layer({"half each": layer}, alone=2).svg
     assert "backward" not in picture.svg  # of the legend, only what is there
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_shared_layer({})
@@ -58,6 +59,7 @@ def test_texts_are_enough_when_what_they_save_is_longer_than_the_message():
         assert enough == 4 or steps[enough - 4] >= enough - 4
     picture = plot_over_texts(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
     assert "over the cable from 4 texts a step on, over Wi-Fi from 164" in picture.alt
+    assert "3/4 of it" in picture.svg
     assert smallest_text(picture.svg) >= 11
 
 

@@ -65,18 +65,17 @@ def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (),
 def plot_steps(
     steps: Sequence[Step],
     titles: Sequence[str],
-    capacity: float | None = None,
-    device: str = "",
     told: Sequence[bool] | None = None,
     names: tuple[str, str] | None = None,
+    even: bool = False,
 ) -> Picture:
     """The steps beside each other, to one scale.
 
     Args:
         steps, titles: one title for each step.
-        capacity, device: bytes of one device, drawn as a line, and its name.
         told: for each step, whether its peak is written down; by default it is.
         names: what inputs and rest are called in a legend; without, there is none, and both have one colour.
+        even: forward is as wide as backward, so that no width tells how long they take.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -84,34 +83,38 @@ def plot_steps(
     told = [True] * len(steps) if told is None else told
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     axes = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
-    top = 1.25 * max(capacity or 0, *(step.peak for step in steps)) / 1e9
+    top = 1.25 * max(step.peak for step in steps) / 1e9
     alt = []
     for axis, step, title, tell in zip(axes, steps, titles, told, strict=True):
         inputs = [x / 1e9 for x in step.inputs]
         every = [i + x / 1e9 for i, x in zip(inputs, step.rest, strict=True)]
+        begin, end = (1.0, 2.0) if even else (step.backward, step.times[-1])
+        times = [_even(time, step) if even else time for time in step.times]
         below, above = (INPUTS, REST) if names else (REST, REST)
-        axis.fill_between(step.times, inputs, color=below, lw=0, label=names and names[0])
-        axis.fill_between(step.times, inputs, every, color=above, lw=0, label=names and names[1])
-        axis.axvline(step.backward, 0, 0.85, color="#777777", linestyle=":", linewidth=1)
-        if capacity:
-            axis.axhline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
-        end = step.times[-1]
+        axis.fill_between(times, inputs, color=below, lw=0, label=names and names[0])
+        axis.fill_between(times, inputs, every, color=above, lw=0, label=names and names[1])
+        axis.axvline(begin, 0, 0.85, color="#777777", linestyle=":", linewidth=1)
         axis.set(xlim=(0, end), ylim=(0, top))
-        phases = {"forward": step.backward / 2, "backward": (step.backward + end) / 2}
+        phases = {"forward": begin / 2, "backward": (begin + end) / 2}
         axis.set_xticks(list(phases.values()), list(phases))
         axis.set_title(title, loc="left", fontsize=TITLE)
         bare(axis)
         if tell:
-            when = step.times[every.index(max(every))]
+            when = times[every.index(max(every))]
             axis.annotate(
                 human(step.peak), (when, max(every)), (0, 3), textcoords="offset points", fontsize=TEXT
             )
         alt.append(f"{title}: {f'the peak is {human(step.peak)}' if tell else 'hardly above the ground'}")
-    if capacity:
-        axes[-1].text(step.times[-1], 1.03 * capacity / 1e9, device, ha="right", va="bottom", fontsize=TEXT)
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
     if names:
         axes[0].legend(loc="upper right", fontsize=TEXT, frameon=False)
         alt.append(f"below {names[0]}, on top {names[1]}")
     return render(figure, f"Memory over a step. {'; '.join(alt)}.")
+
+
+def _even(time: float, step: Step) -> float:
+    """From 0 to 1 in forward, and to 2 in backward."""
+    if time <= step.backward:
+        return time / step.backward
+    return 1 + (time - step.backward) / (step.times[-1] - step.backward)

@@ -31,7 +31,7 @@ def test_no_such_block():
 
 def test_a_peak_that_is_not_told_stands_nowhere():
     steps = [step_of(2e9, 5e9, 4), step_of(2e9, 5e9, 4, range(4))]
-    alt = plot_steps(steps, ["kept", "thrown away"], 20e9, "a device", [True, False]).alt
+    alt = plot_steps(steps, ["kept", "thrown away"], [True, False], even=True).alt
     assert "28 GB" in alt
     assert "13 GB" not in alt
 

@@ -18,7 +18,6 @@ FILLS = {
     "added": "#a5d3b4",
     "unknown": "#dcdcdc",
     "uncut": "#ffffff",
-    "lacking": "#dcdcdc",
 }
 COUNTED = ("bytes", "added", "unknown")  # kinds that a title counts
 BYTES = re.compile(r"(?:<(?:0x)?([0-9A-F]{2})>)+")
@@ -59,9 +58,9 @@ def draw_pieces(
     return _texts(texts, means or {})
 
 
-def draw_text(title: str, text: str, means: Mapping[str, str], lacking: str = "") -> Picture:
-    """A text that nobody has cut: its characters, with those that are ``lacking`` in grey, and its words in English."""
-    return _texts({title: [Box(one, "lacking" if one in lacking else "uncut") for one in text]}, means)
+def draw_text(title: str, text: str, means: Mapping[str, str]) -> Picture:
+    """A text that nobody has cut: its characters, and its words in English."""
+    return _texts({title: [Box(one, "uncut") for one in text]}, means)
 
 
 def draw_places(before: str, pieces: Sequence[str], word: str, english: str, after: str) -> Picture:

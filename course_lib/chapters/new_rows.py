@@ -55,39 +55,3 @@ def plot_recovery(chances: Mapping[str, Sequence[float]], every: int, before: fl
     plain_axes(axis)
     ends = "; ".join(f"{name}: from {values[0]:.0f} to {values[-1]:.0f}" for name, values in chances.items())
     return render(figure, f"{CHANCE}, over {end} steps, {before:.0f} before. {ends}.")
-
-
-def plot_starts(chances: Mapping[tuple[str, str], float]) -> Picture:
-    """A grid: how an added row begins in the embedding, from top to bottom, and in the output matrix.
-
-    Args:
-        chances: (in the embedding, in the output matrix) -> percent.
-
-    Raises:
-        ValueError: a pair is missing.
-    """
-    from matplotlib.figure import Figure
-
-    reads = list(dict.fromkeys(read for read, _ in chances))
-    writes = list(dict.fromkeys(write for _, write in chances))
-    if len(chances) != len(reads) * len(writes):
-        raise ValueError("give each start of one matrix with each start of the other")
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    axis = figure.subplots()
-    grid = [[chances[read, write] for write in writes] for read in reads]
-    axis.imshow(grid, cmap="Greens", vmin=0, vmax=1.6 * max(chances.values()), aspect="auto")
-    for y, row in enumerate(grid):
-        for x, value in enumerate(row):
-            axis.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=TITLE)
-    axis.set_title("chance before any training, %", fontsize=TITLE, loc="left")
-    axis.set_xticks(range(len(writes)), writes, fontsize=TEXT)
-    axis.set_yticks(range(len(reads)), reads, fontsize=TEXT)
-    axis.xaxis.tick_top()
-    axis.xaxis.set_label_position("top")
-    axis.tick_params(length=0)
-    axis.set_xlabel("its row in the output matrix", fontsize=TEXT)
-    axis.set_ylabel("its row in the embedding", fontsize=TEXT)
-    for side in axis.spines.values():
-        side.set_visible(False)
-    said = "; ".join(f"{read} and {write}: {value:.0f}" for (read, write), value in chances.items())
-    return render(figure, f"{CHANCE}, before any training. Embedding and output matrix: {said}.")

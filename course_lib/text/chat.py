@@ -1,6 +1,7 @@
 """Messages of one kind, as many as a small model needs: who tips what over what, and that it gets wet.
 
-Their parts are those of chapter 25's two messages, which are among them.
+Their parts are those of chapter 25's two messages, which are among them. The last byte of a cat (AA) also ends a
+piglet and cheese, and that of coffee (A1) a chicken, as bytes end many characters in a model that is not small.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ WHO = (
     "他的孩子",
     "我的朋友",
     "隔壁的狗",
-)  # a cat, a dog, a child, a friend
+    "他的小猪",
+    "她家的鸡",
+)  # a cat, a dog, a child, a friend, a piglet, a chicken
 DRINKS = ("咖啡", "茶", "牛奶", "汤", "水")
 WHAT = (
     "我的键盘",
@@ -23,7 +26,8 @@ WHAT = (
     "地毯",
     "沙发",
     "我的电脑",
-)  # keyboard, book, phone, carpet, sofa, computer
+    "奶酪",
+)  # keyboard, book, phone, carpet, sofa, computer, cheese
 FORMS = ("{who}打翻了{drink}，把{what}浇得湿透了。", "{who}把{drink}打翻在{what}上，{what}也湿透了。")
 
 

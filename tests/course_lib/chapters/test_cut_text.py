@@ -44,10 +44,10 @@ def test_words_stand_in_english_below_their_boxes():
     assert smallest_text(picture.svg) >= 11
 
 
-def test_a_character_that_is_lacking_is_grey():
-    picture = draw_text("hers", "猫咪", {}, lacking="猫")
-    assert ">猫</text>" in picture.svg
-    assert picture.svg.count("#dcdcdc") == 1
+def test_a_text_that_nobody_has_cut_stands_in_characters():
+    picture = draw_text("hers", "猫咪", {"猫咪": "cat"})
+    assert picture.alt == "hers: 猫 | 咪."
+    assert ">cat</text>" in picture.svg
 
 
 def test_a_word_is_shown_before_and_after():

@@ -57,7 +57,8 @@ class Buckets(PerParameter):
 
 
 class Bucket:
-    """Parameters whose gradients travel in one message."""
+    """Parameters whose gradients travel in one message. They are divided
+    before the sum, since sums in 16 bits might overflow."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -69,7 +70,6 @@ class Bucket:
 
     def start(self) -> None:
         grads = [w.grad.flatten() for w in self.parameters]
-        # Divided before the sum, since sums in 16 bits might overflow.
         self.flat = torch.cat(grads) / dist.get_world_size()
         self.work = begin_all_reduce(self.flat)  # returns at once
 

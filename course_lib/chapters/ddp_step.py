@@ -1,23 +1,15 @@
-"""Steps of DDP for chapter 05: predicted for GPT-2 on a slow network, and measured on ranks that share a few cores."""
+"""Steps of DDP for chapter 05, predicted for GPT-2 on a slow network."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
-from course_lib.chapters.fsdp_step import slow_blocks
 from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline, trace_modules
-from course_lib.observe.show.rows import rows_of_rank
-from course_lib.one_device.loop import cross_entropy
-from course_lib.runtime.slow_link import slow_link
 from simulator.inputs.checks import one_of, positive
 from simulator.inputs.known_models import MODELS
 from simulator.ledgers.timeline import Span, Timeline
@@ -29,8 +21,17 @@ FLOPS = 100e12  # FLOP/s of a GPU in training
 ETHERNET = 1.25e9  # bytes a second of a link of 10 Gbit/s
 LATENCY = 50e-6  # seconds that a message takes on it beside its bytes
 BATCH = 16_384  # tokens of a step before there were eight GPUs
-tries: list[tuple[float, float]] = []  # of ``attempt``: tokens on each GPU, and times one GPU
-TINY = {"latency": 1e-3, "bandwidth": 2e7}  # the slowed link of the measured steps
+
+
+class Try(NamedTuple):
+    """Of ``attempt``: tokens on each GPU, as a fraction of those that hide the messages, and times one GPU."""
+
+    tokens: float
+    fraction: float
+    times: float
+
+
+tries: list[Try] = []
 
 
 @cache
@@ -82,10 +83,16 @@ def gpt2_step(
 
 
 def rank_0(timeline: Timeline) -> Timeline:
-    """Its spans; those of one kind without a pause between them become one, which is seen even where it is thin."""
+    """Its spans; those of one kind without a pause between them become one, which is seen even where it is thin.
+
+    The last message, which has the embedding's gradient, stays alone.
+    """
     joined: list[Span] = []
+    last_sent = max((span.end for span in timeline.of(0, "communication")), default=0.0)
     for span in sorted(timeline.of(0), key=lambda s: (s.lane, s.start, s.end)):
         kind = span.name.split()[0] if span.lane == "compute" else "all-reduce"
+        if span.lane == "communication" and span.end == last_sent:
+            kind = "all-reduce embedding"
         last = joined[-1] if joined else None
         if last and (last.lane, last.name) == (span.lane, kind) and span.start - last.end < 1e-6:
             joined[-1] = last._replace(end=span.end)
@@ -101,6 +108,63 @@ def times_one_gpu(tokens: float, gpus: int = 8, **settings: Any) -> float:
         settings: of ``gpt2_step``.
     """
     return gpt2_step(1, gpus * tokens).makespan / gpt2_step(gpus, gpus * tokens, **settings).makespan
+
+
+def hiding_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 32) -> float:
+    """Tokens on each GPU with which backward takes as long as the gradients' bytes on many ranks: 2R/β in 32 bits.
+
+    Args:
+        flops: R, FLOP/s of a GPU in training.
+        bandwidth: β, bytes a second that it sends.
+        bits: of a gradient's element.
+    """
+    return bits / 16 * flops / bandwidth
+
+
+def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32) -> float:
+    """How many times as fast as one GPU eight are, with that fraction of ``hiding_tokens`` each, on any network.
+
+    The latencies are left out, which other networks have in another proportion.
+    """
+    tokens = fraction * hiding_tokens(bits=bits)
+    return times_one_gpu(tokens, itemsize=bits // 8, overlap=overlap, link=(0, ETHERNET))
+
+
+def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32) -> None:
+    """Say how fast eight of your GPUs are.
+
+    Args:
+        flops, bandwidth, bits: of ``hiding_tokens``.
+        tokens: on each GPU.
+
+    Raises:
+        ValueError: an amount is not above 0, or gradients of so many bits are not sent.
+    """
+    positive(flops=flops, bandwidth=bandwidth, tokens=tokens)
+    one_of("bits", bits, [16, 32])
+    hiding = hiding_tokens(flops, bandwidth, bits)
+    times = times_on_curve(tokens / hiding, bits=bits)
+    print(
+        f"{'2R/β' if bits == 32 else 'R/β'} is {hiding:,.0f} tokens, of which you have {tokens / hiding:.2f}"
+    )
+    print(
+        f"eight are {times:.1f} times as fast as one; as fast as one with {one_gpu() * hiding:,.0f} tokens each"
+    )
+
+
+@cache
+def one_gpu(times: float = 1) -> float:
+    """The fraction of ``hiding_tokens`` with which eight GPUs are so many times as fast as one."""
+    return tokens_that_reach(lambda fraction: times_on_curve(fraction) >= times, most=10)
+
+
+def last_message_mb(cap_mb: float) -> float:
+    """MB of the last message, which has the embedding's gradient."""
+    held = [0]
+    for elements in reversed([n for n in gpt2_pieces()[1] if n]):
+        held = [*held, 0] if held[-1] >= max(cap_mb * 2**20, 1) else held
+        held[-1] += 4 * elements
+    return held[-1] / 1e6
 
 
 def tokens_that_reach(reached: Callable[[float], bool], most: float = 1e6) -> float:
@@ -146,7 +210,7 @@ def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float =
     positive(tokens=tokens)
     one_of("bits", bits, [16, 32])
     times = times_one_gpu(tokens, itemsize=bits // 8, cap_mb=cap_mb, overlap=True)
-    tries.append((tokens, times))
+    tries.append(Try(tokens, tokens / hiding_tokens(bits=bits), times))
     if times < at_least:
         verdict = f"not {at_least:g} times yet"
     elif tokens > 1.03 * fewest_tokens(at_least):
@@ -155,8 +219,9 @@ def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float =
         verdict = "fast enough, and no settings need noticeably fewer tokens"
     size = f"a batch {8 * tokens / BATCH:.1f} times as large"
     print(f"{times:.2f} times one GPU, {size}: {verdict}")
-    most = max(80_000, 1.2 * max(tokens for tokens, _ in tries))
-    return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=tries, goal=at_least)
+    most = max(80_000, 1.2 * max(one.tokens for one in tries))
+    dots = [(one.tokens, one.times) for one in tries]
+    return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=dots, goal=at_least)
 
 
 @cache
@@ -168,45 +233,3 @@ def fewest_tokens(at_least: float) -> float:
         )
         for cap in (1, 2, 5, 10, 15, 25, 50)
     )
-
-
-def measured_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Timeline, int]:
-    """One step of a small GPT on this rank: rank 0's timeline in milliseconds, and its number of messages.
-
-    Each block sleeps for 40 ms in forward and for 80 ms in backward, and the link is slowed to ``TINY``.
-
-    Args:
-        rung: a class of ``course_lib.by_hand.ddp``.
-        x, y: the batch of all ranks, (sequences, tokens).
-        options: of the rung.
-    """
-    torch.manual_seed(0)
-    model = slow_blocks(GPT(GPTConfig.tiny()))
-    ddp = rung(model, **options)
-    mine = [part.chunk(dist.get_world_size())[dist.get_rank()] for part in (x, y)]
-    names = {f"blocks.{i}": f"block {i}" for i in range(GPTConfig.tiny().num_layers)}
-    dist.barrier()
-    with (
-        slow_link(TINY["bandwidth"], TINY["latency"]),
-        record_timeline() as log,
-        trace_modules(model, log, names),
-    ):
-        cross_entropy(model(mine[0]), mine[1]).backward()
-        ddp.average()
-        # The slowed link's timers write a message's end, a moment after it.
-        for thread in threading.enumerate():
-            if isinstance(thread, threading.Timer):
-                thread.join()
-    timeline = in_turn(rows_of_rank(gather_timeline(log)))
-    return timeline, len(timeline.of(lane="communication"))
-
-
-def in_turn(timeline: Timeline) -> Timeline:
-    """A message that was started before the link was free begins where the one before it ends: no two overlap."""
-    spans, free = [], 0.0
-    for span in sorted(timeline.spans, key=lambda span: span.end):
-        if span.lane == "communication":
-            span = span._replace(start=max(span.start, free))
-            free = span.end
-        spans.append(span)
-    return Timeline(spans)

@@ -20,9 +20,10 @@ def plot_speedup_over_tokens(
     tokens: Sequence[float],
     speedups: Mapping[str, Callable[[float], float]],
     gpus: int,
-    rule: tuple[str, float] | None = None,
+    marks: Sequence[tuple[str, float]] = (),
     tries: Sequence[tuple[float, float]] = (),
     goal: float = 0,
+    along: str = "tokens on each GPU",
 ) -> Picture:
     """How many times as fast as one GPU, over the tokens on each of them.
 
@@ -30,16 +31,17 @@ def plot_speedup_over_tokens(
         tokens: to draw, the fewest first.
         speedups: name -> times one GPU with so many tokens.
         gpus: that are compared with one.
-        rule: words beside an upright line, and its tokens.
+        marks: words beside a point of the first line, and its tokens.
         tries: tokens and times one GPU of each of the learner's tries; the newest is the largest dot.
         goal: times one GPU that the tries are to reach; 0: none.
+        along: what is drawn from left to right.
 
     Raises:
         ValueError: fewer than two numbers of tokens, or they do not grow; nothing to draw, or more than two lines.
     """
     from matplotlib.figure import Figure
 
-    positive(gpus=gpus, **({"rule": rule[1]} if rule else {}))
+    positive(gpus=gpus)
     if len(tokens) < 2 or sorted(set(tokens)) != list(tokens):
         raise ValueError(f"tokens must be at least two growing numbers, not {list(tokens)}")
     if len(speedups) > len(LOOKS) or not (speedups or tries):
@@ -54,25 +56,26 @@ def plot_speedup_over_tokens(
         if height:
             axis.axhline(height, color=GREY, linewidth=1, linestyle=":")
             _write(axis, words, (tokens[-1], height), (0, 4), GREY, "right")
-    if rule:
-        words, at = rule
-        axis.axvline(at, color=GREY, linewidth=1)
-        _write(axis, words, (at, 0), (6, 8), GREY, "left")
+    for words, at in marks:
+        height = next(iter(speedups.values()))(at)
+        axis.plot([at, at], [0, height], color=GREY, linewidth=1)
+        axis.plot([at], [height], "o", color=LOOKS[0][0], markersize=5, zorder=3)
+        _write(axis, words, (at, 0), (5, 8), GREY, "left")
     for i, (count, times) in enumerate(tries):
         axis.plot([count], [times], "o", color=TRIED, markersize=9 if i == len(tries) - 1 else 5, zorder=3)
     if tries:
-        _write(axis, "your tries", tries[-1], (-5, 8), TRIED, "left")
+        _write(axis, "your tries", tries[-1], (8, -4), TRIED, "left")
     axis.set_xlim(0, tokens[-1])
     axis.set_ylim(0, gpus)
-    axis.set_xlabel("tokens on each GPU", fontsize=TEXT, loc="right")
+    axis.set_xlabel(along, fontsize=TEXT, loc="right")
     axis.set_ylabel("times one GPU", fontsize=TEXT)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if tokens[-1] > 10 else f"{value:g}")
     plain_axes(axis)
     said = [f"{name}: {times(tokens[-1]):.1f} at the right end" for name, times in speedups.items()]
-    said += [f"{words} at {at:,.0f} tokens" for words, at in ([rule] if rule else [])]
-    said += [f"a try of {count:,.0f} tokens: {times:.2f}" for count, times in tries]
+    said += [f"{words} at {at:.3g}" for words, at in marks]
+    said += [f"a try at {count:,.5g}: {times:.2f}" for count, times in tries]
     return render(
-        figure, f"How many times as fast as one GPU {gpus} are, over the tokens on each: {'; '.join(said)}."
+        figure, f"How many times as fast as one GPU {gpus} are, over the {along}: {'; '.join(said)}."
     )
 
 

@@ -188,9 +188,12 @@ def _frame(
 
 
 def label_in(name: str) -> str:
-    """What a box says: the number of its microbatch or layer. A bucket says ``b0``: it is no layer's number."""
+    """What a box says: the number of its microbatch or layer, or that it is the embedding.
+
+    A bucket says ``b0``: it is no layer's number.
+    """
     prefix = "b" if name.startswith("bucket ") else ""
-    return prefix + "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+)", name))
+    return prefix + "+".join(re.findall(r"(?<!stage )(?<![.\w])[A-Z]?(\d+|e(?:mbedding)?\b)", name))
 
 
 def row_name(rank: int, lane: str) -> str:

@@ -11,14 +11,19 @@ from course_lib.chapters.ddp_step import (
     GPT2,
     LATENCY,
     attempt,
+    eight_of,
     fewest_tokens,
     gpt2_step,
-    measured_step,
+    hiding_tokens,
+    last_message_mb,
+    one_gpu,
     parts_of_step,
     rank_0,
+    times_on_curve,
     times_one_gpu,
     tokens_that_reach,
 )
+from course_lib.chapters.measured_ddp import TINY, measured_step, named_messages, tiny_sending
 from course_lib.chapters.message_order import four_messages
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
@@ -34,7 +39,8 @@ def test_eight_gpus_compute_an_eighth_and_send_the_whole_model():
     assert abs(eight.makespan - (computing / 8 + sending)) < 1e-6 * eight.makespan
     assert {span.lane for span in rank_0(one).spans} == {"compute"}
     assert [span.name for span in rank_0(eight).of(0, "compute")] == ["forward", "backward"]
-    assert len(rank_0(eight).of(0, "communication")) == 1
+    sent = [span.name for span in rank_0(eight).of(0, "communication")]
+    assert sent == ["all-reduce", "all-reduce embedding"]
     assert len(gpt2_step(8, 16384).of(0, "communication")) < messages / 10
 
 
@@ -43,7 +49,7 @@ def test_more_tokens_pay_and_the_line_bends_where_the_link_first_rests():
     assert abs(tokens_that_reach(lambda tokens: tokens >= 777) - 777) < 1
 
     def rests(tokens):
-        return len(rank_0(gpt2_step(8, 8 * tokens, overlap=True)).of(0, "communication")) > 1
+        return len(rank_0(gpt2_step(8, 8 * tokens, overlap=True)).of(0, "communication")) > 2
 
     bend = 7 / 8 * 2 * FLOPS / ETHERNET
     assert 0.99 < tokens_that_reach(rests) / bend < 1.05
@@ -68,7 +74,7 @@ def test_an_attempt_says_how_it_went(capsys, monkeypatch):
     monkeypatch.setattr("course_lib.chapters.ddp_step.tries", [])
     attempt(16384)
     attempt(60000, 16)
-    assert attempt(fewest_tokens(4) * 1.01, 16, 10).alt.count("a try of") == 3
+    assert attempt(fewest_tokens(4) * 1.01, 16, 10).alt.count("a try at") == 3
     said = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()]
     assert said == [
         "not 4 times yet",
@@ -77,6 +83,27 @@ def test_an_attempt_says_how_it_went(capsys, monkeypatch):
     ]
     with pytest.raises(ValueError, match="bits must be one of 16, 32, not 8"):
         attempt(16384, 8)
+
+
+def test_only_the_fraction_counts_on_any_network(capsys):
+    assert hiding_tokens(4e14, 4e10) == 2e4 == 2 * hiding_tokens(4e14, 4e10, bits=16)
+    infiniband = times_one_gpu(0.4 * hiding_tokens(bandwidth=4e10), overlap=True, link=(0, 4e10))
+    assert abs(times_on_curve(0.4) - infiniband) < 1e-6
+    assert abs(times_on_curve(1 / 12, overlap=False) - 1) < 1e-3
+    assert abs(times_on_curve(one_gpu(4)) - 4) < 0.01
+    eight_of(flops=4e14, bandwidth=4e10, tokens=8000)
+    said = capsys.readouterr().out
+    assert said.startswith("2R/β is 20,000 tokens, of which you have 0.40\n")
+    assert f"{infiniband:.1f} times as fast" in said
+    with pytest.raises(ValueError, match="bandwidth"):
+        eight_of(flops=4e14, bandwidth=0, tokens=8000)
+
+
+def test_the_last_message_has_the_whole_embedding():
+    embedding = 4 * (50304 if GPT2.parameters > 124.46e6 else 50257) * 768 / 1e6
+    assert embedding < last_message_mb(0) + 1e-6
+    assert last_message_mb(0) <= last_message_mb(25) < last_message_mb(1000)
+    assert abs(last_message_mb(1000) - 4 * GPT2.parameters / 1e6) < 1e-6
 
 
 def rungs():
@@ -121,13 +148,26 @@ def test_what_comes_of_the_order_of_messages(rung, rank_1, gradients):
 def both():
     x, y = torch.zeros(2, 2, 8, dtype=torch.long)
     counts = []
-    for rung, options in ((PerParameter, {}), (Overlap, {"cap_mb": 100})):
+    for rung, options, last in ((PerParameter, {}, ""), (Overlap, {"cap_mb": 1e-6}, " e")):
         timeline, messages = measured_step(rung, x, y, **options)
         names = {span.name for span in timeline.spans}
-        counts.append((messages, {"F block 0", "B block 3"} <= names))
+        counts.append((messages, {"F block 0", "B block 3", "all-reduce" + last} <= names))
     return counts
 
 
 def test_a_measured_step_counts_its_messages():
     parameters = len(list(GPT(GPTConfig.tiny()).parameters()))
-    assert launch(both, 2)[0] == [(parameters, True), (1, True)]
+    assert launch(both, 2)[0] == [(parameters, True), (parameters, True)]
+
+
+def test_the_price_of_a_measured_step():
+    size = sum(w.nbytes for w in GPT(GPTConfig.tiny()).parameters())
+    bytes_, latencies = tiny_sending(4)
+    assert abs(bytes_ / 1e3 * TINY["bandwidth"] - 1.5 * size) < 1e-3
+    assert abs(latencies - 6e3 * TINY["latency"]) < 1e-9
+
+
+def test_messages_are_named_in_the_order_of_sending():
+    step = rank_0(gpt2_step(8, BATCH, overlap=True))
+    names = [span.name for span in named_messages(step, ["3+2", "e"]).of(0, "communication")]
+    assert names == ["all-reduce 3+2", "all-reduce embedding e"]

@@ -1,4 +1,4 @@
-"""Chapter 00's picture of sharding: who holds which slice of which layer before, during and after one of them."""
+"""Chapter 00's picture of sharding: who holds which slice of which layer while each of them computes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from simulator.inputs.checks import at_least
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-OWN, BORROWED, EMPTY = "#1b3a5c", "#e8c547", "#ffffff"
+OWN, BORROWED, COMING, EMPTY = "#1b3a5c", "#e8c547", "#f7edc4", "#ffffff"
 
 
 def plot_borrowed_layer(gpus: int = 4, layers: int = 3) -> Picture:
-    """Three moments beside each other; in each a column for each GPU and a row for each layer, cut into slices.
+    """A moment for each layer; in each a column for each GPU and a row for each layer, cut into slices.
 
     Raises:
         ValueError: fewer than two GPUs or layers.
@@ -19,20 +19,20 @@ def plot_borrowed_layer(gpus: int = 4, layers: int = 3) -> Picture:
     from matplotlib.patches import Patch, Rectangle
 
     at_least(2, gpus=gpus, layers=layers)
-    moments = {"1. before layer 2": "", "2. layer 2 computes": 1, "3. after layer 2": ""}
     figure = Figure(figsize=(WIDTH, 0.75 + 0.36 * layers), layout="constrained")
-    axes = figure.subplots(1, len(moments), sharey=True)
+    axes = figure.subplots(1, layers, sharey=True)
     slice_ = 0.86 / gpus  # a GPU is 1 wide, with a gap to the next one
-    for axis, (title, computing) in zip(axes, moments.items(), strict=True):
+    for computing, axis in enumerate(axes):
+        borrowed = {computing: BORROWED, computing + 1: COMING}
         for gpu in range(gpus):
             for layer in range(layers):
                 for part in range(gpus):
-                    colour = OWN if part == gpu else BORROWED if layer == computing else EMPTY
+                    colour = OWN if part == gpu else borrowed.get(layer, EMPTY)
                     corner = (gpu + part * slice_, layer - 0.33)
                     axis.add_patch(
                         Rectangle(corner, slice_, 0.66, facecolor=colour, edgecolor="#888888", lw=0.6)
                     )
-        axis.set_title(title, loc="left", fontsize=TITLE)
+        axis.set_title(f"layer {computing + 1} computes", loc="left", fontsize=TITLE)
         axis.set(xlim=(-0.05, gpus), ylim=(layers - 0.5, -0.5))
         axis.set_xticks(
             [gpu + 0.43 for gpu in range(gpus)], [f"GPU {gpu}" for gpu in range(gpus)], fontsize=TEXT
@@ -40,11 +40,11 @@ def plot_borrowed_layer(gpus: int = 4, layers: int = 3) -> Picture:
         axis.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)], fontsize=TEXT)
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
-    looks = {"its own slice": OWN, "borrowed from the others": BORROWED}
+    looks = {"its own slice": OWN, "borrowed from the others": BORROWED, "on its way": COMING}
     handles = [Patch(facecolor=colour, edgecolor="#888888", label=look) for look, colour in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=TEXT, frameon=False)
     return render(
         figure,
-        f"{gpus} GPUs and {layers} layers at three moments. Each GPU holds its own slice of every layer. While layer 2 "
-        "computes, each GPU has all slices of it, and afterwards only its own again.",
+        f"{gpus} GPUs and {layers} layers at {layers} moments. Each GPU holds its own slice of every layer. While a "
+        "layer computes, each GPU has all slices of it, the next layer's are on their way, and those before are gone.",
     )

@@ -20,7 +20,7 @@ MOST = 2**20  # copies; what does not fit on so many fits on no number
 
 
 def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
-    """A row for each step of chapter 00, with the fewest GPUs, what does it in PyTorch, and its chapter.
+    """A row for each step of chapter 00, with the fewest GPUs, what it costs, what does it in PyTorch, and its chapter.
 
     Each group of GPUs trains on one text at a time, as long as the model was trained with.
 
@@ -38,14 +38,15 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
     fitting = {tp: copies * tp for tp, copies in shared.items() if copies}
     tp = min(fitting, key=lambda width: (fitting[width], width), default=1)
     weights, states = (ceil(size * shape.parameters / device.memory) for size in (2, 16))
+    matrices = f"and share matrices, tp={tp}"
     rows = [
-        ["hold the weights, in two bytes", weights, "", ""],
-        ["and gradients and optimizer states, divided", states, "fully_shard", "06, 07"],
-        ["train on a text each", _fewest(shape, device) or "no number", "", "03"],
-        ["and compute activations again", shared[1] or "no number", "checkpoint", "08"],
-        [f"and share matrices, tp={tp}", fitting.get(tp, "no number"), "parallelize_module", "09"],
+        ["hold the weights, in two bytes", weights, "", "", ""],
+        ["and gradients and optimizer states, divided", states, "each layer is gathered", "fully_shard", "06, 07"],
+        ["train on a text each", _fewest(shape, device) or "no number", "", "", "03"],
+        ["and compute activations again", shared[1] or "no number", "a second forward", "checkpoint", "08"],
+        [matrices, fitting.get(tp, "no number"), "messages in every layer", "parallelize_module", "09"],
     ]  # fmt: skip
-    return table(["GPUs that", "at least", "in PyTorch", "chapter"], rows)
+    return table(["GPUs that", "at least", "costs", "in PyTorch", "chapter"], rows)
 
 
 def _shape_of(model: str | float | ModelShape) -> ModelShape:

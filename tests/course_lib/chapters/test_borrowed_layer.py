@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.borrowed_layer import BORROWED, OWN, plot_borrowed_layer
+from course_lib.chapters.borrowed_layer import BORROWED, COMING, OWN, plot_borrowed_layer
 from simulator.plots.picture import smallest_text
 
 
@@ -12,14 +12,14 @@ def colours(axis):
     return [to_hex(patch.get_facecolor()) for patch in axis.patches]
 
 
-def test_only_while_a_layer_computes_are_slices_of_it_borrowed():
+def test_a_layer_is_borrowed_while_it_computes_and_the_next_is_on_its_way():
     picture = plot_borrowed_layer(gpus=4, layers=3)
-    before, during, after = (colours(axis) for axis in picture._figure.axes)
-    assert before == after
-    assert [moment.count(OWN) for moment in (before, during)] == [12, 12]
-    assert [moment.count(BORROWED) for moment in (before, during)] == [0, 12]
+    moments = [colours(axis) for axis in picture._figure.axes]
+    assert [moment.count(OWN) for moment in moments] == [12, 12, 12]
+    assert [moment.count(BORROWED) for moment in moments] == [12, 12, 12]
+    assert [moment.count(COMING) for moment in moments] == [12, 12, 0]
     assert smallest_text(picture.svg) >= 11
-    assert "While layer 2 computes" in picture.alt
+    assert "the next layer's are on their way" in picture.alt
 
 
 def test_one_gpu_borrows_nothing():

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from course_lib.chapters.shares import plot_shares
+from course_lib.chapters.bars import plot_bars
 from course_lib.observe.ledgers.saved import saved_bytes_by_module
 from course_lib.observe.networks.placement import size_of
 from simulator.plots.picture import Picture
 
 IMAGES, LEAST = 32, 0.75  # a step's images, and the part of the parameters that must still be trained
-STATES = "parameters, gradients, Adam"
 
 
 class Refused(ValueError):  # noqa: N818 - it is read as a sentence
@@ -70,14 +69,6 @@ def held(model: nn.Module, frozen: Collection[str] = (), images: int = IMAGES) -
     return Held(states, {name.removeprefix("model."): size for name, size in kept.items()}, trained)
 
 
-def by_part(ledger: dict[str, int]) -> dict[str, int]:
-    """Bytes of ResNet-18's boxes, added up to five parts."""
-    parts: dict[str, tuple[str, ...]] = {"conv1 … maxpool": ("conv1", "bn1", "relu", "maxpool")}
-    parts |= {name: (name,) for name in ("layer1", "layer2", "layer3")}
-    parts["layer4 … fc"] = ("layer4", "avgpool", "fc")
-    return {part: sum(ledger.get(name, 0) for name in names) for part, names in parts.items()}
-
-
 def fitting(model: nn.Module, frozen: Collection[str]) -> int:
     """How many images fit, with these boxes frozen, into what a step on 32 holds that trains all."""
     small, large = (held(model, frozen, images).total for images in (IMAGES, 2 * IMAGES))
@@ -85,14 +76,23 @@ def fitting(model: nn.Module, frozen: Collection[str]) -> int:
 
 
 def plot_frozen(model: nn.Module, frozen: Collection[str]) -> Picture:
-    """The bytes of a step on 32 images with these boxes frozen, below those of the step that trains all."""
-    bars = {"nothing frozen": held(model), "with your list": held(model, frozen)}
-    mine, room = bars["with your list"], bars["nothing frozen"].total
-    trained = f"A step on {IMAGES} images, {100 * mine.trained:.0f} % trained"
-    told = f"{fitting(model, frozen)} images fit into {room / 1e6:.0f} MB"
-    title = f"{trained}: {told if mine.trained >= LEAST else f'less than {100 * LEAST:.0f} %'}"
-    parts = {name: by_part(h.activations) | {STATES: sum(h.states.values())} for name, h in bars.items()}
-    return plot_shares(parts, dict.fromkeys(parts, "B"), title, one_scale=True)
+    """A step with these boxes frozen beside the one that trains all; too little trained gets no images."""
+    every, mine = held(model), held(model, frozen)
+    enough = mine.trained >= LEAST
+    rows = {
+        "nothing frozen": (every, IMAGES),
+        "your list" if enough else f"less than {100 * LEAST:.0f} %": (
+            mine,
+            fitting(model, frozen) if enough else 0,
+        ),
+    }
+    return plot_bars(
+        {
+            "trained, %": {name: round(100 * h.trained) for name, (h, _) in rows.items()},
+            f"{IMAGES} images need, MB": {name: round(h.total / 1e6) for name, (h, _) in rows.items()},
+            f"images in {every.total / 1e6:.0f} MB": {name: images for name, (_, images) in rows.items()},
+        }
+    )
 
 
 def best(model: nn.Module) -> tuple[tuple[str, ...], int, int]:

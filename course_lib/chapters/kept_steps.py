@@ -16,14 +16,11 @@ from simulator.plots.picture import Picture
 
 # What attention's steps are called in PyTorch, and what PyTorch calls the tensors that they keep.
 STEPS = {
-    "BmmBackward0": ("matrix product", "BmmBackward0"),
-    "SoftmaxBackward0": ("softmax", "SoftmaxBackward0"),
-    "SafeSoftmaxBackward0": ("softmax", "SafeSoftmaxBackward0"),
-    "MulBackward0": ("dropout", "MulBackward0"),
-    "ScaledDotProductFlashAttentionForCpuBackward0": (
-        "all in one step",
-        "ScaledDotProductFlash\nAttentionForCpuBackward0",
-    ),
+    "BmmBackward0": "matrix product",
+    "SoftmaxBackward0": "softmax",
+    "SafeSoftmaxBackward0": "softmax",
+    "MulBackward0": "dropout",
+    "ScaledDotProductFlashAttentionForCpuBackward0": "all in one step",
 }
 TENSORS = {
     "query": "q",
@@ -38,13 +35,13 @@ TENSORS = {
 }
 
 
-def draw_kept(model: nn.Module, *inputs: Tensor) -> Picture | Shown:
+def draw_kept(model: nn.Module, *inputs: Tensor | float) -> Picture | Shown:
     """The steps that keep tensors, from the inputs to the result; those that keep a square table are coloured.
 
     Raises:
         ValueError: no step keeps anything.
     """
-    result = model(*(x.detach().requires_grad_() for x in inputs))
+    result = model(*(x.detach().requires_grad_() if isinstance(x, Tensor) else x for x in inputs))
     boxes: dict[Any, Box] = {}
     edges: list[tuple[Any, Any]] = []
     total = tables = 0
@@ -59,9 +56,9 @@ def draw_kept(model: nn.Module, *inputs: Tensor) -> Picture | Shown:
                 f"{TENSORS.get(name, name)} {shape_text(t.squeeze(0).shape)}: {amount(t.nbytes, 'B')}"
                 for name, t in kept.items()
             )
-            name, *called = STEPS.get(step.name(), (step.name(),))
+            name = STEPS.get(step.name(), step.name())
             colour = PALETTE[1] if square else PLAIN
-            boxes[step] = Box(step, name, (*called, *lines), (colour,), is_function=True)
+            boxes[step] = Box(step, name, tuple(lines), (colour,), is_function=True)
         if kept and below is not None:
             edges.append((step, below))
         below = step if kept else below

@@ -14,6 +14,8 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 BOXES = ("conv1", "bn1", "relu", "conv2", "bn2", "+", "relu")  # of a block, in the order of forward
 STAGE, WIDE = "layer1", 0.82
+RESULT = "relu"  # keeps its result; the others that keep something keep their input
+COLOURS = {"keeps its input": PALETTE[1], "keeps its result": PALETTE[2]}
 
 
 def kept_in_stage(resnet: ResNet18, images: int) -> list[list[int]]:
@@ -32,7 +34,7 @@ def kept_in_stage(resnet: ResNet18, images: int) -> list[list[int]]:
 
 
 def plot_opened(resnet: ResNet18, images: int = 32) -> Picture:
-    """The two blocks of ``layer1`` as two rows of boxes; those that keep something are coloured."""
+    """The two blocks of ``layer1`` as two rows of boxes; coloured by what they keep, input or result."""
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -44,7 +46,7 @@ def plot_opened(resnet: ResNet18, images: int = 32) -> Picture:
         low = -1.5 * block
         axis.text(-0.95, low + 0.42, f"{STAGE}.{block}", fontsize=TEXT, va="bottom")
         for i, (name, size) in enumerate(zip(BOXES, row, strict=True)):
-            colour = PALETTE[1] if size else PLAIN
+            colour = COLOURS["keeps its result" if name == RESULT else "keeps its input"] if size else PLAIN
             axis.add_patch(Rectangle((i, low - 0.35), WIDE, 0.7, facecolor=colour, edgecolor="#333333"))
             axis.text(i + WIDE / 2, low + 0.15, name, ha="center", va="center", fontsize=TEXT, weight="bold")
             told = f"{size / 1e6:.1f} MB" if size else "–"
@@ -55,11 +57,21 @@ def plot_opened(resnet: ResNet18, images: int = 32) -> Picture:
         axis.plot([-0.3, -0.3, plus], [low, low + 0.6, low + 0.6], color="#333333", lw=1)
         axis.add_patch(FancyArrowPatch((plus, low + 0.6), (plus, low + 0.35), **arrow))
     axis.set_title(f"{STAGE}: what its boxes keep of {images} images", loc="left", fontsize=TITLE)
+    patches = [
+        Rectangle((0, 0), 1, 1, facecolor=colour, edgecolor="#333333", label=what)
+        for what, colour in COLOURS.items()
+    ]
+    axis.legend(
+        handles=patches, loc="lower right", bbox_to_anchor=(1, 0.97), ncols=2, frameon=False, fontsize=TEXT
+    )
     axis.set(xlim=(-1, len(BOXES) - 0.1), ylim=(-1.95, 0.75))
     axis.set_axis_off()
     said = "; ".join(
         f"{STAGE}.{block}: "
-        + ", ".join(f"{n} {s / 1e6:.1f} MB" if s else n for n, s in zip(BOXES, row, strict=True))
+        + ", ".join(
+            f"{n} its {'result' if n == RESULT else 'input'} {s / 1e6:.1f} MB" if s else n
+            for n, s in zip(BOXES, row, strict=True)
+        )
         for block, row in enumerate(kept)
     )
     return render(figure, f"The boxes of {STAGE}, with what each keeps of {images} images. {said}.")

@@ -20,6 +20,14 @@ def test_a_step_that_is_not_known_has_its_name_in_pytorch():
     assert "TanhBackward0, its result 2×3: 24 B" in draw_kept(nn.Tanh(), torch.zeros(2, 3)).alt
 
 
+def test_a_number_is_handed_on():
+    class Stretched(nn.Module):
+        def forward(self, x, factor):
+            return (x * factor).tanh()
+
+    assert "its result 2×3: 24 B" in draw_kept(Stretched(), torch.zeros(2, 3), 0.5).alt
+
+
 def test_nothing_is_kept():
     with pytest.raises(ValueError, match="Flatten keeps nothing"):
         draw_kept(nn.Flatten(), torch.zeros(2, 3, 4))

@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.chapters.opened_stage import BOXES, kept_in_stage, plot_opened
+from course_lib.chapters.opened_stage import BOXES, RESULT, STAGE, kept_in_stage, plot_opened
 from course_lib.models.resnet import ResNet18
-from course_lib.observe.ledgers.saved import saved_bytes_by_module
+from course_lib.observe.ledgers.saved import saved_bytes_by_module, saved_tensors
 
 IMAGES = 2
 
@@ -27,8 +27,18 @@ def test_frozen_or_not_makes_no_difference():
     assert not any(p.requires_grad for p in resnet.layer1.parameters())
 
 
+def test_only_relu_keeps_its_result():
+    kept = [
+        t for t in saved_tensors(ResNet18(width=8), torch.zeros(IMAGES, 3, 224, 224)) if len(t.shape) == 4
+    ]
+    inside = [t for t in kept if t.saved_in.startswith(STAGE)]
+    assert len(inside) == 9
+    assert all((t.made_in == t.saved_in) == t.saved_in.endswith(RESULT) for t in inside)
+
+
 def test_the_picture_says_what_each_box_keeps():
     alt = plot_opened(ResNet18(width=8), IMAGES).alt
-    assert alt.count("0.2 MB") == 9
+    assert alt.count("its input 0.2 MB") == 5
+    assert alt.count("its result 0.2 MB") == 4
     assert alt.count("conv2,") == 2
     assert len(BOXES) == 7

@@ -132,12 +132,12 @@ def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 4) ->
     return PowerSGD, {"r": min(range(1, 65), key=far)}
 
 
-def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256)) -> Picture:
+def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256), r: int = 8) -> Picture:
     """``sent_on`` over the number of ranks; both axes are logarithmic."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, NullLocator
 
-    columns = [sent_on(p) for p in ranks]
+    columns = [sent_on(p, r) for p in ranks]
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis = figure.subplots()
     for (name, last), (colour, style) in zip(columns[-1].items(), LOOKS, strict=True):
@@ -153,6 +153,6 @@ def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256)) ->
     axis.set_ylabel("sent by a rank in a step", fontsize=TEXT)
     plain_axes(axis)
     said = "; ".join(
-        f"{p} ranks: {', '.join(f'{n} {human(b)}' for n, b in sent_on(p).items())}" for p in (4, 64)
+        f"{p} ranks: {', '.join(f'{n} {human(b)}' for n, b in sent_on(p, r).items())}" for p in (4, 64)
     )
     return render(figure, f"Bytes sent by a rank in a step over the number of ranks. {said}.")

@@ -1,4 +1,4 @@
-"""Chapter 08's drawing of a step: the inputs of blocks that run again, and everything else that backward needs."""
+"""Chapter 08's drawing of a step: what is kept for backward, and what blocks that run again bring back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.inputs.checks import at_least, not_negative
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, bare, human, ticks_in
 
-INPUTS, REST = "#1b3a5c", "#cc6a24"
+KEPT, BACK = "#bbbbbb", "#1b3a5c"  # as in the puzzle: what is kept, and a block that runs again whole
 
 
 class Step(NamedTuple):
@@ -17,13 +17,13 @@ class Step(NamedTuple):
     takes 1, and its backward 2."""
 
     times: list[float]
-    inputs: list[float]  # of the blocks that run again
-    rest: list[float]
+    kept: list[float]
+    back: list[float]  # of a block that has run again
     backward: float  # when it begins
 
     @property
     def peak(self) -> float:
-        return max(map(sum, zip(self.inputs, self.rest, strict=True)))
+        return max(map(sum, zip(self.kept, self.back, strict=True)))
 
 
 def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (), head: float = 0) -> Step:
@@ -42,24 +42,24 @@ def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (),
     not_negative(entry=entry, rest=rest, head=head)
     if strange := sorted(set(again) - set(range(blocks))):
         raise ValueError(f"blocks have the numbers 0 to {blocks - 1}, so {strange[0]} is none")
-    times, inputs, others = [0.0], [0.0], [0.0]
+    times, kept, back = [0.0], [0.0], [0.0]
 
-    def go(time: float, of_inputs: float, of_others: float) -> None:
-        for row, change in ((times, time), (inputs, of_inputs), (others, of_others)):
+    def go(time: float, of_kept: float, of_back: float = 0) -> None:
+        for row, change in ((times, time), (kept, of_kept), (back, of_back)):
             row.append(row[-1] + change)
 
     for block in range(blocks):
-        go(*((1, entry, 0) if block in again else (1, 0, entry + rest)))
-    go(0.5, 0, head)
-    go(1, 0, -head)
+        go(1, entry if block in again else entry + rest)
+    go(0.5, head)
+    go(1, -head)
     for block in reversed(range(blocks)):
         if block in again:
             go(1, 0, rest)
             go(2, 0, -rest)
-            go(0, -entry, 0)
+            go(0, -entry)
         else:
-            go(2, 0, -entry - rest)
-    return Step(times, inputs, others, backward=blocks + 0.5)
+            go(2, -entry - rest)
+    return Step(times, kept, back, backward=blocks + 0.5)
 
 
 def plot_steps(
@@ -74,29 +74,33 @@ def plot_steps(
     Args:
         steps, titles: one title for each step.
         told: for each step, whether its peak is written down; by default it is.
-        names: what inputs and rest are called in a legend; without, there is none, and both have one colour.
-        even: forward is as wide as backward, so that no width tells how long they take.
+        names: what is kept and what comes back, in a legend; without, there is none, and both have one colour.
+        even: forward is as wide as backward, so that no width tells how long they take. Otherwise widths are FLOPs, and
+            a number says how many forwards wide each is.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     told = [True] * len(steps) if told is None else told
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    axes = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
+    wide = None if even else [step.times[-1] for step in steps]
+    axes = figure.subplots(1, len(steps), sharey=True, squeeze=False, width_ratios=wide)[0]
     top = 1.25 * max(step.peak for step in steps) / 1e9
     alt = []
     for axis, step, title, tell in zip(axes, steps, titles, told, strict=True):
-        inputs = [x / 1e9 for x in step.inputs]
-        every = [i + x / 1e9 for i, x in zip(inputs, step.rest, strict=True)]
+        kept = [x / 1e9 for x in step.kept]
+        every = [k + x / 1e9 for k, x in zip(kept, step.back, strict=True)]
         begin, end = (1.0, 2.0) if even else (step.backward, step.times[-1])
         times = [_even(time, step) if even else time for time in step.times]
-        below, above = (INPUTS, REST) if names else (REST, REST)
-        axis.fill_between(times, inputs, color=below, lw=0, label=names and names[0])
-        axis.fill_between(times, inputs, every, color=above, lw=0, label=names and names[1])
+        axis.fill_between(times, kept, color=KEPT, lw=0, label=names and names[0])
+        axis.fill_between(times, kept, every, color=BACK if names else KEPT, lw=0, label=names and names[1])
         axis.axvline(begin, 0, 0.85, color="#777777", linestyle=":", linewidth=1)
         axis.set(xlim=(0, end), ylim=(0, top))
-        phases = {"forward": begin / 2, "backward": (begin + end) / 2}
-        axis.set_xticks(list(phases.values()), list(phases))
+        middles = [begin / 2, (begin + end) / 2]
+        widths = ["", ""] if even else [": 1", f": {round(end / begin - 1)}"]
+        axis.set_xticks(middles, [f"{p}{w}" for p, w in zip(("forward", "backward"), widths, strict=True)])
+        if not even:
+            axis.set_xlabel("FLOPs (one forward is 1)", fontsize=TEXT)
         axis.set_title(title, loc="left", fontsize=TITLE)
         bare(axis)
         if tell:
@@ -108,7 +112,7 @@ def plot_steps(
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
     if names:
-        axes[0].legend(loc="upper right", fontsize=TEXT, frameon=False)
+        axes[-1].legend(loc="upper right", fontsize=TEXT, frameon=False)
         alt.append(f"below {names[0]}, on top {names[1]}")
     return render(figure, f"Memory over a step. {'; '.join(alt)}.")
 

@@ -15,7 +15,7 @@ def test_the_peak_is_that_of_the_simulator(again):
 
 def test_at_the_end_nothing_is_left():
     step = step_of(2, 5, 4, (1, 2), head=3)
-    assert (step.inputs[-1], step.rest[-1]) == (0, 0)
+    assert (step.kept[-1], step.back[-1]) == (0, 0)
     assert step.times[-1] == 4 + 1.5 + 2 * 4 + 2  # two blocks run once more
 
 
@@ -34,6 +34,11 @@ def test_a_peak_that_is_not_told_stands_nowhere():
     alt = plot_steps(steps, ["kept", "thrown away"], [True, False], even=True).alt
     assert "28 GB" in alt
     assert "13 GB" not in alt
+
+
+def test_what_one_block_brings_back_is_not_kept():
+    step = step_of(2, 5, 4, (1, 2), head=3)
+    assert (max(step.kept), max(step.back)) == (2 * 2 + 2 * 7 + 3, 5)
 
 
 def test_what_lies_below_is_named():

@@ -17,9 +17,11 @@ LINES = ("#23614a", "#143f70", "#cc6a26")  # of the fastest link first
 BESIDE = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
 
 
-def break_even(shape: ModelShape, device: Hardware, slowness: float, batch: int = 1) -> float:
+def break_even(
+    shape: ModelShape, device: Hardware, slowness: float, batch: int = 1, precision: str = "fp32"
+) -> float:
     """Bytes a second that a link must carry, so that a device and a helper take as long as the device alone."""
-    plan, device = Plan(precision="fp32", micro_batch=batch), replace(device, memory=float("inf"))
+    plan, device = Plan(precision=precision, micro_batch=batch), replace(device, memory=float("inf"))
     alone = even_layer(shape, [device], "tp", plan=plan).seconds
     bandwidth = device.node.bandwidth
     for _ in range(3):  # with another link another split may be the best
@@ -75,7 +77,9 @@ def enough_texts(text: float, message: float, slowness: int) -> int:
 
 
 def plot_over_texts(text: float, messages: Mapping[str, float], slowness: int) -> Picture:
-    """Seconds for each text over the texts of a step, where texts are dealt; a dot is where the pair becomes faster.
+    """Seconds for each text over the texts of a step, where texts are dealt.
+
+    A dot is where the pair becomes faster; a curve below that of one device from its left end on has none.
 
     Args:
         text, slowness: as ``enough_texts``.
@@ -92,14 +96,13 @@ def plot_over_texts(text: float, messages: Mapping[str, float], slowness: int) -
     for colour, (link, seconds) in zip(LINES, messages.items(), strict=False):
         axis.plot(texts, [share * text + seconds / n for n in texts], color=colour, linewidth=2)
         at, how = (enough[link], share * text + seconds / enough[link]), {**BESIDE, "color": colour}
-        axis.plot(*at, "o", color=colour, markersize=7, clip_on=False, zorder=3)
-        where = {"xytext": (5, 12)} if enough[link] > least else {"xytext": (6, -16)}
-        axis.annotate(f"from {enough[link]} texts on", at, **{**how, **where})
-        height = 1.7 * text  # the cable's line is not so high: its name stands at its dot
-        if seconds / least + share * text > height:
-            axis.annotate(f"over {link}", (seconds / (height - share * text), height), **how)
-        else:
-            axis.annotate(f"over {link}", at, **{**how, "xytext": (6, -30)})
+        if enough[link] == least:  # faster from its left end on: no crossing, no dot
+            axis.annotate(f"over {link}, from {least} texts on", at, **{**how, "xytext": (6, -16)})
+            continue
+        axis.plot(*at, "o", color=colour, markersize=7, zorder=3)
+        axis.annotate(f"from {enough[link]} texts on", at, **{**how, "xytext": (5, 12)})
+        name_at = max(least, seconds / (1.7 - share) / text)  # where the line is 1.7 texts high
+        axis.annotate(f"over {link}", (name_at, share * text + seconds / name_at), **how)
     axis.annotate("you alone", (least, text), **{**BESIDE, "xytext": (6, 8)})
     axis.axhline(share * text, color="#444444", linestyle=":", linewidth=1.2)
     below = {"xytext": (0, -9), "ha": "right"}

@@ -6,7 +6,7 @@ import torch
 from course_lib.by_hand.galaxy import train
 from course_lib.chapters.break_even import break_even, enough_texts, plot_break_even, plot_over_texts
 from course_lib.chapters.layouts import HAS, plot_layouts
-from course_lib.chapters.shared_layer import plot_shared_layer, waiting
+from course_lib.chapters.shared_layer import plot_deal, plot_shared_layer, waiting
 from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.one_device.loop import cross_entropy
@@ -14,6 +14,7 @@ from course_lib.runtime import launch
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.ledgers.timeline import Span, Timeline
+from simulator.planner.layer_split import price_layer
 from simulator.plots.picture import smallest_text
 
 BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
@@ -30,10 +31,19 @@ def test_grey_is_what_rank_0_waits_for():
     picture = plot_shared_layer({"half each": layer})
     assert picture.alt == "half each, of which your laptop waits 2000 ms."
     assert "messages" in picture.svg
-    assert "stroke: #ffffff; stroke-width: 4" in plot_shared_layer({"half each": layer}, alone=2).svg
+    assert ">gather<" in picture.svg.replace(" ", "")
+    assert "stroke: #ffffff; stroke-width: 1.5" in plot_shared_layer({"half each": layer}, alone=2).svg
     assert "backward" not in picture.svg  # of the legend, only what is there
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_shared_layer({})
+
+
+def test_a_deal_adds_up_what_the_slower_computes():
+    split = price_layer(BERT, [LAPTOP, LAPTOP.slowed(3)], heads=[9, 3], columns=[2304, 768])
+    picture = plot_deal(split)
+    assert "norms 256 tokens: 0.5 ms, norms 256 tokens: 1.4 ms" in picture.alt
+    assert f"= {1e3 * sum(split.parts.values()):.1f} ms" in picture.alt
+    assert smallest_text(picture.svg) >= 11
 
 
 def test_the_layouts_are_of_one_tensor_and_can_be_read():
@@ -60,6 +70,7 @@ def test_texts_are_enough_when_what_they_save_is_longer_than_the_message():
     picture = plot_over_texts(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
     assert "over the cable from 4 texts a step on, over Wi-Fi from 164" in picture.alt
     assert "3/4 of it" in picture.svg
+    assert "over the cable, from 4 texts on" in picture.svg
     assert smallest_text(picture.svg) >= 11
 
 

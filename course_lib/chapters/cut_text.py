@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import prod
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
@@ -63,30 +64,55 @@ def draw_text(title: str, text: str, means: Mapping[str, str]) -> Picture:
     return _texts({title: [Box(one, "uncut") for one in text]}, means)
 
 
-def draw_places(before: str, pieces: Sequence[str], word: str, english: str, after: str) -> Picture:
-    """A word in its pieces, and below it as one: each box is read, and from it the next box is guessed."""
+def draw_places(
+    texts: Sequence[str], word: str, english: str, old: Sequence[float], new: Sequence[float] = ()
+) -> Picture:
+    """A word in its pieces, and below it as one, with the chance that a model gives to each token.
+
+    Args:
+        texts: what stands before the word, its pieces, and what stands after it.
+        old: percent, of each piece and of what stands after them.
+        new: percent, of the word and of what stands after it; by default a question mark for each.
+
+    Raises:
+        ValueError: there are not as many chances as tokens.
+    """
+    if len(old) != len(texts) - 1 or len(new) not in (0, 2):
+        raise ValueError("give a chance for each token but the first")
     wide, apart = 62, 44
-    place = [i * (wide + apart) for i in range(len(pieces) + 2)]
+    before, *pieces, after = texts
+    place = [i * (wide + apart) for i in range(len(texts))]
     inner = place[-1] - apart - place[1]
     rows = (
-        (24, "before", [before, *pieces, after], place, [wide] * len(place)),
-        (84, "added", [before, word, after], [place[0], place[1], place[-1]], [wide, inner, wide]),
+        (24, texts, place, [wide] * len(place)),
+        (110, [before, word, after], [place[0], place[1], place[-1]], [wide, inner, wide]),
     )
     parts = []
-    for y, kind, texts, lefts, widths in rows:
-        fills = [FILLS["added" if kind == "added" and text == word else ""] for text in texts]
-        for x, width, text, fill in zip(lefts, widths, texts, fills, strict=True):
-            parts.append(_rect(x, y, width, 26, fill))
+    for y, line, lefts, widths in rows:
+        for x, width, text in zip(lefts, widths, line, strict=True):
+            kind = "added" if text == word else "bytes" if re.fullmatch("[0-9A-F]{2}", text) else ""
+            parts.append(_rect(x, y, width, 26, FILLS[kind]))
             parts.append(_text(x + width / 2, y + 18, text, 'text-anchor="middle"'))
         for x, width in zip(lefts[:-1], widths[:-1], strict=True):
             parts.append(_text(x + width + apart / 2, y + 18, "─▶", 'text-anchor="middle"'))
-    parts.append(_text(0, 14, f"before: {english} in {len(pieces)} tokens", 'style="font-weight: bold"'))
-    parts.append(_text(0, 74, f"after: {english} as one token", 'style="font-weight: bold"'))
-    parts.append(_text(place[1], 130, "↖ guessed by its row in the output matrix", ""))
-    parts.append(_text(place[-1] - apart, 150, "read by its row in the embedding ↗", 'text-anchor="end"'))
-    old, new = ", ".join([before, *pieces, after]), ", ".join([before, word, after])
-    alt = f"Each token is guessed from the one before. Before: {old}. After: {new}."
-    return _picture(parts, 158, alt)
+    for x, chance in zip(place[1:], old, strict=True):
+        parts.append(_text(x + wide / 2, 68, _percent(chance), 'text-anchor="middle"'))
+    whole = _percent(100 * prod(chance / 100 for chance in old[:-1]))
+    bold = 'style="font-weight: bold"'
+    guessed, follows = map(_percent, new) if new else "??"
+    parts.append(_text(0, 14, f"before: {english} in {len(pieces)} tokens, together {whole}", bold))
+    parts.append(_text(0, 100, f"after: {english} as one token", bold))
+    parts.append(_text(place[1], 156, f"↖ {guessed}: guessed by its row in the output matrix", bold))
+    last = f"{follows}: guessed when {word} was read, by its row in the embedding ↗"
+    parts.append(_text(place[-1] + wide, 178, last, f'{bold} text-anchor="end"'))
+    said = ", ".join(f"{text} {_percent(chance)}" for text, chance in zip(texts[1:], old, strict=True))
+    return _picture(
+        parts, 186, f"After {before}, before: {said}. After: {word} {guessed}, {after} {follows}."
+    )
+
+
+def _percent(chance: float) -> str:
+    return f"{chance:.0f} %" if chance >= 1 else f"{chance:.1f} %"
 
 
 def _texts(texts: Mapping[str, Sequence[Box]], means: Mapping[str, str]) -> Picture:

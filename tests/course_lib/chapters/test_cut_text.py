@@ -50,8 +50,13 @@ def test_a_text_that_nobody_has_cut_stands_in_characters():
     assert ">cat</text>" in picture.svg
 
 
-def test_a_word_is_shown_before_and_after():
-    picture = draw_places("家", ["猫", "E5", "92", "AA"], "猫咪", "cat", "打")
-    assert picture.alt.endswith("Before: 家, 猫, E5, 92, AA, 打. After: 家, 猫咪, 打.")
+def test_a_word_is_shown_before_and_after_with_chances():
+    texts = "家", "猫", "E5", "92", "AA", "打"
+    picture = draw_places(texts, "猫咪", "cat", [50, 100, 100, 80, 41], [0.14, 33])
+    assert picture.alt.endswith("AA 80 %, 打 41 %. After: 猫咪 0.1 %, 打 33 %.")
+    assert "in 4 tokens, together 40 %" in picture.svg
     assert picture.svg.count("<rect") == 6 + 3
     assert smallest_text(picture.svg) >= 11
+    assert draw_places(texts, "猫咪", "cat", [50] * 5).alt.endswith("After: 猫咪 ?, 打 ?.")
+    with pytest.raises(ValueError, match="a chance for each token"):
+        draw_places(texts, "猫咪", "cat", [50] * 4)

@@ -35,16 +35,23 @@ tries: list[Try] = []
 
 
 @cache
-def gpt2_pieces() -> tuple[tuple[float, ...], tuple[int, ...]]:
+def gpt2_pieces(embedding: float = 0) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """FLOPs of a token's forward, and elements of the gradient, of each parameter of GPT-2 in the model's order.
 
     The embedding is read first and writes the logits last: it computes there, and its gradient is complete at the end
     of backward. So the last piece computes and has no gradient, and the first two have gradients and compute nothing.
+
+    Args:
+        embedding: its share of all parameters, in a model of the same size; 0: that of GPT-2.
     """
     with torch.device("meta"):
         embeddings, rest = [], []
         for name, w in GPT(GPTConfig()).named_parameters():
             (embeddings if name.startswith("embedding.") else rest).append(w.numel())
+    if embedding:
+        held, all_ = sum(embeddings), sum(embeddings) + sum(rest)
+        embeddings = [embedding * all_ / held * n for n in embeddings]
+        rest = [(1 - embedding) * all_ / (all_ - held) * n for n in rest]
     flops = [0.0] * len(embeddings) + [2.0 * n for n in rest] + [2.0 * sum(embeddings)]
     return tuple(flops), (*embeddings, *rest, 0)
 
@@ -56,6 +63,7 @@ def gpt2_step(
     overlap: bool = False,
     cap_mb: float = 25,
     link: tuple[float, float] = (LATENCY, ETHERNET),
+    embedding: float = 0,
 ) -> Timeline:
     """One step of GPT-2 on each of ``gpus``, in milliseconds.
 
@@ -66,9 +74,10 @@ def gpt2_step(
         overlap: send buckets during backward, not after it.
         cap_mb: a bucket is closed once it holds that many MiB; 0: a message for each parameter.
         link: seconds that a message takes beside its bytes, and bytes a second.
+        embedding: of ``gpt2_pieces``.
     """
     latency, bandwidth = link
-    flops, elements = gpt2_pieces()
+    flops, elements = gpt2_pieces(embedding)
     forward = [1e3 * one * tokens / gpus / FLOPS for one in flops]
     return ddp_timeline(
         forward,
@@ -121,35 +130,47 @@ def hiding_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int =
     return bits / 16 * flops / bandwidth
 
 
-def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32) -> float:
+def paying_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 32) -> float:
+    """Tokens of the whole batch with which any number of GPUs are as fast as one: 4R/3β in 32 bits.
+
+    Without overlap and latencies: one GPU then computes for as long as many send the gradients.
+
+    Args:
+        flops, bandwidth, bits: of ``hiding_tokens``.
+    """
+    return 2 / 3 * hiding_tokens(flops, bandwidth, bits)
+
+
+def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32, embedding: float = 0) -> float:
     """How many times as fast as one GPU eight are, with that fraction of ``hiding_tokens`` each, on any network.
 
     The latencies are left out, which other networks have in another proportion.
     """
     tokens = fraction * hiding_tokens(bits=bits)
-    return times_one_gpu(tokens, itemsize=bits // 8, overlap=overlap, link=(0, ETHERNET))
+    settings = {"itemsize": bits // 8, "overlap": overlap, "embedding": embedding}
+    return times_one_gpu(tokens, link=(0, ETHERNET), **settings)
 
 
-def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32) -> None:
+def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32, embedding: float = 0) -> None:
     """Say how fast eight of your GPUs are.
 
     Args:
         flops, bandwidth, bits: of ``hiding_tokens``.
         tokens: on each GPU.
+        embedding: of ``gpt2_pieces``.
 
     Raises:
-        ValueError: an amount is not above 0, or gradients of so many bits are not sent.
+        ValueError: an amount is not above 0, gradients of so many bits are not sent, or the embedding is the model.
     """
     positive(flops=flops, bandwidth=bandwidth, tokens=tokens)
     one_of("bits", bits, [16, 32])
+    if not 0 <= embedding < 1:
+        raise ValueError(f"the embedding's share must be at least 0 and below 1, not {embedding}")
     hiding = hiding_tokens(flops, bandwidth, bits)
-    times = times_on_curve(tokens / hiding, bits=bits)
-    print(
-        f"{'2R/β' if bits == 32 else 'R/β'} is {hiding:,.0f} tokens, of which you have {tokens / hiding:.2f}"
-    )
-    print(
-        f"eight are {times:.1f} times as fast as one; as fast as one with {one_gpu() * hiding:,.0f} tokens each"
-    )
+    times = times_on_curve(tokens / hiding, bits=bits, embedding=embedding)
+    pay = paying_tokens(flops, bandwidth, bits)
+    print(f"eight pay once the whole batch has about {pay:,.0f} tokens; yours has {8 * tokens:,.0f}")
+    print(f"they are {times:.1f} times as fast as one")
 
 
 @cache
@@ -160,9 +181,9 @@ def one_gpu(times: float = 1) -> float:
 
 def last_message_mb(cap_mb: float) -> float:
     """MB of the last message, which has the embedding's gradient."""
-    held = [0]
+    held = [0.0]
     for elements in reversed([n for n in gpt2_pieces()[1] if n]):
-        held = [*held, 0] if held[-1] >= max(cap_mb * 2**20, 1) else held
+        held = [*held, 0.0] if held[-1] >= max(cap_mb * 2**20, 1) else held
         held[-1] += 4 * elements
     return held[-1] / 1e6
 
@@ -213,7 +234,7 @@ def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float =
     tries.append(Try(tokens, tokens / hiding_tokens(bits=bits), times))
     if times < at_least:
         verdict = f"not {at_least:g} times yet"
-    elif tokens > 1.03 * fewest_tokens(at_least):
+    elif tokens > 1.03 * fewest_tokens(at_least)[0]:
         verdict = "fast enough, and other settings need fewer tokens"
     else:
         verdict = "fast enough, and no settings need noticeably fewer tokens"
@@ -221,15 +242,16 @@ def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float =
     print(f"{times:.2f} times one GPU, {size}: {verdict}")
     most = max(80_000, 1.2 * max(one.tokens for one in tries))
     dots = [(one.tokens, one.times) for one in tries]
-    return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=dots, goal=at_least)
+    ours = fewest_tokens(at_least)[0]
+    return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=dots, goal=at_least, ours=ours)
 
 
 @cache
-def fewest_tokens(at_least: float) -> float:
-    """On each of eight GPUs, with the settings that need the fewest to be so many times as fast as one."""
-    return min(
-        tokens_that_reach(
-            lambda t, cap=cap: times_one_gpu(t, itemsize=2, cap_mb=cap, overlap=True) >= at_least
-        )
-        for cap in (1, 2, 5, 10, 15, 25, 50)
-    )
+def fewest_tokens(at_least: float) -> tuple[float, int]:
+    """On each of eight GPUs, to be so many times as fast as one, in 16 bits; and the ``cap_mb`` of that."""
+    found = []
+    for cap in (1, 2, 5, 10, 15, 25, 50):
+        settings = {"itemsize": 2, "cap_mb": cap, "overlap": True}
+        fewest = tokens_that_reach(lambda t, settings=settings: times_one_gpu(t, **settings) >= at_least)
+        found.append((fewest, cap))
+    return min(found)

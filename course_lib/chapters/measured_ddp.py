@@ -72,15 +72,17 @@ def named_messages(timeline: Timeline, names: list[str]) -> Timeline:
 
 
 def _layers(model: nn.Module, bucket: list[Tensor]) -> str:
-    """``"3+2"``: the blocks that have a twentieth of a bucket's bytes or more; ``"e"`` for the embedding."""
+    """``"3+2"``: the blocks that have a twentieth of a bucket's bytes or more; ``"e"`` for the embedding.
+
+    Outside both is only the last norm.
+    """
     held: dict[str, int] = {}
     for name, w in reversed(list(model.named_parameters())):
         if any(w is one for one in bucket):
-            kind = (
-                name.split(".")[1] if name.startswith("blocks.") else name[0] * name.startswith("embedding")
-            )
+            kind = name.split(".")[1] if name.startswith("blocks.") else name.split(".")[0]
+            kind = "e" if kind == "embedding" else kind
             held[kind] = held.get(kind, 0) + w.nbytes
-    return "+".join(kind for kind, size in held.items() if kind and size >= 0.05 * sum(held.values()))
+    return "+".join(kind for kind, size in held.items() if size >= 0.05 * sum(held.values()))
 
 
 def in_turn(timeline: Timeline) -> Timeline:

@@ -23,6 +23,7 @@ def plot_speedup_over_tokens(
     marks: Sequence[tuple[str, float]] = (),
     tries: Sequence[tuple[float, float]] = (),
     goal: float = 0,
+    ours: float = 0,
     along: str = "tokens on each GPU",
 ) -> Picture:
     """How many times as fast as one GPU, over the tokens on each of them.
@@ -34,6 +35,7 @@ def plot_speedup_over_tokens(
         marks: words beside a point of the first line, and its tokens.
         tries: tokens and times one GPU of each of the learner's tries; the newest is the largest dot.
         goal: times one GPU that the tries are to reach; 0: none.
+        ours: tokens with which we reach it; 0: not told.
         along: what is drawn from left to right.
 
     Raises:
@@ -61,6 +63,9 @@ def plot_speedup_over_tokens(
         axis.plot([at, at], [0, height], color=GREY, linewidth=1)
         axis.plot([at], [height], "o", color=LOOKS[0][0], markersize=5, zorder=3)
         _write(axis, words, (at, 0), (5, 8), GREY, "left")
+    if ours:
+        axis.plot([ours], [goal], "o", color=GREY, markersize=7, fillstyle="none")
+        _write(axis, "ours", (ours, goal), (0, 7), GREY, "center")
     for i, (count, times) in enumerate(tries):
         axis.plot([count], [times], "o", color=TRIED, markersize=9 if i == len(tries) - 1 else 5, zorder=3)
     if tries:
@@ -73,6 +78,7 @@ def plot_speedup_over_tokens(
     plain_axes(axis)
     said = [f"{name}: {times(tokens[-1]):.1f} at the right end" for name, times in speedups.items()]
     said += [f"{words} at {at:.3g}" for words, at in marks]
+    said += [f"ours: {goal:g} at {ours:,.0f}"] if ours else []
     said += [f"a try at {count:,.5g}: {times:.2f}" for count, times in tries]
     return render(
         figure, f"How many times as fast as one GPU {gpus} are, over the {along}: {'; '.join(said)}."

@@ -13,11 +13,13 @@ from course_lib.chapters.ddp_step import (
     attempt,
     eight_of,
     fewest_tokens,
+    gpt2_pieces,
     gpt2_step,
     hiding_tokens,
     last_message_mb,
     one_gpu,
     parts_of_step,
+    paying_tokens,
     rank_0,
     times_on_curve,
     times_one_gpu,
@@ -74,7 +76,11 @@ def test_an_attempt_says_how_it_went(capsys, monkeypatch):
     monkeypatch.setattr("course_lib.chapters.ddp_step.tries", [])
     attempt(16384)
     attempt(60000, 16)
-    assert attempt(fewest_tokens(4) * 1.01, 16, 10).alt.count("a try at") == 3
+    fewest, cap_mb = fewest_tokens(4)
+    assert abs(times_one_gpu(fewest, itemsize=2, cap_mb=cap_mb, overlap=True) - 4) < 0.01
+    alt = attempt(fewest * 1.01, 16, cap_mb).alt
+    assert alt.count("a try at") == 3
+    assert "ours: 4 at" in alt
     said = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()]
     assert said == [
         "not 4 times yet",
@@ -93,10 +99,25 @@ def test_only_the_fraction_counts_on_any_network(capsys):
     assert abs(times_on_curve(one_gpu(4)) - 4) < 0.01
     eight_of(flops=4e14, bandwidth=4e10, tokens=8000)
     said = capsys.readouterr().out
-    assert said.startswith("2R/β is 20,000 tokens, of which you have 0.40\n")
-    assert f"{infiniband:.1f} times as fast" in said
+    assert said.startswith("eight pay once the whole batch has about 13,333 tokens; yours has 64,000\n")
+    assert said.endswith(f"they are {infiniband:.1f} times as fast as one\n")
+    with pytest.raises(ValueError, match="share must be at least 0 and below 1, not 1"):
+        eight_of(flops=4e14, bandwidth=4e10, tokens=8000, embedding=1)
     with pytest.raises(ValueError, match="bandwidth"):
         eight_of(flops=4e14, bandwidth=0, tokens=8000)
+
+
+@pytest.mark.parametrize("gpus", [2, 8, 64])
+def test_the_whole_batch_decides_whether_any_number_pays(gpus):
+    tokens = paying_tokens() / gpus
+    assert abs(times_one_gpu(tokens, gpus, link=(0, ETHERNET)) - 1) < 1e-6
+
+
+def test_a_smaller_embedding_leaves_less_to_send_after_backward():
+    share = sum(gpt2_pieces()[1][:2]) / sum(gpt2_pieces()[1])
+    assert abs(times_on_curve(1, embedding=share) - times_on_curve(1)) < 1e-9
+    assert abs(sum(gpt2_pieces(0.03)[1]) - sum(gpt2_pieces()[1])) < 1
+    assert times_on_curve(1) < times_on_curve(1, embedding=0.03) < 8
 
 
 def test_the_last_message_has_the_whole_embedding():

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 VIRTUAL, TOKENS, GAP = 2, 3, 0.6  # places; the text reads across the gap
 LAYERS = ("vectors", "layer 1", "layer 2", "layer 3")  # from below
-TRAINED, FROZEN, CHANGED = "#cc6a24", "#a9cbe8", "#8fb99f"
+COLOURS = {
+    "prompt": "#e8c547",
+    "prefix": "#7d5ba6",
+    "LoRA": "#23614a",
+}  # of each method, in all of the chapter
+ADDED = {"prefix": "#cdbfe0", "LoRA": "#8fb99f"}  # the text, where a layer adds trained numbers to it
+FROZEN = "#dcdcdc"
 
 
 def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
@@ -24,6 +30,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         trained: what stands beside a method's name: "0.08 million".
     """
     from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
@@ -35,9 +42,9 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
             own = (title == "prompt") == (row == 0)
             if title != "LoRA" and (row or own):
                 for place in range(VIRTUAL):
-                    _place(axis, place, row, TRAINED if own else FROZEN, "k v" if row else "")
+                    _place(axis, place, row, COLOURS[title] if own else FROZEN, "k v" if row else "")
             if title == "LoRA" and row:
-                _place(axis, 0.9, row, TRAINED, "A B")
+                _place(axis, 0.9, row, COLOURS[title], "A B")
             if row:
                 axis.annotate(
                     "",
@@ -46,7 +53,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
                     arrowprops={"arrowstyle": "->", "color": "#222222"},
                 )
             for place in range(TOKENS):
-                _place(axis, VIRTUAL + GAP + place, row, CHANGED if title == "LoRA" and row else FROZEN)
+                _place(axis, VIRTUAL + GAP + place, row, ADDED.get(title, FROZEN) if row else FROZEN)
         if title != "LoRA":
             axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
         axis.text(VIRTUAL + GAP + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
@@ -55,18 +62,28 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + GAP + TOKENS), ylim=(-0.8, len(LAYERS)))
         axis.set_axis_off()
     looks = {
-        "trained": TRAINED,
-        "computed by frozen weights": FROZEN,
-        "computed by weights that LoRA changed": CHANGED,
+        "trained": COLOURS.values(),
+        "trained numbers added to the text": ADDED.values(),
+        "frozen weights alone": [FROZEN],
     }
-    patches = [Patch(facecolor=colour, edgecolor="#444444", label=says) for says, colour in looks.items()]
-    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=TEXT)
+    patches = [
+        tuple(Patch(facecolor=colour, edgecolor="#444444") for colour in group) for group in looks.values()
+    ]
+    figure.legend(
+        patches,
+        looks.keys(),
+        handler_map={tuple: HandlerTuple(ndivide=None)},
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=TEXT,
+    )
     counts = "; ".join(f"{title}: {count}" for title, count in (trained or {}).items())
     return render(
         figure,
         "A prompt trains vectors below the layers, and frozen weights make their keys and values in every layer. "
-        "A prefix trains keys and values in every layer, and no layer computes their places. "
-        "LoRA trains matrices in every layer, which change what is computed for the text."
+        "A prefix trains keys and values in every layer, which are added to the text, and no layer computes their "
+        "places. LoRA trains matrices in every layer, which add to what is computed for the text."
         + (f" Trained numbers: {counts}." if counts else ""),
     )
 
@@ -75,5 +92,5 @@ def _place(axis: Axes, place: float, row: int, colour: str, says: str = "") -> N
     from matplotlib.patches import Rectangle
 
     axis.add_patch(Rectangle((place, row), 0.88, 0.8, facecolor=colour, edgecolor="#444444"))
-    ink = "white" if colour == TRAINED else "#222222"
+    ink = "white" if colour in (COLOURS["prefix"], COLOURS["LoRA"]) else "#222222"
     axis.text(place + 0.44, row + 0.4, says, ha="center", va="center", fontsize=TEXT, color=ink)

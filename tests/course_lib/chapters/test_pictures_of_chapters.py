@@ -12,11 +12,11 @@ from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
 from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
 from course_lib.chapters.virtual_places import (
-    CHANGED,
+    ADDED,
+    COLOURS,
     FROZEN,
     LAYERS,
     TOKENS,
-    TRAINED,
     VIRTUAL,
     plot_virtual_places,
 )
@@ -118,12 +118,16 @@ def test_each_method_trains_in_its_own_places():
     colours = plot_virtual_places().svg
     above = len(LAYERS) - 1
     counted = {
-        colour: colours.count(f"fill: {colour}") - 1 for colour in (TRAINED, FROZEN, CHANGED)
-    }  # the legend
+        colour: colours.count(f"fill: {colour}") - 1  # the legend
+        for colour in (*COLOURS.values(), *ADDED.values(), FROZEN)
+    }
     assert counted == {
-        TRAINED: VIRTUAL * len(LAYERS) + above,  # the prompt's below, the prefix's above, LoRA's A and B
-        FROZEN: VIRTUAL * above + TOKENS * (2 * len(LAYERS) + 1),
-        CHANGED: TOKENS * above,
+        COLOURS["prompt"]: VIRTUAL,
+        COLOURS["prefix"]: VIRTUAL * above,
+        COLOURS["LoRA"]: above,  # A and B
+        ADDED["prefix"]: TOKENS * above,
+        ADDED["LoRA"]: TOKENS * above,
+        FROZEN: VIRTUAL * above + TOKENS * (len(LAYERS) + 2),
     }
     picture = plot_virtual_places({"prompt": "0.08 million", "prefix": "2 million", "LoRA": "1 million"})
     assert "prompt: 0.08 million trained" in set(texts(picture))

@@ -1,5 +1,6 @@
 // One layer of BERT on a fast and a slow device, split as Galaxy does: heads and columns by what each keeps, tokens by half.
-// The pair's time is drawn for every bandwidth; the break-even gets its number once it is found.
+// The pair's time is drawn for the bandwidths between which the reader has dragged, so that the picture tells no break-even
+// that is not found; there it gets its number.
 // As simulator/planner/layer_split.py and split_timeline.py, for two devices.
 
 import { WIDTH, box, label, legend, path } from "./marks.js";
@@ -68,18 +69,20 @@ export function draw(values, _, given) {
   };
 }
 
-/** How long the pair takes at every bandwidth, and at this one, beside the device alone; where both are equal, the break-even. */
+/** How long the pair takes here and between the bandwidths seen so far (given.seen), beside the device alone; the break-even. */
 function curve(values, given, { alone, without, even, pair, met }) {
   const [least, most] = given.range.map(Math.log10), top = 3 * alone, wide = [104, WIDTH - 70];
   const x = (bandwidth) => scaleOf([least, most], wide)(Math.log10(bandwidth)), y = (seconds) => scaleOf([0, top], [262, 152])(Math.min(seconds, top));
-  const exponents = [...Array(61).keys()].map((k) => least + ((most - least) * k) / 60);
-  const at = (bandwidth) => without + (pair - without) * (values.bandwidth / bandwidth);
+  const here = values.bandwidth, [low, high] = (given.seen = [Math.min(given.seen?.[0] ?? here, here), Math.max(given.seen?.[1] ?? here, here)]);
+  const exponents = [...Array(61).keys()].map((k) => Math.log10(low) + (Math.log10(high / low) * k) / 60);
+  const at = (bandwidth) => without + (pair - without) * (here / bandwidth);
   const points = exponents.map((e) => 10 ** e).filter((b) => at(b) <= top).flatMap((b) => [x(b), y(at(b))]);
   const marks = [path([wide[0], 262, wide[1], 262], "line"), path([wide[0], y(alone), wide[1], y(alone)], "quiet", { dash: "5 4" })];
   marks.push(label(98, y(alone), "alone", { anchor: "end" }), label(98, 262, "0", { anchor: "end" }), label(98, 152, "3 × alone", { anchor: "end" }));
   for (let e = Math.ceil(least); e <= most; e++) marks.push(label(x(10 ** e), 276, `${human(10 ** e)}/s`, { anchor: "middle" }));
   marks.push(label(wide[0] + (wide[1] - wide[0]) / 2, 294, "bandwidth of the link", { anchor: "middle" }));
-  marks.push(path(points, "ink", { wide: 2 }), label(wide[1] + 6, y(without), "the pair", { colour: "ink" }));
+  if (points.length && low < high) marks.push(path(points, "ink", { wide: 2 }));
+  marks.push(label(x(here) - 9, y(pair) + 14, "the pair", { anchor: "end", colour: "ink" })); // below the falling curve
   if (met) { // sooner, its number would give the answer away
     marks.push(path([x(even), 262, x(even), 146], "accent", { dash: "3 3" }), label(x(even) + 6, 152, `break-even: ${human(even)}/s`, { colour: "accent", bold: true }));
   }

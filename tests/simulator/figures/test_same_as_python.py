@@ -73,6 +73,21 @@ console.log(JSON.stringify(cases.map((values) => {
             assert found["pairThere"] == pytest.approx(alone)
 
 
+def test_the_curve_of_the_pair_is_drawn_as_far_as_the_reader_has_dragged(run_in_node):
+    """Else the picture would tell the break-even before it is found."""
+    program = """
+console.log(JSON.stringify([9.75e7, 2e8, 1.5e8].map((bandwidth) => {
+  const { marks } = draw({ ...questions.values, bandwidth }, 0, questions);
+  const curve = marks.find((mark) => mark.path && mark.colour === "ink");
+  return curve ? [curve.path[0], curve.path.at(-2)] : null;
+})));
+"""
+    before, dragged, back = run_in_node(program, explore_unequal().page()[1], "unequal")
+    assert before is None
+    assert dragged[0] < dragged[1]
+    assert back == pytest.approx(dragged)  # what was seen stays
+
+
 def test_a_step_of_fsdp_holds_and_sends_what_is_predicted(run_in_node):
     cases = [
         {"prefetch": ahead, "reshard_after_forward": reshard, "ranks": p}

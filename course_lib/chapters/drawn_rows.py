@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from course_lib.observe.networks.draw import picture_of
 from course_lib.observe.networks.module_graph import ModuleGraph, describe_parameters
 from course_lib.observe.networks.render import Graph, embolden, render_dot
+from course_lib.observe.networks.trained import FROZEN
 from course_lib.observe.show.shown import Shown
 from simulator.plots.picture import Picture
 
@@ -40,8 +43,12 @@ class _Rows(Graph):
         return svg and embolden(svg)
 
 
-def draw_rows(model: nn.Module, *inputs: Tensor) -> Picture | Shown:
+def draw_rows(model: nn.Module, *inputs: Tensor, notes: Mapping[str, str] | None = None) -> Picture | Shown:
     """The boxes of ``model``, a chain, as torchview records them in a run on ``inputs``; the model stays as it is.
+
+    Args:
+        model, inputs: as ``draw`` takes them.
+        notes: name of a box -> what is written below its other lines; such a box is grey.
 
     Raises:
         ValueError: the boxes are no chain.
@@ -52,5 +59,12 @@ def draw_rows(model: nn.Module, *inputs: Tensor) -> Picture | Shown:
         raise ValueError(f"{type(model).__name__} is no chain of boxes: use draw")
     sizes = describe_parameters(list(model.parameters()))
     names = ", ".join(box.name for box in boxes)
-    alt = f"Network graph of {type(model).__name__}: {names}; {sizes}."
+    said = "".join(f" {name}: {note}." for name, note in (notes or {}).items())
+    graph.frame.inside = [
+        replace(box, lines=(*box.lines, notes[box.name]), colours=(FROZEN,))
+        if notes and box.name in notes
+        else box
+        for box in boxes
+    ]
+    alt = f"Network graph of {type(model).__name__}: {names}; {sizes}.{said}"
     return picture_of(_Rows(graph.frame, graph.edges), alt)

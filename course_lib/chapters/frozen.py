@@ -10,10 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from course_lib.chapters.bars import plot_bars
 from course_lib.observe.ledgers.saved import saved_bytes_by_module
 from course_lib.observe.networks.placement import size_of
-from simulator.plots.picture import Picture
 
 IMAGES, LEAST = 32, 0.75  # a step's images, and the part of the parameters that must still be trained
 
@@ -69,34 +67,8 @@ def held(model: nn.Module, frozen: Collection[str] = (), images: int = IMAGES) -
     return Held(states, {name.removeprefix("model."): size for name, size in kept.items()}, trained)
 
 
-def fitting(model: nn.Module, frozen: Collection[str]) -> int:
-    """How many images fit, with these boxes frozen, into what a step on 32 holds that trains all."""
-    small, large = (held(model, frozen, images).total for images in (IMAGES, 2 * IMAGES))
-    return IMAGES + (held(model).total - small) * IMAGES // (large - small)
-
-
-def plot_frozen(model: nn.Module, frozen: Collection[str]) -> Picture:
-    """A step with these boxes frozen beside the one that trains all; too little trained gets no images."""
-    every, mine = held(model), held(model, frozen)
-    enough = mine.trained >= LEAST
-    rows = {
-        "nothing frozen": (every, IMAGES),
-        "your list" if enough else f"less than {100 * LEAST:.0f} %": (
-            mine,
-            fitting(model, frozen) if enough else 0,
-        ),
-    }
-    return plot_bars(
-        {
-            "trained, %": {name: round(100 * h.trained) for name, (h, _) in rows.items()},
-            f"{IMAGES} images need, MB": {name: round(h.total / 1e6) for name, (h, _) in rows.items()},
-            f"images in {every.total / 1e6:.0f} MB": {name: images for name, (_, images) in rows.items()},
-        }
-    )
-
-
 def best(model: nn.Module) -> tuple[tuple[str, ...], int, int]:
-    """The list with which the most images fit while enough is trained, their number, and how many lists keep the rule.
+    """The list with which a step holds least while enough is trained, its bytes, and how many lists keep the rule.
 
     To freeze one box more never holds more, so only lists are measured to which none can be added.
     """
@@ -108,6 +80,6 @@ def best(model: nn.Module) -> tuple[tuple[str, ...], int, int]:
         if sum(boxes[name] for name in names) <= (1 - LEAST) * sum(boxes.values())
     ]
     longest = [names for names in lists if not any(names < others for others in lists)]
-    images = {tuple(name for name in boxes if name in names): fitting(model, names) for names in longest}
-    most = max(images, key=images.__getitem__)
-    return most, images[most], len(lists)
+    totals = {tuple(name for name in boxes if name in names): held(model, names).total for names in longest}
+    least = min(totals, key=totals.__getitem__)
+    return least, totals[least], len(lists)

@@ -30,3 +30,9 @@ def test_a_short_chain_is_one_row():
     assert (
         "input, 0, 1, output" in draw_rows(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.zeros(1, 2)).alt
     )
+
+
+def test_a_note_is_written_into_its_box():
+    picture = draw_rows(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.zeros(1, 2), notes={"0": "frozen"})
+    assert picture.svg.count(">frozen<") == 1
+    assert picture.alt.endswith("0: frozen.")

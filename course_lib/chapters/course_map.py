@@ -34,7 +34,7 @@ class Chapter:
 
 
 CHAPTERS = {
-    "00": Chapter("start_here", (), 27),
+    "00": Chapter("start_here", (), 23),
     "01": Chapter("seeing_networks", ("00",), 17),
     "25": Chapter("text_and_tasks", ("00",), 25),
     "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),

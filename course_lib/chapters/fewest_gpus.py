@@ -22,7 +22,8 @@ MOST = 2**20  # copies; what does not fit on so many fits on no number
 def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
     """A row for each step of chapter 00, with the fewest GPUs, what it costs, what does it in PyTorch, and its chapter.
 
-    Each group of GPUs trains on one text at a time, as long as the model was trained with.
+    The last row has the largest GPT that one such GPU trains alone, with activations computed again. Each group of GPUs
+    trains on one text at a time, as long as the model was trained with.
 
     Args:
         model: a name that the simulator knows, the sizes of another model, or only how many parameters it has: about
@@ -37,14 +38,15 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
     shared = {tp: _fewest(shape, device, tp=tp, recompute="full") for tp in (1, 2, 4, 8) if _cuts(shape, tp)}
     fitting = {tp: copies * tp for tp, copies in shared.items() if copies}
     tp = min(fitting, key=lambda width: (fitting[width], width), default=1)
-    weights, states = (ceil(size * shape.parameters / device.memory) for size in (2, 16))
-    matrices = f"and share matrices, tp={tp}"
+    states, matrices = ceil(16 * shape.parameters / device.memory), f"and share matrices, tp={tp}"
+    largest = _largest(device)
+    alone = f"train a GPT of {largest / 1e9:.1f} billion weights instead"
     rows = [
-        ["hold the weights, in two bytes", weights, "", "", ""],
-        ["and gradients and optimizer states, divided", states, "each layer is gathered", "fully_shard", "06, 07"],
-        ["train on a text each", _fewest(shape, device) or "no number", "", "", "03"],
+        ["hold 16 bytes for each weight, divided", states, "each layer is gathered", "fully_shard", "06, 07"],
+        ["and train on a text each", _fewest(shape, device) or "no number", "", "", "03"],
         ["and compute activations again", shared[1] or "no number", "a second forward", "checkpoint", "08"],
         [matrices, fitting.get(tp, "no number"), "messages in every layer", "parallelize_module", "09"],
+        [alone, 1 if largest else "no number", "a second forward", "checkpoint", "08"],
     ]  # fmt: skip
     return table(["GPUs that", "at least", "costs", "in PyTorch", "chapter"], rows)
 
@@ -79,6 +81,14 @@ def _cuts(shape: ModelShape, tp: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _largest(device: Hardware) -> float:
+    """Parameters of the largest GPT that one GPU trains, among sizes that differ by a hundredth; 0: none."""
+    alone = Plan(recompute="full")
+    sizes = (_gpt_of(SMALLEST * 1.01**power) for power in range(1150))
+    fitting = (shape for shape in sizes if plan_memory(shape, alone, device)[0].occupied <= device.memory)
+    return max((shape.parameters for shape in fitting), default=0)
 
 
 def _fewest(shape: ModelShape, device: Hardware, tp: int = 1, recompute: str = "none") -> int:

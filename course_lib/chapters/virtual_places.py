@@ -70,7 +70,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         tuple(Patch(facecolor=colour, edgecolor="#444444") for colour in group) for group in looks.values()
     ]
     figure.legend(
-        patches,
+        patches,  # pyright: ignore[reportArgumentType] - a tuple of patches is one entry
         looks.keys(),
         handler_map={tuple: HandlerTuple(ndivide=None)},
         loc="outside lower center",

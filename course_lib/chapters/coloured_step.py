@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, bare, human, ticks_in
 
 WHOLE, MLP, NOTHING, OUTSIDE = "#1b3a5c", "#cc6a24", "#bbbbbb", "#222222"
+PALE = {WHOLE: "#a9bacd", MLP: "#ecc3a2"}  # in forward
 COLOURS = {"runs again whole": WHOLE, "its MLP runs again": MLP, "nothing again": NOTHING, "logits": OUTSIDE}
 
 
@@ -21,18 +22,33 @@ class Try(NamedTuple):
     held: list[float]
     whole: Collection[int]  # the numbers of the blocks that run again
     mlps: Collection[int]  # and of those whose MLP alone does
+    more: float = 0.0  # FLOPs, in %
 
 
-def plot_tries(tries: Sequence[Try], budget: float) -> Picture:
-    """The steps beside each other, to one scale, under a line at ``budget`` bytes."""
+def plot_tries(
+    tries: Sequence[Try],
+    budget: float,
+    limit: float | None = None,
+    every: Sequence[Try] = (),
+    known: Mapping[str, tuple[float, float]] | None = None,
+) -> Picture:
+    """The steps beside each other, to one scale, under a line at ``budget`` bytes: pale in forward.
+
+    Args:
+        tries: the steps.
+        budget: the bytes that a step may take.
+        limit, every: with ``limit``, the most FLOPs in %, a last panel has a point for each of these steps.
+        known: the name of a step -> its FLOPs in % and its bytes, as points that are named.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-    axes = figure.subplots(1, len(tries), sharey=True, squeeze=False)[0]
+    panels = len(tries) + (limit is not None)
+    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
     alt = []
-    for axis, one in zip(axes, tries, strict=True):
+    for axis, one in zip(axes, tries, strict=False):
         colours = [_colour(label, one) for label in one.labels]
         axis.bar(range(len(one.held)), [held / 1e6 for held in one.held], 1.15, color=colours, lw=0)
         axis.axhline(budget / 1e6, color="#222222", linestyle="--", linewidth=1)
@@ -40,6 +56,7 @@ def plot_tries(tries: Sequence[Try], budget: float) -> Picture:
         end = len(one.labels)
         axis.set_xticks([begin / 2, (begin + end) / 2], ["forward", "backward"])
         axis.set(xlim=(0, end), ylim=(0, 1.5 * budget / 1e6))
+        axis.set_xlabel("moments of the step", fontsize=TEXT)
         axis.set_title(one.title, loc="left", fontsize=TITLE)
         bare(axis)
         peak = max(one.held)
@@ -49,6 +66,9 @@ def plot_tries(tries: Sequence[Try], budget: float) -> Picture:
         alt.append(
             f"{one.title}: the peak is {human(peak)}, {'under' if peak <= budget else 'over'} the line"
         )
+    if limit is not None:
+        _points(axes[-1], every, budget, limit, known or {})
+        alt.append(f"points for {len(every)} tries and {', '.join(known or {})}: the peak over % more FLOPs")
     axes[0].yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("MB")))
     patches = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
@@ -61,4 +81,23 @@ def _colour(label: str, one: Try) -> str:
     if not block:
         return OUTSIDE
     number = int(block[1])
-    return WHOLE if number in one.whole else MLP if number in one.mlps else NOTHING
+    colour = WHOLE if number in one.whole else MLP if number in one.mlps else NOTHING
+    return PALE.get(colour, colour) if label.startswith("forward") else colour
+
+
+def _points(axis, every, budget, limit, known) -> None:
+    """What each try takes: FLOPs to the right, bytes upwards; the corner that fits is grey."""
+    axis.fill_between([0, limit], 0, budget / 1e6, color="#eeeeee", lw=0)
+    axis.text(limit / 2, budget / 4e6, "fits", ha="center", fontsize=TEXT)
+    for name, (more, held) in known.items():
+        axis.plot(more, held / 1e6, "o", color=NOTHING)
+        axis.annotate(name, (more, held / 1e6), (5, 3), textcoords="offset points", fontsize=TEXT)
+    for one in every:
+        axis.plot(one.more, max(one.held) / 1e6, "o", color=OUTSIDE)
+    if every:
+        last = (every[-1].more, max(every[-1].held) / 1e6)
+        axis.annotate("yours", last, (5, 3), textcoords="offset points", fontsize=TEXT)
+    axis.set_xlim(0, 3 * limit)
+    axis.set_xlabel("FLOPs, % more", fontsize=TEXT)
+    axis.set_title("all that you tried", loc="left", fontsize=TITLE)
+    bare(axis)

@@ -7,9 +7,9 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 OPERATIONS = ("up", "GELU", "down")
 FULL, KEPT, EMPTY, PALE, INK = "#cc6a24", "#bbbbbb", "white", "#aaaaaa", "#222222"  # as in the puzzle
-ROWS = (  # the name of a run, whether its operations run, and whether each slot holds its tensor
-    ("forward", (True, True, True), (False, False, False)),
-    ("the second run", (True, True, False), (True, True, True)),
+ROWS = (  # the name of a run, whether its operations run, and what each slot holds
+    ("forward", (True, True, True), (EMPTY, EMPTY, EMPTY)),
+    ("the second run", (True, True, False), (KEPT, FULL, FULL)),  # number 0 is x
 )
 
 
@@ -42,14 +42,14 @@ def plot_numbers() -> Picture:
         _arrow(axis, (x, -2.2 - 1.18), (x, y + 0.24), INK)
         said = f"{('first', 'then', 'last')[2 - place]}: {place}"
         axis.text(x, y, said, ha="center", va="center", fontsize=TITLE)
-    axis.text(3.05, -0.92, "1, 2: no tensor,\n0 is x, kept", va="center", fontsize=TEXT)
-    axis.text(3.05, -2.2 - 0.92, "1 and 2\nare back", va="center", fontsize=TEXT)
+    axis.text(3.05, -0.92, "numbers alone,\nonly x is kept", va="center", fontsize=TEXT)
+    axis.text(3.05, -2.2 - 0.92, "0 is x, 1 and 2\nare back", va="center", fontsize=TEXT)
     axis.set(xlim=(-1.55, 4.0), ylim=(-4.75, 0.4))
     axis.axis("off")
     return render(
         figure,
-        "Forward through up, GELU and down: for the input of each a number is kept, 0, 1 and 2, and only the tensor of "
-        "0, which is x. The second run brings 1 and 2 back and does not run down. Backward takes 2, then 1, then 0.",
+        "Forward through up, GELU and down: for the input of each a number is kept, 0, 1 and 2, and of the tensors "
+        "only x. The second run brings them back and does not run down. Backward takes 2, then 1, then 0.",
     )
 
 
@@ -60,11 +60,10 @@ def _box(axis, x, y, text, face, ink, half, edge=INK) -> None:
     axis.text(x, y, text, ha="center", va="center", fontsize=TITLE, color=ink)
 
 
-def _slot(axis, x, y, number, full) -> None:
+def _slot(axis, x, y, number, face) -> None:
     from matplotlib.patches import Rectangle
 
-    """Number 0 is ``x``, which is kept anyway."""
-    face, line = (KEPT, "-") if number == 0 else (FULL, "-") if full else (EMPTY, "--")
+    line = "--" if face == EMPTY else "-"
     corner = (x - 0.24, y - 0.26)
     axis.add_patch(Rectangle(corner, 0.48, 0.52, facecolor=face, edgecolor=INK, linestyle=line))
     axis.text(

@@ -36,7 +36,7 @@ class Chapter:
 CHAPTERS = {
     "00": Chapter("start_here", (), 23),
     "01": Chapter("seeing_networks", ("00",), 17),
-    "25": Chapter("text_and_tasks", ("00",), 25),
+    "25": Chapter("text_and_tasks", ("00",), 22),
     "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 40),
     "04": Chapter("collectives", ("00",), 35),

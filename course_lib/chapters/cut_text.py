@@ -1,11 +1,10 @@
-"""Chapter 25's pictures: a text in boxes, one a token, its words in English, a word before and after it is added."""
+"""Chapter 25's pictures: a text in boxes, one a token, its words in English, the two rows of each piece."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import prod
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
@@ -64,55 +63,45 @@ def draw_text(title: str, text: str, means: Mapping[str, str]) -> Picture:
     return _texts({title: [Box(one, "uncut") for one in text]}, means)
 
 
-def draw_places(
-    texts: Sequence[str], word: str, english: str, old: Sequence[float], new: Sequence[float] = ()
-) -> Picture:
-    """A word in its pieces, and below it as one, with the chance that a model gives to each token.
+def draw_two_rows(pieces: Sequence[str], word: str, numbers: str, layers: str) -> Picture:
+    """Two rows for each piece: the model reads the first piece by one of them, and guesses the next by the others.
 
     Args:
-        texts: what stands before the word, its pieces, and what stands after it.
-        old: percent, of each piece and of what stands after them.
-        new: percent, of the word and of what stands after it; by default a question mark for each.
+        pieces: of the vocabulary; the first one is read.
+        word: an added one, whose two rows are new.
+        numbers: what stands in a row: ``"4,096 numbers"``.
+        layers: what stands between the two matrices.
 
     Raises:
-        ValueError: there are not as many chances as tokens.
+        ValueError: there is no piece.
     """
-    if len(old) != len(texts) - 1 or len(new) not in (0, 2):
-        raise ValueError("give a chance for each token but the first")
-    wide, apart = 62, 44
-    before, *pieces, after = texts
-    place = [i * (wide + apart) for i in range(len(texts))]
-    inner = place[-1] - apart - place[1]
-    rows = (
-        (24, texts, place, [wide] * len(place)),
-        (110, [before, word, after], [place[0], place[1], place[-1]], [wide, inner, wide]),
-    )
-    parts = []
-    for y, line, lefts, widths in rows:
-        for x, width, text in zip(lefts, widths, line, strict=True):
-            kind = "added" if text == word else "bytes" if re.fullmatch("[0-9A-F]{2}", text) else ""
-            parts.append(_rect(x, y, width, 26, FILLS[kind]))
-            parts.append(_text(x + width / 2, y + 18, text, 'text-anchor="middle"'))
-        for x, width in zip(lefts[:-1], widths[:-1], strict=True):
-            parts.append(_text(x + width + apart / 2, y + 18, "─▶", 'text-anchor="middle"'))
-    for x, chance in zip(place[1:], old, strict=True):
-        parts.append(_text(x + wide / 2, 68, _percent(chance), 'text-anchor="middle"'))
-    whole = _percent(100 * prod(chance / 100 for chance in old[:-1]))
+    if not pieces:
+        raise ValueError("give at least one piece")
+    label, row, high, apart = 62, 170, 26, 46  # px
+    middle = label + GAP + row + apart
+    right = middle + COLUMN - 2 * middle + apart
     bold = 'style="font-weight: bold"'
-    guessed, follows = map(_percent, new) if new else "??"
-    parts.append(_text(0, 14, f"before: {english} in {len(pieces)} tokens, together {whole}", bold))
-    parts.append(_text(0, 100, f"after: {english} as one token", bold))
-    parts.append(_text(place[1], 156, f"↖ {guessed}: guessed by its row in the output matrix", bold))
-    last = f"{follows}: guessed when {word} was read, by its row in the embedding ↗"
-    parts.append(_text(place[-1] + wide, 178, last, f'{bold} text-anchor="end"'))
-    said = ", ".join(f"{text} {_percent(chance)}" for text, chance in zip(texts[1:], old, strict=True))
-    return _picture(
-        parts, 186, f"After {before}, before: {said}. After: {word} {guessed}, {after} {follows}."
-    )
-
-
-def _percent(chance: float) -> str:
-    return f"{chance:.0f} %" if chance >= 1 else f"{chance:.1f} %"
+    centred = 'text-anchor="middle"'
+    deep = (len(pieces) + 1) * (high + 4) - 4
+    parts = [
+        _text(0, 14, "embedding: to read it", bold),
+        _text(right, 14, "output matrix: to guess it", bold),
+        _rect(middle, 24, COLUMN - 2 * middle, deep, FILLS["unknown"]),
+        _text(COLUMN / 2, 24 + deep / 2 + 4, layers, centred),
+    ]
+    for place, piece in enumerate([*pieces, word]):
+        y = 24 + place * (high + 4)
+        kind = "added" if piece == word else "bytes" if re.fullmatch("[0-9A-F]{2}", piece) else ""
+        for at_label, at_row in ((0, label + GAP), (COLUMN - label, right)):
+            parts.append(_rect(at_label, y, label, high, FILLS[kind]))
+            parts.append(_text(at_label + label / 2, y + 18, piece, centred))
+            parts.append(_rect(at_row, y, row, high, FILLS["added" if piece == word else ""]))
+            parts.append(_text(at_row + row / 2, y + 18, "new" if piece == word else numbers, centred))
+        if place == 0:
+            parts.append(_text(middle - apart / 2, y + 18, "─▶", centred))
+        parts.append(_text(right - apart / 2, y + 18, "─▶", centred))
+    said = f"The row of {pieces[0]} in the embedding goes into the {layers}, and what comes out to every row of the "
+    return _picture(parts, 24 + deep + 4, f"{said}output matrix. New in both: the rows of {word}.")
 
 
 def _texts(texts: Mapping[str, Sequence[Box]], means: Mapping[str, str]) -> Picture:

@@ -1,7 +1,6 @@
 """Messages of one kind, as many as a small model needs: who tips what over what, and that it gets wet.
 
-Their parts are those of chapter 25's two messages, which are among them. The last byte of a cat (AA) also ends a
-piglet and cheese, and that of coffee (A1) a chicken, as bytes end many characters in a model that is not small.
+Their parts are those of chapter 25's two messages, which are among them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A byte-level model can write every character, but a Chinese one takes three tokens. Words that are added to its
 vocabulary take one each (Chinese LLaMA, arXiv:2304.08177). The embedding and the output matrix each get a row a word,
-and no training has seen these rows: they begin as copies of the rows of the pieces that made the word before.
+and no training has seen these rows: they may begin as the mean of the rows of the pieces that made the word before.
 """
 
 from __future__ import annotations
@@ -88,16 +88,8 @@ def _words(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def first(rows: Tensor) -> Tensor:
-    return rows[0]
-
-
 def mean(rows: Tensor) -> Tensor:
     return rows.mean(0)
-
-
-def last(rows: Tensor) -> Tensor:
-    return rows[-1]
 
 
 def with_new_rows(

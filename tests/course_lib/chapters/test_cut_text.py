@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.cut_text import draw_pieces, draw_places, draw_text
+from course_lib.chapters.cut_text import draw_pieces, draw_text, draw_two_rows
 from simulator.plots.picture import smallest_text
 
 
@@ -50,13 +50,11 @@ def test_a_text_that_nobody_has_cut_stands_in_characters():
     assert ">cat</text>" in picture.svg
 
 
-def test_a_word_is_shown_before_and_after_with_chances():
-    texts = "家", "猫", "E5", "92", "AA", "打"
-    picture = draw_places(texts, "猫咪", "cat", [50, 100, 100, 80, 41], [0.14, 33])
-    assert picture.alt.endswith("AA 80 %, 打 41 %. After: 猫咪 0.1 %, 打 33 %.")
-    assert "in 4 tokens, together 40 %" in picture.svg
-    assert picture.svg.count("<rect") == 6 + 3
+def test_each_piece_has_a_row_to_read_it_and_one_to_guess_it():
+    picture = draw_two_rows(["家", "E5"], "猫咪", "4,096 numbers", "32 layers")
+    assert picture.alt.endswith("New in both: the rows of 猫咪.")
+    assert picture.svg.count(">4,096 numbers</text>") == 2 * 2
+    assert picture.svg.count("─▶") == 1 + 3
     assert smallest_text(picture.svg) >= 11
-    assert draw_places(texts, "猫咪", "cat", [50] * 5).alt.endswith("After: 猫咪 ?, 打 ?.")
-    with pytest.raises(ValueError, match="a chance for each token"):
-        draw_places(texts, "猫咪", "cat", [50] * 4)
+    with pytest.raises(ValueError, match="at least one piece"):
+        draw_two_rows([], "猫咪", "", "")

@@ -5,8 +5,6 @@ from course_lib.models.llama import Llama, LlamaConfig
 from course_lib.text.extend import (
     BytesAndWords,
     chinese_text,
-    first,
-    last,
     loss_per_character,
     with_new_rows,
     with_words,
@@ -60,7 +58,8 @@ def test_new_rows_come_from_old_pieces_and_old_logits_stay():
     torch.manual_seed(0)
     cut = BytesAndWords(["键"])
     model = Llama(LlamaConfig.tiny(num_hidden_layers=1, vocab_size=257))
-    mean, ends = with_new_rows(model, cut, ["键盘"]), with_new_rows(model, cut, ["键盘"], last, first)
+    mean = with_new_rows(model, cut, ["键盘"])
+    ends = with_new_rows(model, cut, ["键盘"], lambda rows: rows[-1], lambda rows: rows[0])
     rows, pieces_of_it = model.model.embed_tokens.weight, [256, *"盘".encode()]
     torch.testing.assert_close(mean.model.embed_tokens.weight[257], rows[pieces_of_it].mean(0))
     torch.testing.assert_close(ends.model.embed_tokens.weight[257], rows[pieces_of_it[-1]])

@@ -80,15 +80,6 @@ def merge_all(first: PartialAttention, *others: PartialAttention) -> PartialAtte
     return reduce(merge, others, first)
 
 
-def from_output(output: Tensor, logsumexp: Tensor) -> PartialAttention:
-    """The same three numbers from a finished ``output`` ``(..., rows, size)`` and its ``logsumexp`` ``(..., rows)``.
-
-    exp(score - L) sums up to 1, so L stands for m, 1 for l and the output for o. A kernel or another rank returns
-    these two; where its ``logsumexp`` is -inf, no key was seen.
-    """
-    return PartialAttention(logsumexp, (logsumexp > -torch.inf).to(output.dtype), output)
-
-
 def _finite(m: Tensor) -> Tensor:
     """-inf minus -inf is no number; where no key was seen, 0 in the place of m makes every exponential 0."""
     return m.masked_fill(m.isneginf(), 0)

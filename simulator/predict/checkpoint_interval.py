@@ -25,15 +25,6 @@ def young(cost: float, mtbf: float) -> float:
     return math.sqrt(2 * cost * mtbf)
 
 
-def daly(cost: float, mtbf: float) -> float:
-    """The same with Daly's terms of higher order (his equation 37), for costs that are not small beside mtbf."""
-    first = young(cost, mtbf)
-    if cost >= 2 * mtbf:
-        return mtbf
-    x = cost / (2 * mtbf)
-    return first * (1 + math.sqrt(x) / 3 + x / 9) - cost
-
-
 def lost_share(interval: float, cost: float, restart: float, mtbf: float, behind: float = 0.0) -> float:
     """The share of the time that is lost, to first order: saving, work done again, restarts.
 

@@ -13,7 +13,6 @@ from simulator.inputs.checks import (
     amounts,
     at_least,
     not_negative,
-    positive,
     positive_or_infinite,
     speeds_of,
     yes_or_no,
@@ -109,31 +108,6 @@ def ddp_timeline(
     if update:
         group.compute("update", update, after=group.link_free)
     return Timeline(group.spans)
-
-
-def samples_that_hide(
-    gradient_bytes: float, sample_flops: float, *, ranks: int, flops_per_second: float, bandwidth: float
-) -> float:
-    """Samples on each rank from which backward takes at least as long as the ring all-reduce of the gradients.
-
-    Backward takes twice the FLOPs of forward, so ``2 sample_flops b / flops_per_second`` seconds for b samples; the
-    all-reduce takes ``2 (p-1)/p gradient_bytes / bandwidth`` seconds, however many samples there are. With fewer
-    samples the all-reduce sets the pace, even where it overlaps with all of backward.
-
-    Args:
-        gradient_bytes: of the whole model.
-        sample_flops: FLOPs of the forward pass of one sample (of a language model: one token, 2 x parameters).
-        ranks: size of the data-parallel group.
-        flops_per_second: that a rank reaches in training.
-        bandwidth: bytes per second that a rank sends.
-
-    Raises:
-        ValueError: a figure is not positive.
-    """
-    positive(sample_flops=sample_flops, flops_per_second=flops_per_second)
-    positive_or_infinite(bandwidth=bandwidth)
-    sent = sent_bytes("all-reduce", gradient_bytes, ranks)
-    return sent / bandwidth * flops_per_second / (2 * sample_flops)
 
 
 def fsdp_timeline(

@@ -14,11 +14,7 @@ from math import isclose
 
 from simulator.inputs.checks import amounts, at_least, finite, not_negative, refuse
 from simulator.inputs.chunks import chunk_sizes
-from simulator.inputs.plan import Plan
-from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown, MemoryHistory
-from simulator.predict.flops import forward_flops
-from simulator.predict.memory import kept_layer_bytes, recomputed_bytes
 
 
 @dataclass(frozen=True)
@@ -84,26 +80,6 @@ def step_history(segments: Sequence[Segment]) -> MemoryHistory:
 def peak_bytes(segments: Sequence[Segment]) -> float:
     """The most bytes of activations alive at once."""
     return step_history(segments).peak.bytes
-
-
-def layer_segments(shape: ModelShape, plan: Plan) -> list[Segment]:
-    """The layers of one pipeline rank, for one microbatch; embedding and logits are left out. The unit of work is
-    a layer's forward.
-
-    Selective recomputation repeats the first of the core's two products: what the second gives is kept as the
-    input of the projection.
-    """
-    flops = forward_flops(shape, plan.micro_batch)
-    layers = sum(flops.values()) - flops["logits"]
-    again = recomputed_bytes(shape, plan)
-    repeated = 0.0
-    if plan.recompute == "full":
-        again -= kept_layer_bytes(shape, plan)  # its input did not go
-        repeated = 1.0
-    elif again and plan.recompute == "selective":
-        repeated = flops["core"] / layers / 2
-    layer = Segment(kept_layer_bytes(shape, plan), again, repeated=repeated)
-    return [layer] * plan.layers_on(shape, 0)
 
 
 def equal_layers(layers: int, segments: int, saved: float, kept: float) -> list[Segment]:

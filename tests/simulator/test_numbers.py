@@ -194,7 +194,6 @@ CALLS = {
     CacheHistory: {"slots": 8, "steps": (), "waiting": ()},
     CACHE.use: {"steps": [0, 1]},
     checkpoint_interval.young: {"cost": 30.0, "mtbf": 9000.0},
-    checkpoint_interval.daly: {"cost": 30.0, "mtbf": 9000.0},
     checkpoint_interval.lost_share: {
         "interval": 600.0,
         "cost": 30.0,
@@ -457,13 +456,6 @@ CALLS = {
     overlap.ddp_timeline: LAYERS
     | SPEEDS
     | {"gradient_bytes": [4.0, 4.0], "bucket_bytes": 4.0, "first_bucket_bytes": 4.0, "overlap": True},
-    overlap.samples_that_hide: {
-        "gradient_bytes": 4.0,
-        "sample_flops": 1.0,
-        "ranks": 2,
-        "flops_per_second": 1.0,
-        "bandwidth": 1.0,
-    },
     overlap.fsdp_timeline: LAYERS
     | SPEEDS
     | {"unit_bytes": [4.0, 4.0], "prefetch": 1, "reshard": True, "gradient_bytes": [4.0, 4.0]},

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from course_lib.chapters.states import Arrow, plot_states
-from simulator.predict.checkpoint_interval import daly, lost_share, useful_share, young
+from simulator.predict.checkpoint_interval import lost_share, useful_share, young
 from simulator.predict.goodput import LLAMA3, simulate_run
 
 HOUR = 3600.0
@@ -20,15 +20,6 @@ def test_young_is_the_minimum_of_the_first_order_loss():
     found = best_by_search(lambda interval: lost_share(interval, 30, 300, 3 * HOUR))
     assert young(30, 3 * HOUR) == pytest.approx(found, rel=2e-3)
     assert young(30, 3 * HOUR) == pytest.approx(805, abs=0.5)  # the root of 2 × 30 × 10,800, by hand
-
-
-@pytest.mark.parametrize("cost", [1.0, 30.0, 600.0, 1800.0])
-def test_daly_is_near_the_best_of_the_exact_share_where_young_is_not(cost):
-    mtbf = 1 * HOUR
-    best = max(useful_share(10 * 1.002**i, cost, 60, mtbf) for i in range(5000))
-    assert useful_share(daly(cost, mtbf), cost, 60, mtbf) > 0.999 * best
-    if cost > 600:
-        assert useful_share(young(cost, mtbf), cost, 60, mtbf) < 0.97 * best
 
 
 def test_the_first_order_loss_is_that_of_the_exact_share_while_failures_are_rare():

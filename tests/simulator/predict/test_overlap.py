@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from simulator.predict.overlap import ddp_timeline, fsdp_timeline, samples_that_hide
+from simulator.predict.overlap import ddp_timeline, fsdp_timeline
 
 FORWARD, BACKWARD, BYTES = [1, 1, 1], [2, 2, 2], [30, 20, 10]
 
@@ -120,28 +120,3 @@ def test_refuses_in_a_sentence(change, sentence):
 def test_fsdp_refuses_a_negative_prefetch():
     with pytest.raises(ValueError, match="prefetch must be a whole number of at least 0, not -1"):
         fsdp_timeline([1], [1], [1], ranks=1, prefetch=-1)
-
-
-def test_from_that_many_samples_on_backward_takes_as_long_as_the_all_reduce():
-    layers, parameters = 6, 3e9
-    machine = {"ranks": 16, "bandwidth": 25e9}
-    tokens = samples_that_hide(2 * parameters, 2 * parameters, flops_per_second=300e12, **machine)
-    assert tokens == pytest.approx(15 / 16 * 300e12 / 25e9)
-    forward = 2 * parameters * tokens / 300e12
-    step = ddp_timeline(
-        [forward / layers] * layers,
-        [2 * forward / layers] * layers,
-        [2 * parameters / layers] * layers,
-        bucket_bytes=0,
-        **machine,
-    )
-    assert sum(s.duration for s in step.of(0, "communication")) == pytest.approx(2 * forward)
-    # Backward hides all but the last bucket.
-    assert step.makespan == pytest.approx(forward + 2 * forward * (layers + 1) / layers)
-
-
-@pytest.mark.parametrize("name", ["sample_flops", "flops_per_second", "bandwidth"])
-def test_samples_that_hide_need_positive_figures(name):
-    figures = {"sample_flops": 1, "flops_per_second": 1, "bandwidth": 1} | {name: 0}
-    with pytest.raises(ValueError, match=f"{name.replace('_', ' ')} must be a number more than 0.*, not 0"):
-        samples_that_hide(1, ranks=2, **figures)

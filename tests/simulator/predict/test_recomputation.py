@@ -1,13 +1,9 @@
 import pytest
 
 from course_lib.chapters.checkpoints import Chain, plot_checkpoints
-from simulator.inputs.known_models import MODELS
-from simulator.inputs.plan import Plan
-from simulator.predict.memory import kept_layer_bytes, layer_bytes
 from simulator.predict.recomputation import (
     Segment,
     equal_layers,
-    layer_segments,
     peak_bytes,
     step_history,
 )
@@ -32,23 +28,6 @@ def test_parts_come_back_one_by_one():
     assert history.actions[2:8] == ("recompute 0",) * 3 + ("backward 0",) * 3
     with pytest.raises(ValueError, match="add up to kept \\+ again, 12 here"):
         Segment(2, 10, parts=(3, 8))
-
-
-def test_layers_of_gpt3():
-    shape = MODELS["gpt3-175b"]
-    none, selective, full = (
-        layer_segments(shape, Plan(tp=8, recompute=what)) for what in ("none", "selective", "full")
-    )
-    whole = layer_bytes(shape, Plan(tp=8))
-    assert peak_bytes(none) == shape.layers * whole
-    kept = kept_layer_bytes(shape, Plan(tp=8, recompute="selective"))
-    assert peak_bytes(selective) == shape.layers * kept + (whole - kept)
-    inputs = kept_layer_bytes(shape, Plan(tp=8, recompute="full"))
-    assert peak_bytes(full) == (shape.layers - 1) * inputs + whole
-    assert repeated_part(none) == 0
-    assert repeated_part(full) == pytest.approx(1 / 3)
-    # Of 24 h + 4 s a token and layer, three times over, 2 s are repeated.
-    assert repeated_part(selective) == pytest.approx(2 * 2048 / (3 * (24 * 12288 + 4 * 2048)))
 
 
 @pytest.mark.parametrize("saved", [1, 4])

@@ -18,12 +18,13 @@ def judge(step: Callable[[], object]) -> None:
 
 
 def verdict(rank: int, returned: object) -> str:
-    """What is wrong with what a rank's step has returned, if anything is."""
+    """What is wrong with what a rank's step has returned, if anything is, and what is wanted of it."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         return "wrong: step returns the log and layer 2"
     log, layer_2 = returned
+    wanted = f"wanted: layer 2 {LAYER_2}, log {None if rank else LAYER_1}"
     if layer_2 != LAYER_2:
-        return f"wrong: layer 2 is {layer_2}"
+        return f"wrong: layer 2 is {layer_2}; {wanted}"
     if not rank and log != LAYER_1:
-        return f"wrong: layer 1 in the log is {log}"
+        return f"wrong: the log is {log}; {wanted}"
     return "right"

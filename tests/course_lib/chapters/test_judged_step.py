@@ -9,6 +9,7 @@ from course_lib.runtime import launch
 from course_lib.runtime.errors import RankError
 
 MIXED = [10, 21, 22, 23]
+WANTED = "wanted: layer 2 [20, 21, 22, 23], log"
 
 
 @pytest.mark.parametrize(
@@ -17,9 +18,9 @@ MIXED = [10, 21, 22, 23]
         (0, (LAYER_1, LAYER_2), "right"),
         (3, (None, LAYER_2), "right"),
         (3, (LAYER_1, LAYER_2), "right"),
-        (3, (None, MIXED), "wrong: layer 2 is [10, 21, 22, 23]"),
-        (0, (None, LAYER_2), "wrong: layer 1 in the log is None"),
-        (0, (MIXED, LAYER_2), "wrong: layer 1 in the log is [10, 21, 22, 23]"),
+        (3, (None, MIXED), f"wrong: layer 2 is [10, 21, 22, 23]; {WANTED} None"),
+        (0, (None, LAYER_2), f"wrong: the log is None; {WANTED} [10, 11, 12, 13]"),
+        (0, (MIXED, LAYER_2), f"wrong: the log is [10, 21, 22, 23]; {WANTED} [10, 11, 12, 13]"),
         (0, None, "wrong: step returns the log and layer 2"),
     ],
 )

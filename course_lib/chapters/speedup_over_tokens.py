@@ -50,10 +50,12 @@ def plot_speedup_over_tokens(
         raise ValueError(f"{len(speedups)} lines cannot be drawn; give 1 to {len(LOOKS)}, or tries")
     figure = Figure(figsize=(WIDTH, 3.4 if speedups else 2.8), layout="constrained")
     axis = figure.subplots()
+    highest = max((times(tokens[-1]) for times in speedups.values()), default=0)
     for (name, times), (colour, width, stroke) in zip(speedups.items(), LOOKS, strict=False):
         values = [times(count) for count in tokens]
         axis.plot(tokens, values, stroke, color=colour, linewidth=width)
-        _write(axis, name, (tokens[-1], values[-1]), (0, -16), colour, "right")
+        away = (-24, 2) if values[-1] == highest else (0, -22)
+        _write(axis, name, (tokens[-1], values[-1]), away, colour, "right")
     for words, height in {"one GPU": 1, f"{goal:g} times": goal}.items():
         if height:
             axis.axhline(height, color=GREY, linewidth=1, linestyle=":")
@@ -81,7 +83,7 @@ def plot_speedup_over_tokens(
     said += [f"ours: {goal:g} at {ours:,.0f}"] if ours else []
     said += [f"a try at {count:,.5g}: {times:.2f}" for count, times in tries]
     return render(
-        figure, f"How many times as fast as one GPU {gpus} are, over the {along}: {'; '.join(said)}."
+        figure, f"How many times as fast as one GPU several are, over the {along}: {'; '.join(said)}."
     )
 
 

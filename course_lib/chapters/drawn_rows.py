@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from course_lib.observe.networks.draw import picture_of
 from course_lib.observe.networks.module_graph import ModuleGraph, describe_parameters
 from course_lib.observe.networks.render import Graph, embolden, render_dot
-from course_lib.observe.networks.trained import FROZEN
 from course_lib.observe.show.shown import Shown
 from simulator.plots.picture import Picture
 
@@ -24,8 +23,7 @@ class _Rows(Graph):
 
     def to_dot(self, direction: str = "TB") -> str:
         """The DOT source; arrows from row to row move no box, and unseen ones keep the columns."""
-        dot = super().to_dot(direction).replace(" parameters, ", r" parameters\n")
-        dot = dot.replace("nodesep=0.12", "nodesep=0.22")
+        dot = super().to_dot(direction).replace("nodesep=0.12", "nodesep=0.22")
         count = len(list(self.frame.boxes()))
         rows = [range(first, min(first + self.across, count)) for first in range(0, count, self.across)]
         lines = ["{rank=same " + " ".join(f"n{box}" for box in row) + "}" for row in rows]
@@ -48,7 +46,7 @@ def draw_rows(model: nn.Module, *inputs: Tensor, notes: Mapping[str, str] | None
 
     Args:
         model, inputs: as ``draw`` takes them.
-        notes: name of a box -> what is written below its other lines; such a box is grey.
+        notes: name of a box -> what is written below its other lines.
 
     Raises:
         ValueError: the boxes are no chain.
@@ -60,11 +58,14 @@ def draw_rows(model: nn.Module, *inputs: Tensor, notes: Mapping[str, str] | None
     sizes = describe_parameters(list(model.parameters()))
     names = ", ".join(box.name for box in boxes)
     said = "".join(f" {name}: {note}." for name, note in (notes or {}).items())
-    graph.frame.inside = [
-        replace(box, lines=(*box.lines, notes[box.name]), colours=(FROZEN,))
-        if notes and box.name in notes
-        else box
-        for box in boxes
-    ]
+    graph.frame.inside = [replace(box, lines=_lines(box.lines, (notes or {}).get(box.name))) for box in boxes]
     alt = f"Network graph of {type(model).__name__}: {names}; {sizes}.{said}"
     return picture_of(_Rows(graph.frame, graph.edges), alt)
+
+
+def _lines(lines: tuple[str, ...], note: str | None) -> tuple[str, ...]:
+    """Without the bytes of parameters, which one takes for what the box keeps."""
+    counted = (
+        line.split(" parameters, ")[0] + " parameters" if " parameters, " in line else line for line in lines
+    )
+    return (*counted, note) if note else tuple(counted)

@@ -1,0 +1,56 @@
+"""Attention in steps keeps one table more than the call, and the picture has the bytes of the ledger."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.chapters.kept_by_attention import kept_by, plot_attention, plot_layers
+from course_lib.models.bert import BertConfig, BertCore, BertLayer
+from course_lib.observe.ledgers.saved import saved_bytes_by_module
+
+HEADS, SEQ, SIZE = 12, 512, 64
+
+
+class Steps(nn.Module):
+    def __init__(self, size=SIZE):
+        super().__init__()
+        self.size = size
+
+    def forward(self, q, k, v, mask=None):
+        return torch.softmax(q @ k.transpose(-1, -2) / self.size**0.5, dim=-1) @ v
+
+
+@pytest.fixture
+def qkv():
+    return [torch.zeros(1, HEADS, SEQ, SIZE) for _ in range(3)]
+
+
+def test_the_steps_keep_one_table_and_the_call_its_result(qkv):
+    one = qkv[0].nbytes
+    assert kept_by(Steps(), *qkv) == ([one] * 3, HEADS * SEQ**2 * 4)
+    assert kept_by(BertCore(0.0), *qkv) == ([one] * 3, one)
+
+
+def test_the_picture_says_what_each_box_keeps(qkv):
+    alt = plot_attention(Steps(), BertCore(0.0), *qkv).alt
+    assert (
+        "in three steps: keeps 17.3 MB (q @ kᵀ / 8 q, k: 3.1 MB, softmax shares: 12.6 MB, @ v v: 1.6 MB)"
+        in alt
+    )
+    assert "as one call: keeps 6.3 MB (q, k, v 4.7 MB, its result 1.6 MB)" in alt
+
+
+def test_two_layers_differ_by_one_table_and_have_one_result():
+    layer = BertLayer(BertConfig.tiny())
+    steps = copy.deepcopy(layer)
+    steps.attention.self.core = Steps(size=16)
+    x = torch.randn(1, 64, 64)
+    assert torch.allclose(layer(x), steps(x), atol=1e-5)
+    alt = plot_layers({"steps": steps, "call": layer}, x).alt
+    first, second = (sum(saved_bytes_by_module(m, x).values()) for m in (steps, layer))
+    assert (
+        first - second == 4 * 64 * 64 * 4 - 4 * 64 * 4
+    )  # a table for each of 4 heads, less the call's statistics
+    assert f"steps {first / 1e6:.3g}, call {second / 1e6:.3g}" in alt

@@ -45,7 +45,7 @@ def test_the_picture_says_what_each_box_keeps(qkv):
 def test_two_layers_differ_by_one_table_and_have_one_result():
     layer = BertLayer(BertConfig.tiny())
     steps = copy.deepcopy(layer)
-    steps.attention.self.core = Steps(size=16)
+    steps.attention.self.add_module("core", Steps(size=16))
     x = torch.randn(1, 64, 64)
     assert torch.allclose(layer(x), steps(x), atol=1e-5)
     alt = plot_layers({"steps": steps, "call": layer}, x).alt

@@ -41,6 +41,7 @@ def plot_tries(
         known: the name of a step -> its FLOPs in % and its bytes, as points that are named.
     """
     from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -69,10 +70,24 @@ def plot_tries(
     if limit is not None:
         _points(axes[-1], every, budget, limit, known or {})
         alt.append(f"points for {len(every)} tries and {', '.join(known or {})}: the peak over % more FLOPs")
+    axes[0].set_ylabel("activations", fontsize=TEXT)
     axes[0].yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("MB")))
-    patches = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
-    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=TEXT, frameon=False)
+    patches = [
+        *(Patch(color=colour) for colour in COLOURS.values()),
+        tuple(Patch(color=pale) for pale in PALE.values()),
+    ]
+    figure.legend(
+        patches,
+        [*COLOURS, "pale: in forward"],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        loc="outside lower center",
+        ncols=5,
+        fontsize=TEXT,
+        frameon=False,
+        columnspacing=1.1,
+        handlelength=1.2,
+    )
     return render(figure, f"Memory over a step, and a line at {human(budget)}. {'; '.join(alt)}.")
 
 
@@ -99,5 +114,6 @@ def _points(axis, every, budget, limit, known) -> None:
         axis.annotate("yours", last, (5, 3), textcoords="offset points", fontsize=TEXT)
     axis.set_xlim(0, 3 * limit)
     axis.set_xlabel("FLOPs, % more", fontsize=TEXT)
+    axis.set_ylabel("peak", fontsize=TEXT)
     axis.set_title("all that you tried", loc="left", fontsize=TITLE)
     bare(axis)

@@ -10,6 +10,7 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, bare, human, ticks_in
 
 KEPT, BACK = "#bbbbbb", "#1b3a5c"  # as in the puzzle: what is kept, and a block that runs again whole
+GROUND = "#777777"
 
 
 class Step(NamedTuple):
@@ -65,56 +66,58 @@ def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (),
 def plot_steps(
     steps: Sequence[Step],
     titles: Sequence[str],
-    told: Sequence[bool] | None = None,
-    names: tuple[str, str] | None = None,
-    even: bool = False,
+    names: Sequence[str],
+    ground: tuple[str, float] = ("", 0),
+    line: tuple[str, float] = ("", 0),
 ) -> Picture:
-    """The steps beside each other, to one scale.
+    """The steps beside each other, to one scale. Forward is as wide as backward, so no width tells how long they take.
 
     Args:
         steps, titles: one title for each step.
-        told: for each step, whether its peak is written down; by default it is.
-        names: what is kept and what comes back, in a legend; without, there is none, and both have one colour.
-        even: forward is as wide as backward, so that no width tells how long they take. Otherwise widths are FLOPs, and
-            a number says how many forwards wide each is.
+        names: what is kept, and what comes back; with one name both have one colour.
+        ground: a name and bytes, below all the time.
+        line: a name and bytes, such as those of a GPU.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    told = [True] * len(steps) if told is None else told
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    wide = None if even else [step.times[-1] for step in steps]
-    axes = figure.subplots(1, len(steps), sharey=True, squeeze=False, width_ratios=wide)[0]
-    top = 1.25 * max(step.peak for step in steps) / 1e9
+    axes = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
+    top = 1.25 * max(ground[1] + step.peak for step in steps) / 1e9
     alt = []
-    for axis, step, title, tell in zip(axes, steps, titles, told, strict=True):
-        kept = [x / 1e9 for x in step.kept]
+    for axis, step, title in zip(axes, steps, titles, strict=True):
+        times = [_even(time, step) for time in step.times]
+        kept = [(ground[1] + x) / 1e9 for x in step.kept]
         every = [k + x / 1e9 for k, x in zip(kept, step.back, strict=True)]
-        begin, end = (1.0, 2.0) if even else (step.backward, step.times[-1])
-        times = [_even(time, step) if even else time for time in step.times]
-        axis.fill_between(times, kept, color=KEPT, lw=0, label=names and names[0])
-        axis.fill_between(times, kept, every, color=BACK if names else KEPT, lw=0, label=names and names[1])
-        axis.axvline(begin, 0, 0.85, color="#777777", linestyle=":", linewidth=1)
-        axis.set(xlim=(0, end), ylim=(0, top))
-        middles = [begin / 2, (begin + end) / 2]
-        widths = ["", ""] if even else [": 1", f": {round(end / begin - 1)}"]
-        axis.set_xticks(middles, [f"{p}{w}" for p, w in zip(("forward", "backward"), widths, strict=True)])
-        if not even:
-            axis.set_xlabel("FLOPs (one forward is 1)", fontsize=TEXT)
+        peak = max(every)
+        if ground[1]:
+            axis.fill_between(times, ground[1] / 1e9, color=GROUND, lw=0, label=ground[0])
+        if len(names) == 1:
+            axis.fill_between(times, ground[1] / 1e9, every, color=KEPT, lw=0, label=names[0])
+        else:
+            axis.fill_between(times, ground[1] / 1e9, kept, color=KEPT, lw=0, label=names[0])
+            axis.fill_between(times, kept, every, color=BACK, lw=0, label=names[1])
+        axis.axvline(1, 0, 0.8, color="#777777", linestyle=":", linewidth=1)
+        axis.set(xlim=(0, 2), ylim=(0, top))
+        axis.set_xticks([0.5, 1.5], ["forward", "backward"])
         axis.set_title(title, loc="left", fontsize=TITLE)
         bare(axis)
-        if tell:
-            when = times[every.index(max(every))]
-            axis.annotate(
-                human(step.peak), (when, max(every)), (0, 3), textcoords="offset points", fontsize=TEXT
-            )
-        alt.append(f"{title}: {f'the peak is {human(step.peak)}' if tell else 'hardly above the ground'}")
+        if line[1]:
+            axis.axhline(line[1] / 1e9, color="#222222", linestyle="--", linewidth=1)
+            axis.annotate(line[0], (0.02, line[1] / 1e9), (0, 3), textcoords="offset points", fontsize=TEXT)
+        axis.annotate(
+            human(1e9 * peak),
+            (times[every.index(peak)], peak),
+            (3, 3),
+            textcoords="offset points",
+            fontsize=TEXT,
+        )
+        alt.append(f"{title}: the peak is {human(1e9 * peak)}")
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
-    if names:
-        axes[-1].legend(loc="upper right", fontsize=TEXT, frameon=False)
-        alt.append(f"below {names[0]}, on top {names[1]}")
-    return render(figure, f"Memory over a step. {'; '.join(alt)}.")
+    axes[-1].legend(loc="upper right", fontsize=TEXT, frameon=False)
+    named = [name for name in (ground[0], *names) if name]
+    return render(figure, f"Memory over a step. {'; '.join(alt)}. From below: {', '.join(named)}.")
 
 
 def _even(time: float, step: Step) -> float:

@@ -29,11 +29,11 @@ def test_no_such_block():
         step_of(2, 5, 4, (4,))
 
 
-def test_a_peak_that_is_not_told_stands_nowhere():
+def test_what_lies_below_counts_at_the_peak():
     steps = [step_of(2e9, 5e9, 4), step_of(2e9, 5e9, 4, range(4))]
-    alt = plot_steps(steps, ["kept", "thrown away"], [True, False], even=True).alt
-    assert "28 GB" in alt
-    assert "13 GB" not in alt
+    alt = plot_steps(steps, ["kept", "thrown away"], ["activations"], ("weights", 10e9), ("a GPU", 20e9)).alt
+    assert "kept: the peak is 38 GB; thrown away: the peak is 23 GB" in alt
+    assert "From below: weights, activations" in alt
 
 
 def test_what_one_block_brings_back_is_not_kept():
@@ -41,10 +41,10 @@ def test_what_one_block_brings_back_is_not_kept():
     assert (max(step.kept), max(step.back)) == (2 * 2 + 2 * 7 + 3, 5)
 
 
-def test_what_lies_below_is_named():
+def test_what_comes_back_is_named():
     assert (
-        "below inputs, on top a block"
-        in plot_steps([step_of(2, 5, 4)], ["a step"], names=("inputs", "a block")).alt
+        "From below: inputs, a block."
+        in plot_steps([step_of(2, 5, 4)], ["a step"], ["inputs", "a block"]).alt
     )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor, nn
 
-from course_lib.chapters.bars import plot_bars
-from course_lib.observe.ledgers.saved import saved_bytes_by_module, saved_tensors
+from course_lib.observe.ledgers.saved import saved_tensors
 from course_lib.observe.networks.render import PALETTE
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
@@ -21,13 +18,6 @@ def kept_by(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> tuple[list
     saved = [t for t in saved_tensors(attention, q, k, v) if t.bytes >= q.nbytes]
     inputs = [t.bytes for t in saved if t.producer == "input"]
     return inputs, sum(t.bytes for t in saved) - sum(inputs)
-
-
-def plot_layers(layers: Mapping[str, nn.Module], x: Tensor) -> Picture:
-    """The parameters of each layer, and the MB that it keeps of ``x``."""
-    parameters = {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()}
-    kept = {name: sum(saved_bytes_by_module(layer, x).values()) / 1e6 for name, layer in layers.items()}
-    return plot_bars({"parameters": parameters, "the layer keeps, MB": kept})
 
 
 def plot_attention(steps: nn.Module, call: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> Picture:

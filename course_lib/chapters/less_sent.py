@@ -74,13 +74,15 @@ def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned
             return (parameters_to_vector(model.parameters()) != start).double().mean().item()
 
         steps_done = [(next(run)[0], changed())]  # the first step also sends the weights
+        period = settings.get("H", 1)  # steps from one exchange to the next, all alike
         with record_traffic() as log:
-            steps_done += [(loss, changed()) for loss, _ in run]
+            steps_done += [(loss, changed()) for loss, _ in islice(run, period)]
+        steps_done += [(loss, changed()) for loss, _ in run]
         losses = torch.stack([loss for loss, _ in steps_done])
         dist.all_reduce(losses)
         losses /= dist.get_world_size()
         curve = [losses[max(0, step - 7) : step + 1].mean().item() for step in range(steps)]
-        found[name] = curve, log.traffic.sent / (steps - 1), [part for _, part in steps_done]
+        found[name] = curve, log.traffic.sent / period, [part for _, part in steps_done]
     return found
 
 

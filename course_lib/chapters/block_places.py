@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.by_hand.paged_attention import Contiguous, Gathered, Table, generate
+from course_lib.chapters.refused import Refused
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH
 
@@ -50,7 +52,7 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     are those of a cache in which each sequence is in one piece.
 
     Raises:
-        ValueError: it gives no slot of this memory.
+        Refused: it gives no slot of this memory.
     """
 
     class Placed(Gathered):
@@ -96,11 +98,15 @@ def _asked(slot: Slot, table: Table, token: int, blocks: int) -> int:
     if token >= table.length:
         return 0
     given = slot(list(table.blocks), token)
-    if not isinstance(given, int) or not 0 <= given < blocks * SIZE:
-        raise ValueError(
-            f"token {token} of the blocks {table.blocks} lies in slot {given!r}; give one from 0 to {blocks * SIZE - 1}"
-        )
-    return given
+    try:
+        if 0 <= index(given) < blocks * SIZE:
+            return index(given)
+    except TypeError:
+        pass
+    last = blocks * SIZE - 1
+    raise Refused(
+        f"token {token} of the blocks {table.blocks} lies in slot {given!r}; give one from 0 to {last}"
+    )
 
 
 def _plot(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
+from course_lib.chapters.refused import Refused
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.inputs.hardware import Hardware
@@ -31,9 +32,12 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
         gpu: a name that it knows, or the GB of another GPU, which is otherwise like an H100.
 
     Raises:
-        ValueError: there is no such model, or no such GPU.
+        Refused: there is no such model, or its GPU has no such memory.
+        ValueError: there is no such GPU.
     """
     shape = _shape_of(model)
+    if not isinstance(gpu, str) and not 1 <= gpu <= 1000:
+        raise Refused(f"the memory of a GPU must be 1 to 1,000 GB, not {gpu}")
     device = find_device(gpu) if isinstance(gpu, str) else replace(GPUS["h100"], memory=gpu * 1e9)
     shared = {tp: _fewest(shape, device, tp=tp, recompute="full") for tp in (1, 2, 4, 8) if _cuts(shape, tp)}
     fitting = {tp: copies * tp for tp, copies in shared.items() if copies}
@@ -58,14 +62,14 @@ def _shape_of(model: str | float | ModelShape) -> ModelShape:
         return _gpt_of(model)
     if model not in MODELS:
         known = ", ".join(MODELS)
-        raise ValueError(f"the model must be one of {known}, or a number of parameters, not {model!r}")
+        raise Refused(f"the model must be one of {known}, or a number of parameters, not {model!r}")
     return MODELS[model]
 
 
 def _gpt_of(parameters: float) -> ModelShape:
     """As GPT-3: h = 128 l, so 12 l h^2 = 12 h^3 / 128; by eight heads of 128, which tensor parallelism can divide."""
     if not SMALLEST <= parameters <= LARGEST:
-        raise ValueError(
+        raise Refused(
             f"the parameters must be {SMALLEST:.0e} to {LARGEST:.0e}, such as 7e9, not {parameters}"
         )
     gpt3 = MODELS["gpt3-175b"]

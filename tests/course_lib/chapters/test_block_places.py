@@ -24,6 +24,7 @@ def gpt():
     [
         lambda blocks, token: blocks[token // 8] * 8 + token % 8,
         lambda blocks, token: [8 * block + i for block in blocks for i in range(8)][token],
+        lambda blocks, token: torch.tensor(blocks)[token // 8] * 8 + token % 8,
     ],
 )
 def test_a_right_line_finds_every_token(slot, gpt):

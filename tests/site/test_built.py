@@ -190,8 +190,8 @@ def test_an_answer_and_the_words_that_tell_it_wait_for_the_bet(browser, address)
         expect(words).to_be_visible()
         expect(picture).to_be_visible()
         page.goto(address)
-        page.get_by_role("button", name="9", exact=True).click()
-        expect(page.get_by_text("These hold the weights and their gradients")).to_be_visible()
+        page.get_by_role("button", name="400", exact=True).click()
+        expect(page.get_by_text("A slice is then 7.0 GB")).to_be_visible()
     assert not wrong
 
 

@@ -21,7 +21,7 @@ MOST = 2**20  # copies; what does not fit on so many fits on no number
 
 
 def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
-    """A row for each step of chapter 00, with the fewest GPUs, what it costs, what does it in PyTorch, and its chapter.
+    """A row for each step of chapter 00 that helps: the fewest GPUs, its cost, its call in PyTorch, and its chapter.
 
     The last row has the largest GPT that one such GPU trains alone, with activations computed again. Each group of GPUs
     trains on one text at a time, as long as the model was trained with.
@@ -49,9 +49,10 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
         ["hold 16 bytes for each weight, divided", states, "each layer is gathered", "fully_shard", "06, 07"],
         ["and train on a text each", _fewest(shape, device) or "no number", "", "", "03"],
         ["and compute activations again", shared[1] or "no number", "a second forward", "checkpoint", "08"],
-        [matrices, fitting.get(tp, "no number"), "messages in every layer", "parallelize_module", "09"],
+        [matrices, fitting.get(tp), "messages in every layer", "parallelize_module", "09"],
         [alone, 1 if largest else "no number", "a second forward", "checkpoint", "08"],
     ]  # fmt: skip
+    rows = [row for row in rows if tp > 1 or row[0] != matrices]  # shared by one, they are not shared
     return table(["GPUs that", "at least", "costs", "in PyTorch", "chapter"], rows)
 
 

@@ -111,9 +111,12 @@ def launch_kernel(cmd, **options):
 
 def pytest_configure():
     if hasattr(os, "fork"):
+        import nbval.kernel
         from jupyter_client.provisioning import local_provisioner
+        from kernels import FileKernelManager
 
         local_provisioner.launch_kernel = launch_kernel
+        nbval.kernel.KernelManager = FileKernelManager
 
 
 def pytest_unconfigure():

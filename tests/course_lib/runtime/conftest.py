@@ -6,7 +6,7 @@ import time
 
 import psutil
 import pytest
-from jupyter_client.manager import KernelManager
+from kernels import FileKernelManager
 
 PATIENCE = 120  # seconds, for a machine on which much else runs
 
@@ -17,7 +17,7 @@ class Kernel:
     def __init__(self, scratch, **environment):
         self.scratch = scratch
         env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-        self.manager = KernelManager(kernel_name="python3")
+        self.manager = FileKernelManager(kernel_name="python3")
         self.manager.start_kernel(env={**env, "TMPDIR": str(scratch), **environment})
         self.connect()
 

@@ -56,8 +56,8 @@ def explore_prompt(n: int = 100, text: int = 100) -> Figure:
     The layers compute the virtual tokens' places, and the head only the text's.
 
     Args:
-        n: virtual tokens, 1 to 300.
-        text: tokens, 50 to 500.
+        n: virtual tokens, 1 to 120.
+        text: tokens, 50 to 900, since GPT-2 has 1,024 places.
     """
 
     def at(n: int, text: int) -> tuple[Bars, str]:
@@ -70,8 +70,8 @@ def explore_prompt(n: int = 100, text: int = 100) -> Figure:
         return {name: [float(f"{amount:.6g}") for amount in bar] for name, bar in bars.items()}, says
 
     sliders = [
-        Slider("n", n, [1, *range(5, 301, 5)], "virtual tokens"),
-        Slider("text", text, [50, 100, 200, 300, 400, 500], "tokens of the text"),
+        Slider("n", n, [1, *range(5, 121, 5)], "virtual tokens"),
+        Slider("text", text, [50, 100, 200, 300, 500, 700, 900], "tokens of the text"),
     ]
     parts = {"forward": "forward", "gradients of inputs": "backward", "gradients of weights": "gradients"}
     return _over("A prompt's length", sliders, "GFLOP", parts, at)

@@ -243,7 +243,7 @@ console.log(JSON.stringify(cases.map((values) => lora(values, given))));
 
 def test_a_step_with_a_prompt_computes_what_is_counted():
     table = {tuple(chosen): dict(bars) for chosen, bars, _ in explore_prompt().given["table"]}
-    for n, text in ((0, 100), (5, 100), (100, 100), (100, 50)):
+    for n, text in ((0, 100), (5, 100), (100, 50), (100, 900)):
         bars = table[n or 5, text]["all weights" if n == 0 else f"{n} vectors"]
         flops = step_costs(GPTConfig(), lambda model, n=n: n and add(model, Prompt, n=n), seq=text).flops
         assert [1e9 * bars[0], 1e9 * (bars[1] + bars[2])] == pytest.approx(

@@ -35,18 +35,18 @@ class Chapter:
 
 CHAPTERS = {
     "00": Chapter("start_here", (), 23),
-    "01": Chapter("seeing_networks", ("00",), 17),
+    "01": Chapter("seeing_networks", ("00",), 20),
     "25": Chapter("text_and_tasks", ("00",), 22),
     "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 40),
     "04": Chapter("collectives", ("00",), 35),
     "05": Chapter("ddp", ("04",), 35, "data parallelism"),
-    "06": Chapter("zero", ("03", "05"), 30, "ZeRO"),
+    "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 35, "FSDP"),
     "08": Chapter("recomputation", ("03",), 30),
     "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),
     "10": Chapter("sequence_parallel", ("08", "09"), 35, "sequence parallelism"),
-    "11": Chapter("pipeline_parallel", ("03", "04"), 40, "pipeline parallelism"),
+    "11": Chapter("pipeline_parallel", ("03", "04", "07"), 40, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "09", "11"), 33),
     "13": Chapter("galaxy", ("09", "10"), 25, "Galaxy"),
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
@@ -64,11 +64,11 @@ CHAPTERS = {
 FIRST = "03"  # what a reader of chapter 00 reads next who names no lane
 
 LANES = {
-    "one GPU and not enough memory": ("03", "06", "08", "17"),
+    "one GPU and not enough memory": ("03", "08", "17"),
     "a cluster for the first time": ("03", "04", "05", "06", "07", "08"),
     "one model over many devices": ("04", "09", "10", "11", "12", "13", "14", "21"),
     "fine-tuning": ("25", "02", "03", "17", "18"),
-    "attention": ("25", "02", "15", "16"),
+    "attention": ("02", "15", "16"),
 }
 # Paul Tol's "light" scheme: told apart by colour-blind readers, and light enough to print black text on.
 COLOURS = dict(zip(LANES, ("#ee8866", "#77aadd", "#44bb99", "#eedd88", "#ffaabb"), strict=True))

@@ -18,8 +18,8 @@ RANKS, SEQUENCES, TOKENS, BYTES = 8, 32, 4096, 2  # GPUs; in a step; in a sequen
 FLOPS = 4e14  # that a GPU reaches in a second
 BORDER = TOKENS * SHAPE.hidden  # numbers that cross a border between stages, for one microbatch
 MESSAGE = BYTES * BORDER  # bytes
-COMPUTING = 6 * SHAPE.parameters * SEQUENCES * TOKENS / RANKS / FLOPS  # seconds of each GPU
-FORWARD = COMPUTING / SEQUENCES / 3  # seconds of one F, and of one B or W: a microbatch is one sequence
+COMPUTING = 8 * SHAPE.parameters * SEQUENCES * TOKENS / RANKS / FLOPS  # seconds of each GPU: it recomputes
+FORWARD = COMPUTING / SEQUENCES / 4  # seconds of one F, of one W, and half of B's: a microbatch is one sequence
 WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["backward"][0]}
 
 
@@ -40,9 +40,9 @@ def two_cuts(bandwidth: float, sequences: int = SEQUENCES) -> dict[str, tuple[fl
         bandwidth: bytes a second of each GPU.
         sequences: in a step; each is a microbatch of the pipeline.
     """
-    schedule, computing = make_schedule("1f1b", RANKS, sequences), 3 * FORWARD * sequences
+    schedule, computing = make_schedule("1f1b", RANKS, sequences), 4 * FORWARD * sequences
     free, slow = (
-        simulate(schedule, FORWARD, FORWARD, FORWARD, message_bytes=MESSAGE, bandwidth=at).makespan
+        simulate(schedule, FORWARD, 2 * FORWARD, FORWARD, message_bytes=MESSAGE, bandwidth=at).makespan
         for at in (inf, bandwidth)
     )
     late = sent()["FSDP"].sent / bandwidth - computing

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from simulator.cli.question import read_plan
 from simulator.inputs.hardware import Hardware
@@ -86,13 +85,11 @@ def plot_every_plan(
     capacity: float,
     device: str,
     marked: Mapping[str, Priced] | None = None,
-    name_fitting: bool = False,
 ) -> Picture:
     """A point for each plan: the memory of its fullest device and the time of its step; a line at the device's memory.
 
     Args:
         marked: name -> a plan that is drawn large, with its name.
-        name_fitting: write tp · dp · pp beside each plan that fits, and which of them is the fastest.
     """
     from matplotlib.figure import Figure
 
@@ -122,37 +119,17 @@ def plot_every_plan(
         paper = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
         bold = {"fontsize": TEXT, "fontweight": "bold", "bbox": paper}
         axis.annotate(name, at, **away, va=va, color="#c0104a", **bold)
-    fitting = sorted((p for p in plans if p.memory <= capacity), key=lambda p: p.seconds)
-    names = {"·".join(map(str, (p.plan.tp, p.plan.dp, p.plan.pp))): p for p in fitting}
-    if name_fitting and fitting:
-        fastest = next(iter(names))
-        for name, p in names.items():
-            where: dict[str, Any] = {"textcoords": "offset points", "fontsize": TEXT}
-            where.update(ha="right", va="center")
-            at = p.memory / 1e9, p.seconds
-            left = all(p.memory <= other.memory for other in fitting if other.plan.tp == p.plan.tp)
-            if name == fastest:
-                axis.plot(*at, "o", color="#c0104a", markersize=7)
-                where.update(va="top", color="#c0104a", fontweight="bold")
-                axis.annotate(f"{name}: fastest that fits", at, (-3, -7), **where)
-            elif left:
-                axis.annotate(name, at, (-5, 0), **where)
-            else:
-                where.update(ha="center", va="bottom")
-                axis.annotate(name, at, (-4, 4), **where)
     axis.set_xscale("log")
     axis.set_xticks([20, 40, 80, 160, 320, 640, 1280])
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.minorticks_off()
     axis.set_xlabel("memory of the fullest GPU, GB (each mark doubles)", fontsize=TEXT, loc="right")
     axis.set_ylabel("time of a step, s", fontsize=TEXT)
-    lowest = 0.8 * min(p.seconds for p in plans) if name_fitting else 0
-    axis.set_ylim(lowest, 1.12 * max(p.seconds for p in plans))
+    axis.set_ylim(0, 1.12 * max(p.seconds for p in plans))
     plain_axes(axis)
     axis.legend(fontsize=TEXT, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.2)
     said = "".join(
         f" {n}: {p.short}, {p.seconds:.1f} s, {p.memory / 1e9:.0f} GB." for n, p in (marked or {}).items()
     )
-    if name_fitting:
-        said += f" Those that fit, the fastest first: {', '.join(names)}."
-    return render(figure, f"{len(plans)} plans, of which {len(fitting)} fit into one {device}.{said}")
+    fitting = sum(p.memory <= capacity for p in plans)
+    return render(figure, f"{len(plans)} plans, of which {fitting} fit into one {device}.{said}")

@@ -7,7 +7,7 @@ reader sees at the end is what was run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from random import Random
 from types import SimpleNamespace
@@ -21,15 +21,21 @@ from torch.optim import AdamW
 from course_lib.chapters import three_dimensions
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
 from course_lib.runtime import launch
 
 Change = tuple[str, str]  # a piece of a line, and what stands in its place
+Weights = dict[
+    str, tuple[Tensor, int | None]
+]  # name -> what a rank holds of it, and the dimension in which it is cut
 
 SIZES = {"tp": 2, "dp": 2, "pp": 2}
 CONFIG = GPTConfig.tiny(hidden_size=64, max_length=32, num_layers=2)
 BATCH, LENGTH, MICRO, MAX_NORM = 16, 32, 2, 1.0
-ROUNDING = 1e-6  # a key's bias has no gradient, because softmax does not see what is added to all scores
 NOTHING = ("", "")
+TIED = ("embedding.tokens.weight", "head.weight")  # one matrix: its names on the first and on the last stage
+# Along which axes other ranks hold copies. The biases and the positions that are not cut are as LayerNorms.
+COPIES = {"matrix": ["dp"], "LayerNorm": ["tp", "dp"], "embedding": ["tp", "dp", "pp"]}
 RUNS: dict[str, Change] = {
     "A": ("clip_grads_with_norm_(weights, max_norm, norm)", "nn.utils.clip_grad_norm_(weights, max_norm)"),
     "B": ("y = loss / of_all", 'y = loss / own / self.sizes["dp"]'),
@@ -65,23 +71,19 @@ def text_batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def one_device(steps: int = 1) -> SimpleNamespace:
-    """The same model on the same batches: losses and norms of each step, and each parameter's norm in the first."""
+    """The same model on the same batches: losses and gradient norms of each step."""
     torch.manual_seed(0)
     model = GPT(CONFIG)
     optimizer = AdamW(model.parameters(), lr=1e-3)
-    losses, norms, by_name = [], [], {}
+    losses, norms = [], []
     for tokens, targets in text_batches(steps):
         loss = cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
-        by_name = by_name or {
-            name: torch.as_tensor(w.grad).norm().item() for name, w in model.named_parameters()
-        }
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    by_name = {name: norm for name, norm in by_name.items() if norm > ROUNDING}
-    return SimpleNamespace(losses=losses, norms=norms, by_name=by_name)
+    return SimpleNamespace(losses=losses, norms=norms)
 
 
 def changed(change: Change) -> dict[str, Any]:
@@ -143,31 +145,61 @@ def _launched(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any]
     return launch(run_all_on_rank, ranks=8, args=(dict(runs), steps, look), quiet=True)
 
 
-def axes_of_copies(w: Tensor, held: Any) -> list[str]:
-    """Along which axes do other ranks hold copies of this weight?"""
-    axes = ["dp"]
-    if not hasattr(w, "cut"):
-        axes.append("tp")
-    if w is held.tied:
-        axes.append("pp")
-    return axes
+def runs_apart(
+    saved: Mapping[str, list[Weights]], copies: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[list[str], list[str]]]:
+    """Along each axis: which kinds of weights were compared there, and the runs in which two copies differ.
+
+    Args:
+        saved: run -> what ``weights_of`` found on each rank.
+        copies: kind of weight -> the axes along which other ranks are said to hold copies of it.
+
+    Raises:
+        ValueError: there is no such kind, or no such axis.
+    """
+    kinds, axes = set(copies), {axis for listed in copies.values() for axis in listed}
+    for given, known in ((kinds, set(COPIES)), (axes, set(SIZES))):
+        if given - known:
+            raise ValueError(f"{sorted(given - known)[0]!r} is none of {', '.join(map(repr, sorted(known)))}")
+    found = {}
+    for axis in SIZES:
+        listed = [kind for kind in copies if axis in copies[kind]]
+        met, apart = set(), []
+        for run, ranks in saved.items():
+            pairs = list(_copies_along(axis, ranks, listed))
+            met |= {kind for kind, *_ in pairs}
+            if any(not torch.equal(w, other) for _, w, other in pairs):
+                apart.append(run)
+        found[axis] = [kind if kind in met else f"{kind} (no copies there)" for kind in listed], apart
+    return found
 
 
-def norms_by_name(held: Any) -> dict[str, float]:
-    """The gradient norm of each parameter of this rank, of the whole one where the rank holds a part."""
-    squares = {name: w.grad.square().sum() for name, w in held.parameters().items()}
-    for name, w in held.parameters().items():
-        if hasattr(w, "cut"):
-            squares[name] = three_dimensions.summed(squares[name], held.group["tp"])
-    return {name: square.sqrt().item() for name, square in squares.items()}
+def _copies_along(
+    axis: str, ranks: list[Weights], kinds: Sequence[str]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for first, *others in three_dimensions.groups_along(axis, SIZES):
+        for name, (w, cut) in ranks[first].items():
+            kind = "matrix" if cut is not None else "embedding" if name in TIED else "LayerNorm"
+            names = TIED if kind == "embedding" else (name,)
+            copies = [ranks[other][twin][0] for other in others for twin in names if twin in ranks[other]]
+            yield from ((kind, w, copy) for copy in copies if kind in kinds)
 
 
-def weights_of(held: Any) -> dict[str, tuple[Tensor, int | None]]:
+def show_apart(saved: Mapping[str, list[Weights]], copies: Mapping[str, Sequence[str]]) -> Shown:
+    """``runs_apart`` as a table: a row for each axis."""
+    rows = [
+        [f"along {axis}", ", ".join(kinds) or "nothing", ", ".join(apart) or ("none" if kinds else "?")]
+        for axis, (kinds, apart) in runs_apart(saved, copies).items()
+    ]
+    return table(["", "you compare", "runs whose copies come apart"], rows)
+
+
+def weights_of(held: Any) -> Weights:
     """What this rank would write into a checkpoint: its weights, and the dimension in which each is cut."""
     return {name: (w.detach().clone(), getattr(w, "cut", None)) for name, w in held.parameters().items()}
 
 
-def loss_after_loading(ranks: list[dict[str, tuple[Tensor, int | None]]], steps: int) -> float:
+def loss_after_loading(ranks: list[Weights], steps: int) -> float:
     """One device reads a checkpoint in which each weight stands once, and computes the loss of the batch of a step.
 
     Args:

@@ -26,6 +26,7 @@ def plot_all_reduce_times(
     largest: float = 1e8,
     measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     algorithms: Sequence[str] = ALGORITHMS,
+    marked: Sequence[float] = (),
 ) -> Picture:
     """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and where ring and tree cross.
 
@@ -34,6 +35,7 @@ def plot_all_reduce_times(
         ranks: how many share the sum.
         measured: for an algorithm, its (bytes, seconds); drawn as dots.
         algorithms: which are drawn.
+        marked: sizes at which each line has a dot.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -55,6 +57,7 @@ def plot_all_reduce_times(
             linewidth=1.8,
             label=f"{name}, predicted" if measured else name,
         )
+        axis.plot(marked, [all_reduce_seconds(name, size, ranks, link) for size in marked], dot, color=colour)
         if measured and name in measured:
             axis.plot(*zip(*measured[name], strict=True), dot, color=colour, label=f"{name}, measured")
     crossover = tree_ring_crossover(ranks, link)
@@ -62,7 +65,7 @@ def plot_all_reduce_times(
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
             "the ring is faster →" if measured else f"from {human(crossover)}\nthe ring is faster →",
-            (crossover, 0.97),
+            (crossover, 0.12 if marked else 0.97),
             xycoords=("data", "axes fraction"),
             xytext=(5, 0),
             textcoords="offset points",
@@ -72,8 +75,9 @@ def plot_all_reduce_times(
     axis.set(xscale="log", yscale="log")
     axis.set_xlabel("size of the tensor", fontsize=TEXT)
     axis.set_ylabel("time", fontsize=TEXT)
-    ticks = [size for size in SIZES if smallest <= size <= largest]
-    axis.set_xticks(ticks, [SIZES[size] for size in ticks])
+    ticks = {size: name for size, name in SIZES.items() if smallest <= size <= largest}
+    ticks |= {size: human(size) for size in marked}
+    axis.set_xticks(list(ticks), list(ticks.values()))
     low, high = axis.get_ylim()
     seconds = [time for time in TIMES if low <= time <= high]
     axis.set_yticks(seconds, [TIMES[time] for time in seconds])

@@ -1,4 +1,4 @@
-"""The picture of chapter 04, and the slip in its ring that only the bytes show."""
+"""The picture of chapter 04, its tree, and the slip in its ring that only the bytes show."""
 
 import json
 from pathlib import Path
@@ -36,18 +36,39 @@ def test_the_picture_says_what_it_draws():
     assert "the least 2 GB" in repr(plot_busiest_rank(["ring"], names={"ring": "the least"}))
 
 
-def ring_of_the_chapter(slip):
+def listing(name):
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
-    source = next("".join(c["source"]) for c in cells if "def ring_reduce_scatter" in "".join(c["source"]))
+    return next("".join(c["source"]) for c in cells if f"def {name}(" in "".join(c["source"]))
+
+
+def ring_of_the_chapter(slip):
+    answer = [
+        ("now = ...", "now = left"),
+        ("now = ...", "now = (now - 1) % p"),
+        ("= ...", "= chunks[now] + came"),
+    ]
+    source = listing("ring_reduce_scatter")
     names = {"dist": dist, "exchange": collectives.exchange, "try_ring": id}
-    for old, new in slip:
+    for old, new in [*answer, *slip]:
         assert old in source
-        source = source.replace(old, new)
+        source = source.replace(old, new, 1)
     exec(source, names)
     t = torch.arange(8.0) * (dist.get_rank() + 1)
     with record_traffic() as log:
         chunk = names["ring_reduce_scatter"](t)
     return chunk.equal((torch.arange(8.0) * 10).chunk(4)[dist.get_rank()]), log.traffic.sent
+
+
+def tree_of_the_chapter():
+    source = listing("tree_reduce").partition("\n\n\ndef")[0]
+    names = {"dist": dist, "send": collectives.send, "receive": collectives.receive}
+    exec(source, names)
+    return names["tree_reduce"](torch.tensor(1 << dist.get_rank())).item()
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5, 6, 7])
+def test_the_tree_loses_no_rank(ranks):
+    assert launch(tree_of_the_chapter, ranks)[0] == 2**ranks - 1
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,41 @@
 
 import pytest
 
-from course_lib.chapters.your_messages import time_step
+from course_lib.chapters.refused import Refused
+from course_lib.chapters.your_messages import TENSORS, price_messages
 from simulator.inputs.known_devices import find_device
+from simulator.predict.collective_time import group_link
 
-LINK = find_device("h100").network
+CARDS = group_link(1000, 1, find_device("h100"))
+SMALL = list(TENSORS[:8])
 
 
 @pytest.mark.parametrize(
-    ("gradients", "numbers", "verdict", "together"),
+    ("messages", "verdict", "together"),
     [
-        ([("tree", 25e6)] * 40, [("ring", 4)] * 100, "Not yet below 63 ms.", "1,703.6"),
-        ([("ring", 1e9)], [("ring", 400)], "Not yet below 63 ms.", "73.9"),
-        ([("ring", 1e9)], [("tree", 4)] * 100, "Not yet below 63 ms.", "73.9"),
-        ([("ring", 1e9)], [("tree", 400)], "You made it.", "62.1"),
-        ([("ring", 5e8)] * 2, [("tree", 400)], "Not yet below 63 ms.", "74.0"),
+        ([("tree", SMALL), *(("ring", [size]) for size in TENSORS[8:])], "Not yet below 680: 1,473", "53.03"),
+        ([("tree", [size]) for size in TENSORS], "Not yet below 680: 834", "30.02"),
+        ([("ring", TENSORS[:-1]), ("tree", [200])], "Not yet below 680: 728", "26.21"),
+        ([("ring", [*SMALL, 60, 200]), ("tree", [40]), ("tree", [120])], "You made it: 669", "24.08"),
+        ([("ring", TENSORS)], "It does not fit: 457 MB are copied", "14.84"),
     ],
 )
-def test_what_a_step_takes(gradients, numbers, verdict, together):
-    lines = time_step(gradients, numbers, LINK).text.splitlines()
-    assert lines[0] == verdict
-    assert lines[-1].split() == ["together", together]
+def test_what_a_step_takes(messages, verdict, together):
+    lines = price_messages(messages, CARDS).text.splitlines()
+    assert lines[0].startswith(verdict)
+    assert lines[-1].split()[-1] == together
 
 
-def test_nothing_may_be_left_out():
-    with pytest.raises(
-        ValueError, match="gradients are 1,000,000,000 bytes, and your messages hold 25,000,000"
-    ):
-        time_step([("tree", 25e6)], [("tree", 400)], LINK)
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([("tree", [60])], "the tensor of 0.001 MB is in 0 messages, not in one"),
+        ([("tree", TENSORS), ("ring", [60])], "the tensor of 60 MB is in 2 messages, not in one"),
+        ([("star", TENSORS)], "the way of a message is 'tree' or 'ring', not 'star'"),
+        ([("tree", 60)], r'a message is a way and a list of tensors, such as \("tree", \[60, 40\]\)'),
+        ([("tree", [61])], "there is no tensor of 61 MB"),
+    ],
+)
+def test_nothing_may_be_left_out(messages, sentence):
+    with pytest.raises(Refused, match=sentence):
+        price_messages(messages, CARDS)

@@ -15,6 +15,12 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
 WEIGHTS, GRADIENT, TIMES = [10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 3.0, 4.0], [1, 2, 3, 6]  # of ranks 0 to 3
+OTHER = [
+    5,
+    1,
+    2,
+    8,
+]  # TIMES of a second step, which is not drawn: lines that know the first one's result miss it
 NEW, OLD, WRONG = "#bcdcc8", "#eeeeee", "#f4b6a6"
 
 
@@ -28,10 +34,12 @@ class Seen(NamedTuple):
     sent: float
 
 
-def step_on_rank(before_update: Callable[..., object], after_update: Callable[..., object]) -> Seen:
+def step_on_rank(
+    before_update: Callable[..., object], after_update: Callable[..., object], times: Sequence[int]
+) -> Seen:
     """SGD with a learning rate of 1 on this rank's weight; the two functions may send. Every rank calls it."""
     rank = dist.get_rank()
-    weights, gradient = torch.tensor(WEIGHTS), torch.tensor(GRADIENT) * TIMES[rank]
+    weights, gradient = torch.tensor(WEIGHTS), torch.tensor(GRADIENT) * times[rank]
     own, mean = gradient.tolist(), torch.zeros(1)
     shard = weights[rank : rank + 1]  # a view
     with record_traffic() as log:
@@ -42,8 +50,16 @@ def step_on_rank(before_update: Callable[..., object], after_update: Callable[..
     return Seen(own, float(mean), updated, weights.tolist(), log.traffic.sent)
 
 
-def right_mean() -> Tensor:
-    return torch.tensor(GRADIENT) * (sum(TIMES) / len(TIMES))
+def steps_on_rank(before_update: Callable[..., object], after_update: Callable[..., object]) -> list[Seen]:
+    return [step_on_rank(before_update, after_update, times) for times in (TIMES, OTHER)]
+
+
+def right_mean(times: Sequence[int] = TIMES) -> Tensor:
+    return torch.tensor(GRADIENT) * (sum(times) / len(times))
+
+
+def right_weights(times: Sequence[int] = TIMES) -> list[float]:
+    return (torch.tensor(WEIGHTS) - right_mean(times)).tolist()
 
 
 def plot_step(before_update: Callable[..., object], after_update: Callable[..., object]) -> Picture:
@@ -55,9 +71,8 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
     """
     from matplotlib.figure import Figure
 
-    seen = launch(step_on_rank, 4, args=(before_update, after_update))
-    mean = right_mean().tolist()
-    new = (torch.tensor(WEIGHTS) - right_mean()).tolist()
+    seen, others = zip(*launch(steps_on_rank, 4, args=(before_update, after_update)), strict=True)
+    mean, new = right_mean().tolist(), right_weights()
     own = [[one.mean if i == rank else None for i in range(4)] for rank, one in enumerate(seen)]
     panels = {
         "gradients": [one.gradient for one in seen],
@@ -71,9 +86,13 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
         _draw(axis, rows, wanted, last=place == 3)
         axis.set_title(title, fontsize=TITLE)
         axis.set_yticks(range(4), [f"rank {rank}" for rank in range(4)] if not place else [], fontsize=TEXT)
-    right = sum(one.weights == new for one in seen)
+    right, again = (
+        sum(one.weights == wanted for one in some)
+        for some, wanted in ((seen, new), (others, right_weights(OTHER)))
+    )
     numbers = max(one.sent for one in seen) / 4
-    said = f"right weights on {right} of 4 ranks; a rank sends {numbers:g} numbers, with DDP 6"
+    differs = "" if again == right else f", with other gradients on {again}"
+    said = f"right weights on {right} of 4 ranks{differs}; a rank sends {numbers:g} numbers, with DDP 6"
     figure.supxlabel(said, fontsize=TITLE)
     told = "; ".join(
         f"{title.replace(chr(10), ' ')} {', '.join(map(_row, rows))}" for title, rows in panels.items()

@@ -11,6 +11,7 @@ from simulator.inputs.checks import one_of
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
+from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, bare, ticks_in
 from simulator.predict.collective_time import group_link
@@ -26,12 +27,13 @@ CARDS = {"A100": 1, "H100": 8}
 STAGES, PASSES = (1, 2, 3), (4, 2, 1)
 TICKS = {"A100": 10.0, "H100": 0.5}  # seconds, of the axis
 COMPUTING, WAITING = "#8fb99f", "#f4b6a6"
+CLOSE = 1.01  # predictions as near as that to the shortest are not told apart
 
 
 class Priced(NamedTuple):
-    """Of one GPU in a step: bytes of memory, seconds, of these the seconds that messages add, and whether it fits."""
+    """Of one GPU in a step: memory, seconds, of these the seconds that messages add, and whether it fits."""
 
-    bytes: float
+    held: MemoryBreakdown
     seconds: float
     waits: float
     fits: bool
@@ -50,6 +52,8 @@ def speed(gpu: str) -> float:
 def price(gpu: str, stage: int, passes: int) -> Priced:
     """A step of 4 sequences a GPU, cut into ``passes``, as the simulator predicts it.
 
+    As PyTorch's ``fully_shard`` does, stages 1 and 2 gather the new weights in the next step's first forward.
+
     Raises:
         ValueError: the GPU, the stage or the passes are none of those that the chapter knows.
     """
@@ -57,10 +61,11 @@ def price(gpu: str, stage: int, passes: int) -> Priced:
     one_of("the stage", stage, STAGES)
     one_of("the passes", passes, PASSES)
     hardware = CLUSTERS[gpu]
-    plan = Plan(RANKS, zero=stage, microbatches=passes, micro_batch=SEQUENCES // passes, attention="flash")
-    held = max(rank.occupied for rank in plan_memory(LLAMA, plan, hardware))
+    size, overlap = SEQUENCES // passes, ("gradients", "parameters")
+    plan = Plan(RANKS, zero=stage, microbatches=passes, micro_batch=size, attention="flash", overlap=overlap)
+    held = max(plan_memory(LLAMA, plan, hardware), key=lambda rank: rank.occupied)
     cost = step_cost(LLAMA, plan, hardware)
-    return Priced(held, cost.seconds, cost.parts["data_parallel"], held <= hardware.memory)
+    return Priced(held, cost.seconds, cost.parts["data_parallel"], held.occupied <= hardware.memory)
 
 
 def sequence_bytes() -> float:
@@ -73,25 +78,29 @@ def fitting(gpu: str) -> list[tuple[int, int]]:
     return [(stage, passes) for stage in STAGES for passes in PASSES if price(gpu, stage, passes).fits]
 
 
-def quickest(gpu: str) -> tuple[int, int]:
-    """The stage and the passes of the shortest step that fits."""
-    return min(fitting(gpu), key=lambda choice: price(gpu, *choice).seconds)
+def quickest(gpu: str) -> list[tuple[int, int]]:
+    """The stages and passes of the shortest step that fits, and of those that take hardly longer."""
+    seconds = {plan: price(gpu, *plan).seconds for plan in fitting(gpu)}
+    return [plan for plan in seconds if seconds[plan] <= CLOSE * min(seconds.values())]
 
 
 def try_plans(choices: Mapping[str, tuple[int, int]]) -> Shown:
-    """A table: what each choice of (stage, passes) keeps, how long it takes, and whether it is the quickest."""
+    """A table: what each choice of (stage, passes) keeps, how long it takes, and whether another is quicker."""
     rows = []
     for gpu, (stage, passes) in choices.items():
         found = price(gpu, stage, passes)
-        verdict = "the quickest" if (stage, passes) == quickest(gpu) else "another is quicker"
-        size = f"{found.bytes / 1e9:.0f} GB"
+        verdict = "none is quicker" if (stage, passes) in quickest(gpu) else "another is quicker"
+        memory = found.held
+        states = memory.parameters + memory.gradients + memory.optimizer_states
+        parts = states, memory.activations, memory.occupied - states - memory.activations
+        size = " + ".join(f"{part / 1e9:.1f}" for part in parts) + f" = {memory.occupied / 1e9:.0f} GB"
         rows.append([f"64 {gpu}s", f"stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
                      f"{found.seconds:.2f} s", verdict if found.fits else "does not fit in 80 GB"])  # fmt: skip
-    return table(["cluster", "your choice", "memory", "a step", ""], rows)
+    return table(["cluster", "your choice", "states + activations + buffers", "a step", ""], rows)
 
 
 def plot_all_plans() -> Picture:
-    """Both clusters: a bar for each plan, computing and then waiting; the quickest is written in bold.
+    """Both clusters: a bar for each plan, computing and then waiting; bold: none is quicker.
 
     The seconds of computing are what the rounded wait leaves of the rounded step, so that the two add up to it.
     """
@@ -103,7 +112,7 @@ def plot_all_plans() -> Picture:
     for axis, gpu in zip(figure.subplots(1, len(CLUSTERS), sharey=True), CLUSTERS, strict=True):
         longest = max(price(gpu, *plan).seconds for plan in fitting(gpu))
         for row, plan in enumerate(plans):
-            found, best = price(gpu, *plan), plan == quickest(gpu)
+            found, best = price(gpu, *plan), plan in quickest(gpu)
             said = "too large"
             if found.fits:
                 computes = found.seconds - found.waits
@@ -115,7 +124,7 @@ def plot_all_plans() -> Picture:
             axis.annotate(
                 said, end, right, textcoords="offset points", va="center", fontsize=TEXT, fontweight=weight
             )
-            told.append(f"{gpu}s, stage {plan[0]}, passes {plan[1]}: {said}{', the quickest' * best}")
+            told.append(f"{gpu}s, stage {plan[0]}, passes {plan[1]}: {said}{', none is quicker' * best}")
         axis.set_title(f"64 {gpu}s", fontsize=TITLE, loc="left")
         axis.set(xlim=(0, 1.8 * longest), xticks=[n * TICKS[gpu] for n in range(4)])
         axis.xaxis.set_major_formatter(ticks_in("s"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -114,6 +114,26 @@ def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
     plain_axes(axis)
     told = (f"{name} at most {max(curve):.3g}, at the end {curve[-1]:.3g}" for name, curve in curves.items())
     return render(figure, f"Gradients that a rank holds in one backward, in blocks: {'; '.join(told)}.")
+
+
+def plot_halves(rows: Mapping[str, Sequence[str]]) -> Picture:
+    """What a step sends: a row for each stage, in it a box for each half of an all-reduce, with what it moves."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.3 + 0.55 * len(rows)), layout="constrained")
+    axis, told = figure.subplots(), []
+    for row, (name, boxes) in enumerate(rows.items()):
+        for i, said in enumerate(boxes):
+            axis.barh(row, 1, 0.72, left=i, color=COLOURS[name], edgecolor="white", linewidth=2)
+            axis.text(i + 0.5, row, said, ha="center", va="center", color="white", fontsize=TEXT)
+        axis.text(len(boxes) + 0.05, row, f"{len(boxes)} halves", va="center", fontsize=TEXT)
+        told.append(f"{name}: {', '.join(boxes)}")
+    axis.set(xlim=(0, 0.5 + max(len(boxes) for boxes in rows.values())), xticks=[])
+    axis.set_yticks(range(len(rows)), list(rows), fontsize=TEXT)
+    axis.tick_params(length=0)
+    axis.invert_yaxis()
+    axis.spines[:].set_visible(False)
+    return render(figure, f"Sent in a step of one pass. {'; '.join(told)}.")
 
 
 def note(parameters: Iterable[Tensor], call: Any) -> None:

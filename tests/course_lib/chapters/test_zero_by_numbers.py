@@ -13,6 +13,9 @@ def told(mean_of, gathers=True):
         if mean_of == "reduce-scatter":
             reduce_scatter(mean, gradient / 4)
             return
+        if mean_of == "constants":
+            mean.fill_([3, 6, 9, 12][rank])
+            return
         if mean_of == "all-reduce":
             dist.all_reduce(gradient)
         mean.copy_(gradient[rank] / 4)
@@ -37,3 +40,9 @@ def test_an_all_reduce_in_line_a_is_right_and_sends_half_as_much_again():
 def test_without_line_b_no_rank_has_the_right_weights():
     assert told("nothing", gathers=False).startswith("right weights on 0 of 4 ranks; a rank sends 0 numbers")
     assert told("reduce-scatter", gathers=False).startswith("right weights on 0 of 4 ranks; a rank sends 3")
+
+
+def test_lines_that_know_the_result_miss_other_gradients():
+    assert told("constants").startswith(
+        "right weights on 4 of 4 ranks, with other gradients on 0; a rank sends 3"
+    )

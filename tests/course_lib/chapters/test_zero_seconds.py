@@ -25,17 +25,19 @@ from simulator.predict.memory import model_states
 
 
 def test_the_two_clusters_want_opposite_plans():
-    assert (quickest("A100"), quickest("H100")) == ((1, 4), (3, 1))
+    assert quickest("A100") == [(1, 4)]
+    assert quickest("H100") == [(2, 2), (3, 1)]
     told = plot_all_plans().alt
-    assert told.count("the quickest") == 2
+    assert told.count("none is quicker") == 3
     assert told.count("too large") == 6
 
 
 def test_on_a100s_stage_3_waits_most_of_the_step():
     one, three = price("A100", 1, 4), price("A100", 3, 4)
-    assert three.seconds > 3.9 * one.seconds
+    assert three.seconds > 4 * one.seconds
+    assert one.seconds < price("A100", 3, 1).seconds
     assert three.waits > three.seconds / 2
-    assert three.bytes < one.bytes
+    assert three.held.occupied < one.held.occupied
 
 
 @pytest.mark.parametrize("gpu", CLUSTERS)
@@ -58,7 +60,7 @@ def test_the_rule_of_thumb_takes_the_quickest(gpu):
     few = min(fitting(gpu), key=lambda plan: plan[1])
     found = price(gpu, *few)
     hides = halves(*few) * HALF / speed(gpu) < found.seconds - found.waits
-    assert quickest(gpu) == (few if hides else min(fitting(gpu), key=lambda plan: halves(*plan)))
+    assert (few if hides else min(fitting(gpu), key=lambda plan: halves(*plan))) in quickest(gpu)
 
 
 @pytest.mark.parametrize("gpu", CLUSTERS)
@@ -70,19 +72,19 @@ def test_states_and_activations_say_what_fits(gpu):
             assert (held < 80e9) == ((stage, passes) in fitting(gpu))
 
 
-def test_on_h100s_plans_of_few_passes_compute_alike_and_the_gather_after_the_update_waits():
-    few = [price("H100", *plan) for plan in fitting("H100") if plan[1] < 4]
-    computing = [found.seconds - found.waits for found in few]
-    assert max(computing) < 1.01 * min(computing)
-    assert min(few, key=lambda found: found.waits) == price("H100", *quickest("H100"))
-    gather = HALF / speed("H100")
-    assert all(price("H100", *plan).waits > gather for plan in fitting("H100") if plan[0] < 3)
-    assert price("H100", 3, 1).waits < gather / 2
+def test_on_h100s_nearly_all_messages_hide_and_more_passes_compute_longer():
+    found = {plan: price("H100", *plan) for plan in fitting("H100")}
+    computing = {plan: one.seconds - one.waits for plan, one in found.items()}
+    assert all(one.waits < 0.1 * one.seconds for one in found.values())
+    assert max(computing, key=computing.__getitem__) == (1, 4)
+    assert min(computing, key=computing.__getitem__) == (3, 1)
+    assert found[3, 1].seconds < found[1, 4].seconds
 
 
 def test_a_choice_is_judged():
     said = repr(try_plans({"A100": (1, 4), "H100": (1, 1)}))
-    assert "the quickest" in said
+    assert "none is quicker" in said
+    assert "54.5 + 13.8 + " in said
     assert "does not fit" in said
 
 

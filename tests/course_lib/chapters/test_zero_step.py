@@ -4,7 +4,7 @@ import torch
 
 from course_lib.by_hand.ddp import PerParameter
 from course_lib.by_hand.zero import Zero1, Zero2, Zero3
-from course_lib.chapters.zero_step import plot_gradients, zero_step
+from course_lib.chapters.zero_step import plot_gradients, plot_halves, zero_step
 from course_lib.models.gpt import GPTConfig
 from course_lib.runtime import launch
 
@@ -43,3 +43,8 @@ def test_only_ddp_and_stage_1_can_wait_for_the_last_pass():
     sent = [step.sent / WHOLE for step in launch(ladder, 2, args=(2,))[0]]
     assert sent[:3] == [1, 1, 1.5]
     assert 2.5 < sent[3] <= 3
+
+
+def test_a_step_is_drawn_in_halves():
+    said = plot_halves({"DDP": ["add up", "hand out"], "stage 3": ["gather", "gather", "add up"]}).alt
+    assert said == "Sent in a step of one pass. DDP: add up, hand out; stage 3: gather, gather, add up."

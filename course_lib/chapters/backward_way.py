@@ -12,11 +12,12 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
 PASSED, ARROW = PALETTE[1], "#aa2222"
-HIGH, WIDE = 2.3, 0.94  # from row to row, and of a box, where boxes stand 1 apart
+HIGH, WIDE = 2.7, 0.94  # from row to row, and of a box, where boxes stand 1 apart
 
 
 def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
     """For each list of frozen boxes a row with all boxes in the order of forward; an arrow goes as far as backward.
+    In a box stand its parameters, and what it keeps.
 
     Args:
         model: a chain of boxes; what keeps nothing in any step is left out.
@@ -30,31 +31,31 @@ def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
 
     trained = held(model).activations
     boxes = [name for name, _ in model.named_children() if name in trained]
+    sizes = {name: sum(p.numel() for p in model.get_submodule(name).parameters()) for name in boxes}
     runs = {name: held(model, frozen) for name, frozen in lists.items()}
-    figure = Figure(figsize=(WIDTH, 0.2 + 1.5 * len(runs)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.2 + 1.75 * len(runs)), layout="constrained")
     axis = figure.subplots()
     said = []
     for row, (run, step) in enumerate(runs.items()):
         low, frozen = -HIGH * row, lists[run]
         first = next(i for i, name in enumerate(boxes) if name in step.states and name not in frozen)
-        axis.text(0, low + 1.35, _title(run, step), fontsize=TITLE, va="center")
+        axis.text(0, low + 1.6, _title(run, step), fontsize=TITLE, va="center")
         right = len(boxes) - 1 + WIDE
-        axis.text(right, low + 1.35, "backward", fontsize=TITLE, va="center", ha="right", color=ARROW)
-        ends = (right, low + 0.95), (first, low + 0.95)
+        axis.text(right, low + 1.6, "backward", fontsize=TITLE, va="center", ha="right", color=ARROW)
+        ends = (right, low + 1.2), (first, low + 1.2)
         shape = {"arrowstyle": "-|>", "mutation_scale": 14, "lw": 2, "shrinkA": 0, "shrinkB": 0}
         axis.add_patch(FancyArrowPatch(*ends, color=ARROW, **shape))
         for i, name in enumerate(boxes):
             state = "" if name not in step.states else "frozen" if name in frozen else "trained"
             told = _mb(step.activations.get(name, 0)) if i >= first else "–"
             fill = PASSED if i >= first else PLAIN
-            axis.add_patch(Rectangle((i, low - 0.7), WIDE, 1.4, facecolor=fill, edgecolor="#333333"))
-            for line, text, weight in ((0.4, name, "bold"), (0, state, "normal"), (-0.4, told, "normal")):
-                axis.text(
-                    i + WIDE / 2, low + line, text, ha="center", va="center", fontsize=TEXT, weight=weight
-                )
+            axis.add_patch(Rectangle((i, low - 0.9), WIDE, 1.8, facecolor=fill, edgecolor="#333333"))
+            for line, text in enumerate((name, f"{sizes[name]:,}" if sizes[name] else "", state, told)):
+                style = {"fontsize": TEXT, "weight": "normal" if line else "bold"}
+                axis.text(i + WIDE / 2, low + 0.6 - 0.4 * line, text, ha="center", va="center", **style)
         kept = ", ".join(f"{name} {_mb(step.activations.get(name, 0))}" for name in boxes[first:])
         said.append(f"{_title(run, step)}. Backward goes to {boxes[first]}; kept: {kept}")
-    axis.set(xlim=(-0.05, len(boxes)), ylim=(-HIGH * (len(runs) - 1) - 0.8, 1.6))
+    axis.set(xlim=(-0.05, len(boxes)), ylim=(-HIGH * (len(runs) - 1) - 1, 1.85))
     axis.set_axis_off()
     return render(figure, f"Backward's way. {'; '.join(said)}.")
 
@@ -63,7 +64,7 @@ def _title(run: str, step: Held) -> str:
     few = ": too few" if step.trained < LEAST else ""
     kept = sum(step.activations.values())
     return (
-        f"{run}: keeps {step.total / 1e6:.0f} MB, {kept / 1e6:.0f} MB of them here; "
+        f"{run}: takes {step.total / 1e6:.0f} MB, {kept / 1e6:.0f} MB of it activations; "
         f"trains {100 * step.trained:.0f} %{few}"
     )
 

@@ -34,6 +34,13 @@ def test_what_is_kept_is_drawn_whole(resnet):
         assert [part.split()[0] for part in alt.split("kept: ")[1].split(", ")] == list(kept)
 
 
+def test_the_title_tells_activations_from_the_whole(resnet):
+    step = held(resnet, FROZEN)
+    kept = sum(step.activations.values())
+    title = f"run: takes {step.total / 1e6:.0f} MB, {kept / 1e6:.0f} MB of it activations; trains"
+    assert title in plot_way(resnet, {"run": FROZEN}).alt
+
+
 def test_too_little_trained_is_said(resnet):
     assert "too few" in plot_way(resnet, {"run": ["layer4"]}).alt
     assert "too few" not in plot_way(resnet, {"run": []}).alt

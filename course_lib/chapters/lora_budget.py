@@ -1,16 +1,22 @@
-"""Chapter 17's drawings: how many tokens of a step fit into a GPU, and what LoRA learns where its matrices fit."""
+"""Chapter 17: the memory of a step with LoRA in a LLaMA, how many tokens fit into a GPU, and what LoRA learned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from statistics import mean
 from typing import NamedTuple
 
-from simulator.inputs.checks import positive
+from simulator.inputs.checks import at_least, one_of, positive, refuse
+from simulator.inputs.plan import Plan
+from simulator.inputs.shape import ModelShape
+from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes, ticks_in
+from simulator.predict.memory import head_bytes, layer_bytes, model_states
 
 COLOURS = ("#1b3a5c", "#cc6a24", "#23614a")
-PLACED = ("#23614a", "#7d5ba6", "#cc6a24")  # query and value, attention, all six: two as in the lines
+MATRICES: tuple[str, ...] = ("query", "key", "value", "output", "gate", "up", "down")
+PLAN = Plan(attention="flash")  # bf16 with Adam: 16 bytes for a trained number, 2 for a frozen one
 
 
 class Line(NamedTuple):
@@ -27,11 +33,71 @@ class Line(NamedTuple):
         return (capacity - self.stays) / self.token
 
 
-def plot_tokens_that_fit(lines: Mapping[str, Line], capacity: float, end: int) -> Picture:
+def kept_rows(shape: ModelShape) -> list[tuple[str, int, tuple[str, ...]]]:
+    """What a LLaMA's layer keeps of a token: what it is, how many numbers, and whose backward needs it.
+
+    As ``layer_bytes`` counts it, without FlashAttention's one number for each head.
+    """
+    h, f = shape.hidden, shape.mlp_width
+    return [
+        ("the layer's input", h, ("the first norm",)),
+        ("what the first norm gives", h, MATRICES[:3]),
+        ("what query, key and value give", shape.attention_width + shape.kv_columns(1), ("attention",)),
+        ("what attention gives", h, ("attention", "output")),
+        ("the sum behind attention", h, ("the second norm",)),
+        ("what the second norm gives", h, ("gate", "up")),
+        ("what gate and up give", 2 * f, ("SwiGLU",)),
+        ("what SwiGLU gives", f, ("down",)),
+    ]
+
+
+class LoraStep(NamedTuple):
+    """How many numbers LoRA trains, and the memory of a step by category, without and with its tokens."""
+
+    trained: int
+    states: MemoryBreakdown
+    line: Line
+
+    def at(self, tokens: float) -> MemoryBreakdown:
+        return self.states + MemoryBreakdown(activations=tokens * self.line.token)
+
+
+def lora_step(shape: ModelShape, places: Collection[str], rank: int = 8, lowest: int = 1) -> LoraStep:
+    """LoRA beside these matrices of a LLaMA, in the layers from ``lowest`` (counted from 1) up.
+
+    Below the lowest layer nothing is kept; in the layers above, an input that only matrices need is kept if an A
+    reads it.
+
+    Raises:
+        ValueError: no place or an unknown one is named, or there is no such layer.
+    """
+    if not places:
+        refuse("places", f"one or more of {', '.join(MATRICES)}", "none")
+    for place in places:
+        one_of("place", place, MATRICES)
+    at_least(1, rank=rank, lowest=lowest)
+    if lowest > shape.layers:
+        refuse("lowest", f"at most the {shape.layers} layers", lowest)
+    h, f, kv = shape.hidden, shape.mlp_width, shape.kv_columns(1) // 2
+    widths = dict(zip(MATRICES, (2 * h, h + kv, h + kv, 2 * h, h + f, h + f, f + h), strict=True))
+    layers = shape.layers - lowest + 1
+    trained = rank * layers * sum(widths[place] for place in set(places))
+    forgotten = [n for _, n, needed in kept_rows(shape) if set(needed) <= set(MATRICES) - set(places)]
+    tokens = PLAN.micro_batch * shape.sequence
+    kept = layer_bytes(shape, PLAN) / tokens + PLAN.itemsize * (rank * len(set(places)) - sum(forgotten))
+    frozen = MemoryBreakdown(parameters=model_states(shape.parameters, PLAN).parameters)
+    states = frozen + model_states(trained, PLAN)
+    return LoraStep(trained, states, Line(states.total, layers * kept + head_bytes(shape, PLAN) / tokens))
+
+
+def plot_tokens_that_fit(
+    lines: Mapping[str, Line], capacity: float, end: int, wanted: int | None = None
+) -> Picture:
     """Memory over the tokens of a step, a line for each way of training, up to where the GPU is full.
 
     Args:
         end: tokens at the right end of the axis.
+        wanted: tokens of the text that is to fit.
 
     Raises:
         ValueError: there is no line, there are more than can be told apart, or one does not fit at all.
@@ -48,6 +114,9 @@ def plot_tokens_that_fit(lines: Mapping[str, Line], capacity: float, end: int) -
     axis = figure.subplots()
     axis.axhline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
     axis.text(0, 1.01 * capacity / 1e9, f" {human(capacity)}: full", va="bottom", fontsize=TEXT)
+    if wanted is not None:
+        axis.axvline(wanted, color="#8a8a8a", linestyle=":", linewidth=1.6)
+        axis.text(wanted, 0, f" the text:\n {wanted:,}", va="bottom", fontsize=TEXT)
     told = []
     for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
         tokens = line.fit(capacity)
@@ -60,61 +129,49 @@ def plot_tokens_that_fit(lines: Mapping[str, Line], capacity: float, end: int) -
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
     axis.set_xlabel("tokens of a step", fontsize=TEXT, loc="right")
-    axis.legend(loc="lower right", fontsize=TEXT, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
     plain_axes(axis)
     return render(figure, f"Memory over the tokens of a step, up to {human(capacity)}. {'; '.join(told)}.")
 
 
-class Tried(NamedTuple):
-    """LoRA in the layers from ``lowest`` up: bytes of a step, and the share of right answers; None: not trained."""
+def plot_seeds(groups: Mapping[str, Mapping[str, Sequence[float]]], coin: float) -> Picture:
+    """For each setting a dot for each seed, and the mean beside them.
 
-    lowest: int
-    bytes: float
-    right: float | None
-
-
-FLOOR = 47.5  # where a choice stands that was not trained
-
-
-def plot_tried(places: Mapping[str, list[Tried]], capacity: float) -> Picture:
-    """Accuracy over memory: a line for each choice of matrices, at each point its lowest layer with LoRA.
-
-    A choice without a point keeps its colour for later.
+    Args:
+        groups: what has one colour -> setting -> the share of right answers under each seed.
+        coin: the share that guessing gets.
 
     Raises:
-        ValueError: there is no point, or there are more lines than can be told apart.
+        ValueError: there is nothing to draw, or there are more groups than colours.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
 
-    positive(capacity=capacity)
-    if not any(places.values()) or len(places) > len(PLACED):
-        raise ValueError(f"give 1 to {len(PLACED)} choices of matrices with a point, not {len(places)}")
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    rows = [(group, name, tests) for group, own in groups.items() for name, tests in own.items()]
+    if not rows or len(groups) > len(COLOURS) or not all(tests for *_, tests in rows):
+        raise ValueError(f"give 1 to {len(COLOURS)} groups, each setting with its seeds")
+    figure = Figure(figsize=(WIDTH, 0.7 + 0.27 * len(rows)), layout="constrained")
     axis, told = figure.subplots(), []
-    axis.axvspan(capacity / 1e9, 2.6 * capacity / 1e9, color="#eeeeee")
-    for (name, own), colour in zip(places.items(), PLACED, strict=False):
-        if not own:
-            continue
-        ran = sorted(one for one in own if one.right is not None)
-        x, y = [one.bytes / 1e9 for one in ran], [100 * (one.right or 0) for one in ran]
-        axis.plot(x, y, color=colour, marker="o", markersize=13, linewidth=1.4, label=name)
-        for one in sorted(own):
-            at = one.bytes / 1e9, FLOOR if one.right is None else 100 * one.right
-            if one.right is None:
-                axis.plot(*at, "s", color=colour, markersize=13)
-            axis.text(*at, str(one.lowest), color="white", ha="center", va="center_baseline", fontsize=TEXT)
-            said = "not trained" if one.right is None else f"{one.right:.0%}"
-            told.append(f"{name} from layer {one.lowest}: {human(one.bytes)}, {said}")
-    axis.set(xlim=(0, 2.6 * capacity / 1e9), ylim=(45, 80))
-    axis.text(capacity / 1e9, 79.5, "  does not fit", va="top", fontsize=TEXT)
-    axis.xaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
-    axis.set_xlabel("memory of a step", fontsize=TEXT, loc="right")
-    axis.set_ylabel("right, of the test sentences", fontsize=TEXT)
+    colours = dict(zip(groups, COLOURS, strict=False))
+    for place, (group, name, tests) in enumerate(rows):
+        percent = [100 * one for one in tests]
+        axis.plot(percent, [place] * len(percent), "o", color=colours[group], markersize=8, alpha=0.75)
+        said = f"{mean(percent):.1f} %"
+        axis.annotate(
+            said, (max(percent), place), (9, 0), textcoords="offset points", va="center", fontsize=TEXT
+        )
+        told.append(f"{group}{', ' * bool(name)}{name} {said}")
+    axis.axvline(100 * coin, color="#222222", linestyle="--", linewidth=1)
+    axis.text(100 * coin, -0.45, " a coin", fontsize=TEXT, va="center")
+    axis.set_yticks(
+        range(len(rows)), [f"{group}{', ' * bool(name)}{name}" for group, name, _ in rows], fontsize=TEXT
+    )
+    for label, (group, *_) in zip(axis.get_yticklabels(), rows, strict=True):
+        label.set_color(colours[group])
+    highest = max(100 * one for *_, tests in rows for one in tests)
+    axis.set(xlim=(100 * coin - 1, highest + 5), ylim=(len(rows) - 0.4, -0.8))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    axis.set_xlabel(
+        "right, of the test sentences; a dot for each seed, and their mean", fontsize=TEXT, loc="right"
+    )
     plain_axes(axis)
-    figure.legend(
-        loc="outside lower center", ncols=3, fontsize=TEXT, frameon=False, title_fontsize=TEXT,
-        title="the number: the lowest layer with LoRA; a square: not trained", markerscale=0.5,
-    )  # fmt: skip
-    return render(figure, f"Accuracy over memory, {human(capacity)} are full. {'; '.join(told)}.")
+    return render(figure, f"Right answers, the mean over seeds. {'; '.join(told)}.")

@@ -1,4 +1,4 @@
-"""Chapter 17's choice: LoRA of rank 8 in the upper layers alone, beside some of their matrices.
+"""For chapter 17: LoRA of rank 8 in the upper layers alone, beside some of their matrices.
 
 ``python -m course_lib.comparison.finetuning.places`` runs what is missing in the kept runs; they are no rows of the
 comparison's table.
@@ -17,7 +17,7 @@ PLACES = {
     "attention": (FOUR, 1e-3),
     "all": ((*FOUR, "intermediate.dense", "output.dense"), 1e-3),
 }
-LAYERS, LOWEST = 6, range(3, 7)  # MiniLM's; those below need more memory than the chapter has
+LAYERS, LOWEST = 6, range(3, 7)  # MiniLM's
 
 
 def _method(place: str, lowest: int) -> Method:

@@ -127,7 +127,7 @@ def plot_halves(rows: Mapping[str, Sequence[str]]) -> Picture:
             axis.barh(row, 1, 0.72, left=i, color=COLOURS[name], edgecolor="white", linewidth=2)
             axis.text(i + 0.5, row, said, ha="center", va="center", color="white", fontsize=TEXT)
         axis.text(len(boxes) + 0.05, row, f"{len(boxes)} halves", va="center", fontsize=TEXT)
-        told.append(f"{name}: {', '.join(boxes)}")
+        told.append(f"{name}: {', '.join(boxes)}".replace("\n", " "))
     axis.set(xlim=(0, 0.5 + max(len(boxes) for boxes in rows.values())), xticks=[])
     axis.set_yticks(range(len(rows)), list(rows), fontsize=TEXT)
     axis.tick_params(length=0)

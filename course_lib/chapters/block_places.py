@@ -1,4 +1,4 @@
-"""Chapter 16's memory in blocks, drawn: which sequence has which slots, and where a reader's own line puts tokens."""
+"""Chapter 16's memory in blocks, drawn: which sequence has which slots, and what a reader's own lines do to tokens."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COLOURS, SHARED, WRONG, EMPTY = (PARTS[0], PARTS[1], PARTS[3], PARTS[5]), "#777777", "#e02020", "#ececec"
 SIZE, ROW = Gathered.size, 8  # slots in a block; blocks beside each other
 Slot = Callable[[Sequence[int], int], int]
+Before = Callable[[Gathered, Table], None]
 
 
 def plot_tables(panels: Mapping[str, Mapping[str, Table]], blocks: int) -> Picture:
@@ -29,17 +30,7 @@ def plot_tables(panels: Mapping[str, Mapping[str, Table]], blocks: int) -> Pictu
     """
     states, said = {}, []
     for title, tables in panels.items():
-        held: dict[int, list[str]] = {}
-        for name, one in tables.items():
-            for token in range(one.length):
-                held.setdefault(one.blocks[token // SIZE] * SIZE + token % SIZE, []).append(name)
-        colour = dict(zip(tables, COLOURS, strict=False))
-        slots = {slot: colour[names[0]] if len(names) == 1 else SHARED for slot, names in held.items()}
-        users = {
-            block: " ".join(name for name, one in tables.items() if block in one.blocks)
-            for block in range(blocks)
-        }
-        states[title] = slots, users
+        states[title] = _held(tables, blocks)
         lists = "; ".join(f"{name} lists {', '.join(map(str, one.blocks))}" for name, one in tables.items())
         said.append(f"{title}: {lists}." if title else f"{lists}.")
     return _plot(states, blocks, " ".join(said))
@@ -91,6 +82,64 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     right = sum(colour != WRONG for colour in slots.values())
     title = f"{right} of {tokens} tokens in their places, {same} of {len(prompts)} answers right"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")
+
+
+def judge_copies(
+    before_writing: Before, model: nn.Module, prompt: list[int], samples: int = 3, new_tokens: int = 24
+) -> Picture:
+    """Answers to one prompt share its blocks, and a reader's ``before_writing(cache, table)`` runs before a sequence
+    writes into a block that it has already.
+
+    Drawn are the blocks at the end, red where several answers wrote into one slot; the title counts the characters
+    that are not those of answers written alone, and the blocks that were taken.
+
+    Raises:
+        Refused: the blocks run out, or a table lists what is no block.
+    """
+
+    class Mine(Gathered):
+        def grow(self, table: Table, tokens: int) -> None:
+            if table.length % self.places:
+                before_writing(self, table)
+                if table.blocks[-1] not in range(len(self.users)):
+                    raise Refused(f"the table's last entry is {table.blocks[-1]!r}, which is no block")
+            Contiguous.grow(self, table, tokens)
+
+    answer: Any = generate
+    try:
+        found, cache = answer(model, [prompt], samples, new_tokens, kind=Mine)
+    except MemoryError as error:
+        raise Refused(f"{error}: each copy took a block, and none was given back") from None
+    expected, _ = answer(model, [prompt], samples, new_tokens, kind=Contiguous)
+    names = [chr(ord("A") + i) for i in range(samples)]
+    tables = dict(zip(names, cache.tables, strict=True))
+    slots, users = _held(tables, len(cache.users))
+    for one in cache.tables:
+        for token in range(len(prompt), one.length):
+            at = one.blocks[token // SIZE] * SIZE + token % SIZE
+            if slots[at] == SHARED:
+                slots[at] = WRONG
+    title = (
+        f"{int((found != expected).sum())} of {found.numel()} characters changed, {cache.most} blocks taken"
+    )
+    if lost := sum(bool(cache.users[block]) and not users[block] for block in users):
+        title += f", and {lost} of them listed by nobody"
+    return _plot({title: (slots, users)}, len(cache.users), title + ".")
+
+
+def _held(tables: Mapping[str, Table], blocks: int) -> tuple[dict[int, str], dict[int, str]]:
+    """The colour of each slot that holds a token, and the names of all that list a block."""
+    held: dict[int, list[str]] = {}
+    for name, one in tables.items():
+        for token in range(one.length):
+            held.setdefault(one.blocks[token // SIZE] * SIZE + token % SIZE, []).append(name)
+    colour = dict(zip(tables, COLOURS, strict=False))
+    slots = {slot: colour[names[0]] if len(names) == 1 else SHARED for slot, names in held.items()}
+    users = {
+        block: " ".join(name for name, one in tables.items() if block in one.blocks)
+        for block in range(blocks)
+    }
+    return slots, users
 
 
 def _asked(slot: Slot, table: Table, token: int, blocks: int) -> int:

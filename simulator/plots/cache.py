@@ -12,6 +12,7 @@ from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare, titles_for
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+COLOURS = (*PARTS[:-1], "#d77fa1", "#b08d6a", "#5fb3c7")  # ten requests without a repetition
 SHARED = "#4d4d4d"
 DARK = {"#1b3a5c", "#cc6a24", "#23614a", "#7d5ba6", SHARED}  # white text can be read on these
 
@@ -34,7 +35,7 @@ def plot_cache(
     Args:
         histories: predicted or measured.
         titles: one for each.
-        alt: the sentence that says what is seen; by default how many slots hold tokens in the mean.
+        alt: the sentence that says what is seen; by default how many slots hold tokens on average.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -72,7 +73,7 @@ def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
     piece, first, tokens = stay
     steps = range(first, first + len(tokens) + 1)
     holder, *others = piece.holders
-    colour = SHARED if others else PARTS[holder % (len(PARTS) - 1)]
+    colour = SHARED if others else COLOURS[holder % len(COLOURS)]
     top = [piece.start + t for t in (*tokens, tokens[-1])]
     axis.fill_between(steps, piece.start, piece.start + piece.slots, **_empty(colour))
     axis.fill_between(steps, piece.start, top, step="post", color=colour, edgecolor="white", linewidth=0.4)
@@ -88,6 +89,7 @@ def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
             va="center",
             fontsize=TEXT,
             color="white" if colour in DARK and covered else "#111111",
+            bbox=None if covered else {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )
 
 
@@ -114,5 +116,5 @@ def _stays(history: CacheHistory) -> list[_Stay]:
 def _sentence(history: CacheHistory, title: str) -> str:
     mean = sum(history.tokens) / len(history.steps) / history.slots
     return (
-        f"{title or 'A cache'}: {len(history.steps)} steps, {mean:.0%} of the slots hold tokens in the mean."
+        f"{title or 'A cache'}: {len(history.steps)} steps, {mean:.0%} of the slots hold tokens on average."
     )

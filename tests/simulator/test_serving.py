@@ -109,4 +109,4 @@ def test_the_drawing_shows_requests_and_what_they_share():
     picture = plot_cache(history, titles=["Two requests"])
     assert ">shared</text>" in picture.svg
     assert ">2×</text>" in picture.svg
-    assert picture.alt == "Two requests: 4 steps, 75% of the slots hold tokens in the mean."
+    assert picture.alt == "Two requests: 4 steps, 75% of the slots hold tokens on average."

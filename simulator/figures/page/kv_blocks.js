@@ -5,7 +5,7 @@ import { WIDTH, box, label, legend, path } from "./marks.js";
 import { show } from "./figure.js";
 
 const PAINT = ["forward", "backward", "weights", "gradients", "reserved"], LETTERS = "ABCDE"; // of requests
-const ROW = 16; // slots beside each other
+const ROW = 16, PITCH = 50; // slots beside each other; px from row to row
 
 /**
  * Every step: {pieces: [{block, tokens, holders}], tokens: request -> in the cache, tables, waiting, events: [[what, request], …]}.
@@ -76,18 +76,19 @@ function sentence({ events, waiting }, { block_size: size }) {
 
 export function draw(values, step, given) {
   const all = serve(values, given), now = all[step], size = values.block_size, slot = WIDTH / ROW, marks = [];
-  const at = (place) => [(place % ROW) * slot, 4 + Math.floor(place / ROW) * 34];
+  const at = (place) => [(place % ROW) * slot, 4 + Math.floor(place / ROW) * PITCH];
   for (let place = 0; place < given.slots; place++) marks.push(box(...at(place), slot - 2, 26, "paper", "", { edge: "line", wide: 1, dash: "3 3" }));
   for (const { block, holders, tokens } of now.pieces) {
     for (let k = 0; k < size; k++) {
       const paint = PAINT[holders[0]], name = holders.map((number) => LETTERS[number]).join("");
-      marks.push(k < tokens ? box(...at(block * size + k), slot - 2, 26, holders.length > 1 ? "buffers" : paint, name) : box(...at(block * size + k), slot - 2, 26, "idle", "", { edge: paint }));
+      marks.push(k < tokens ? box(...at(block * size + k), slot - 2, 26, holders.length > 1 ? "buffers" : paint, name) : box(...at(block * size + k), slot - 2, 26, "line", "", { edge: paint }));
     }
     const [x, y] = at(block * size);
     for (let k = 0; k < size; k += ROW) marks.push(path([x, y + 29, x + Math.min(size, ROW) * slot - 2, y + 29], holders.length > 1 ? "ink" : PAINT[holders[0]], { wide: 3 }));
   }
-  const below = 4 + (given.slots / ROW) * 34;
-  marks.push(...legend(below + 12, [["idle", "reserved, empty"], ["paper", "free"], ...(values.share ? [["buffers", "shared"]] : [])]));
+  for (let block = 0; block * size < given.slots; block++) marks.push(label(at(block * size)[0] + 1, at(block * size)[1] + 39, String(block)));
+  const below = 4 + (given.slots / ROW) * PITCH;
+  marks.push(...legend(below + 12, [["line", "reserved, empty"], ["paper", "free"], ...(values.share ? [["buffers", "shared"]] : [])]), label(WIDTH, below + 12, `step ${step}`, { anchor: "end", colour: "ink", bold: true }));
   given.requests.forEach(([prompt, answer, comes], number) => {
     const y = below + 38 + 22 * number, tokens = now.tokens[number], table = now.tables[number];
     const state = tokens ? `${tokens} tokens in ${table.length > 1 ? "blocks" : "block"} ${table.join(", ")}` : now.waiting.includes(number) ? "waits" : step < comes ? `comes at step ${comes}` : "has ended";

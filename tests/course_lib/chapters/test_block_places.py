@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.by_hand.paged_attention import Gathered, Table
-from course_lib.chapters.block_places import WRONG, judge_slot, plot_tables
+from course_lib.chapters.block_places import WRONG, judge_copies, judge_slot, plot_tables
 from course_lib.models.gpt import GPT, GPTConfig
 
 PROMPTS = [[1, 2, 3], list(range(17)), [5]]
@@ -62,3 +62,46 @@ def test_shared_blocks_name_all_who_list_them(gpt):
     for one in answers.values():
         cache.grow(one, 1)
     assert plot_tables({"": answers}, blocks=6).alt == "A lists 0, 1, 3; B lists 0, 1, 2."
+
+
+def copies(condition, counts=True):
+    def before_writing(cache, table):
+        last = table.blocks[-1]
+        if condition(cache.users[last]):
+            table.blocks[-1] = cache.copy(last)
+            cache.users[last] -= counts
+
+    return before_writing
+
+
+def test_copy_on_write_changes_nothing_and_takes_the_fewest_blocks(gpt):
+    picture = judge_copies(copies(lambda users: users > 1), gpt, list(range(20)))
+    assert picture.alt == "0 of 72 characters changed, 14 blocks taken."
+    assert WRONG not in picture.svg
+
+
+def test_a_block_that_nobody_copies_is_drawn_red(gpt):
+    picture = judge_copies(copies(lambda users: False), gpt, list(range(20)))
+    assert picture.alt.endswith(" of 72 characters changed, 12 blocks taken.")
+    assert not picture.alt.startswith("0 of")
+    assert WRONG in picture.svg
+
+
+def test_a_copy_for_all_but_two_is_drawn_red(gpt):
+    assert WRONG in judge_copies(copies(lambda users: users > 2), gpt, list(range(20))).svg
+
+
+def test_a_block_that_nobody_lists_is_counted(gpt):
+    picture = judge_copies(copies(lambda users: users > 1, counts=False), gpt, list(range(20)))
+    assert picture.alt == "0 of 72 characters changed, 15 blocks taken, and 1 of them listed by nobody."
+
+
+def test_copies_without_end_and_no_block_get_one_sentence(gpt):
+    with pytest.raises(ValueError, match="all 18 blocks are used: each copy took a block"):
+        judge_copies(copies(lambda users: True, counts=False), gpt, list(range(20)))
+
+    def nothing(cache, table):
+        table.blocks[-1] = None
+
+    with pytest.raises(ValueError, match="last entry is None, which is no block"):
+        judge_copies(nothing, gpt, list(range(20)))

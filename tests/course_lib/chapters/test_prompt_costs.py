@@ -21,3 +21,12 @@ def test_layers_below_the_lowest_prefix_keep_nothing():
     kept = step_costs(SMALL, lambda model: mine.add(model, mine.Prefix, n=4), seq=16).kept
     assert kept[:2] == [0, 0]
     assert 0 < kept[2] < kept[3]
+
+
+def test_a_prompt_of_gpt2_costs_a_tenth_more_than_no_places_before_900_tokens():
+    def step(kind, tokens):
+        return sum(step_costs(GPTConfig(), lambda model: by_hand.add(model, kind, n=100), seq=tokens).flops)
+
+    beside = [step(by_hand.Prompt, tokens) / step(by_hand.Prefix, tokens) for tokens in (100, 800, 900)]
+    assert beside[0] > 1.7
+    assert beside[1] > 1.1 > beside[2]

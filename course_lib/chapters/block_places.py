@@ -120,7 +120,7 @@ def judge_copies(
             if slots[at] == SHARED:
                 slots[at] = WRONG
     title = (
-        f"{int((found != expected).sum())} of {found.numel()} characters changed, {cache.most} blocks taken"
+        f"{int((found != expected).sum())} of {found.numel()} characters are wrong, {cache.most} blocks taken"
     )
     if lost := sum(bool(cache.users[block]) and not users[block] for block in users):
         title += f", and {lost} of them listed by nobody"

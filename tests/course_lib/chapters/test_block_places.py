@@ -76,13 +76,13 @@ def copies(condition, counts=True):
 
 def test_copy_on_write_changes_nothing_and_takes_the_fewest_blocks(gpt):
     picture = judge_copies(copies(lambda users: users > 1), gpt, list(range(20)))
-    assert picture.alt == "0 of 72 characters changed, 14 blocks taken."
+    assert picture.alt == "0 of 72 characters are wrong, 14 blocks taken."
     assert WRONG not in picture.svg
 
 
 def test_a_block_that_nobody_copies_is_drawn_red(gpt):
     picture = judge_copies(copies(lambda users: False), gpt, list(range(20)))
-    assert picture.alt.endswith(" of 72 characters changed, 12 blocks taken.")
+    assert picture.alt.endswith(" of 72 characters are wrong, 12 blocks taken.")
     assert not picture.alt.startswith("0 of")
     assert WRONG in picture.svg
 
@@ -93,7 +93,7 @@ def test_a_copy_for_all_but_two_is_drawn_red(gpt):
 
 def test_a_block_that_nobody_lists_is_counted(gpt):
     picture = judge_copies(copies(lambda users: users > 1, counts=False), gpt, list(range(20)))
-    assert picture.alt == "0 of 72 characters changed, 15 blocks taken, and 1 of them listed by nobody."
+    assert picture.alt == "0 of 72 characters are wrong, 15 blocks taken, and 1 of them listed by nobody."
 
 
 def test_copies_without_end_and_no_block_get_one_sentence(gpt):

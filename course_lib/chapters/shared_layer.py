@@ -1,4 +1,4 @@
-"""Chapter 13's picture of a layer on two laptops: what each computes, what they send, and where one waits."""
+"""Chapter 13's pictures of a layer on two devices: who has what, what each computes, and where one waits."""
 
 from __future__ import annotations
 
@@ -21,26 +21,33 @@ KINDS = {
     "messages": COLOURS["weight gradients"][0],  # as in the figure with the sliders
     "waiting": IDLE,
 }
-ROWS = ("your laptop", "the old laptop")
+ROWS = ("A100", "V100")
 PIECES = {
     "1": ("attention", 0.11),
     "3": ("MLP", 0.055),
 }  # what block it is, and the share of a row that its name needs
 MESSAGES = {
-    "all-gather": ("all-\ngather", 0.1, 0),
-    "reduce-scatter": ("reduce-\nscatter", 0.1, 0),
-    "all-reduce": ("norms", 0.02, 90),
-}  # the same, and how it is turned: upright, a name needs less
-HAS = {"heads": "attention", "columns": "MLP", "tokens": "norms"}  # what is dealt, and where
-LAPTOPS = ("#e6d9bd", "#b9975f")  # other colours than the times of KINDS
+    "all-gather": "all-\ngather",
+    "reduce-scatter": "reduce-\nscatter",
+    "all-reduce": "norms",
+}  # written upright
+ROOM = {1: 0.02, 2: 0.05}  # lines of such a name -> the share of a row that it needs
+DEALT = {
+    "heads": ("attention", 0.11),
+    "columns": ("MLP", 0.61),
+}  # what is dealt, where, and how far from the left
+DEVICES = ("#e6d9bd", "#b9975f")  # other colours than the times of KINDS
 
 
-def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = None) -> Picture:
+def plot_shared_layer(
+    timelines: Mapping[str, Timeline], alone: float | None = None, rows: tuple[str, str] = ROWS
+) -> Picture:
     """Two rows for each timeline, each on an axis of its own, so that a slow link does not flatten the others.
 
     Args:
         timelines: title -> spans of ranks 0 and 1, in seconds. Titles say how long each is.
-        alone: seconds of one laptop alone, a dashed line.
+        alone: seconds of the fast device alone, a dashed line.
+        rows: the names of both.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -50,7 +57,7 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
 
     if not timelines or not all(timeline.spans for timeline in timelines.values()):
         raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
-    figure = Figure(figsize=(WIDTH, 0.5 + 1.4 * len(timelines)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.5 + 1.7 * len(timelines)), layout="constrained")
     for axis, (title, timeline) in zip(
         figure.subplots(len(timelines), squeeze=False)[:, 0], timelines.items(), strict=True
     ):
@@ -70,7 +77,7 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
             axis.axvline(1e3 * alone, color=INK, linestyle="--", linewidth=1.5)
         axis.set_title(title, loc="left", fontsize=TITLE)
         axis.set(xlim=(0, 1.01 * longest), ylim=(1.5, -0.5))
-        axis.set_yticks((0, 1), [f"{row}{_computes(timeline, rank)}" for rank, row in enumerate(ROWS)])
+        axis.set_yticks((0, 1), [f"{row}{_computes(timeline, rank)}" for rank, row in enumerate(rows)])
         axis.tick_params(length=0, labelsize=TEXT)
         axis.spines[:].set_visible(False)
     axis.set_xlabel("time, milliseconds", fontsize=TEXT, loc="right")
@@ -81,7 +88,7 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
         loc="outside upper right", ncols=len(shown), fontsize=TEXT, frameon=False,
     )  # fmt: skip
     told = (
-        f"{title}, of which your laptop waits {1e3 * waiting(timeline):.0f} ms"
+        f"{title}, of which {rows[0]} waits {1e3 * waiting(timeline):.4g} ms"
         for title, timeline in timelines.items()
     )
     return render(figure, "; ".join(told) + ".")
@@ -90,51 +97,48 @@ def plot_shared_layer(timelines: Mapping[str, Timeline], alone: float | None = N
 def _write_name(axis: Axes, span: Span, rank: int, longest: float) -> None:
     """The name of a block or of a message, where it fits into its box. ``longest``: milliseconds of a row."""
     kind, wide = _kind(span), 1e3 * (span.end - span.start)
-    nothing = ("", 1.0, 0)
     if kind == "messages":
-        name, needed, turned = MESSAGES.get(span.name.partition(" ")[0], nothing)
+        name, turned = MESSAGES.get(span.name.partition(" ")[0], ""), 90
+        needed = ROOM[1 + name.count("\n")]
     else:
-        name, needed, turned = (*PIECES.get(span.name[-1], nothing[:2]), 0)
+        (name, needed), turned = PIECES.get(span.name[-1], ("", 1.0)), 0
     if wide > needed * longest:
         ink = INK if lightness(KINDS[kind]) > 0.5 else "white"
         middle, how = 1e3 * span.start + wide / 2, {"ha": "center", "va": "center", "rotation": turned}
         axis.text(middle, rank, name, fontsize=NUMBER, color=ink, **how)
 
 
-def plot_deal(split: LayerSplit) -> Picture:
-    """What each of two laptops has of a layer, and how long that takes it; below, what both wait for.
+def plot_cut(split: LayerSplit, rows: tuple[str, str] = ROWS) -> Picture:
+    """The forward of a layer that is cut for two devices: whose heads and columns, and the messages around them.
 
     Args:
-        split: of the placement ``"galaxy"``: by heads, columns and, in the connections, by tokens.
+        split: of the placement ``"galaxy"``: by heads and columns.
+        rows: the names of both.
     """
     from matplotlib.figure import Figure
 
-    work = split.compute
-    connections = [sum(both) for both in zip(work["connection_1"], work["connection_2"], strict=True)]
-    seconds = {"heads": work["attention"], "columns": work["mlp"], "tokens": connections}
-    figure = Figure(figsize=(WIDTH, 2), layout="constrained")
-    axis, told = figure.subplots(), []
-    for row, (what, block) in enumerate(HAS.items()):
-        own, left = split.shares["sequence" if what == "tokens" else what], 0.0
-        for n, colour, took in zip(own, LAPTOPS, seconds[what], strict=True):
-            share, says = n / sum(own), f"{n:,} {what}: {1e3 * took:.1f} ms"
-            axis.barh(row, share, left=left, height=0.85, color=colour, edgecolor="white")
-            ink = INK if lightness(colour) > 0.5 else "white"
-            axis.text(left + share / 2, row, says, ha="center", va="center", fontsize=NUMBER, color=ink)
-            told.append(f"{block} {says}")
-            left += share
-    axis.set_yticks(range(len(HAS)), list(HAS.values()))
-    axis.set(xlim=(0, 1), ylim=(len(HAS) - 0.5, -0.5))
-    axis.set_xticks([])
-    axis.tick_params(length=0, labelsize=TEXT)
+    figure, told = Figure(figsize=(WIDTH, 2.7), layout="constrained"), []
+    axis, dark, wide = figure.subplots(), KINDS["messages"], 0.28
+    for what, (block, left) in DEALT.items():
+        own, top = split.shares[what], 0.0
+        for name, n, colour in zip(rows, own, DEVICES, strict=True):
+            high, middle = n / sum(own), left + wide / 2
+            axis.barh(top, wide, high, left=left, align="edge", color=colour, edgecolor="white")
+            axis.text(middle, top + high / 2, f"{n:,} {what}", ha="center", va="center", fontsize=TEXT)
+            if what == "heads":
+                axis.text(-0.01, top + high / 2, name, ha="right", va="center", fontsize=TITLE)
+            told.append(f"{name} {n:,} {what}")
+            top += high
+        axis.text(left + wide / 2, -0.03, block, ha="center", va="bottom", fontsize=TITLE)
+        for message, at in (("all-gather", left - 0.1), ("reduce-scatter", left + wide + 0.03)):
+            axis.barh(0, 0.07, 1, left=at, align="edge", color=dark)
+            axis.text(
+                at + 0.035, 0.5, message, ha="center", va="center", rotation=90, color="white", fontsize=TEXT
+            )
+    axis.set(xlim=(-0.09, 1), ylim=(1.02, -0.13), xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
-    for laptop, place, side in zip(ROWS, (0.0, 1.0), ("left", "right"), strict=True):
-        axis.text(place, -0.6, laptop, ha=side, va="bottom", fontsize=TITLE)
-    slower = [max(both) for both in seconds.values()]
-    added = " + ".join(f"{1e3 * s:.1f}" for s in slower)
-    says = f"each waits for the slower: {added} = {1e3 * sum(slower):.1f} ms"
-    axis.set_xlabel(says, fontsize=TEXT, loc="right")
-    return render(figure, f"{', '.join(told)}; {says}.")
+    axis.set_xlabel("forward, with four messages (dark); backward has four more", fontsize=TEXT, loc="right")
+    return render(figure, f"{', '.join(told)}; an all-gather before and a reduce-scatter after each.")
 
 
 def _kind(span: Span) -> str:

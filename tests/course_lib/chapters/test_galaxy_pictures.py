@@ -1,12 +1,17 @@
-"""Chapter 13: a layer on two laptops, the link that pays, the three layouts, and a run on slowed ranks."""
+"""Chapter 13: a layer on two devices, the link that pays, the three layouts, and a run on slowed ranks."""
 
 import pytest
 import torch
 
 from course_lib.by_hand.galaxy import train
-from course_lib.chapters.break_even import break_even, enough_texts, plot_break_even, plot_over_texts
+from course_lib.chapters.break_even import (
+    enough_sequences,
+    plot_break_even,
+    plot_ceiling,
+    plot_over_sequences,
+)
 from course_lib.chapters.layouts import HAS, plot_layouts
-from course_lib.chapters.shared_layer import plot_deal, plot_shared_layer, waiting
+from course_lib.chapters.shared_layer import plot_cut, plot_shared_layer, waiting
 from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.one_device.loop import cross_entropy
@@ -29,7 +34,7 @@ def test_grey_is_what_rank_0_waits_for():
     )
     assert waiting(layer) == 2
     picture = plot_shared_layer({"half each": layer})
-    assert picture.alt == "half each, of which your laptop waits 2000 ms."
+    assert picture.alt == "half each, of which A100 waits 2000 ms."
     assert "messages" in picture.svg
     assert ">gather<" in picture.svg.replace(" ", "")
     assert "stroke: #ffffff; stroke-width: 1.5" in plot_shared_layer({"half each": layer}, alone=2).svg
@@ -38,11 +43,11 @@ def test_grey_is_what_rank_0_waits_for():
         plot_shared_layer({})
 
 
-def test_a_deal_adds_up_what_the_slower_computes():
+def test_a_cut_layer_has_both_shares_and_its_messages():
     split = price_layer(BERT, [LAPTOP, LAPTOP.slowed(3)], heads=[9, 3], columns=[2304, 768])
-    picture = plot_deal(split)
-    assert "norms 256 tokens: 0.5 ms, norms 256 tokens: 1.4 ms" in picture.alt
-    assert f"= {1e3 * sum(split.parts.values()):.1f} ms" in picture.alt
+    picture = plot_cut(split, rows=("fast", "slow"))
+    assert "fast 9 heads, slow 3 heads, fast 2,304 columns, slow 768 columns" in picture.alt
+    assert picture.svg.count(">all-gather<") == picture.svg.count(">reduce-scatter<") == 2
     assert smallest_text(picture.svg) >= 11
 
 
@@ -54,23 +59,31 @@ def test_the_layouts_are_of_one_tensor_and_can_be_read():
     assert whole == {tuple(int("".join(token)) for token in zip(*HAS["part"], strict=True))}
 
 
-def test_a_larger_batch_leaves_the_break_even_where_it_is():
-    one, two = (break_even(BERT, LAPTOP, 3, batch=batch) for batch in (1, 2))
-    assert two == pytest.approx(one, rel=0.1)
-    assert break_even(BERT, LAPTOP, 2) < one < break_even(BERT, LAPTOP, 6)
-    assert "1 text 0.42 GB/s" in plot_break_even({"1 text": one}, {"cable": 1e9}).alt
+def test_a_slow_device_adds_its_own_speed_at_most():
+    picture = plot_ceiling(60, 20)
+    assert "25% of the work: 1.33 times, with 50% of the work: 0.67 times" in picture.alt
+    assert "with 50% of the work: 2.00 times" in plot_ceiling(20, 20).alt
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="the fast device first"):
+        plot_ceiling(20, 60)
 
 
-def test_texts_are_enough_when_what_they_save_is_longer_than_the_message():
+def test_links_from_the_break_even_on_pay():
+    picture = plot_break_even({"GPUs": 66e9, "laptops": 0.42e9}, {"Wi-Fi": 1e7, "PCIe 5": 5e10})
+    assert "GPUs 66 GB/s, laptops 0.42 GB/s" in picture.alt
+    assert smallest_text(picture.svg) >= 11
+
+
+def test_sequences_are_enough_when_what_they_save_is_longer_than_the_message():
     for message in (0.1, 1.5, 40.0):
-        enough = enough_texts(1.0, message, slowness=3)
+        enough = enough_sequences(1.0, message, slowness=3)
         steps = {n: 0.75 * n + message for n in (enough - 4, enough)}
         assert steps[enough] < enough
         assert enough == 4 or steps[enough - 4] >= enough - 4
-    picture = plot_over_texts(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
-    assert "over the cable from 4 texts a step on, over Wi-Fi from 164" in picture.alt
+    picture = plot_over_sequences(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
+    assert "over the cable from 4 sequences a step on, over Wi-Fi from 164" in picture.alt
     assert "3/4 of it" in picture.svg
-    assert "over the cable, from 4 texts on" in picture.svg
+    assert "over the cable, from 4 on" in picture.svg
     assert smallest_text(picture.svg) >= 11
 
 

@@ -27,7 +27,14 @@ class Step(NamedTuple):
         return max(map(sum, zip(self.kept, self.back, strict=True)))
 
 
-def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (), head: float = 0) -> Step:
+def step_of(
+    entry: float,
+    rest: float,
+    blocks: int,
+    again: Collection[int] = (),
+    head: float = 0,
+    second: float = 1,
+) -> Step:
     """A step of equal blocks.
 
     Args:
@@ -35,6 +42,7 @@ def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (),
         rest: bytes that its backward needs besides.
         again: the numbers of the blocks that keep their input only, and run again in backward.
         head: bytes that lie outside of the blocks when forward ends, such as the logits.
+        second: how long a block's second run takes, where its forward takes 1.
 
     Raises:
         ValueError: a number in ``again`` is no block's.
@@ -55,7 +63,7 @@ def step_of(entry: float, rest: float, blocks: int, again: Collection[int] = (),
     go(1, -head)
     for block in reversed(range(blocks)):
         if block in again:
-            go(1, 0, rest)
+            go(second, 0, rest)
             go(2, 0, -rest)
             go(0, -entry)
         else:
@@ -69,24 +77,28 @@ def plot_steps(
     names: Sequence[str],
     ground: tuple[str, float] = ("", 0),
     line: tuple[str, float] = ("", 0),
+    in_time: bool = False,
 ) -> Picture:
-    """The steps beside each other, to one scale. Forward is as wide as backward, so no width tells how long they take.
+    """The steps beside each other, to one scale.
 
     Args:
         steps, titles: one title for each step.
         names: what is kept, and what comes back; with one name both have one colour.
         ground: a name and bytes, below all the time.
         line: a name and bytes, such as those of a GPU.
+        in_time: widths are times; by default forward is as wide as backward, and no width tells how long they take.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axes = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
     top = 1.25 * max(ground[1] + step.peak for step in steps) / 1e9
+    longest = max(step.times[-1] for step in steps)
     alt = []
     for axis, step, title in zip(axes, steps, titles, strict=True):
-        times = [_even(time, step) for time in step.times]
+        times = step.times if in_time else [_even(time, step) for time in step.times]
+        half, end = (step.backward, step.times[-1]) if in_time else (1, 2)
         kept = [(ground[1] + x) / 1e9 for x in step.kept]
         every = [k + x / 1e9 for k, x in zip(kept, step.back, strict=True)]
         peak = max(every)
@@ -97,14 +109,17 @@ def plot_steps(
         else:
             axis.fill_between(times, ground[1] / 1e9, kept, color=KEPT, lw=0, label=names[0])
             axis.fill_between(times, kept, every, color=BACK, lw=0, label=names[1])
-        axis.axvline(1, 0, 0.8, color="#777777", linestyle=":", linewidth=1)
-        axis.set(xlim=(0, 2), ylim=(0, top))
-        axis.set_xticks([0.5, 1.5], ["forward", "backward"])
+        axis.axvline(half, 0, 0.8, color="#777777", linestyle=":", linewidth=1)
+        axis.set(xlim=(0, longest if in_time else end), ylim=(0, top))
+        axis.set_xticks([half / 2, (half + end) / 2], ["forward", "backward"])
+        axis.set_xlabel("time" if in_time else "moments of the step", fontsize=TEXT)
         axis.set_title(title, loc="left", fontsize=TITLE)
         bare(axis)
         if line[1]:
             axis.axhline(line[1] / 1e9, color="#222222", linestyle="--", linewidth=1)
-            axis.annotate(line[0], (0.02, line[1] / 1e9), (0, 3), textcoords="offset points", fontsize=TEXT)
+            axis.annotate(
+                line[0], (0.01 * end, line[1] / 1e9), (0, 3), textcoords="offset points", fontsize=TEXT
+            )
         axis.annotate(
             human(1e9 * peak),
             (times[every.index(peak)], peak),

@@ -24,6 +24,13 @@ def test_the_last_block_alone_frees_only_the_logits():
     assert peaks == [31, 26, 28]
 
 
+def test_a_second_run_may_be_shorter_than_the_first():
+    long, short = (step_of(2, 5, 4, range(4), second=second) for second in (1, 0.75))
+    assert (long.times[-1] - short.times[-1], long.peak) == (1, short.peak)
+    alt = plot_steps([long, short], ["long", "short"], ["activations"], in_time=True).alt
+    assert alt == plot_steps([long, short], ["long", "short"], ["activations"]).alt
+
+
 def test_no_such_block():
     with pytest.raises(ValueError, match="0 to 3, so 4 is none"):
         step_of(2, 5, 4, (4,))

@@ -21,6 +21,7 @@ FLOPS = 100e12  # FLOP/s of a GPU in training
 ETHERNET = 1.25e9  # bytes a second of a link of 10 Gbit/s
 LATENCY = 50e-6  # seconds that a message takes on it beside its bytes
 BATCH = 16_384  # tokens of a step before there were eight GPUs
+MEMORY = 16_384  # tokens that a GPU's memory holds at a time: as many as that step has
 
 
 class Try(NamedTuple):
@@ -34,23 +35,16 @@ tries: list[Try] = []
 
 
 @cache
-def gpt2_pieces(embedding: float = 0) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def gpt2_pieces() -> tuple[tuple[float, ...], tuple[float, ...]]:
     """FLOPs of a token's forward, and elements of the gradient, of each parameter of GPT-2 in the model's order.
 
     The embedding is read first and writes the logits last: it computes there, and its gradient is complete at the end
     of backward. So the last piece computes and has no gradient, and the first two have gradients and compute nothing.
-
-    Args:
-        embedding: its share of all parameters, in a model of the same size; 0: that of GPT-2.
     """
     with torch.device("meta"):
         embeddings, rest = [], []
         for name, w in GPT(GPTConfig()).named_parameters():
             (embeddings if name.startswith("embedding.") else rest).append(w.numel())
-    if embedding:
-        held, all_ = sum(embeddings), sum(embeddings) + sum(rest)
-        embeddings = [embedding * all_ / held * n for n in embeddings]
-        rest = [(1 - embedding) * all_ / (all_ - held) * n for n in rest]
     flops = [0.0] * len(embeddings) + [2.0 * n for n in rest] + [2.0 * sum(embeddings)]
     return tuple(flops), (*embeddings, *rest, 0)
 
@@ -62,7 +56,6 @@ def gpt2_step(
     overlap: bool = False,
     cap_mb: float = 25,
     link: tuple[float, float] = (LATENCY, ETHERNET),
-    embedding: float = 0,
 ) -> Timeline:
     """One step of GPT-2 on each of ``gpus``, in milliseconds.
 
@@ -73,10 +66,9 @@ def gpt2_step(
         overlap: send buckets during backward, not after it.
         cap_mb: a bucket is closed once it holds that many MiB; 0: a message for each parameter.
         link: seconds that a message takes beside its bytes, and bytes a second.
-        embedding: of ``gpt2_pieces``.
     """
     latency, bandwidth = link
-    flops, elements = gpt2_pieces(embedding)
+    flops, elements = gpt2_pieces()
     forward = [1e3 * one * tokens / gpus / FLOPS for one in flops]
     return ddp_timeline(
         forward,
@@ -109,13 +101,35 @@ def rank_0(timeline: Timeline) -> Timeline:
     return Timeline(span for span in joined if span.duration)
 
 
-def times_one_gpu(tokens: float, gpus: int = 8, **settings: Any) -> float:
+def one_after_another(timeline: Timeline, count: int) -> Timeline:
+    """That many equal microbatches on the same rank."""
+    return Timeline(
+        span._replace(start=span.start + i * timeline.makespan, end=span.end + i * timeline.makespan)
+        for i in range(count)
+        for span in timeline.spans
+    )
+
+
+def accumulated_ms(tokens: float, gpus: int = 8, microbatches: float = 1, **settings: Any) -> float:
+    """Milliseconds of a step whose gradients are sent once, in the last of some microbatches.
+
+    Args:
+        tokens: on each GPU, of all microbatches.
+        microbatches: the last one has so many times fewer tokens than all; what comes before it only computes.
+        settings: of ``gpt2_step``.
+    """
+    last = tokens / microbatches
+    return gpt2_step(1, tokens - last).makespan + gpt2_step(gpus, gpus * last, **settings).makespan
+
+
+def times_one_gpu(tokens: float, gpus: int = 8, microbatches: float = 1, **settings: Any) -> float:
     """How many times as fast as one GPU these are, each with that many ``tokens``.
 
     Args:
-        settings: of ``gpt2_step``.
+        tokens, gpus, microbatches, settings: of ``accumulated_ms``.
     """
-    return gpt2_step(1, gpus * tokens).makespan / gpt2_step(gpus, gpus * tokens, **settings).makespan
+    together = accumulated_ms(tokens, gpus, microbatches, **settings)
+    return gpt2_step(1, gpus * tokens).makespan / together
 
 
 def hiding_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 32) -> float:
@@ -140,33 +154,29 @@ def even_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 3
     return 2 / 3 * hiding_tokens(flops, bandwidth, bits)
 
 
-def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32, embedding: float = 0) -> float:
+def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32) -> float:
     """How many times as fast as one GPU eight are, with that fraction of ``hiding_tokens`` each, on any network.
 
     The latencies are left out, which other networks have in another proportion.
     """
     tokens = fraction * hiding_tokens(bits=bits)
-    settings = {"itemsize": bits // 8, "overlap": overlap, "embedding": embedding}
-    return times_one_gpu(tokens, link=(0, ETHERNET), **settings)
+    return times_one_gpu(tokens, link=(0, ETHERNET), itemsize=bits // 8, overlap=overlap)
 
 
-def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32, embedding: float = 0) -> None:
+def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32) -> None:
     """Say how fast eight of your GPUs are.
 
     Args:
         flops, bandwidth, bits: of ``hiding_tokens``.
         tokens: on each GPU.
-        embedding: of ``gpt2_pieces``.
 
     Raises:
-        ValueError: an amount is not above 0, gradients of so many bits are not sent, or the embedding is the model.
+        ValueError: an amount is not above 0, or gradients of so many bits are not sent.
     """
     positive(flops=flops, bandwidth=bandwidth, tokens=tokens)
     one_of("bits", bits, [16, 32])
-    if not 0 <= embedding < 1:
-        raise ValueError(f"the embedding's share must be at least 0 and below 1, not {embedding}")
     hiding = hiding_tokens(flops, bandwidth, bits)
-    times = times_on_curve(tokens / hiding, bits=bits, embedding=embedding)
+    times = times_on_curve(tokens / hiding, bits=bits)
     even = even_tokens(flops, bandwidth, bits)
     print(f"batch {8 * tokens:,.0f}, 4R/3β {even:,.0f}: eight are {times:.1f} times as fast as one")
 
@@ -208,30 +218,38 @@ def parts_of_step(gpus: int, cap_mb: float) -> dict[str, float]:
     return {"computing": computing, "bytes": sent - latencies, "latencies": latencies}
 
 
-def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float = 4) -> Picture:
+def attempt(
+    microbatches: int, tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float = 4
+) -> Picture:
     """All tries so far, as dots, and a line on the newest: is it fast enough, and do others need fewer tokens?
 
     Args:
-        tokens: on each GPU.
+        microbatches: that a GPU computes in a step; gradients are sent in the last one's backward.
+        tokens: of one microbatch on each GPU.
         bits: of a gradient's element, 16 or 32.
         cap_mb: MiB at which a bucket is closed.
         at_least: times as fast as one GPU it is to be.
 
     Raises:
-        ValueError: there are no tokens, or gradients of so many bits are not sent.
+        ValueError: there are no tokens, or more than fit; no microbatch; gradients of so many bits are not sent.
     """
-    positive(tokens=tokens)
+    positive(tokens=tokens, microbatches=microbatches)
     one_of("bits", bits, [16, 32])
-    times = times_one_gpu(tokens, itemsize=bits // 8, cap_mb=cap_mb, overlap=True)
-    tries.append(Try(tokens, times))
+    if tokens > MEMORY:
+        raise ValueError(f"out of memory: a microbatch has at most {MEMORY:,} tokens, not {tokens:,}")
+    all_ = microbatches * tokens
+    settings = {"microbatches": microbatches, "itemsize": bits // 8, "cap_mb": cap_mb, "overlap": True}
+    times = times_one_gpu(all_, **settings)
+    exposed = accumulated_ms(all_, **settings) - gpt2_step(1, all_).makespan
+    tries.append(Try(all_, times))
     if times < at_least:
         verdict = f"not {at_least:g} times yet"
-    elif tokens > 1.03 * fewest_tokens(at_least)[0]:
+    elif all_ > 1.03 * fewest_tokens(at_least)[0]:
         verdict = "fast enough, and other settings need fewer tokens"
     else:
         verdict = "fast enough, and no settings need noticeably fewer tokens"
-    size = f"a batch {8 * tokens / BATCH:.1f} times as large"
-    print(f"{times:.2f} times one GPU, {size}: {verdict}")
+    size = f"a batch {8 * all_ / BATCH:.1f} times as large"
+    print(f"{times:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
     most = max(80_000, 1.2 * max(one.tokens for one in tries))
     dots = [(one.tokens, one.times) for one in tries]
     ours = fewest_tokens(at_least)[0] if len(tries) > 1 else 0  # seen after the learner's first
@@ -239,11 +257,16 @@ def attempt(tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float =
 
 
 @cache
-def fewest_tokens(at_least: float) -> tuple[float, int]:
-    """On each of eight GPUs, to be so many times as fast as one, in 16 bits; and the ``cap_mb`` of that."""
+def fewest_tokens(at_least: float) -> tuple[float, float, int]:
+    """On each of eight GPUs, to be so many times as fast as one, in 16 bits; its ``cap_mb`` and microbatches."""
     found = []
     for cap in (1, 2, 5, 10, 15, 25, 50):
-        settings = {"itemsize": 2, "cap_mb": cap, "overlap": True}
-        fewest = tokens_that_reach(lambda t, settings=settings: times_one_gpu(t, **settings) >= at_least)
-        found.append((fewest, cap))
+        for count in range(1, 9):
+            settings = {"itemsize": 2, "cap_mb": cap, "overlap": True, "microbatches": count}
+            if times_one_gpu(count * MEMORY, **settings) >= at_least:
+                fewest = tokens_that_reach(
+                    lambda t, settings=settings: times_one_gpu(t, **settings) >= at_least, count * MEMORY
+                )
+                found.append((fewest, cap, count))
+                break  # more microbatches hide less
     return min(found)

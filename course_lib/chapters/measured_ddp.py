@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.by_hand.ddp import Overlap
 from course_lib.chapters.fsdp_step import slow_blocks
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline, trace_modules
@@ -18,6 +19,17 @@ from course_lib.runtime.slow_link import slow_link
 from simulator.ledgers.timeline import Timeline
 
 TINY = {"latency": 1e-3, "bandwidth": 2e7}  # the slowed link of the measured steps
+
+
+class Unwritten(Overlap):
+    """The learner writes its ``gradient_is_ready``; what that does not send is sent after backward."""
+
+    def average(self) -> None:
+        for bucket in self.buckets:
+            if not hasattr(bucket, "work"):
+                bucket.start()
+        self.waiting = []
+        super().average()
 
 
 def tiny_sending(ranks: int) -> tuple[float, float]:

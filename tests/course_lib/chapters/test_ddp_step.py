@@ -10,21 +10,22 @@ from course_lib.chapters.ddp_step import (
     FLOPS,
     GPT2,
     LATENCY,
+    accumulated_ms,
     attempt,
     eight_of,
     even_tokens,
     fewest_tokens,
-    gpt2_pieces,
     gpt2_step,
     hiding_tokens,
     last_message_mb,
+    one_after_another,
     parts_of_step,
     rank_0,
     times_on_curve,
     times_one_gpu,
     tokens_that_reach,
 )
-from course_lib.chapters.measured_ddp import TINY, measured_step, named_messages, tiny_sending
+from course_lib.chapters.measured_ddp import TINY, Unwritten, measured_step, named_messages, tiny_sending
 from course_lib.chapters.message_order import four_messages
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
@@ -73,11 +74,12 @@ def test_a_faster_link_shortens_only_the_messages():
 
 def test_an_attempt_says_how_it_went(capsys, monkeypatch):
     monkeypatch.setattr("course_lib.chapters.ddp_step.tries", [])
-    assert "ours" not in attempt(16384).alt
-    attempt(60000, 16)
-    fewest, cap_mb = fewest_tokens(4)
-    assert abs(times_one_gpu(fewest, itemsize=2, cap_mb=cap_mb, overlap=True) - 4) < 0.01
-    alt = attempt(fewest * 1.01, 16, cap_mb).alt
+    assert "ours" not in attempt(1, 16384).alt
+    attempt(4, 15000, 16)
+    fewest, cap_mb, count = fewest_tokens(4)
+    best = times_one_gpu(fewest, microbatches=count, itemsize=2, cap_mb=cap_mb, overlap=True)
+    assert abs(best - 4) < 0.01
+    alt = attempt(count, fewest * 1.01 / count, 16, cap_mb).alt
     assert alt.count("a try at") == 3
     assert "ours: 4 at" in alt
     said = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()]
@@ -87,7 +89,18 @@ def test_an_attempt_says_how_it_went(capsys, monkeypatch):
         "fast enough, and no settings need noticeably fewer tokens",
     ]
     with pytest.raises(ValueError, match="bits must be one of 16, 32, not 8"):
-        attempt(16384, 8)
+        attempt(1, 16384, 8)
+    with pytest.raises(ValueError, match="out of memory: a microbatch has at most 16,384 tokens, not 20,000"):
+        attempt(1, 20000)
+
+
+def test_only_the_last_microbatch_hides_messages():
+    whole, parts = (accumulated_ms(16384, microbatches=count, overlap=True) for count in (1, 4))
+    hidden = 3 / 4 * gpt2_step(1, 16384).makespan  # that three quarters of the tokens no longer hide
+    assert whole < parts < whole + hidden
+    assert abs(accumulated_ms(16384, microbatches=4) - accumulated_ms(16384)) < 1e-6
+    eight = one_after_another(gpt2_step(1, 2048), 8)
+    assert abs(eight.makespan - gpt2_step(1, BATCH).makespan) < 1e-6
 
 
 def test_only_the_fraction_counts_on_any_network(capsys):
@@ -99,8 +112,6 @@ def test_only_the_fraction_counts_on_any_network(capsys):
     said = capsys.readouterr().out
     assert said.startswith("batch 64,000, 4R/3β 13,333: ")
     assert said.endswith(f"eight are {infiniband:.1f} times as fast as one\n")
-    with pytest.raises(ValueError, match="share must be at least 0 and below 1, not 1"):
-        eight_of(flops=4e14, bandwidth=4e10, tokens=8000, embedding=1)
     with pytest.raises(ValueError, match="bandwidth"):
         eight_of(flops=4e14, bandwidth=0, tokens=8000)
 
@@ -109,13 +120,6 @@ def test_only_the_fraction_counts_on_any_network(capsys):
 def test_the_whole_batch_decides_whether_any_number_pays(gpus):
     tokens = even_tokens() / gpus
     assert abs(times_one_gpu(tokens, gpus, link=(0, ETHERNET)) - 1) < 1e-6
-
-
-def test_a_smaller_embedding_leaves_less_to_send_after_backward():
-    share = sum(gpt2_pieces()[1][:2]) / sum(gpt2_pieces()[1])
-    assert abs(times_on_curve(1, embedding=share) - times_on_curve(1)) < 1e-9
-    assert abs(sum(gpt2_pieces(0.03)[1]) - sum(gpt2_pieces()[1])) < 1
-    assert times_on_curve(1) < times_on_curve(1, embedding=0.03) < 8
 
 
 def test_the_last_message_has_the_whole_embedding():
@@ -180,6 +184,32 @@ def both():
 def test_a_measured_step_counts_its_messages():
     parameters = len(list(GPT(GPTConfig.tiny()).parameters()))
     assert launch(both, 2)[0] == [(parameters, True), (parameters, True)]
+
+
+def hooks():
+    class Never(Unwritten):
+        def gradient_is_ready(self, bucket):
+            bucket.missing -= 1
+
+    class Sends(Never):
+        def gradient_is_ready(self, bucket):
+            super().gradient_is_ready(bucket)
+            if bucket.missing == 0:
+                bucket.start()
+
+    x, y = torch.zeros(2, 2, 8, dtype=torch.long)
+    found = []
+    for rung in (Never, Sends):
+        timeline, messages = measured_step(rung, x, y, cap_mb=0.5)
+        first = min(span.start for span in timeline.of(lane="communication"))
+        found.append((messages, first > max(span.end for span in timeline.of(lane="compute"))))
+    return found
+
+
+def test_a_hook_sends_during_backward_once_it_is_written():
+    (unwritten, after), (written, late) = launch(hooks, 2)[0]
+    assert unwritten == written
+    assert (after, late) == (True, False)
 
 
 def test_the_price_of_a_measured_step():

@@ -1,4 +1,4 @@
-"""Chapter 25's pictures: a text in boxes, one a token, its words in English, the two rows of each piece."""
+"""Chapter 25's pictures: a text in boxes, one a token, its words in English, and the rows of old and new pieces."""
 
 from __future__ import annotations
 
@@ -102,6 +102,85 @@ def draw_two_rows(pieces: Sequence[str], word: str, numbers: str, layers: str) -
         parts.append(_text(right - apart / 2, y + 18, "─▶", centred))
     said = f"The row of {pieces[0]} in the embedding goes into the {layers}, and what comes out to every row of the "
     return _picture(parts, 24 + deep + 4, f"{said}output matrix. New in both: the rows of {word}.")
+
+
+def draw_added(data: str, layers: str, words: Sequence[str], before: str, after: str) -> Picture:
+    """A model that was trained on ``data``, and below it the same model with rows for new words in both matrices.
+
+    Args:
+        layers: what stands between the two matrices.
+        before: how well the model guesses, in one line or two; ``after``: the same with the new rows.
+
+    Raises:
+        ValueError: there is no word.
+    """
+    if not words:
+        raise ValueError("give at least one word")
+    at = {"embedding": 172, layers: 290, "output matrix": 384}
+    wide = {"embedding": 92, layers: 68, "output matrix": 116}
+    green, high = 15, 34  # px
+    parts, y = [], 6.0
+    for title, said, added in (
+        ("trained on", before, []),
+        (f"{len(words)} words added", after, list(words)),
+    ):
+        parts.append(_text(0, y + 15, title, 'style="font-weight: bold"'))
+        if not added:
+            parts.append(_text(0, y + 31, data, ""))
+        for name, left in at.items():
+            deep = high + (len(added) * (green + GAP) + GAP if added and name == layers else 0)
+            parts.append(_rect(left, y, wide[name], deep, FILLS["unknown" if name == layers else ""]))
+            parts.append(_text(left + wide[name] / 2, y + deep / 2 + 5, name, 'text-anchor="middle"'))
+            for place, word in enumerate(added if name != layers else []):
+                top = y + high + GAP + place * (green + GAP)
+                parts.append(_rect(left, top, wide[name], green, FILLS["added"]))
+                parts.append(
+                    _text(left + wide[name] / 2, top + 12, word, 'class="small" text-anchor="middle"')
+                )
+            parts.append(_text(left - 13, y + 21, "▶", 'text-anchor="middle"'))
+        parts.append(_text(508, y + 21, "▶", ""))
+        parts += [_text(524, y + 15 + 16 * line, each, "") for line, each in enumerate(said.split("\n"))]
+        y += high + (len(added) * (green + GAP) + GAP if added else 0) + 16
+    told = f"A model trained on {data}: {before}. With rows for {', '.join(words)} in both matrices: {after}.".replace(
+        "\n", " "
+    )
+    return _picture(parts, round(y - 8), told)
+
+
+def draw_rows(starts: Mapping[str, Mapping[str, Sequence[float]]]) -> Picture:
+    """For each way to begin, the rows of the new words as strips of numbers: above 0 orange, below 0 blue.
+
+    Args:
+        starts: its name -> a word -> the numbers of its row. The strips of all starts share one scale.
+
+    Raises:
+        ValueError: there is no number.
+    """
+    largest = max((abs(n) for rows in starts.values() for row in rows.values() for n in row), default=0)
+    if not largest:
+        raise ValueError("give at least one start whose rows are not all 0")
+    label, high, half = 54, 16, COLUMN / 2
+    parts, said, y = [], [], 0.0
+    for number, (name, rows) in enumerate(starts.items()):
+        left = half * (number % 2)
+        parts.append(_text(left, y + 14, name, 'style="font-weight: bold"'))
+        for place, (word, row) in enumerate(rows.items()):
+            top, wide = y + 22 + place * (high + GAP), (half - label - 20) / len(row)
+            parts.append(_text(left, top + 13, word, ""))
+            for column, n in enumerate(row):
+                parts.append(_rect(left + label + column * wide, top, wide - 1, high, _tint(n / largest)))
+        different = len({tuple(round(n / largest, 6) for n in row) for row in rows.values()})
+        said.append(f"{name}: {different} different of {len(rows)}")
+        if number % 2 or number == len(starts) - 1:
+            y += 22 + max(map(len, starts.values())) * (high + GAP) + 12
+    return _picture(parts, round(y - 8), f"Rows of new words. {'; '.join(said)}.")
+
+
+def _tint(size: float) -> str:
+    """From white to orange at 1, and to blue at -1; small numbers are shown darker than they are, to be seen at all."""
+    full = (204, 106, 36) if size > 0 else (27, 100, 170)
+    strength = min(1.0, abs(size)) ** 0.5
+    return "#" + "".join(f"{round(255 + strength * (part - 255)):02x}" for part in full)
 
 
 def _texts(texts: Mapping[str, Sequence[Box]], means: Mapping[str, str]) -> Picture:

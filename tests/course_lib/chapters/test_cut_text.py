@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.cut_text import draw_pieces, draw_text, draw_two_rows
+from course_lib.chapters.cut_text import draw_added, draw_pieces, draw_rows, draw_text, draw_two_rows
 from simulator.plots.picture import smallest_text
 
 
@@ -58,3 +58,26 @@ def test_each_piece_has_a_row_to_read_it_and_one_to_guess_it():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="at least one piece"):
         draw_two_rows([], "猫咪", "", "")
+
+
+def test_added_words_have_a_row_in_both_matrices():
+    picture = draw_added("4 messages", "2 layers", ["猫咪", "我的"], "69% right", "16% right")
+    assert (
+        picture.alt
+        == "A model trained on 4 messages: 69% right. With rows for 猫咪, 我的 in both matrices: 16% right."
+    )
+    assert picture.svg.count(">猫咪</text>") == 2
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="at least one word"):
+        draw_added("", "", [], "", "")
+
+
+def test_equal_rows_have_equal_strips():
+    picture = draw_rows(
+        {"equal": {"a": [0.5, -0.5], "b": [0.5, -0.5]}, "different": {"a": [1, 0], "b": [-1, 0]}}
+    )
+    assert picture.alt == "Rows of new words. equal: 1 different of 2; different: 2 different of 2."
+    assert picture.svg.count("<rect") == 8
+    assert picture.svg.count("#cc6a24") == picture.svg.count("#1b64aa") == 1  # 1 and -1; ±0.5 are lighter
+    with pytest.raises(ValueError, match="not all 0"):
+        draw_rows({})

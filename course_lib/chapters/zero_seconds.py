@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from course_lib.observe.show.shown import Shown
@@ -13,8 +12,8 @@ from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH, bare, ticks_in
-from simulator.predict.collective_time import group_link
+from simulator.plots.style import TEXT, TITLE, WIDTH, bare
+from simulator.predict.collective_time import collective_seconds, group_link
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
 from simulator.published.fsdp import all_cards
@@ -25,7 +24,6 @@ HALF = 2 * LLAMA.parameters  # bytes, in 16 bits: all gradients reduce-scattered
 CLUSTERS = {"A100": all_cards("a100-80gb", 100e9), "H100": GPUS["h100"]}
 CARDS = {"A100": 1, "H100": 8}
 STAGES, PASSES = (1, 2, 3), (4, 2, 1)
-TICKS = {"A100": 10.0, "H100": 0.5}  # seconds, of the axis
 COMPUTING, WAITING = "#8fb99f", "#f4b6a6"
 CLOSE = 1.01  # predictions as near as that to the shortest are not told apart
 
@@ -84,56 +82,64 @@ def quickest(gpu: str) -> list[tuple[int, int]]:
     return [plan for plan in seconds if seconds[plan] <= CLOSE * min(seconds.values())]
 
 
-def try_plans(choices: Mapping[str, tuple[int, int]]) -> Shown:
-    """A table: what each choice of (stage, passes) keeps, how long it takes, and whether another is quicker."""
-    rows = []
-    for gpu, (stage, passes) in choices.items():
-        found = price(gpu, stage, passes)
-        verdict = "none is quicker" if (stage, passes) in quickest(gpu) else "another is quicker"
-        memory = found.held
-        states = memory.parameters + memory.gradients + memory.optimizer_states
-        parts = states, memory.activations, memory.occupied - states - memory.activations
-        size = " + ".join(f"{part / 1e9:.1f}" for part in parts) + f" = {memory.occupied / 1e9:.0f} GB"
-        rows.append([f"64 {gpu}s", f"stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
-                     f"{found.seconds:.2f} s", verdict if found.fits else "does not fit in 80 GB"])  # fmt: skip
-    return table(["cluster", "your choice", "states + activations + buffers", "a step", ""], rows)
+def seconds_of_a_half(gpu: str) -> float:
+    """A GPU sends all but its own 64th."""
+    return collective_seconds("all-gather", HALF, RANKS, 1, CLUSTERS[gpu])
 
 
-def plot_all_plans() -> Picture:
-    """Both clusters: a bar for each plan, computing and then waiting; bold: none is quicker.
+def in_seconds(gpu: str) -> Shown:
+    """A table of one row: how long a half takes, how long a step computes, and what of the two may overlap."""
+    found, rate, cards = price(gpu, 3, 1), speed(gpu) / 1e9, CARDS[gpu]
+    row = [f"64 {gpu}s", f"{cards} × {rate / cards:.0f} = {rate:.0f}",
+           f"{RANKS - 1}/{RANKS} × {HALF / 1e9:.0f} ÷ {rate:.0f} = {seconds_of_a_half(gpu):.2f} s",
+           f"{found.seconds - found.waits:.2f} s", f"{CLUSTERS[gpu].data_overlap:.1f} s"]  # fmt: skip
+    header = ["", "cards (GB/s)", "sending a half", "computing, in one pass", "1 s of computing hides"]
+    return table(header, [row], title=f"activations of one sequence: {sequence_bytes() / 1e9:.1f} GB")
 
-    The seconds of computing are what the rounded wait leaves of the rounded step, so that the two add up to it.
+
+def try_plan(gpu: str, stage: int, passes: int) -> Shown:
+    """A table of one row: what the choice keeps, how long its step takes, and whether another is quicker."""
+    found = price(gpu, stage, passes)
+    verdict = "none is quicker" if (stage, passes) in quickest(gpu) else "another is quicker"
+    memory = found.held
+    states = memory.parameters + memory.gradients + memory.optimizer_states
+    parts = states, memory.activations, memory.occupied - states - memory.activations
+    size = " + ".join(f"{part / 1e9:.1f}" for part in parts) + f" = {memory.occupied / 1e9:.0f} GB"
+    row = [f"64 {gpu}s: stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
+           f"{found.seconds:.2f} s", verdict if found.fits else "does not fit in 80 GB"]  # fmt: skip
+    return table(["your choice", "states + activations + CUDA and gathered layers", "a step", ""], [row])
+
+
+def plot_plans(gpu: str) -> Picture:
+    """A bar for each plan that fits, computing and then waiting, and how its step adds up; bold: none is quicker.
+
+    What hides is what the rounded numbers leave, so that they add up to the rounded step.
     """
     from matplotlib.figure import Figure
 
-    plans = [(stage, passes) for stage in STAGES for passes in PASSES]
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    told = []
-    for axis, gpu in zip(figure.subplots(1, len(CLUSTERS), sharey=True), CLUSTERS, strict=True):
-        longest = max(price(gpu, *plan).seconds for plan in fitting(gpu))
-        for row, plan in enumerate(plans):
-            found, best = price(gpu, *plan), plan in quickest(gpu)
-            said = "too large"
-            if found.fits:
-                computes = found.seconds - found.waits
-                axis.barh(row, computes, 0.66, color=COMPUTING)
-                axis.barh(row, found.waits, 0.66, left=computes, color=WAITING)
-                said = f"{round(found.seconds, 2) - round(found.waits, 2):.2f} + {found.waits:.2f} s"
-            end, right = (found.seconds * found.fits, row), (4, 0)  # points
-            weight = "bold" if best else "normal"
-            axis.annotate(
-                said, end, right, textcoords="offset points", va="center", fontsize=TEXT, fontweight=weight
-            )
-            told.append(f"{gpu}s, stage {plan[0]}, passes {plan[1]}: {said}{', none is quicker' * best}")
-        axis.set_title(f"64 {gpu}s", fontsize=TITLE, loc="left")
-        axis.set(xlim=(0, 1.8 * longest), xticks=[n * TICKS[gpu] for n in range(4)])
-        axis.xaxis.set_major_formatter(ticks_in("s"))
-        bare(axis)
-        axis.spines["bottom"].set_bounds(0, 3 * TICKS[gpu])
+    plans = fitting(gpu)
+    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    axis, told = figure.subplots(), []
+    for row, plan in enumerate(plans):
+        found, best = price(gpu, *plan), plan in quickest(gpu)
+        computes = found.seconds - found.waits
+        axis.barh(row, computes, 0.66, color=COMPUTING)
+        axis.barh(row, found.waits, 0.66, left=computes, color=WAITING)
+        parts = [round(part, 2) for part in (computes, halves(*plan) * seconds_of_a_half(gpu), found.seconds)]
+        said = "{:.2f} + {:.2f} − {:.2f} = {:.2f} s".format(
+            *parts[:2], parts[0] + parts[1] - parts[2], parts[2]
+        )
+        axis.annotate(said, (found.seconds, row), (4, 0), textcoords="offset points", va="center",
+                      fontsize=TEXT, fontweight="bold" if best else "normal")  # fmt: skip
+        told.append(f"stage {plan[0]}, passes {plan[1]}: {said}{', none is quicker' * best}")
+    axis.set(xlim=(0, 1.75 * max(price(gpu, *plan).seconds for plan in plans)), xticks=[])
     labels = [f"stage {stage}, {n} pass{'es' * (n > 1)}: {halves(stage, n)} halves" for stage, n in plans]
-    figure.axes[0].set_yticks(range(len(plans)), labels, fontsize=TEXT)
-    figure.axes[0].invert_yaxis()
-    figure.supxlabel(
-        "green: computing + red: waiting for messages; each cluster has its own scale", fontsize=TEXT
+    axis.set_yticks(range(len(plans)), labels, fontsize=TEXT)
+    axis.invert_yaxis()
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+    axis.set_xlabel("computing + sending − hidden = the step; green: computing, red: waiting", fontsize=TEXT)
+    axis.set_title(f"64 {gpu}s, predicted", fontsize=TITLE, loc="left")
+    return render(
+        figure, f"64 {gpu}s, predicted: computing + sending − hidden = the step. {'; '.join(told)}."
     )
-    return render(figure, f"Seconds of a step, predicted, computing + waiting. {'; '.join(told)}.")

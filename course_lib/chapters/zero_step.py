@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from course_lib.data_parallel.flat import storage_bytes
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
+from course_lib.runtime import launch
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, WIDTH, plain_axes
@@ -81,6 +82,25 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
             if sharded:
                 zero.after_update()
     return Step(kept, gradients, (forward, backward, log.traffic.sent - forward - backward))
+
+
+def halves_sent(train: Callable[..., object], x: Tensor, y: Tensor, passes: int = 4) -> int:
+    """Halves of an all-reduce that a small GPT's step sends on four ranks, with PyTorch's own ``fully_shard``.
+
+    Args:
+        train: called with a model and as many inputs and targets as there are passes.
+        x, y: the inputs and targets of a pass.
+    """
+    return round(launch(_sent, 4, args=(train, [x] * passes, [y] * passes), backend="gloo")[0])
+
+
+def _sent(train: Callable[..., object], x: list[Tensor], y: list[Tensor]) -> float:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny())
+    half = 3 / 4 * 4 * sum(w.numel() for w in model.parameters())
+    with record_traffic() as log:
+        train(model, x, y)
+    return log.traffic.sent / half
 
 
 def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:

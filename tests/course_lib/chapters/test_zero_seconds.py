@@ -13,12 +13,13 @@ from course_lib.chapters.zero_seconds import (
     STAGES,
     fitting,
     halves,
-    plot_all_plans,
+    in_seconds,
+    plot_plans,
     price,
     quickest,
     sequence_bytes,
     speed,
-    try_plans,
+    try_plan,
 )
 from simulator.inputs.plan import Plan
 from simulator.predict.memory import model_states
@@ -27,9 +28,18 @@ from simulator.predict.memory import model_states
 def test_the_two_clusters_want_opposite_plans():
     assert quickest("A100") == [(1, 4)]
     assert quickest("H100") == [(2, 2), (3, 1)]
-    told = plot_all_plans().alt
-    assert told.count("none is quicker") == 3
-    assert told.count("too large") == 6
+    assert [plot_plans(gpu).alt.count("none is quicker") for gpu in CLUSTERS] == [1, 2]
+
+
+def test_a_step_is_computing_and_sending_without_what_hides():
+    told = plot_plans("A100").alt
+    assert "stage 1, passes 4: 3.06 + 5.13 − 0.36 = 7.83 s, none" in told
+    assert "stage 3, passes 1: 2.77 + 7.69 − 1.38 = 9.08 s" in told
+    # One pass of four hides messages at stage 1, the whole pass at stage 3: half of what it computes.
+    hides = CLUSTERS["A100"].data_overlap * 2.77
+    assert hides / 4 == pytest.approx(0.36, rel=0.05)
+    assert hides == pytest.approx(1.38, rel=0.05)
+    assert "0.5 s" in repr(in_seconds("A100"))
 
 
 def test_on_a100s_stage_3_waits_most_of_the_step():
@@ -82,10 +92,10 @@ def test_on_h100s_nearly_all_messages_hide_and_more_passes_compute_longer():
 
 
 def test_a_choice_is_judged():
-    said = repr(try_plans({"A100": (1, 4), "H100": (1, 1)}))
+    said = repr(try_plan("A100", 1, 4))
     assert "none is quicker" in said
     assert "54.5 + 13.8 + " in said
-    assert "does not fit" in said
+    assert "does not fit" in repr(try_plan("H100", 1, 1))
 
 
 @pytest.mark.parametrize("wrong", [("V100", 1, 1), ("A100", 0, 1), ("A100", 1, 3)])

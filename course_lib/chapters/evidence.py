@@ -11,12 +11,18 @@ FINE, WRONG = "#dcebe1", "#e8a07c"
 Finding = tuple[str, bool]  # what stands in the field, and whether it is as it should be
 
 
-def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
+def plot_board(
+    findings: Mapping[str, Mapping[str, Finding]],
+    best: tuple[str, str] | None = None,
+    below: tuple[str, str] | None = None,
+) -> Picture:
     """A board; what is not as it should be is dark, with a cross.
 
     Args:
         findings: column -> row -> what was found, and whether it is right; a field without text is left out. The rows
             are the same in all columns.
+        best: column and row of a field that is outlined.
+        below: a row, above which a line is drawn, and what is said of it at its right end.
 
     Raises:
         ValueError: there is no column, or columns differ in their rows.
@@ -38,13 +44,22 @@ def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
             axis.text(
                 x + 0.5, y + 0.5, text if right else f"✗ {text}", ha="center", va="center", fontsize=TEXT
             )
+            if (title, rows[y]) == best:
+                style = {"fill": False, "edgecolor": "#222222", "lw": 2.2}
+                axis.add_patch(Rectangle((x + 0.02, y + 0.05), 0.96, 0.9, **style))
+    told = f" Outlined: {best[1]}, {best[0]}." if best else ""
+    if below:
+        y = rows.index(below[0])
+        axis.axhline(y, color="#222222", lw=1.2, linestyle="--")
+        axis.text(len(findings), y + 0.5, below[1], ha="right", va="center", fontsize=TEXT)
+        told += f" {below[0]}: {below[1]}."
     axis.set_xlim(0, len(findings))
     axis.set_ylim(len(rows), -0.9)
     axis.set_yticks([y + 0.5 for y in range(len(rows))], rows, fontsize=TITLE)
     axis.set_xticks([])
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
-    return render(figure, ". ".join(map(_said, findings.items())) + ".")
+    return render(figure, ". ".join(map(_said, findings.items())) + "." + told)
 
 
 def _said(item: tuple[str, Mapping[str, Finding]]) -> str:

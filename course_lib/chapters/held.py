@@ -10,18 +10,13 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 # axis -> what it divides, the names of its halves, and the colour of its arrows
 CUTS = {
-    "tp": ("each matrix", ("left", "right"), "#cc6a24"),
+    "tp": ("each matrix", ("one", "other"), "#cc6a24"),
     "dp": ("the batch", ("first", "second"), "#4a86ba"),
     "pp": ("the layers", ("first", "last"), "#23614a"),
 }
-WIDE, HIGH, RIGHT, DOWN, STAGE = (
-    1.5,
-    1.0,
-    2.5,
-    1.7,
-    6.0,
-)  # of a rank; from one to the next, and to the next stage
-TIED = 3.0  # where the embedding stands, below the ranks
+WIDE, HIGH = 1.5, 0.62  # of a rank
+RIGHT, LOWER = 2.7, 0.85  # from a rank to the next along tp
+DOWN, STAGE = 2.1, 6.4  # along dp, and along pp
 
 
 def plot_held(sizes: Mapping[str, int]) -> Picture:
@@ -38,14 +33,9 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
     figure = Figure(figsize=(WIDTH, 4.3), layout="constrained")
     axes, told = figure.subplots(), []
 
-    def box(x: float, y: float, wide: float, high: float, text: str) -> None:
-        corner = x - wide / 2, y - high / 2
-        axes.add_patch(Rectangle(corner, wide, high, facecolor="#eeeeee", edgecolor="#888888", lw=0.8))
-        axes.text(x, y, text, ha="center", va="center", fontsize=TEXT)
-
     def arrow(axis: str, start: tuple[float, float], end: tuple[float, float]) -> None:
         style = {"arrowstyle": "<->", "color": CUTS[axis][2], "lw": 2, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", end, start, arrowprops=style)
+        axes.annotate("", end, start, arrowprops=style, zorder=1 if axis == "pp" else 3)
 
     def bug(number: int, x: float, y: float) -> None:
         paper = {"boxstyle": "circle,pad=0.18", "facecolor": "#c0104a", "edgecolor": "white"}
@@ -54,33 +44,39 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
 
     for rank in range(8):
         held = digits_of(rank, sizes)
-        x, y = STAGE * held["pp"] + RIGHT * held["tp"], DOWN * held["dp"]
-        box(x, y, WIDE, HIGH, f"rank {rank}")
-        bug(2, x + WIDE / 2, y + HIGH / 2)
+        x, y = STAGE * held["pp"] + RIGHT * held["tp"], DOWN * held["dp"] + LOWER * held["tp"]
+        corner = x - WIDE / 2, y - HIGH / 2
+        axes.add_patch(
+            Rectangle(corner, WIDE, HIGH, facecolor="#eeeeee", edgecolor="#888888", lw=0.8, zorder=2)
+        )
+        axes.text(x, y, f"rank {rank}", ha="center", va="center", fontsize=TEXT)
+        bug(2, x + WIDE / 2, y - HIGH / 2)
         if held["tp"] == 0:
-            arrow("tp", (x + WIDE / 2, y), (x + RIGHT - WIDE / 2, y))
-            bug(4, x + RIGHT / 2, y)
+            step = RIGHT - WIDE, LOWER * (RIGHT - WIDE) / RIGHT
+            near = x + WIDE / 2, y + LOWER / 2 - step[1] / 2
+            arrow("tp", near, (near[0] + step[0], near[1] + step[1]))
+            bug(4, x + RIGHT / 2, y + LOWER / 2)
         if held["dp"] == 0:
             arrow("dp", (x, y + HIGH / 2), (x, y + DOWN - HIGH / 2))
-            bug(3, x, y + DOWN / 2)
+            bug(3, x, y + DOWN * (0.42 if held["tp"] else 0.58))  # beside the arrows along pp
             text = f"tp {held['tp']}: {CUTS['tp'][1][held['tp']]} half\nof each matrix"
-            axes.text(x, -0.7, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
+            axes.text(x, -0.75, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
+        if held["pp"] == 0:
+            arrow("pp", (x + WIDE / 2, y), (x + STAGE - WIDE / 2, y))
+            bug(1, STAGE / 2 + RIGHT / 2, y)
         halves = (f"{CUTS[axis][1][digit]} half of {CUTS[axis][0]}" for axis, digit in held.items())
         told.append(f"rank {rank}: " + ", ".join(halves))
     for stage, half in enumerate(CUTS["pp"][1]):
         middle = STAGE * stage + RIGHT / 2
-        frame = (middle - 2.3, -1.35), 4.6, 4.9
+        frame = (middle - 2.55, -1.5), 5.1, DOWN + LOWER + 2.1
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=CUTS["pp"][2], lw=1.4))
-        axes.text(middle, -1.5, f"pp {stage}: {half} half of the layers", ha="center", fontsize=TITLE)
-        box(middle, TIED, 3.8, 0.6, "each rank: tied embedding")
-    arrow("pp", (RIGHT / 2 + 2.3, DOWN / 2), (STAGE + RIGHT / 2 - 2.3, DOWN / 2))
-    arrow("pp", (RIGHT / 2 + 1.9, TIED), (STAGE + RIGHT / 2 - 1.9, TIED))
-    bug(1, STAGE / 2 + RIGHT / 2, TIED)
+        text = f"pp {stage}: {half} half of the layers,\nand the tied embedding"
+        axes.text(middle, -1.65, text, ha="center", fontsize=TITLE)
     for row, half in enumerate(CUTS["dp"][1]):
         text = f"dp {row}: {half} half\nof the batch"
-        axes.text(-1.25, DOWN * row, text, ha="right", va="center", color=CUTS["dp"][2], fontsize=TEXT)
-    axes.set(xlim=(-3.6, STAGE + RIGHT + 1.2), ylim=(3.65, -2.0))
+        axes.text(-1.45, DOWN * row, text, ha="right", va="center", color=CUTS["dp"][2], fontsize=TEXT)
+    axes.set(xlim=(-3.8, STAGE + RIGHT + 1.3), ylim=(DOWN + LOWER + 0.7, -2.6))
     axes.axis("off")
-    where = ("the embeddings of both stages", "each rank", "ranks along dp", "ranks along tp")
+    where = ("ranks along pp", "each rank", "ranks along dp", "ranks along tp")
     marks = "; ".join(f"bug {number} acts at {place}" for number, place in enumerate(where, 1))
     return render(figure, "; ".join(told) + f"; {marks}.")

@@ -139,10 +139,19 @@ def test_the_board_says_what_is_wrong():
         plot_board({"a": {"A": ("x", True)}, "b": {"B": ("x", True)}})
 
 
+def test_the_board_outlines_the_best_field():
+    rows = {"a": ("1", True), "b": ("2", True)}
+    plain, marked = (
+        plot_board({"x": rows, "y": rows}, *given) for given in ((), (("y", "a"), ("b", "slow")))
+    )
+    assert marked.alt == plain.alt + " Outlined: a, y. b: slow."
+    assert "slow" in marked.svg
+
+
 def test_what_a_rank_holds_is_the_digits_of_its_number():
     told = plot_held({"tp": 2, "dp": 2, "pp": 2}).alt.split("; ")
-    assert told[6] == "rank 6: left half of each matrix, second half of the batch, last half of the layers"
-    assert told[8] == "bug 1 acts at the embeddings of both stages"
+    assert told[6] == "rank 6: one half of each matrix, second half of the batch, last half of the layers"
+    assert told[8] == "bug 1 acts at ranks along pp"
     with pytest.raises(ValueError, match="tp, dp and pp must be 2"):
         plot_held({"tp": 4, "dp": 2, "pp": 1})
 

@@ -47,27 +47,26 @@ def race(message: float, coding: float) -> Picture:
     return plot_timeline(*both.values(), titles=titles, unit="ms")
 
 
-def turning_point(coding: float, most: float = 100.0) -> float:
-    """The shortest message of a whole bucket, in ms, with which 1 % is sent first."""
-    low, high = 0.0, most
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        ahead = backward_with(PART * middle, coding).makespan < backward_with(middle).makespan
-        low, high = (low, middle) if ahead else (middle, high)
-    return high
+def most_coding(message: float) -> float:
+    """The coding of a bucket, in ms, below which 1 % is sent first, with this message of a whole bucket."""
+    saved = backward_with(message).makespan - backward_with(PART * message).makespan
+    return saved / BUCKETS
 
 
-def plot_turning_point(coding: float, most: int = 16) -> Picture:
-    """When all buckets are sent, over the message of a whole bucket."""
-    times = range(most + 1)
-    turn = turning_point(coding)
+def plot_all_sent(*codings: float, most: int = 20) -> Picture:
+    """When all buckets are sent, over the message of a whole bucket: whole gradients, and 1 % with each coding."""
+    times = range(0, most + 1, 2)
+    curves = {"whole gradients": [backward_with(m).makespan for m in times]}
+    for coding in codings:
+        name = f"1 %, {coding:g} ms of coding" if coding else "1 %, no coding"
+        curves[name] = [backward_with(PART * m, coding).makespan for m in times]
+    said = ", ".join(f"{name} {values[0]:.0f} to {values[-1]:.0f} ms" for name, values in curves.items())
     return plot_curves(
-        {
-            "whole gradients": [backward_with(m).makespan for m in times],
-            f"1 %, {coding:g} ms of coding": [backward_with(PART * m, coding).makespan for m in times],
-        },
+        curves,
         x="message of a whole bucket, ms",
         y="all sent after, ms",
-        mark=(turn, f"{turn:.1f} ms"),
-        alt=f"Whole gradients are sent first up to messages of {turn:.1f} ms, and 1 % beyond.",
+        bottom=0,
+        every=2,
+        mark=(BACKWARD, "a bucket's backward"),
+        alt=f"When all buckets are sent, over messages of 0 to {most} ms: {said}.",
     )

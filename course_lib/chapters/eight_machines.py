@@ -47,7 +47,7 @@ def method_on_gpus(
             raise ValueError(f"every > 1 goes with {METHODS[0]!r}, not with {method!r}")
     except ValueError as refused:
         raise Refused(str(refused)) from None
-    elements = sum(gpt2_pieces()[1])
+    elements = round(sum(gpt2_pieces()[1]))
     if method == METHODS[0]:
         sent = ddp_traffic([elements], GPUS).sent
         return Method(method, sent, DDP_BUCKETS * 2 * (GPUS - 1), every=every)
@@ -77,7 +77,7 @@ def times_one(method: Method) -> float:
 
 
 def attempt(
-    method: str, density: float = 0.01, r: int = 4, every: int = 1, coding: float = 15.0, at_least: float = 3
+    method: str, density: float = 0.01, r: int = 4, every: int = 1, coding: float = 1.0, at_least: float = 3
 ) -> dict[str, Callable[[float], float]]:
     """Says whether the choice is fast enough; returns the steps to be drawn, in seconds over the bandwidth."""
     mine = method_on_gpus(method, density, r, every, coding)
@@ -94,18 +94,20 @@ def attempt(
     return lines
 
 
-def reaching(at_least: float = 3, coding: float = 15.0) -> list[tuple[str, str, dict[str, Any]]]:
+def reaching(coding: float, at_least: float = 3) -> list[tuple[str, str, dict[str, Any]]]:
     """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: its name,
-    the setting in words, and as a choice for ``attempt``."""
+    the setting in words, and as a choice for ``attempt``. The choice is empty where no setting does."""
 
     def enough(**choice: Any) -> bool:
         return times_one(method_on_gpus(coding=coding, **choice)) >= at_least
 
-    density = next(d for d in range(100, 0, -1) if enough(method="top-k", density=d / 1e4)) / 1e4
-    r = next(r for r in range(64, 0, -1) if enough(method="PowerSGD", r=r))
-    every = next(n for n in range(1, 1000) if enough(method=METHODS[0], every=n))
-    return [
-        ("top-k", f"{100 * density:g} % of the numbers", {"method": "top-k", "density": density}),
-        ("PowerSGD", f"{r} columns", {"method": "PowerSGD", "r": r}),
-        ("whole gradients", f"one exchange in {every} steps", {"method": METHODS[0], "every": every}),
-    ]
+    tried: dict[str, list[tuple[str, dict[str, Any]]]] = {
+        "top-k": [(f"{d / 100:g} %", {"density": d / 1e4}) for d in range(100, 0, -1)],
+        "PowerSGD": [(f"r = {r}", {"r": r}) for r in range(64, 0, -1)],
+        METHODS[0]: [(f"every = {n}", {"every": n}) for n in range(1, 1000)],
+    }
+    found = []
+    for method, settings in tried.items():
+        fit = next((one for one in settings if enough(method=method, **one[1])), ("never", {}))
+        found.append((method, fit[0], {"method": method} | fit[1] if fit[1] else {}))
+    return found

@@ -25,7 +25,7 @@ from simulator.predict.compression_traffic import power_sgd_traffic, top_k_traff
 from simulator.predict.traffic import ddp_traffic
 
 Learned = dict[str, tuple[list[float], float, list[float]]]
-LOOKS = (("#222222", "-"), ("#cc6a26", "-"), ("#23614a", "-."))
+LOOKS = (("#222222", "-"), ("#cc6a26", "-"))
 
 
 def asked(**counts: int) -> None:
@@ -112,7 +112,7 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     }
 
 
-def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 4) -> tuple[type, dict]:
+def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 2) -> tuple[type, dict]:
     """A method for ``learn`` that sends this share of the bytes of whole gradients, or as near as can be.
 
     Args:
@@ -121,7 +121,7 @@ def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 4) ->
         every: steps from one exchange of whole gradients to the next; then ``share`` is not used.
     """
     if every > 1:
-        return DiLoCo, {"H": every}
+        return DiLoCo, {"H": every, "lr": 1.0, "momentum": 0.0}  # local SGD: the weights are averaged
     if method == "top-k":
         return TopK, {"density": min(1.0, share / ranks)}  # p % of the bytes for 1 % of the numbers
     if method != "PowerSGD":
@@ -134,19 +134,19 @@ def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 4) ->
     return PowerSGD, {"r": min(range(1, 65), key=far)}
 
 
-def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256), r: int = 8) -> Picture:
-    """``sent_on`` over the number of ranks; both axes are logarithmic."""
+def plot_sent_over_ranks(ranks: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256)) -> Picture:
+    """All numbers and top-k of ``sent_on`` over the number of ranks; both axes are logarithmic."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, NullLocator
 
-    columns = [sent_on(p, r) for p in ranks]
+    columns = [dict(list(sent_on(p).items())[:2]) for p in ranks]
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis = figure.subplots()
     for (name, last), (colour, style) in zip(columns[-1].items(), LOOKS, strict=True):
         axis.plot(ranks, [column[name] for column in columns], style, color=colour, linewidth=2.2)
         place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
         axis.annotate(name, (ranks[-1], last), color=colour, **place)
-    axis.set(xscale="log", yscale="log", xlim=(ranks[0], ranks[-1]), ylim=(1e4, 4e6))
+    axis.set(xscale="log", yscale="log", xlim=(ranks[0], ranks[-1]), ylim=(5e3, 4e6))
     axis.set_xticks(ranks, [str(p) for p in ranks])
     axis.set_yticks([1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
     axis.xaxis.set_minor_locator(NullLocator())
@@ -155,6 +155,7 @@ def plot_sent_over_ranks(ranks: Sequence[int] = (4, 8, 16, 32, 64, 128, 256), r:
     axis.set_ylabel("sent by a rank in a step", fontsize=TEXT)
     plain_axes(axis)
     said = "; ".join(
-        f"{p} ranks: {', '.join(f'{n} {human(b)}' for n, b in sent_on(p, r).items())}" for p in (4, 64)
+        f"{p} ranks: {', '.join(f'{n} {human(b)}' for n, b in column.items())}"
+        for p, column in zip(ranks, columns, strict=True)
     )
     return render(figure, f"Bytes sent by a rank in a step over the number of ranks. {said}.")

@@ -31,7 +31,7 @@ def gradients(steps: int = 31) -> tuple[Tensor, ...]:
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=0.3)
     found = []
-    for inputs, targets in islice(batches(load_digits(), 256, seed=0), steps):
+    for inputs, targets in islice(batches(load_digits(), 64, seed=0), steps):
         sgd.step()  # with the gradients of the batch before
         sgd.zero_grad()
         cross_entropy(model(inputs), targets).backward()
@@ -69,14 +69,14 @@ def plot_thin_matrices(*ranks: int) -> Picture:
         product = P @ Q.T
         kept = 1 - ((M - product).square().sum() / M.square().sum()).item()
         sent = P.numel() + Q.numel()
-        x = _matrix(axis, 0, M[rows][:, columns], f"M: {M.numel():,} numbers", "≈")
-        x = _matrix(axis, x, P[rows][:, :SHOWN], f"P and Qᵀ, r = {r}: {sent:,} numbers", "×")
+        x = _matrix(axis, 0, M[rows][:, columns], f"G: {M.numel():,} numbers", "≈")
+        x = _matrix(axis, x, P[rows][:, :SHOWN], f"r = {r}: {sent:,} numbers", "×")
         x = _matrix(axis, x, Q[columns][:, :SHOWN].T, "", "=")
-        _matrix(axis, x, product[rows][:, columns], f"P Qᵀ: {100 * kept:.0f} % of M's squares", "")
+        _matrix(axis, x, product[rows][:, columns], f"product: {100 * kept:.3g} % of G's squares", "")
         axis.set(xlim=(-0.5, 3 * SHOWN + max(ranks) + 4 * SIGN), ylim=(SHOWN, -4), aspect="equal")
         axis.set_axis_off()
-        said.append(f"{r} columns, {sent:,} numbers, have {100 * kept:.0f} % of M's squares")
-    return render(figure, f"A gradient M of {M.numel():,} numbers beside thin matrices: {'; '.join(said)}.")
+        said.append(f"{r} columns, {sent:,} numbers, have {100 * kept:.3g} % of G's squares")
+    return render(figure, f"A gradient G of {M.numel():,} numbers beside thin matrices: {'; '.join(said)}.")
 
 
 def _matrix(axis: Axes, x: float, numbers: Tensor, above: str, sign: str) -> float:

@@ -1,8 +1,8 @@
-"""Chapter 19's last pictures: from which message on 1 % is ahead, and what the eight machines of chapter 05 gain."""
+"""Chapter 19's last pictures: with which coding 1 % is ahead, and what the eight machines of chapter 05 gain."""
 
 import pytest
 
-from course_lib.chapters.coding_race import PART, backward_with, plot_turning_point, race, turning_point
+from course_lib.chapters.coding_race import PART, backward_with, most_coding, plot_all_sent, race
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
     attempt,
@@ -21,15 +21,15 @@ def test_backward_hides_all_messages_but_the_last_until_they_queue():
     assert backward_with(0.6, 1.5).makespan == pytest.approx(115.6)
 
 
-@pytest.mark.parametrize(("coding", "turn"), [(1.5, 105 / 9.9), (0.5, 5 / 0.9), (0.0, 0.0)])
-def test_one_percent_turns_ahead_where_both_are_sent_at_the_same_time(coding, turn):
-    assert turning_point(coding) == pytest.approx(turn, abs=1e-5)
-    both = backward_with(turn), backward_with(PART * turn, coding)
+@pytest.mark.parametrize(("message", "coding"), [(6, 0.54), (10, 0.9), (20, 10.8)])
+def test_with_the_most_coding_both_are_sent_at_the_same_time(message, coding):
+    assert most_coding(message) == pytest.approx(coding)
+    both = backward_with(message), backward_with(PART * message, coding)
     assert both[0].makespan == pytest.approx(both[1].makespan)
 
 
 def test_pictures_say_what_is_seen():
-    assert "10.6 ms" in plot_turning_point(1.5).alt
+    assert "1 %, 1 ms of coding 110 to 112 ms" in plot_all_sent(0, 1).alt
     assert "115.6 long" in race(6, 1.5).alt
 
 
@@ -42,20 +42,22 @@ def test_the_eight_machines_are_those_of_chapter_05():
 
 
 def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
-    lines = attempt("top-k")
+    lines = attempt("top-k", coding=15)
     assert [round(seconds(1.25e9), 3) for seconds in lines.values()] == [0.721, 0.087, 0.122, 0.041]
     assert len(attempt("whole gradients")) == 3
-    attempt("PowerSGD", r=4)
+    attempt("PowerSGD", r=4, coding=15)
     attempt("whole gradients", every=40)
     said = [line.split(": ")[-1] for line in capsys.readouterr().out.splitlines()]
     assert said == ["not 3 times yet", "not 3 times yet", "3 times reached", "3 times reached"]
-    top_k, power_sgd, rarely = reaching()
-    assert power_sgd[:2] == ("PowerSGD", "6 columns")
+    top_k, power_sgd, rarely = reaching(15)
+    assert power_sgd[:2] == ("PowerSGD", "r = 6")
     assert share_of(**rarely[2]) == 1
     assert share_of(**top_k[2]) == pytest.approx(8 * 0.0017, rel=1e-3)
     assert 0.01 < share_of(**power_sgd[2]) < 0.013
     assert times_one(method_on_gpus("PowerSGD", r=6, coding=15)) > 3
     assert times_one(method_on_gpus("PowerSGD", r=7, coding=15)) < 3
+    assert [setting for _, setting, _ in reaching(30)] == ["never", "never", rarely[1]]
+    assert reaching(30)[0][2] == {}
 
 
 @pytest.mark.parametrize(

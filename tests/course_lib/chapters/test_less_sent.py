@@ -53,13 +53,16 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
 
 
 def test_a_method_by_hand_sends_the_share_that_was_asked_for():
-    assert method_by_hand("top-k", 0.08) == (TopK, {"density": 0.02})
-    assert method_by_hand("PowerSGD", sent_on(4)["PowerSGD, r = 2"] / sent_on(4)["all numbers"])[1] == {
+    assert method_by_hand("top-k", 0.08) == (TopK, {"density": 0.04})
+    assert method_by_hand("PowerSGD", sent_on(2)["PowerSGD, r = 2"] / sent_on(2)["all numbers"])[1] == {
         "r": 2
     }
     assert method_by_hand("PowerSGD", 1e-6)[1] == {"r": 1}
     assert method_by_hand("whole gradients", 1.0) == (Everything, {})
-    assert method_by_hand("whole gradients", 1.0, every=28) == (DiLoCo, {"H": 28})
+    assert method_by_hand("whole gradients", 1.0, every=28) == (
+        DiLoCo,
+        {"H": 28, "lr": 1.0, "momentum": 0.0},
+    )
 
 
 def test_more_columns_miss_less_of_a_gradient_and_eight_almost_nothing():

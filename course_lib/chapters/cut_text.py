@@ -138,8 +138,8 @@ def draw_added(data: str, layers: str, words: Sequence[str], before: str, after:
                     _text(left + wide[name] / 2, top + 12, word, 'class="small" text-anchor="middle"')
                 )
             parts.append(_text(left - 13, y + 21, "▶", 'text-anchor="middle"'))
-        parts.append(_text(508, y + 21, "▶", ""))
-        parts += [_text(524, y + 15 + 16 * line, each, "") for line, each in enumerate(said.split("\n"))]
+        parts.append(_text(504, y + 21, "▶", ""))
+        parts += [_text(519, y + 15 + 16 * line, each, "") for line, each in enumerate(said.split("\n"))]
         y += high + (len(added) * (green + GAP) + GAP if added else 0) + 16
     told = f"A model trained on {data}: {before}. With rows for {', '.join(words)} in both matrices: {after}.".replace(
         "\n", " "

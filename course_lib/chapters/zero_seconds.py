@@ -90,11 +90,13 @@ def seconds_of_a_half(gpu: str) -> float:
 def in_seconds(gpu: str) -> Shown:
     """A table of one row: how long a half takes, how long a step computes, and what of the two may overlap."""
     found, rate, cards = price(gpu, 3, 1), speed(gpu) / 1e9, CARDS[gpu]
-    row = [f"64 {gpu}s", f"{cards} × {rate / cards:.0f} = {rate:.0f}",
+    row = [f"{cards} × {rate / cards:.0f} = {rate:.0f}",
            f"{RANKS - 1}/{RANKS} × {HALF / 1e9:.0f} ÷ {rate:.0f} = {seconds_of_a_half(gpu):.2f} s",
-           f"{found.seconds - found.waits:.2f} s", f"{CLUSTERS[gpu].data_overlap:.1f} s"]  # fmt: skip
-    header = ["", "cards (GB/s)", "sending a half", "computing, in one pass", "1 s of computing hides"]
-    return table(header, [row], title=f"activations of one sequence: {sequence_bytes() / 1e9:.1f} GB")
+           f"{found.seconds - found.waits:.2f} s", f"{CLUSTERS[gpu].data_overlap:.1f} s of sending"]  # fmt: skip
+    header = ["cards (GB/s)", "sending a half", "computing, in one pass", "1 s of computing hides"]
+    return table(
+        header, [row], title=f"64 {gpu}s; activations of one sequence: {sequence_bytes() / 1e9:.1f} GB"
+    )
 
 
 def try_plan(gpu: str, stage: int, passes: int) -> Shown:
@@ -105,7 +107,7 @@ def try_plan(gpu: str, stage: int, passes: int) -> Shown:
     states = memory.parameters + memory.gradients + memory.optimizer_states
     parts = states, memory.activations, memory.occupied - states - memory.activations
     size = " + ".join(f"{part / 1e9:.1f}" for part in parts) + f" = {memory.occupied / 1e9:.0f} GB"
-    row = [f"64 {gpu}s: stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
+    row = [f"stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
            f"{found.seconds:.2f} s", verdict if found.fits else "does not fit in 80 GB"]  # fmt: skip
     return table(["your choice", "states + activations + CUDA and gathered layers", "a step", ""], [row])
 

@@ -62,11 +62,13 @@ class LoraStep(NamedTuple):
         return self.states + MemoryBreakdown(activations=tokens * self.line.token)
 
 
-def lora_step(shape: ModelShape, places: Collection[str], rank: int = 8, lowest: int = 1) -> LoraStep:
+def lora_step(
+    shape: ModelShape, places: Collection[str], rank: int = 8, lowest: int = 1, recompute: bool = False
+) -> LoraStep:
     """LoRA beside these matrices of a LLaMA, in the layers from ``lowest`` (counted from 1) up.
 
     Below the lowest layer nothing is kept; in the layers above, an input that only matrices need is kept if an A
-    reads it.
+    reads it. With recomputation each of these layers keeps its input, and backward brings one back at a time.
 
     Raises:
         ValueError: no place or an unknown one is named, or there is no such layer.
@@ -87,7 +89,8 @@ def lora_step(shape: ModelShape, places: Collection[str], rank: int = 8, lowest:
     kept = layer_bytes(shape, PLAN) / tokens + PLAN.itemsize * (rank * len(set(places)) - sum(forgotten))
     frozen = MemoryBreakdown(parameters=model_states(shape.parameters, PLAN).parameters)
     states = frozen + model_states(trained, PLAN)
-    return LoraStep(trained, states, Line(states.total, layers * kept + head_bytes(shape, PLAN) / tokens))
+    held = layers * PLAN.itemsize * h + kept if recompute else layers * kept
+    return LoraStep(trained, states, Line(states.total, held + head_bytes(shape, PLAN) / tokens))
 
 
 def plot_tokens_that_fit(

@@ -1,4 +1,4 @@
-"""For chapter 17: LoRA of rank 8 in the upper layers alone, beside some of their matrices.
+"""For chapter 17: LoRA of rank 8 beside some of the matrices, in all layers or in the upper ones alone.
 
 ``python -m course_lib.comparison.finetuning.places`` runs what is missing in the kept runs; they are no rows of the
 comparison's table.
@@ -6,7 +6,9 @@ comparison's table.
 
 from __future__ import annotations
 
-from course_lib.comparison.finetuning.kept import FOLDER, MATMUL, STEPS, kept_runs
+from collections.abc import Collection
+
+from course_lib.comparison.finetuning.kept import FOLDER, MATMUL, SEEDS, STEPS, kept_runs
 from course_lib.comparison.finetuning.methods import METHODS, Method
 from course_lib.comparison.walk import best
 
@@ -15,9 +17,15 @@ FOUR = ("attention.self.query", "attention.self.key", "attention.self.value", "a
 PLACES = {
     "qv": (("attention.self.query", "attention.self.value"), 3e-3),
     "attention": (FOUR, 1e-3),
+    "five": ((*FOUR, "intermediate.dense"), 1e-3),  # without the MLP's second matrix; the rate of all six
     "all": ((*FOUR, "intermediate.dense", "output.dense"), 1e-3),
 }
 LAYERS, LOWEST = 6, range(3, 7)  # MiniLM's
+# Three seeds each; the others have one.
+THRICE = ["lora-qv-r8-from3", "lora-attention-r8-from3", "lora-all-r8-from3", "lora-five-r8"]
+# A LLaMA's matrices, by what MiniLM has in their place.
+NAMES: dict[str, str] = dict(zip(("query", "key", "value", "output"), FOUR, strict=True))
+NAMES |= {"gate": "intermediate.dense", "up": "intermediate.dense", "down": "output.dense"}
 
 
 def _method(place: str, lowest: int) -> Method:
@@ -27,14 +35,27 @@ def _method(place: str, lowest: int) -> Method:
     return Method("lora", {"": start}, (rate,), variant=f", rank 8, {place}, from layer {lowest}")
 
 
-PLACED = {f"lora-{place}-r8-from{lowest}": _method(place, lowest) for place in PLACES for lowest in LOWEST}
+UPPER = [place for place in PLACES if place != "five"]
+PLACED = {f"lora-{place}-r8-from{lowest}": _method(place, lowest) for place in UPPER for lowest in LOWEST}
+PLACED["lora-five-r8"] = _method("five", 1)
 
 
-def right_answers(place: str, lowest: int, seed: int = 0) -> float | None:
+def right_answers(place: str, lowest: int, seed: int = 0, rank: int = 8) -> float | None:
     """The share of the test part, at the rate that is best on the validation part; None: not run."""
-    name = f"lora-{place}-r8" + (f"-from{lowest}" if lowest > 1 else "")
+    name = f"lora-{place}-r{rank}" + (f"-from{lowest}" if lowest > 1 else "")
     own = [run for run in kept_runs() if run["method"] == name and run["seed"] == seed]
     return best(own)["test"] if own else None
+
+
+def as_in_llama(places: Collection[str], rank: int, lowest: int, layers: int = 32) -> list[float]:
+    """Right answers of MiniLM, a share for each seed, with LoRA where a LLaMA has it: the same matrices, without the
+    same share of the lowest layers. Empty: not run."""
+    if ("gate" in places) != ("up" in places):
+        return []
+    own, from_layer = {NAMES[place] for place in places}, 1 + round((lowest - 1) * LAYERS / layers)
+    named = [place for place, (names, _) in PLACES.items() if set(names) == own]
+    found = [right_answers(place, from_layer, seed, rank) for place in named for seed in SEEDS]
+    return [right for right in found if right is not None]
 
 
 def main() -> None:
@@ -47,7 +68,8 @@ def main() -> None:
     METHODS.update(PLACED)
     like = Setting("word-order", "minilm", "", "", lr=0, seed=0, steps=STEPS, matmul=MATMUL)
     runs = Runs(FOLDER / "runs.jsonl")
-    Comparison(like, lambda: (load_minilm()[0], word_order()), runs, list(PLACED), seeds=[0]).run()
+    for methods, seeds in ((list(PLACED), [0]), (THRICE, SEEDS)):
+        Comparison(like, lambda: (load_minilm()[0], word_order()), runs, methods, seeds).run()
 
 
 if __name__ == "__main__":

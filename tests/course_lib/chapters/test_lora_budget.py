@@ -1,5 +1,7 @@
 """The memory of LoRA in a LLaMA, and the pictures of what fits and of what was learned."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ from course_lib.models.llama import LlamaConfig, LlamaLayer
 from course_lib.observe.ledgers.saved import saved_tensors
 from simulator.inputs.known_models import MODELS
 from simulator.plots.picture import smallest_text
-from simulator.predict.memory import activation_bytes, layer_bytes
+from simulator.predict.memory import activation_bytes, layer_bytes, plan_memory
 
 LLAMA = MODELS["llama-2-7b"]
 FULL, LORA = Line(400e6, 100e3), Line(80e6, 100e3)
@@ -60,6 +62,12 @@ def test_layers_below_the_lowest_keep_nothing():
     assert whole.line.token - half.line.token == pytest.approx(
         16 * (layer_bytes(LLAMA, PLAN) / 4096 + 2 * 8 * 7)
     )
+
+
+def test_recomputation_keeps_what_the_simulator_says_and_the_narrow_numbers_of_one_layer():
+    plan = plan_memory(LLAMA, replace(PLAN, recompute="full"))[0]
+    step = lora_step(LLAMA, MATRICES, recompute=True)
+    assert step.at(LLAMA.sequence).activations == plan.activations + plan.buffers + 2 * 8 * 7 * LLAMA.sequence
 
 
 @pytest.mark.parametrize(

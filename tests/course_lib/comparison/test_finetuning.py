@@ -9,7 +9,7 @@ import course_lib.comparison.finetuning.cli as command
 from course_lib.comparison.command import checked_names
 from course_lib.comparison.finetuning.compare import Comparison
 from course_lib.comparison.finetuning.methods import BY_IMPORTANCE, METHODS, NAMES, PROBE, TEXT
-from course_lib.comparison.finetuning.places import PLACED, right_answers
+from course_lib.comparison.finetuning.places import PLACED, as_in_llama, right_answers
 from course_lib.comparison.finetuning.results import Runs, lines, markdown
 from course_lib.comparison.finetuning.run import Setting, evaluate, train_one, trimmed, warmed_up
 from course_lib.comparison.finetuning.timing import read_times
@@ -43,13 +43,13 @@ def toy(setting: Setting = LIKE) -> tuple[Bert, Task]:
 
 
 @pytest.mark.parametrize("method", PLACED)
-def test_lora_stands_in_the_upper_layers_alone(method):
+def test_lora_stands_at_its_places_alone(method):
     config = BertConfig.tiny(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=6)
     model = BertClassifier(Bert(config, pooler=True), 2)
     PLACED[method].adapt(model, "")
     trained = [name for name, p in model.named_parameters() if p.requires_grad and "layer." in name]
-    upper = 7 - int(method[-1])
-    matrices = {"qv": 2, "attention": 4, "all": 6}[method.split("-")[1]]
+    upper = 7 - int(method[-1]) if "from" in method else 6
+    matrices = {"qv": 2, "attention": 4, "five": 5, "all": 6}[method.split("-")[1]]
     assert len(trained) == upper * matrices * 2
     assert {int(name.split("layer.")[1][0]) for name in trained} == set(range(6 - upper, 6))
 
@@ -60,6 +60,17 @@ def test_what_upper_layers_learned_is_kept():
     assert right_answers("qv", 1) == pytest.approx(0.713, abs=5e-4)
     assert right_answers("qv", 3, seed=1) != right_answers("qv", 3)
     assert right_answers("attention", 1) is None
+
+
+def test_a_llamas_places_are_found_in_minilm():
+    seven = ("query", "key", "value", "output", "gate", "up", "down")
+    assert as_in_llama(seven, 8, 1) == [right_answers("all", 1, seed) for seed in range(3)]
+    assert as_in_llama(seven, 4, 1) == [right_answers("all", 1, seed, rank=4) for seed in range(3)]
+    assert as_in_llama(seven, 8, 12)[0] == right_answers("all", 3)
+    assert as_in_llama(seven, 8, 19) == [right_answers("all", 4)]
+    assert as_in_llama(seven[:-1], 8, 1)[0] == right_answers("five", 1)
+    assert as_in_llama(("value", "query"), 8, 15) == [right_answers("qv", 4)]
+    assert as_in_llama(("query", "gate"), 8, 1) == as_in_llama(("gate", "up"), 8, 1) == []
 
 
 def test_every_method_trains_what_it_should_and_the_ledger_agrees_with_the_simulator():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,6 +20,19 @@ from simulator.predict.traffic import ddp_traffic
 GPUS = 8
 DDP_BUCKETS = len(gpt2_step(GPUS, BATCH).of(0, "communication"))
 METHODS = ("whole gradients", "top-k", "PowerSGD")
+
+
+@cache
+def gpt2_shapes() -> tuple[tuple[int, ...], ...]:
+    """The shapes of GPT-2's parameters."""
+    with torch.device("meta"):
+        return tuple(tuple(w.shape) for w in GPT(GPTConfig()).parameters())
+
+
+@cache
+def one_gpu() -> float:
+    """Seconds of one GPU's step with chapter 05's batch."""
+    return gpt2_step(1, BATCH).makespan / 1e3
 
 
 def method_on_gpus(
@@ -54,9 +67,7 @@ def method_on_gpus(
     if method == "top-k":
         sent, name = top_k_traffic([elements], GPUS, density), f"top-k, {100 * density:.3g} %"
     else:
-        with torch.device("meta"):
-            shapes = [tuple(w.shape) for w in GPT(GPTConfig()).parameters()]
-        sent, name = power_sgd_traffic([shapes], GPUS, r), f"PowerSGD, r = {r}"
+        sent, name = power_sgd_traffic([list(gpt2_shapes())], GPUS, r), f"PowerSGD, r = {r}"
     return Method.of(name, sent, coding / 1e3, every)
 
 
@@ -67,13 +78,13 @@ def share_of(**choice: Any) -> float:
 
 def step_on_gpus(method: Method, bandwidth: float = ETHERNET) -> float:
     """Seconds of a step of these machines with chapter 05's batch; nothing overlaps."""
-    computing = gpt2_step(1, BATCH).makespan / 1e3 / GPUS
+    computing = one_gpu() / GPUS
     return exchange_step_seconds(method, Link(LATENCY, bandwidth), computing)
 
 
 def times_one(method: Method) -> float:
     """How many times as fast as one GPU the eight are."""
-    return gpt2_step(1, BATCH).makespan / 1e3 / step_on_gpus(method)
+    return one_gpu() / step_on_gpus(method)
 
 
 def attempt(
@@ -85,7 +96,7 @@ def attempt(
     name = mine.name + (f", once in {every} steps" if every > 1 else "")
     verdict = f"{at_least:g} times reached" if times >= at_least else f"not {at_least:g} times yet"
     print(f"{name}: {1e3 * step_on_gpus(mine):.0f} ms, {times:.1f} times one GPU: {verdict}")
-    one = gpt2_step(1, BATCH).makespan / 1e3
+    one = one_gpu()
     lines: dict[str, Callable[[float], float]] = {"8 GPUs, whole gradients": partial(step_on_gpus, whole)}
     if mine != whole:
         lines[f"8 GPUs, {name}"] = partial(step_on_gpus, mine)

@@ -51,7 +51,6 @@ def explore_kv_blocks(block_size: int = 4, share: bool = False) -> Figure:
             Slider("block_size", block_size, (2, 4, 8, 16), "slots in a block"),
             Slider("share", share, (False, True), "share the common beginning of A to D"),
         ],
-        shown=7,
         requests=REQUESTS,
         slots=48,
         family=4,

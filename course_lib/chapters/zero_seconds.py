@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from course_lib.chapters.zero_step import COLOURS
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from simulator.inputs.checks import one_of
@@ -24,8 +26,7 @@ HALF = 2 * LLAMA.parameters  # bytes, in 16 bits: all gradients reduce-scattered
 CLUSTERS = {"A100": all_cards("a100-80gb", 100e9), "H100": GPUS["h100"]}
 CARDS = {"A100": 1, "H100": 8}
 STAGES, PASSES = (1, 2, 3), (4, 2, 1)
-COMPUTING, WAITING = "#8fb99f", "#f4b6a6"
-CLOSE = 1.01  # predictions as near as that to the shortest are not told apart
+COMPUTING = "#333333"
 
 
 class Priced(NamedTuple):
@@ -76,10 +77,9 @@ def fitting(gpu: str) -> list[tuple[int, int]]:
     return [(stage, passes) for stage in STAGES for passes in PASSES if price(gpu, stage, passes).fits]
 
 
-def quickest(gpu: str) -> list[tuple[int, int]]:
-    """The stages and passes of the shortest step that fits, and of those that take hardly longer."""
-    seconds = {plan: price(gpu, *plan).seconds for plan in fitting(gpu)}
-    return [plan for plan in seconds if seconds[plan] <= CLOSE * min(seconds.values())]
+def quickest(gpu: str) -> tuple[int, int]:
+    """The stage and passes of the shortest step that fits."""
+    return min(fitting(gpu), key=lambda plan: price(gpu, *plan).seconds)
 
 
 def seconds_of_a_half(gpu: str) -> float:
@@ -92,55 +92,50 @@ def in_seconds(gpu: str) -> Shown:
     found, rate, cards = price(gpu, 3, 1), speed(gpu) / 1e9, CARDS[gpu]
     row = [f"{cards} × {rate / cards:.0f} = {rate:.0f}",
            f"{RANKS - 1}/{RANKS} × {HALF / 1e9:.0f} ÷ {rate:.0f} = {seconds_of_a_half(gpu):.2f} s",
-           f"{found.seconds - found.waits:.2f} s", f"{CLUSTERS[gpu].data_overlap:.1f} s of sending"]  # fmt: skip
-    header = ["cards (GB/s)", "sending a half", "computing, in one pass", "1 s of computing hides"]
+           f"{CLUSTERS[gpu].data_overlap:.0%}", f"{found.seconds - found.waits:.2f} s"]  # fmt: skip
+    header = ["cards (GB/s)", "sending a half", "hides beside computing", "computing, whole step as one pass"]
     return table(
         header, [row], title=f"64 {gpu}s; activations of one sequence: {sequence_bytes() / 1e9:.1f} GB"
     )
 
 
-def try_plan(gpu: str, stage: int, passes: int) -> Shown:
-    """A table of one row: what the choice keeps, how long its step takes, and whether another is quicker."""
-    found = price(gpu, stage, passes)
-    verdict = "none is quicker" if (stage, passes) in quickest(gpu) else "another is quicker"
-    memory = found.held
-    states = memory.parameters + memory.gradients + memory.optimizer_states
-    parts = states, memory.activations, memory.occupied - states - memory.activations
-    size = " + ".join(f"{part / 1e9:.1f}" for part in parts) + f" = {memory.occupied / 1e9:.0f} GB"
-    row = [f"stage {stage}, {passes} pass{'es' * (passes > 1)}", size,
-           f"{found.seconds:.2f} s", verdict if found.fits else "does not fit in 80 GB"]  # fmt: skip
-    return table(["your choice", "states + activations + CUDA and gathered layers", "a step", ""], [row])
-
-
-def plot_plans(gpu: str) -> Picture:
-    """A bar for each plan that fits, computing and then waiting, and how its step adds up; bold: none is quicker.
+def plot_plans(gpu: str, some: Sequence[tuple[int, int]] = ()) -> Picture:
+    """Two strips for each plan: computing, and below it sending, hatched where it hides; bold: the shortest step.
 
     What hides is what the rounded numbers leave, so that they add up to the rounded step.
+
+    Args:
+        some: stages and passes; all that fit, if none are named.
     """
     from matplotlib.figure import Figure
 
-    plans = fitting(gpu)
-    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    plans, best = some or fitting(gpu), quickest(gpu)
+    figure = Figure(figsize=(WIDTH, 0.5 + 0.4 * len(plans)), layout="constrained")
     axis, told = figure.subplots(), []
     for row, plan in enumerate(plans):
-        found, best = price(gpu, *plan), plan in quickest(gpu)
+        found, colour = price(gpu, *plan), COLOURS[f"stage {plan[0]}"]
         computes = found.seconds - found.waits
-        axis.barh(row, computes, 0.66, color=COMPUTING)
-        axis.barh(row, found.waits, 0.66, left=computes, color=WAITING)
-        parts = [round(part, 2) for part in (computes, halves(*plan) * seconds_of_a_half(gpu), found.seconds)]
+        sends = halves(*plan) * seconds_of_a_half(gpu)
+        hides = sends - found.waits
+        axis.barh(row - 0.18, computes, 0.34, color=COMPUTING)
+        axis.barh(row + 0.18, found.waits, 0.34, left=computes, color=colour)
+        axis.barh(
+            row + 0.18, hides, 0.34, left=computes - hides, color="white", edgecolor=colour, hatch="/////"
+        )
+        parts = [round(part, 2) for part in (computes, sends, found.seconds)]
         said = "{:.2f} + {:.2f} − {:.2f} = {:.2f} s".format(
             *parts[:2], parts[0] + parts[1] - parts[2], parts[2]
         )
         axis.annotate(said, (found.seconds, row), (4, 0), textcoords="offset points", va="center",
-                      fontsize=TEXT, fontweight="bold" if best else "normal")  # fmt: skip
-        told.append(f"stage {plan[0]}, passes {plan[1]}: {said}{', none is quicker' * best}")
+                      fontsize=TEXT, fontweight="bold" if plan == best else "normal")  # fmt: skip
+        told.append(f"stage {plan[0]}, passes {plan[1]}: {said}{', the shortest' * (plan == best)}")
     axis.set(xlim=(0, 1.75 * max(price(gpu, *plan).seconds for plan in plans)), xticks=[])
     labels = [f"stage {stage}, {n} pass{'es' * (n > 1)}: {halves(stage, n)} halves" for stage, n in plans]
     axis.set_yticks(range(len(plans)), labels, fontsize=TEXT)
     axis.invert_yaxis()
     bare(axis)
     axis.spines["bottom"].set_visible(False)
-    axis.set_xlabel("computing + sending − hidden = the step; green: computing, red: waiting", fontsize=TEXT)
+    axis.set_xlabel("computing (dark) + sending (below it) − hidden (hatched) = the step", fontsize=TEXT)
     axis.set_title(f"64 {gpu}s, predicted", fontsize=TITLE, loc="left")
     return render(
         figure, f"64 {gpu}s, predicted: computing + sending − hidden = the step. {'; '.join(told)}."

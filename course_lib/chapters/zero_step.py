@@ -23,8 +23,8 @@ COLOURS = {
     "DDP": "#8a8a8a",
     "stage 1": PARTS[1],
     "stage 2": PARTS[4],
-    "stage 3": PARTS[3],
-}  # none of memory's
+    "stage 3": PARTS[5],
+}  # none of memory's, nor the green of right numbers
 
 
 class Step(NamedTuple):
@@ -84,17 +84,17 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
     return Step(kept, gradients, (forward, backward, log.traffic.sent - forward - backward))
 
 
-def halves_sent(train: Callable[..., object], x: Tensor, y: Tensor, passes: int = 4) -> int:
+def halves_sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> int:
     """Halves of an all-reduce that a small GPT's step sends on four ranks, with PyTorch's own ``fully_shard``.
 
     Args:
-        train: called with a model and as many inputs and targets as there are passes.
-        x, y: the inputs and targets of a pass.
+        train: called with a model, ``x`` and ``y``.
+        x, y: the inputs and targets of each pass.
     """
-    return round(launch(_sent, 4, args=(train, [x] * passes, [y] * passes), backend="gloo")[0])
+    return round(launch(_sent, 4, args=(train, x, y), backend="gloo")[0])
 
 
-def _sent(train: Callable[..., object], x: list[Tensor], y: list[Tensor]) -> float:
+def _sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> float:
     torch.manual_seed(0)
     model = GPT(GPTConfig.tiny())
     half = 3 / 4 * 4 * sum(w.numel() for w in model.parameters())
@@ -115,12 +115,14 @@ def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     axis = figure.subplots()
     curves = {name: [size / block for size in step.gradients] for name, step in steps.items()}
-    first = next(iter(curves.values()))
+    drawn_last = next(iter(curves))
+    first = curves[drawn_last]
     falls = [i for i in range(len(first) - 1) if first[i + 1] < first[i] - 0.5]
     stop = falls[-1] + 2 if falls else len(first)
     curves = {name: curve[:stop] for name, curve in curves.items()}
     for name, curve in reversed(curves.items()):
-        axis.plot(curve, color=COLOURS[name], linewidth=3, label=name)
+        width = 3 if name == drawn_last else 7  # seen on both sides of the first where the two are equal
+        axis.plot(curve, color=COLOURS[name], linewidth=width, label=name)
     for i, unit in zip(falls, (4, 3, 2, 1), strict=False):
         end, up = (i, first[i]), (0, 5)  # points
         said = f"block {unit}"

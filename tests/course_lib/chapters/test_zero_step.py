@@ -70,4 +70,4 @@ def test_fully_shard_is_all_three_stages(stage, halves):
         optimizer.step()
 
     tokens = torch.zeros(2, 8, dtype=torch.long)
-    assert halves_sent(train, tokens, tokens) == halves
+    assert halves_sent(train, [tokens] * 4, [tokens] * 4) == halves

@@ -178,7 +178,7 @@ def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32) -> N
     hiding = hiding_tokens(flops, bandwidth, bits)
     times = times_on_curve(tokens / hiding, bits=bits)
     even = even_tokens(flops, bandwidth, bits)
-    print(f"batch {8 * tokens:,.0f}, 4R/3β {even:,.0f}: eight are {times:.1f} times as fast as one")
+    print(f"batch {8 * tokens:,.0f}, 4R/3β {even:,.0f}: eight are {times:.2g} times as fast as one")
 
 
 def last_message_mb(cap_mb: float) -> float:

@@ -30,14 +30,14 @@ def explore_buckets(bucket_bytes: float = 25e6, bandwidth: float = 1e10) -> Figu
 
     Args:
         bucket_bytes: a bucket is sent once it holds that many bytes or more; 1e6 to 4e8.
-        bandwidth: bytes a second that a rank sends, 1e9 to 1e11.
+        bandwidth: bytes a second that a rank sends, 1.25e9 to 1e11.
     """
     gpt2 = MODELS["gpt2"]
     mlp = gpt2.layer_parameters() - gpt2.attention_parameters()
     pieces = [gpt2.attention_parameters(), mlp] * gpt2.layers
     forward = [2 * 16384 * parameters / 100e12 for parameters in pieces]
     sizes = [1e6 * size for size in (1, 10, 25, 50, 75, 100, 150, 200, 400)]
-    rates = [1e9, 2e9, 5e9, 7e9, 1e10, 1.5e10, 2e10, 5e10, 1e11]
+    rates = [1.25e9, 2e9, 5e9, 7e9, 1e10, 1.5e10, 2e10, 5e10, 1e11]
     return Figure(
         "buckets",
         "DDP's buckets",

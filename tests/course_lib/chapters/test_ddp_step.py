@@ -111,7 +111,7 @@ def test_only_the_fraction_counts_on_any_network(capsys):
     eight_of(flops=4e14, bandwidth=4e10, tokens=8000)
     said = capsys.readouterr().out
     assert said.startswith("batch 64,000, 4R/3β 13,333: ")
-    assert said.endswith(f"eight are {infiniband:.1f} times as fast as one\n")
+    assert said.endswith(f"eight are {infiniband:.2g} times as fast as one\n")
     with pytest.raises(ValueError, match="bandwidth"):
         eight_of(flops=4e14, bandwidth=0, tokens=8000)
 

@@ -59,7 +59,11 @@ def plot_break_even(needed: Mapping[str, float], links: Mapping[str, float]) -> 
     most = 6 * max(*needed.values(), *links.values())
     for row, bandwidth in enumerate(needed.values()):
         axis.barh(row, most - bandwidth, left=bandwidth, height=0.5, color=PAYS)
-        axis.annotate(f"{bandwidth / 1e9:.2g} GB/s", (bandwidth, row), **BESIDE)
+        beside = {
+            **BESIDE,
+            "bbox": {"facecolor": PAYS, "edgecolor": "none", "pad": 1},
+        }  # over the dashed lines
+        axis.annotate(f"{bandwidth / 1e9:.2g} GB/s", (bandwidth, row), **beside)
     for name, bandwidth in links.items():
         axis.axvline(bandwidth, color="#444444", linestyle="--", linewidth=1)
         axis.text(
@@ -78,24 +82,31 @@ def plot_break_even(needed: Mapping[str, float], links: Mapping[str, float]) -> 
     axis.set_xlim(min(links.values()) / 2, most)
     axis.minorticks_off()
     axis.set_xlabel(
-        "what the link carries, GB/s; green: the pair is faster than its fast device alone", fontsize=TEXT
+        "what the link carries, GB/s (log scale); green: the pair is faster than its fast device alone",
+        fontsize=TEXT,
     )
     bare(axis)
     cases = ", ".join(f"{case} {bandwidth / 1e9:.2g} GB/s" for case, bandwidth in needed.items())
     return render(figure, f"The pair is faster from these bandwidths on: {cases}.")
 
 
-def enough_sequences(sequence: float, message: float, slowness: int) -> int:
+def enough_sequences(sequence: float, message: float, slowness: int, hidden: bool = False) -> int:
     """The smallest step of sequences that can be dealt ``slowness`` to 1 and takes the pair less time than one device.
 
     Args:
         sequence: seconds that a sequence takes the fast device.
         message: seconds of the gradients, once a step.
+        hidden: they are sent while backward, two thirds of the work, goes on.
     """
-    return (slowness + 1) * (int(message / sequence) + 1)
+    before = (
+        slowness / 3 if hidden else slowness
+    )  # sequences' work of the fast device before the first is sent
+    return (slowness + 1) * (int(message / sequence / (slowness + 1 - before)) + 1)
 
 
-def plot_over_sequences(sequence: float, messages: Mapping[str, float], slowness: int) -> Picture:
+def plot_over_sequences(
+    sequence: float, messages: Mapping[str, float], slowness: int, hidden: str | None = None
+) -> Picture:
     """Milliseconds for each sequence over the sequences of a step, where sequences are dealt.
 
     A dot is where the pair becomes faster; a curve below that of one device from its left end on has none.
@@ -103,6 +114,7 @@ def plot_over_sequences(sequence: float, messages: Mapping[str, float], slowness
     Args:
         sequence, slowness: as ``enough_sequences``.
         messages: link -> seconds of the gradients over it, the shortest first.
+        hidden: a link whose curve is also drawn, dashed, with gradients that are sent during backward.
     """
     from matplotlib.figure import Figure
 
@@ -123,7 +135,25 @@ def plot_over_sequences(sequence: float, messages: Mapping[str, float], slowness
         axis.annotate(f"from {enough[link]:,} on", at, **{**how, "xytext": (5, 12)})
         name_at = max(least, took / (1.7 - share) / one)  # where the line is 1.7 sequences high
         axis.annotate(f"over {link}", (name_at, share * one + took / name_at), **how)
-    axis.annotate("the fast one alone", (least, one), **{**BESIDE, "xytext": (6, 8)})
+    if hidden:
+        enough[during := f"{hidden} during backward"] = n = enough_sequences(
+            one, sent[hidden], slowness, True
+        )
+
+        def each(n: float) -> float:
+            return share * one / 3 + max(share * one * 2 / 3, sent[hidden] / n)
+
+        colour = LINES[list(sent).index(hidden)]
+        axis.plot(steps, [each(n) for n in steps], color=colour, linestyle=(0, (3, 1)), linewidth=2)
+        axis.plot(n, each(n), "o", color=colour, markersize=7, zorder=3)
+        axis.annotate(
+            f"over {during}:\nfrom {n:,} on", (n, each(n)), xytext=(least * 1.15, 0.42 * one), color=colour,
+            fontsize=TEXT, va="center", arrowprops={"arrowstyle": "-", "color": colour, "shrinkB": 5},
+        )  # fmt: skip
+    left, how = {"xytext": (6, 8)}, {"xytext": (0, 8), "ha": "right"}
+    axis.annotate(
+        "the fast one alone", (most if hidden else least, one), **{**BESIDE, **(how if hidden else left)}
+    )
     axis.axhline(share * one, color="#444444", linestyle=":", linewidth=1.2)
     below = {"xytext": (0, -9), "ha": "right"}
     axis.annotate(f"{slowness}/{least} of it", (most, share * one), **{**BESIDE, **below})
@@ -131,7 +161,7 @@ def plot_over_sequences(sequence: float, messages: Mapping[str, float], slowness
     ticks = [least, 10, 100, 1000, most]
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.minorticks_off()
-    axis.set_xlabel("sequences a step", fontsize=TEXT, loc="right")
+    axis.set_xlabel("sequences a step (log scale)", fontsize=TEXT, loc="right")
     axis.set_ylabel("ms for each sequence", fontsize=TEXT)
     plain_axes(axis)
     said = ", ".join(f"over {link} from {n:,} sequences a step on" for link, n in enough.items())

@@ -48,7 +48,7 @@ CHAPTERS = {
     "10": Chapter("sequence_parallel", ("08", "09"), 35, "sequence parallelism"),
     "11": Chapter("pipeline_parallel", ("03", "04", "07"), 40, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "09", "11"), 33),
-    "13": Chapter("galaxy", ("09", "10"), 20, "Galaxy"),
+    "13": Chapter("galaxy", ("09", "10"), 25, "Galaxy"),
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
     "15": Chapter("flash_attention", ("02", "08"), 35, "FlashAttention"),
     "16": Chapter("paged_attention", ("02", "15"), 35),

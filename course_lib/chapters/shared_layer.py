@@ -69,7 +69,9 @@ def plot_shared_layer(
                 kind = _kind(span)
                 start, wide = 1e3 * span.start, 1e3 * (span.end - span.start)
                 axis.barh(rank, wide, left=start, height=0.85, color=KINDS[kind], edgecolor="white", lw=0.4)
-                _write_name(axis, span, rank, longest)
+                crossed = alone is not None and abs(1e3 * alone - start - wide / 2) < 0.025 * longest
+                if not crossed:  # by the dashed line
+                    _write_name(axis, span, rank, longest)
         if alone is not None:
             axis.axvline(
                 1e3 * alone, color="white", linewidth=1.5
@@ -80,7 +82,11 @@ def plot_shared_layer(
         axis.set_yticks((0, 1), [f"{row}{_computes(timeline, rank)}" for rank, row in enumerate(rows)])
         axis.tick_params(length=0, labelsize=TEXT)
         axis.spines[:].set_visible(False)
-    axis.set_xlabel("time, milliseconds", fontsize=TEXT, loc="right")
+    thin = any(
+        span.name[-1] in "24" and _kind(span) != "messages" for t in timelines.values() for span in t.spans
+    )
+    slivers = "slivers: residual sums and norms; " if thin else ""
+    axis.set_xlabel(f"{slivers}time, milliseconds", fontsize=TEXT, loc="right")
     there = {_kind(span) for timeline in timelines.values() for span in timeline.spans}
     shown = [kind for kind in KINDS if kind in there or kind == "waiting"]
     figure.legend(

@@ -20,6 +20,7 @@ from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.planner.layer_split import price_layer
+from simulator.planner.split_timeline import split_timeline
 from simulator.plots.picture import smallest_text
 
 BERT, LAPTOP = MODELS["bert-base"], GPUS["laptop-cpu"]
@@ -39,8 +40,19 @@ def test_grey_is_what_rank_0_waits_for():
     assert ">gather<" in picture.svg.replace(" ", "")
     assert "stroke: #ffffff; stroke-width: 1.5" in plot_shared_layer({"half each": layer}, alone=2).svg
     assert "backward" not in picture.svg  # of the legend, only what is there
+    assert "slivers" not in picture.svg
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_shared_layer({})
+
+
+def test_thin_boxes_are_named_and_the_dashed_line_crosses_no_name():
+    split = price_layer(BERT, [LAPTOP, LAPTOP.slowed(3)], heads=[9, 3], columns=[2304, 768])
+    timeline = split_timeline(split)
+    picture = plot_shared_layer({"cut": timeline})
+    assert "slivers: residual sums and norms; time" in picture.svg
+    named = max((s for s in timeline.of(0) if s.name.endswith("3")), key=lambda span: span.end - span.start)
+    crossed = plot_shared_layer({"cut": timeline}, alone=(named.start + named.end) / 2).svg
+    assert crossed.count(">MLP<") < picture.svg.count(">MLP<")
 
 
 def test_a_cut_layer_has_both_shares_and_its_messages():
@@ -83,6 +95,10 @@ def test_sequences_are_enough_when_what_they_save_is_longer_than_the_message():
     picture = plot_over_sequences(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
     assert "over the cable from 4 sequences a step on, over Wi-Fi from 164" in picture.alt
     assert "3/4 of it" in picture.svg
+    assert enough_sequences(1.0, 40.0, 3, hidden=True) == 56  # 14 of 4: 14 + 40 < 56, but not 13 + 40 < 52
+    both = plot_over_sequences(1.0, {"Wi-Fi": 40.0}, slowness=3, hidden="Wi-Fi")
+    assert "from 164 sequences a step on, over Wi-Fi during backward from 56" in both.alt
+    assert smallest_text(both.svg) >= 11
     assert "over the cable, from 4 on" in picture.svg
     assert smallest_text(picture.svg) >= 11
 

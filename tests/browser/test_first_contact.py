@@ -133,8 +133,8 @@ def test_a_lane_is_chosen_by_a_button_and_its_chapter_opens_beside(page, lab):
     wait_for_kernel(page)
     chosen = run(page, "my_lane(")
     chosen.get_by_role("button", name="attention", exact=True).click()
-    chosen.locator("a[href='25_text_and_tasks.ipynb']").last.click()
-    page.locator(TAB_IN_FRONT, has_text="25_text_and_tasks.ipynb").wait_for()
+    chosen.locator("a[href='02_anatomy_of_llms.ipynb']").last.click()
+    page.locator(TAB_IN_FRONT, has_text="02_anatomy_of_llms.ipynb").wait_for()
     assert page.locator(".jp-Dialog").count() == 0
 
 

@@ -128,6 +128,20 @@ def plot_steps(
             fontsize=TEXT,
         )
         alt.append(f"{title}: the peak is {human(1e9 * peak)}")
+        if in_time and (room := line[1] / 1e9 - peak) > 0:
+            middle, arrow = 0.8 * longest, {"arrowstyle": "<->", "color": "#222222"}
+            axis.annotate("", (middle, peak), (middle, line[1] / 1e9), arrowprops=arrow)
+            free = f"{human(1e9 * room)} free"
+            axis.annotate(
+                free,
+                (middle, peak + room / 2),
+                (-6, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=TEXT,
+            )
+            alt[-1] += f", {free}"
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
     axes[-1].legend(loc="upper right", fontsize=TEXT, frameon=False)

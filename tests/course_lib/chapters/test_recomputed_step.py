@@ -43,6 +43,17 @@ def test_what_lies_below_counts_at_the_peak():
     assert "From below: weights, activations" in alt
 
 
+def test_what_stays_free_is_marked_in_time():
+    alt = plot_steps(
+        [step_of(2e9, 5e9, 4), step_of(2e9, 5e9, 4, range(4))],
+        ["kept", "thrown away"],
+        ["activations"],
+        line=("a GPU", 20e9),
+        in_time=True,
+    ).alt
+    assert "kept: the peak is 28 GB; thrown away: the peak is 13 GB, 7 GB free." in alt
+
+
 def test_what_one_block_brings_back_is_not_kept():
     step = step_of(2, 5, 4, (1, 2), head=3)
     assert (max(step.kept), max(step.back)) == (2 * 2 + 2 * 7 + 3, 5)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import torch
+from torch.utils.benchmark import Timer
+
+from course_lib.chapters.eight_machines import GPUS as MACHINES
+from course_lib.chapters.eight_machines import method_on_gpus, one_gpu, step_on_gpus
 from course_lib.chapters.refused import Refused
 from simulator.inputs.checks import not_negative
+from simulator.inputs.known_devices import GPUS
 from simulator.ledgers.timeline import Span, Timeline
-from simulator.plots import plot_curves, plot_timeline
-from simulator.plots.picture import Picture
+from simulator.plots import plot_timeline
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 BUCKETS = 10
 BACKWARD = 10.0  # ms of backward for a bucket
 PART = 0.1  # of a whole bucket's message: 1 % on ten ranks
+HIDDEN = 6.0  # ms of a whole bucket's message in the chapter's first case
 
 
 def backward_with(message: float, coding: float = 0.0, name: str = "bucket") -> Timeline:
@@ -47,26 +55,64 @@ def race(message: float, coding: float) -> Picture:
     return plot_timeline(*both.values(), titles=titles, unit="ms")
 
 
-def most_coding(message: float) -> float:
-    """The coding of a bucket, in ms, below which 1 % is sent first, with this message of a whole bucket."""
-    saved = backward_with(message).makespan - backward_with(PART * message).makespan
-    return saved / BUCKETS
+def time_coding(numbers: int = 12_440_000) -> None:
+    """Say the least that coding a bucket of so many numbers takes an A100, and how long the choice takes your GPU. By
+    default the bucket is a tenth of GPT-2."""
+    least = 1e3 * 12 * numbers / GPUS["a100-40gb"].memory_bandwidth  # reads two fp32, and writes one
+    print(f"coding of a bucket: at least {least:.2f} ms on an A100")
+    if not torch.cuda.is_available():
+        print("the choice alone: no GPU here to time it")
+        return
+    bucket = torch.randn(numbers, device="cuda")
+    timer = Timer("bucket.abs().topk(k)", globals={"bucket": bucket, "k": numbers // 100})
+    print(f"the choice alone: {1e3 * timer.blocked_autorange().median:.2f} ms on your GPU")
 
 
-def plot_all_sent(*codings: float, most: int = 20) -> Picture:
-    """When all buckets are sent, over the message of a whole bucket: whole gradients, and 1 % with each coding."""
-    times = range(0, most + 1, 2)
-    curves = {"whole gradients": [backward_with(m).makespan for m in times]}
-    for coding in codings:
-        name = f"1 %, {coding:g} ms of coding" if coding else "1 %, no coding"
-        curves[name] = [backward_with(PART * m, coding).makespan for m in times]
-    said = ", ".join(f"{name} {values[0]:.0f} to {values[-1]:.0f} ms" for name, values in curves.items())
-    return plot_curves(
-        curves,
-        x="message of a whole bucket, ms",
-        y="all sent after, ms",
-        bottom=0,
-        every=2,
-        mark=(BACKWARD, "a bucket's backward"),
-        alt=f"When all buckets are sent, over messages of 0 to {most} ms: {said}.",
+def plot_two_cases(percent: bool = False) -> Picture:
+    """The time of a step over that of its messages, both in parts of the computing, with two cases as dots: ten ranks
+    that hide their messages, and the eight machines of chapter 05. With ``percent`` also what 1 % makes of them."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    computing = {"hidden": BUCKETS * BACKWARD, "exposed": 1e3 * one_gpu() / MACHINES}
+    whole = {
+        "hidden": backward_with(HIDDEN).makespan,
+        "exposed": 1e3 * step_on_gpus(method_on_gpus("whole gradients")),
+    }
+    less = {
+        "hidden": backward_with(PART * HIDDEN).makespan,
+        "exposed": 1e3 * step_on_gpus(method_on_gpus("top-k", density=0.01)),
+    }
+    at = {"hidden": HIDDEN / BACKWARD, "exposed": whole["exposed"] / computing["exposed"] - 1}
+    drawn = [("whole gradients", 1.0, whole, "#6aa9dd", 6.0, ("right", 4, 10))]
+    if percent:
+        drawn.append(("1 %, no coding", PART, less, "#cc6a26", 2.5, ("center", 0, -20)))
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    parts = [10 ** (i / 20) for i in range(-20, 41)]
+    for name, part, steps, colour, width, shift in drawn:
+        line = [backward_with(part * x * BACKWARD).makespan / (BUCKETS * BACKWARD) for x in parts]
+        axis.plot(parts, line, color=colour, linewidth=width, label=name)
+        for case, step in steps.items():
+            said = f"{case}: {step:.0f} ms" if steps is whole else f"{step:.1f} ms"
+            y = step / computing[case]
+            axis.plot(at[case], y, "o", color=colour, markersize=9, markeredgecolor="#222222")
+            side, *offset = shift
+            place = {"xytext": offset, "textcoords": "offset points", "ha": side, "fontsize": TEXT}
+            axis.annotate(said, (at[case], y), **place)
+    axis.axvline(1, color="#888888", linewidth=0.8, linestyle=":")
+    axis.set(xscale="log", yscale="log", xlim=(0.1, 100), ylim=(0.5, 150))
+    axis.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    axis.set_yticks([1, 10, 100], ["1", "10", "100"])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("time of the messages ÷ computing", fontsize=TEXT, loc="right")
+    axis.set_ylabel("step ÷ computing", fontsize=TEXT)
+    plain_axes(axis)
+    axis.legend(frameon=False, fontsize=TEXT, loc="upper left")
+    cases = (
+        f"{case} messages, {at[case]:.3g} times the computing: "
+        + ", ".join(f"{name} {steps[case]:.1f} ms" for name, _, steps, *_ in drawn)
+        for case in computing
     )
+    return render(figure, f"A step over its messages. {'; '.join(cases)}.")

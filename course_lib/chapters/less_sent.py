@@ -112,13 +112,14 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     }
 
 
-def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 2) -> tuple[type, dict]:
-    """A method for ``learn`` that sends this share of the bytes of whole gradients, or as near as can be.
+def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 8) -> tuple[type, dict]:
+    """A method for ``learn`` that would send this share of the bytes of whole gradients on so many ranks, or less.
 
     Args:
         method: "top-k", "PowerSGD" or "whole gradients".
         share: of the bytes that a rank sends in a step, at most 1.
         every: steps from one exchange of whole gradients to the next; then ``share`` is not used.
+        ranks: of which the share is meant. How top-k learns depends on the density alone.
     """
     if every > 1:
         return DiLoCo, {"H": every, "lr": 1.0, "momentum": 0.0}  # local SGD: the weights are averaged
@@ -127,11 +128,11 @@ def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 2) ->
     if method != "PowerSGD":
         return Everything, {}
 
-    def far(r: int) -> float:
+    def sends(r: int) -> float:
         sent = sent_on(ranks, r)
-        return abs(sent[f"PowerSGD, r = {r}"] / sent["all numbers"] - share)
+        return sent[f"PowerSGD, r = {r}"] / sent["all numbers"]
 
-    return PowerSGD, {"r": min(range(1, 65), key=far)}
+    return PowerSGD, {"r": max((r for r in range(1, 65) if sends(r) <= share), default=1)}
 
 
 def plot_sent_over_ranks(ranks: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256)) -> Picture:

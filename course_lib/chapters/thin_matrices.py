@@ -62,7 +62,7 @@ def plot_thin_matrices(*ranks: int) -> Picture:
         asked(r=r)
     M = gradients()[-1]
     rows, columns = (M.square().sum(dim).argsort(descending=True)[:SHOWN] for dim in (1, 0))
-    figure = Figure(figsize=(WIDTH, 2.4 * len(ranks)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.7 * len(ranks)), layout="constrained")
     said = []
     for axis, r in zip(figure.subplots(len(ranks), 1, squeeze=False)[:, 0], ranks, strict=True):
         P, Q = thin(gradients(), min(r, *M.shape))
@@ -72,8 +72,9 @@ def plot_thin_matrices(*ranks: int) -> Picture:
         x = _matrix(axis, 0, M[rows][:, columns], f"G: {M.numel():,} numbers", "≈")
         x = _matrix(axis, x, P[rows][:, :SHOWN], f"r = {r}: {sent:,} numbers", "×")
         x = _matrix(axis, x, Q[columns][:, :SHOWN].T, "", "=")
-        _matrix(axis, x, product[rows][:, columns], f"product: {100 * kept:.3g} % of G's squares", "")
-        axis.set(xlim=(-0.5, 3 * SHOWN + max(ranks) + 4 * SIGN), ylim=(SHOWN, -4), aspect="equal")
+        _matrix(axis, x, product[rows][:, columns], f"product: {100 * kept:.3g} % of G", "")
+        axis.set(xlim=(-0.5, 3 * SHOWN + max(ranks) + 4 * SIGN), ylim=(SHOWN + 5, -4), aspect="equal")
+        axis.text(0, SHOWN + 4, "blue: above zero, red: below, white: near zero", fontsize=TEXT)
         axis.set_axis_off()
         said.append(f"{r} columns, {sent:,} numbers, have {100 * kept:.3g} % of G's squares")
     return render(figure, f"A gradient G of {M.numel():,} numbers beside thin matrices: {'; '.join(said)}.")

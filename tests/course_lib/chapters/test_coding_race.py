@@ -1,8 +1,8 @@
-"""Chapter 19's last pictures: with which coding 1 % is ahead, and what the eight machines of chapter 05 gain."""
+"""Chapter 19: what 1 % gains where messages are hidden or exposed, and what the eight machines of chapter 05 gain."""
 
 import pytest
 
-from course_lib.chapters.coding_race import PART, backward_with, most_coding, plot_all_sent, race
+from course_lib.chapters.coding_race import PART, backward_with, plot_two_cases, race, time_coding
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
     attempt,
@@ -21,16 +21,24 @@ def test_backward_hides_all_messages_but_the_last_until_they_queue():
     assert backward_with(0.6, 1.5).makespan == pytest.approx(115.6)
 
 
-@pytest.mark.parametrize(("message", "coding"), [(6, 0.54), (10, 0.9), (20, 10.8)])
-def test_with_the_most_coding_both_are_sent_at_the_same_time(message, coding):
-    assert most_coding(message) == pytest.approx(coding)
-    both = backward_with(message), backward_with(PART * message, coding)
-    assert both[0].makespan == pytest.approx(both[1].makespan)
+def test_coding_of_0_9_ms_takes_back_what_the_longest_hidden_message_saves():
+    assert backward_with(PART * 10).makespan == 101
+    assert backward_with(PART * 10, 0.9).makespan == pytest.approx(backward_with(10).makespan)
+
+
+def test_coding_takes_at_least_the_reading_and_the_writing(capsys):
+    time_coding()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "coding of a bucket: at least 0.10 ms on an A100"
+    assert said[1].startswith("the choice alone: ")
 
 
 def test_pictures_say_what_is_seen():
-    assert "1 %, 1 ms of coding 110 to 112 ms" in plot_all_sent(0, 1).alt
     assert "115.6 long" in race(6, 1.5).alt
+    said = plot_two_cases(percent=True).alt
+    assert "0.6 times the computing: whole gradients 106.0 ms, 1 %, no coding 100.6 ms" in said
+    assert "whole gradients 721.3 ms, 1 %, no coding 71.7" in said
+    assert "1 %" not in plot_two_cases().alt
 
 
 def test_the_eight_machines_are_those_of_chapter_05():

@@ -53,10 +53,11 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
 
 
 def test_a_method_by_hand_sends_the_share_that_was_asked_for():
-    assert method_by_hand("top-k", 0.08) == (TopK, {"density": 0.04})
-    assert method_by_hand("PowerSGD", sent_on(2)["PowerSGD, r = 2"] / sent_on(2)["all numbers"])[1] == {
+    assert method_by_hand("top-k", 0.08) == (TopK, {"density": 0.01})
+    assert method_by_hand("PowerSGD", sent_on(8)["PowerSGD, r = 2"] / sent_on(8)["all numbers"])[1] == {
         "r": 2
     }
+    assert method_by_hand("PowerSGD", 0.031)[1] == {"r": 2}  # 3 would send more
     assert method_by_hand("PowerSGD", 1e-6)[1] == {"r": 1}
     assert method_by_hand("whole gradients", 1.0) == (Everything, {})
     assert method_by_hand("whole gradients", 1.0, every=28) == (

@@ -27,9 +27,10 @@ def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Pictur
         sizes = [payload * part for part in through_cards(way, ranks, each, rings)]
         busy = 1e3 * max(sizes) / card.rate
         told.append(f"{name}: {human(sum(sizes))} leave the machine, the busiest card takes {busy:.0f} ms")
-        axis.set_title(told[-1], fontsize=TITLE, loc="left")
+        drawn = f" (drawn: the one of card {each // 2})" if rings > 1 else ""
+        axis.set_title(told[-1].replace(":", f"{drawn}:", 1), fontsize=TITLE, loc="left")
         _draw_machine(axis, sizes)
-        _draw_inside(axis, each, way, closed=rings > 1)
+        _draw_inside(axis, each, way, last=each // 2 - 1 if rings > 1 else each - 1)
     through = ", ".join(f"{size / 1e9:.2f}" for size in sizes)
     return render(
         figure,
@@ -60,12 +61,12 @@ def _draw_machine(axis: Axes, sizes: Sequence[float]) -> None:
     axis.axis("off")
 
 
-def _draw_inside(axis: Axes, each: int, way: str, closed: bool) -> None:
+def _draw_inside(axis: Axes, each: int, way: str, last: int) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     pairs = [(low, high) for low in range(each) for high in range(low + 1, each)]
     if way == "ring":
-        pairs = [(rank, rank + 1) for rank in range(each - 1)] + ([(each - 1, 0)] if closed else [])
+        pairs = [(rank, (rank + 1) % each) for rank in range(each) if rank != last]  # an open chain
     for start, end in pairs:
         far = abs(end - start) > 1
         axis.add_patch(

@@ -70,23 +70,13 @@ def through_cards(way: str, ranks: int, each: int, rings: int = 1) -> list[float
     return out
 
 
-def compare_ways(ranks: int, payload: float) -> Shown:
-    """A row for each way: the GB that the busiest rank and all ranks send."""
-    rows = []
-    for way in WAYS:
-        rows.append([way, *(f"{round(x * payload / 1e9, 1):,g}" for x in sent(way, ranks))])
-    return table(["", "busiest rank (GB)", "all ranks (GB)"], rows)
-
-
 def price_ways(ranks: int, small: float, large: float, device: Hardware) -> Shown:
-    """A row for each way: its rounds, and the milliseconds for ``small`` and for ``large`` bytes.
+    """A row for each way but the naive: its rounds, and the milliseconds for ``small`` and for ``large`` bytes.
 
-    In the naive way rank 0 sends through its own card. Directly, each rank sends its chunks through its own. Trees and
-    rings are cut, one for each card of a machine.
+    Directly, each rank sends its chunks through its own card. Trees and rings are cut, one for each card of a machine.
     """
     card, machine, each = device.network, group_link(ranks, 1, device), device.node_size
     ways = {
-        "naive": ("naive", card),
         f"{each} trees": ("tree", machine),
         "direct": ("ring", card),
         f"{each} rings": ("ring", machine),

@@ -39,7 +39,7 @@ function svgOf(mark, colours) {
   if (mark.box) {
     const [x, y, w, h] = mark.box.map(round), edge = mark.edge && ` stroke="${colours[mark.edge]}" stroke-width="${mark.wide}"`;
     const dash = mark.dash && ` stroke-dasharray="${mark.dash}"`, fits = 7 * String(mark.text).length + 5 < w;
-    const inside = mark.text !== "" && fits ? write(x + w / 2, y + h / 2, mark.text, inkOn(colours[mark.fill]), "middle") : "";
+    const inside = mark.text !== "" && fits ? write(x + w / 2, y + h / 2, mark.text, inkOn(colours[mark.fill] ?? mark.fill), "middle") : "";
     return `<rect x="${x}" y="${y}" width="${Math.max(0, w)}" height="${h}" fill="${colours[mark.fill] ?? mark.fill}"${edge}${dash}/>${inside}`;
   }
   if (mark.label) return write(...mark.label, mark.text, colours[mark.colour], mark.anchor, mark.bold ? ' font-weight="600"' : "");

@@ -1,10 +1,12 @@
 // The ring all-reduce, round by round: chunks that gather addends, and then travel once more. As course_lib.runtime.collectives.
 
-import { WIDTH, box, label, legend, path } from "./marks.js";
+import { WIDTH, box, label, path } from "./marks.js";
 import { human } from "./scale.js";
 import { show } from "./figure.js";
 
 const LETTERS = "abcdefgh";
+// By chunk, as in course_lib.observe.show.collectives.
+const COLOURS = ["#0b5a8c", "#a63603", "#1b6b48", "#5e3c8f", "#7a5c00", "#4d4d4d", "#8c1d5a", "#00626e"];
 
 /**
  * Every round: {sends: [{from, to, chunk, addends}], held: rank -> chunk -> the ranks whose addends are in it} after it. The first
@@ -34,21 +36,21 @@ function sentence(p, step, { sends }, whole) {
 
 export function draw({ ranks: p }, step, { bytes }) {
   const all = rounds(p), now = all[step], wide = (WIDTH - 8) / p, cell = Math.min(120, wide - 28), tall = p > 6 ? 20 : 26;
-  const left = (rank) => 4 + rank * wide + (wide - cell) / 2, y = (chunk) => 42 + chunk * (tall + 6), bottom = y(p) + 4;
-  const marks = legend(8, [["forward", "an addend"], ["weights", "the whole sum"], ["accent", "just came"]]);
+  const left = (rank) => 4 + rank * wide + (wide - cell) / 2, y = (chunk) => 24 + chunk * (tall + 6), bottom = y(p) + 4;
+  const marks = [];
   now.held.forEach((own, rank) => {
-    marks.push(label(left(rank) + cell / 2, 30, `rank ${rank}`, { anchor: "middle", colour: "ink" }));
+    marks.push(label(left(rank) + cell / 2, 12, `rank ${rank}`, { anchor: "middle", colour: "ink" }));
     own.forEach((addends, chunk) => {
-      const whole = addends.length === p, x = left(rank) + 14, size = (cell - 14) / p;
+      const x = left(rank) + 14, size = (cell - 14) / p;
       marks.push(label(left(rank) + 8, y(chunk) + tall / 2, LETTERS[chunk], { anchor: "end" }), box(x, y(chunk), cell - 14, tall, "idle"));
-      for (const addend of addends) marks.push(box(x + addend * size, y(chunk), size - 1, tall, whole ? "weights" : "forward", String(addend)));
+      for (const addend of addends) marks.push(box(x + addend * size, y(chunk), size - 1, tall, COLOURS[chunk], String(addend)));
     });
   });
   for (const { from, to, chunk } of now.sends) {
     const middle = y(chunk) + tall / 2, arrow = { wide: 2, arrow: true };
-    marks.push(box(left(to) + 13, y(chunk) - 1, cell - 12, tall + 2, "none", "", { edge: "accent" }));
-    if (to) marks.push(path([left(from) + cell + 1, middle, left(to) - 4, middle], "accent", arrow));
-    else marks.push(path([left(from) + cell + 1, middle, WIDTH - 1, middle], "accent", arrow), path([1, middle, left(0) - 4, middle], "accent", arrow));
+    marks.push(box(left(to) + 13, y(chunk) - 1, cell - 12, tall + 2, "none", "", { edge: "ink" }));
+    if (to) marks.push(path([left(from) + cell + 1, middle, left(to) - 4, middle], "ink", arrow));
+    else marks.push(path([left(from) + cell + 1, middle, WIDTH - 1, middle], "ink", arrow), path([1, middle, left(0) - 4, middle], "ink", arrow));
   }
   const each = (step * bytes) / p, x = (size) => 150 + (size / (2 * bytes)) * (WIDTH - 230);
   marks.push(label(142, bottom + 16, "sent by each rank", { anchor: "end" }), box(x(0), bottom + 4, x(2 * bytes) - x(0), 22, "idle"), box(x(0), bottom + 4, x(each) - x(0), 22, "gradients"));

@@ -1,4 +1,4 @@
-"""The picture of chapter 04, its tree, and the slip in its ring that only the bytes show."""
+"""The picture of chapter 04, and the slip in its ring that only the bytes show."""
 
 import json
 from pathlib import Path
@@ -57,18 +57,6 @@ def ring_of_the_chapter(slip):
     with record_traffic() as log:
         chunk = names["ring_reduce_scatter"](t)
     return chunk.equal((torch.arange(8.0) * 10).chunk(4)[dist.get_rank()]), log.traffic.sent
-
-
-def tree_of_the_chapter():
-    source = listing("tree_reduce").partition("\n\n\ndef")[0]
-    names = {"dist": dist, "send": collectives.send, "receive": collectives.receive}
-    exec(source, names)
-    return names["tree_reduce"](torch.tensor(1 << dist.get_rank())).item()
-
-
-@pytest.mark.parametrize("ranks", [1, 3, 5, 6, 7])
-def test_the_tree_loses_no_rank(ranks):
-    assert launch(tree_of_the_chapter, ranks)[0] == 2**ranks - 1
 
 
 @pytest.mark.parametrize(

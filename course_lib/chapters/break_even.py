@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, WIDTH, bare, plain_axes
+from simulator.plots.style import TEXT, WIDTH, plain_axes
 
-PAYS = "#8fb99f"
 LINES = ("#23614a", "#143f70", "#cc6a26")  # of the fastest link first
 BESIDE = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
 
@@ -43,51 +42,6 @@ def plot_ceiling(fast: float, slow: float) -> Picture:
     axis.set_ylabel("times as fast", fontsize=TEXT)
     plain_axes(axis)
     return render(figure, f"Without messages, the slow one with {', with '.join(said)} as fast as one alone.")
-
-
-def plot_break_even(needed: Mapping[str, float], links: Mapping[str, float]) -> Picture:
-    """From which bandwidth on a helper helps, beside what links carry.
-
-    Args:
-        needed: case -> bytes a second.
-        links: name -> bytes a second; each is a dashed line.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 1.3 + 0.42 * len(needed)), layout="constrained")
-    axis = figure.subplots()
-    most = 6 * max(*needed.values(), *links.values())
-    for row, bandwidth in enumerate(needed.values()):
-        axis.barh(row, most - bandwidth, left=bandwidth, height=0.5, color=PAYS)
-        beside = {
-            **BESIDE,
-            "bbox": {"facecolor": PAYS, "edgecolor": "none", "pad": 1},
-        }  # over the dashed lines
-        axis.annotate(f"{bandwidth / 1e9:.2g} GB/s", (bandwidth, row), **beside)
-    for name, bandwidth in links.items():
-        axis.axvline(bandwidth, color="#444444", linestyle="--", linewidth=1)
-        axis.text(
-            bandwidth,
-            -0.65,
-            name.replace(" ", "\n") if len(name) > 8 else name,
-            ha="center",
-            va="bottom",
-            fontsize=TEXT,
-        )
-    axis.set_xscale("log")
-    axis.set(ylim=(len(needed) - 0.5, -0.6))
-    axis.set_yticks(range(len(needed)), list(needed), fontsize=TEXT)
-    ticks = [1e7, 1e8, 1e9, 1e10, 1e11]
-    axis.set_xticks(ticks, [f"{tick / 1e9:g}" for tick in ticks])
-    axis.set_xlim(min(links.values()) / 2, most)
-    axis.minorticks_off()
-    axis.set_xlabel(
-        "what the link carries, GB/s (log scale); green: the pair is faster than its fast device alone",
-        fontsize=TEXT,
-    )
-    bare(axis)
-    cases = ", ".join(f"{case} {bandwidth / 1e9:.2g} GB/s" for case, bandwidth in needed.items())
-    return render(figure, f"The pair is faster from these bandwidths on: {cases}.")
 
 
 def enough_sequences(sequence: float, message: float, slowness: int, hidden: bool = False) -> int:
@@ -145,9 +99,11 @@ def plot_over_sequences(
 
         colour = LINES[list(sent).index(hidden)]
         axis.plot(steps, [each(n) for n in steps], color=colour, linestyle=(0, (3, 1)), linewidth=2)
-        axis.plot(n, each(n), "o", color=colour, markersize=7, zorder=3)
+        crossing = sent[hidden] / one / (1 - share / 3)
+        axis.plot(crossing, one, "o", color=colour, markersize=7, zorder=3)
         axis.annotate(
-            f"over {during}:\nfrom {n:,} on", (n, each(n)), xytext=(least * 1.15, 0.42 * one), color=colour,
+            f"over {during}:\nfrom {n:,} on, the next multiple of {least}", (crossing, one),
+            xytext=(least * 1.15, 0.42 * one), color=colour,
             fontsize=TEXT, va="center", arrowprops={"arrowstyle": "-", "color": colour, "shrinkB": 5},
         )  # fmt: skip
     left, how = {"xytext": (6, 8)}, {"xytext": (0, 8), "ha": "right"}

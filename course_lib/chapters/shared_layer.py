@@ -31,7 +31,7 @@ MESSAGES = {
     "reduce-scatter": "reduce-\nscatter",
     "all-reduce": "norms",
 }  # written upright
-ROOM = {1: 0.02, 2: 0.05}  # lines of such a name -> the share of a row that it needs
+ROOM = {1: 0.02, 2: 0.038}  # lines of such a name -> the share of a row that it needs
 DEALT = {
     "heads": ("attention", 0.11),
     "columns": ("MLP", 0.61),
@@ -69,9 +69,7 @@ def plot_shared_layer(
                 kind = _kind(span)
                 start, wide = 1e3 * span.start, 1e3 * (span.end - span.start)
                 axis.barh(rank, wide, left=start, height=0.85, color=KINDS[kind], edgecolor="white", lw=0.4)
-                crossed = alone is not None and abs(1e3 * alone - start - wide / 2) < 0.025 * longest
-                if not crossed:  # by the dashed line
-                    _write_name(axis, span, rank, longest)
+                _write_name(axis, span, rank, longest, None if alone is None else 1e3 * alone)
         if alone is not None:
             axis.axvline(
                 1e3 * alone, color="white", linewidth=1.5
@@ -85,7 +83,7 @@ def plot_shared_layer(
     thin = any(
         span.name[-1] in "24" and _kind(span) != "messages" for t in timelines.values() for span in t.spans
     )
-    slivers = "slivers: residual sums and norms; " if thin else ""
+    slivers = "slivers: residual sums, norms, and the norms' gradients; " if thin else ""
     axis.set_xlabel(f"{slivers}time, milliseconds", fontsize=TEXT, loc="right")
     there = {_kind(span) for timeline in timelines.values() for span in timeline.spans}
     shown = [kind for kind in KINDS if kind in there or kind == "waiting"]
@@ -100,18 +98,25 @@ def plot_shared_layer(
     return render(figure, "; ".join(told) + ".")
 
 
-def _write_name(axis: Axes, span: Span, rank: int, longest: float) -> None:
-    """The name of a block or of a message, where it fits into its box. ``longest``: milliseconds of a row."""
-    kind, wide = _kind(span), 1e3 * (span.end - span.start)
+def _write_name(axis: Axes, span: Span, rank: int, longest: float, line: float | None) -> None:
+    """The name of a block or of a message, where it fits into its box.
+
+    Args:
+        longest: milliseconds of a row.
+        line: milliseconds of a dashed line. A name that it would cross stands on its wider side, if it fits there.
+    """
+    kind, start, end = _kind(span), 1e3 * span.start, 1e3 * span.end
     if kind == "messages":
         name, turned = MESSAGES.get(span.name.partition(" ")[0], ""), 90
         needed = ROOM[1 + name.count("\n")]
     else:
         (name, needed), turned = PIECES.get(span.name[-1], ("", 1.0)), 0
-    if wide > needed * longest:
+    if line is not None and abs(line - (start + end) / 2) < 0.025 * longest:
+        start, end = max((start, line), (line, end), key=lambda side: side[1] - side[0])
+    if end - start > needed * longest:
         ink = INK if lightness(KINDS[kind]) > 0.5 else "white"
-        middle, how = 1e3 * span.start + wide / 2, {"ha": "center", "va": "center", "rotation": turned}
-        axis.text(middle, rank, name, fontsize=NUMBER, color=ink, **how)
+        how = {"ha": "center", "va": "center", "rotation": turned, "linespacing": 1.0}
+        axis.text((start + end) / 2, rank, name, fontsize=NUMBER, color=ink, **how)
 
 
 def plot_cut(split: LayerSplit, rows: tuple[str, str] = ROWS) -> Picture:

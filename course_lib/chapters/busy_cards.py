@@ -27,7 +27,7 @@ def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Pictur
         sizes = [payload * part for part in through_cards(way, ranks, each, rings)]
         busy = 1e3 * max(sizes) / card.rate
         told.append(f"{name}: {human(sum(sizes))} leave the machine, the busiest card takes {busy:.0f} ms")
-        drawn = f" (drawn: the one of card {each // 2})" if rings > 1 else ""
+        drawn = " (drawn: one of them)" if rings > 1 else ""
         axis.set_title(told[-1].replace(":", f"{drawn}:", 1), fontsize=TITLE, loc="left")
         _draw_machine(axis, sizes)
         _draw_inside(axis, each, way, last=each // 2 - 1 if rings > 1 else each - 1)

@@ -13,6 +13,7 @@ def plot_bars(
     one_scale: bool = False,
     alt: str | None = None,
     colours: Sequence[str] = PARTS,
+    ranges: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Picture:
     """For each quantity a bar for each name.
 
@@ -21,6 +22,7 @@ def plot_bars(
         one_scale: the panels measure the same, so their bars can be compared; by default each has its own scale.
         alt: the sentence that says what is seen; by default all amounts.
         colours: one for each name, so that a method keeps its colour from picture to picture.
+        ranges: the quantity -> name -> the lowest and the highest of several runs, drawn as a whisker.
 
     Raises:
         ValueError: there is nothing to draw, the names differ, or an amount is below 0.
@@ -34,13 +36,22 @@ def plot_bars(
         raise ValueError("an amount must be at least 0")
     figure = Figure(figsize=(WIDTH, 0.6 + 0.34 * len(names)), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    longest = max(amount for amounts in panels.values() for amount in amounts.values())
+    ranges = ranges or {}
+    ends = {  # of each bar with its whisker
+        quantity: {
+            name: max([amount, *ranges.get(quantity, {}).get(name, ())]) for name, amount in amounts.items()
+        }
+        for quantity, amounts in panels.items()
+    }
+    longest = max(end for each in ends.values() for end in each.values())
     for axis, (quantity, amounts) in zip(axes, panels.items(), strict=True):
         axis.barh(range(len(names)), amounts.values(), 0.62, color=colours[: len(names)])
-        for place, amount in enumerate(amounts.values()):
-            end, right = (amount, place), (4, 0)  # points
+        for place, (name, amount) in enumerate(amounts.items()):
+            if name in ranges.get(quantity, {}):
+                axis.plot(ranges[quantity][name], (place, place), color="#222222", marker="|", markersize=8)
+            end, right = (ends[quantity][name], place), (4, 0)  # points
             axis.annotate(_short(amount), end, right, textcoords="offset points", va="center", fontsize=TEXT)
-        axis.set_xlim(0, 1.25 * (longest if one_scale else max(amounts.values())) or 1)
+        axis.set_xlim(0, 1.25 * (longest if one_scale else max(ends[quantity].values())) or 1)
         axis.set_title(quantity, fontsize=TITLE, loc="left")
         axis.set_xticks([])
         bare(axis)
@@ -51,7 +62,11 @@ def plot_bars(
         f"{quantity}: {', '.join(f'{name} {_short(amount)}' for name, amount in amounts.items())}"
         for quantity, amounts in panels.items()
     )
-    return render(figure, alt or f"Bars. {'; '.join(said)}.")
+    spans = "; ".join(
+        f"{quantity}, lowest and highest: {', '.join(f'{n} {_short(a)} and {_short(b)}' for n, (a, b) in own.items())}"
+        for quantity, own in ranges.items()
+    )
+    return render(figure, alt or f"Bars. {'; '.join(said)}.{f' {spans}.' if spans else ''}")
 
 
 def _short(amount: float) -> str:

@@ -49,6 +49,14 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
                     _place(axis, place, row, COLOURS[title] if own else FROZEN, "k v" if row else "")
             if title == "LoRA" and row:
                 _place(axis, 0.9, row, COLOURS[title], "A B")
+            if title == "prompt" and row:  # a layer computes the place from the one below
+                for place in range(VIRTUAL):
+                    axis.annotate(
+                        "",
+                        (place + 0.44, row + 0.06),
+                        (place + 0.44, row - 0.26),
+                        arrowprops={"arrowstyle": "-|>", "color": "#222222", "mutation_scale": 7},
+                    )
             if row:
                 axis.annotate(
                     "",

@@ -78,3 +78,8 @@ def test_bars_say_their_amounts_and_refuse_other_names():
     for wrong in ({}, {"time": {"a": 1}, "sent": {"b": 1}}, {"time": {"a": -1}}):
         with pytest.raises(ValueError, match=r"same names|at least 0"):
             plot_bars(wrong)
+
+
+def test_a_bar_may_show_the_range_of_its_runs():
+    picture = plot_bars({"right, %": {"a": 24, "b": 63}}, ranges={"right, %": {"a": (5, 39), "b": (33, 87)}})
+    assert picture.alt.endswith("right, %, lowest and highest: a 5 and 39, b 33 and 87.")

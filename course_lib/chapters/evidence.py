@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-FINE, WRONG = "#dcebe1", "#e8a07c"
+FINE, WRONG, CLOSED = "#dcebe1", "#e8a07c", "#eeeeee"
 Finding = tuple[str, bool]  # what stands in the field, and whether it is as it should be
 
 
@@ -19,8 +19,8 @@ def plot_board(
     """A board; what is not as it should be is dark, with a cross.
 
     Args:
-        findings: column -> row -> what was found, and whether it is right; a field without text is left out. The rows
-            are the same in all columns.
+        findings: column -> row -> what was found, and whether it is right; a field without text is left out,
+            and one with "?" is grey. The rows are the same in all columns.
         best: column and row of a field that is outlined.
         below: a row, above which a line is drawn, and what is said of it at its right end.
 
@@ -40,7 +40,8 @@ def plot_board(
         for y, (text, right) in enumerate(column.values()):
             if not text:
                 continue
-            axis.add_patch(Rectangle((x + 0.02, y + 0.05), 0.96, 0.9, facecolor=FINE if right else WRONG))
+            colour = CLOSED if text == "?" else FINE if right else WRONG
+            axis.add_patch(Rectangle((x + 0.02, y + 0.05), 0.96, 0.9, facecolor=colour))
             axis.text(
                 x + 0.5, y + 0.5, text if right else f"✗ {text}", ha="center", va="center", fontsize=TEXT
             )

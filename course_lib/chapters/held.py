@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from course_lib.chapters.three_dimensions import digits_of
 from simulator.plots.picture import Picture, render
@@ -19,8 +19,11 @@ RIGHT, LOWER = 2.7, 0.85  # from a rank to the next along tp
 DOWN, STAGE = 2.1, 6.4  # along dp, and along pp
 
 
-def plot_held(sizes: Mapping[str, int]) -> Picture:
-    """Two stages of 2 x 2 ranks, arrows between those that form a group, and the numbers of the chapter's four bugs.
+def plot_held(sizes: Mapping[str, int], bugs: Sequence[int] = ()) -> Picture:
+    """Two stages of 2 x 2 ranks, and arrows between those that form a group.
+
+    Args:
+        bugs: which of the chapter's four bugs are marked, each at one of the places where it acts.
 
     Raises:
         ValueError: an axis is not cut in two.
@@ -38,6 +41,8 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
         axes.annotate("", end, start, arrowprops=style, zorder=1 if axis == "pp" else 3)
 
     def bug(number: int, x: float, y: float) -> None:
+        if number not in bugs:
+            return
         paper = {"boxstyle": "circle,pad=0.18", "facecolor": "#c0104a", "edgecolor": "white"}
         given = {"ha": "center", "va": "center", "color": "white", "fontweight": "bold", "bbox": paper}
         axes.text(x, y, str(number), fontsize=TEXT, **given)
@@ -50,20 +55,24 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
             Rectangle(corner, WIDE, HIGH, facecolor="#eeeeee", edgecolor="#888888", lw=0.8, zorder=2)
         )
         axes.text(x, y, f"rank {rank}", ha="center", va="center", fontsize=TEXT)
-        bug(2, x + WIDE / 2, y - HIGH / 2)
+        if rank == 5:
+            bug(2, x + WIDE / 2, y - HIGH / 2)
         if held["tp"] == 0:
             step = RIGHT - WIDE, LOWER * (RIGHT - WIDE) / RIGHT
             near = x + WIDE / 2, y + LOWER / 2 - step[1] / 2
             arrow("tp", near, (near[0] + step[0], near[1] + step[1]))
-            bug(4, x + RIGHT / 2, y + LOWER / 2)
+            if rank == 2:
+                bug(4, x + RIGHT / 2, y + LOWER / 2)
         if held["dp"] == 0:
             arrow("dp", (x, y + HIGH / 2), (x, y + DOWN - HIGH / 2))
-            bug(3, x, y + DOWN * (0.42 if held["tp"] else 0.58))  # beside the arrows along pp
+            if rank == 0:
+                bug(3, x, y + DOWN / 2)
             text = f"tp {held['tp']}: {CUTS['tp'][1][held['tp']]} half\nof each matrix"
             axes.text(x, -0.75, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
         if held["pp"] == 0:
             arrow("pp", (x + WIDE / 2, y), (x + STAGE - WIDE / 2, y))
-            bug(1, STAGE / 2 + RIGHT / 2, y)
+            if rank == 0:
+                bug(1, STAGE / 2 + RIGHT / 2, y)
         halves = (f"{CUTS[axis][1][digit]} half of {CUTS[axis][0]}" for axis, digit in held.items())
         told.append(f"rank {rank}: " + ", ".join(halves))
     for stage, half in enumerate(CUTS["pp"][1]):
@@ -78,5 +87,5 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
     axes.set(xlim=(-3.8, STAGE + RIGHT + 1.3), ylim=(DOWN + LOWER + 0.7, -2.6))
     axes.axis("off")
     where = ("ranks along pp", "each rank", "ranks along dp", "ranks along tp")
-    marks = "; ".join(f"bug {number} acts at {place}" for number, place in enumerate(where, 1))
-    return render(figure, "; ".join(told) + f"; {marks}.")
+    told += [f"bug {number} acts at {where[number - 1]}" for number in bugs]
+    return render(figure, "; ".join(told) + ".")

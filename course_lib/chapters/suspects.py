@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from random import Random
 from types import SimpleNamespace
@@ -199,20 +200,22 @@ def weights_of(held: Any) -> Weights:
     return {name: (w.detach().clone(), getattr(w, "cut", None)) for name, w in held.parameters().items()}
 
 
-def loss_after_loading(ranks: list[Weights], steps: int) -> float:
+def loss_after_loading(ranks: list[Weights], steps: int, tied: bool = True) -> float:
     """One device reads a checkpoint in which each weight stands once, and computes the loss of the batch of a step.
 
     Args:
         ranks: what ``weights_of`` found on each rank. Where several hold a weight, that of the first is in the file.
         steps: the batch is the last one of so many.
+        tied: the embedding stands once, too. Otherwise the last stage's copy is in the file beside the first's.
     """
     whole: dict[str, Tensor] = {}
     for rank in range(0, len(ranks), SIZES["tp"]):
         for name, (w, dim) in ranks[rank].items():
             parts = [w] if dim is None else [held[name][0] for held in ranks[rank : rank + SIZES["tp"]]]
             whole.setdefault(name, torch.cat(parts, dim or 0))
-    whole["head.weight"] = whole["embedding.tokens.weight"]  # tied: one matrix
-    model = GPT(CONFIG)
+    if tied:
+        whole["head.weight"] = whole["embedding.tokens.weight"]
+    model = GPT(replace(CONFIG, tie_embeddings=tied))
     model.load_state_dict(whole)
     *_, (tokens, targets) = text_batches(steps)
     with torch.no_grad():

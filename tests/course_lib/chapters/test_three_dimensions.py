@@ -108,6 +108,7 @@ def test_only_the_untied_run_is_ruined_by_loading_it():
     assert loaded["D"] == pytest.approx(alone.losses[4], rel=1e-5)
     assert max(loaded, key=lambda run: loaded[run]) == "E"
     assert all(loaded[run] < loaded["D"] + 0.05 < loaded["E"] for run in "ABC")
+    assert suspects.loss_after_loading(found["E"], 5, tied=False) < loaded["D"] + 0.05
 
 
 def test_the_changed_line_must_stand_there_once():
@@ -122,7 +123,7 @@ def test_the_changed_line_must_stand_there_once():
 def pictures():
     column = {f"run {run}": ("131.1 kB", run != "E") for run in "ABCDE"}
     yield plot_board({f"column\n{i}": column for i in range(6)})
-    yield plot_held({"tp": 2, "dp": 2, "pp": 2})
+    yield plot_held({"tp": 2, "dp": 2, "pp": 2}, bugs=[1, 2, 3, 4])
     plans = [Priced(Plan(tp=tp), 5.0 + tp, 40e9 * tp) for tp in (1, 2, 4)]
     yield plot_every_plan(plans, 80e9, "H100", {"yours": plans[0], "planner's": plans[1]})
 
@@ -134,6 +135,8 @@ def test_pictures_can_be_read():  # drawn here, and not in each worker that coll
 def test_the_board_says_what_is_wrong():
     picture = plot_board({"copies\nalong tp": {"A": ("apart", False), "B": ("equal", True), "C": ("", True)}})
     assert picture.alt == "copies along tp: A apart (✗), B equal."
+    assert "#eeeeee" not in picture.svg
+    assert "#eeeeee" in plot_board({"seconds": {"A": ("?", True)}}).svg
     assert "✗ apart" in picture.svg
     with pytest.raises(ValueError, match="the same rows in each"):
         plot_board({"a": {"A": ("x", True)}, "b": {"B": ("x", True)}})
@@ -149,9 +152,9 @@ def test_the_board_outlines_the_best_field():
 
 
 def test_what_a_rank_holds_is_the_digits_of_its_number():
-    told = plot_held({"tp": 2, "dp": 2, "pp": 2}).alt.split("; ")
+    told = plot_held({"tp": 2, "dp": 2, "pp": 2}, bugs=[1, 3]).alt.split("; ")
     assert told[6] == "rank 6: one half of each matrix, second half of the batch, last half of the layers"
-    assert told[8] == "bug 1 acts at ranks along pp"
+    assert told[8:] == ["bug 1 acts at ranks along pp", "bug 3 acts at ranks along dp."]
     with pytest.raises(ValueError, match="tp, dp and pp must be 2"):
         plot_held({"tp": 4, "dp": 2, "pp": 1})
 

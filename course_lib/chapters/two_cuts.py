@@ -19,7 +19,9 @@ FLOPS = 4e14  # that a GPU reaches in a second
 BORDER = TOKENS * SHAPE.hidden  # numbers that cross a border between stages, for one microbatch
 MESSAGE = BYTES * BORDER  # bytes
 COMPUTING = 8 * SHAPE.parameters * SEQUENCES * TOKENS / RANKS / FLOPS  # seconds of each GPU: it recomputes
-FORWARD = COMPUTING / SEQUENCES / 4  # seconds of one F, of one W, and half of B's: a microbatch is one sequence
+FORWARD = (
+    COMPUTING / SEQUENCES / 4
+)  # seconds of one F, of one W, and half of B's: a microbatch is one sequence
 WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["backward"][0]}
 
 

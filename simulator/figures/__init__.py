@@ -11,7 +11,6 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
 ``explore_kv_blocks``      16       ``(block_size=4, share=False)``: blocks of a KV cache, handed out and given back
 ``explore_rank``           17       ``(r=4, alpha=16)``: LoRA's change as B times A, and how many numbers are trained
-``explore_prompt``         18       ``(n=100, text=100)``: what a step with n virtual tokens computes
 ``explore_interval``       20       ``(failures=8, cost=60, restart=900, interval=7200)``: how often to save
 =========================  =======  ==================================================================================
 
@@ -20,7 +19,7 @@ picture that stands there for readers without a kernel.
 """
 
 from simulator.figures.attention import explore_kv_blocks, explore_tiles
-from simulator.figures.bars import explore_prompt, explore_shared_layer
+from simulator.figures.bars import explore_shared_layer
 from simulator.figures.data_parallel import explore_block_life, explore_buckets, explore_ring
 from simulator.figures.elastic import explore_interval
 from simulator.figures.figure import Figure
@@ -33,7 +32,6 @@ __all__ = [
     "explore_buckets",
     "explore_interval",
     "explore_kv_blocks",
-    "explore_prompt",
     "explore_rank",
     "explore_ring",
     "explore_shared_layer",

@@ -1,4 +1,4 @@
-"""Bars that a slider changes: a layer on several GPUs (chapter 09), a step with a prompt (chapter 18)."""
+"""Bars that a slider changes: a layer on several GPUs (chapter 09)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from simulator.inputs.hardware import Link
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
-from simulator.predict.flops import forward_flops
 from simulator.predict.layer_time import layer_seconds
 
 RATES = [float(f"{10 ** (9 + k / 20):.2g}") for k in range(14, 51)]  # bytes a second, 5 GB to 320 GB
@@ -48,30 +47,3 @@ def explore_shared_layer(bandwidth: float = 6e9) -> Figure:
     slider = Slider("bandwidth", bandwidth, RATES, "what a GPU sends", "B/s")
     parts = {"computing": "forward", "waiting for messages": "backward"}
     return _over("A layer that GPUs share", [slider], "ms", parts, at)
-
-
-def explore_prompt(n: int = 100, text: int = 100) -> Figure:
-    """What a step of GPT-2 computes for one text, with all weights trained and with n virtual tokens.
-
-    The layers compute the virtual tokens' places, and the head only the text's.
-
-    Args:
-        n: virtual tokens, 1 to 120.
-        text: tokens, 50 to 900, since GPT-2 has 1,024 places.
-    """
-
-    def at(n: int, text: int) -> tuple[Bars, str]:
-        flops = [forward_flops(replace(MODELS["gpt2"], sequence=text + k), 1) for k in (0, n)]
-        flops[1]["logits"] = flops[0]["logits"]
-        (full, core), (more, wide) = ((sum(each.values()) / 1e9, each["core"] / 1e9) for each in flops)
-        bars = {"all weights": [full, full + core, full - core], f"{n} vectors": [more, more + wide, 0.0]}
-        part = 100 * sum(bars[f"{n} vectors"]) / sum(bars["all weights"])
-        says = f"With {n} vectors before {text} tokens, a step computes {part:.1f} % of its work with all weights."
-        return {name: [float(f"{amount:.6g}") for amount in bar] for name, bar in bars.items()}, says
-
-    sliders = [
-        Slider("n", n, [1, *range(5, 121, 5)], "virtual tokens"),
-        Slider("text", text, [50, 100, 200, 300, 500, 700, 900], "tokens of the text"),
-    ]
-    parts = {"forward": "forward", "gradients of inputs": "backward", "gradients of weights": "gradients"}
-    return _over("A prompt's length", sliders, "GFLOP", parts, at)

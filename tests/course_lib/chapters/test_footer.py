@@ -25,7 +25,10 @@ def test_a_footer_leads_back_on_to_the_exercises_and_along_each_lane():
         "---\n← [16 paged attention](16_paged_attention.ipynb) | [exercises](../exercises/17_exercises_"
     )
     assert "[18 prompt tuning](18_prompt_tuning.ipynb) → | [map](00_start_here.ipynb)" in text
-    assert "one GPU and not enough memory: [03](03_where_memory_goes.ipynb) · [08](08_recomputation.ipynb)" in text
+    assert (
+        "one GPU and not enough memory: [03](03_where_memory_goes.ipynb) · [08](08_recomputation.ipynb)"
+        in text
+    )
     assert text.endswith("· **17** · [18](18_prompt_tuning.ipynb)")
     assert footer("00") == "---\n[03 where memory goes](03_where_memory_goes.ipynb) →"
     assert "14_" not in footer("13"), "it is not written yet"

@@ -7,9 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from course_lib.by_hand.prompt import Prompt, add
-from course_lib.chapters.prompt_costs import step_costs
-from course_lib.models.gpt import GPTConfig
 from course_lib.observe.ledgers.messages import trace_collective
 from course_lib.runtime import collectives
 from simulator.figures import (
@@ -17,7 +14,6 @@ from simulator.figures import (
     explore_buckets,
     explore_interval,
     explore_kv_blocks,
-    explore_prompt,
     explore_rank,
     explore_ring,
     explore_tiles,
@@ -239,13 +235,3 @@ console.log(JSON.stringify(cases.map((values) => lora(values, given))));
         r = values["r"]
         assert np.allclose(found["change"], values["alpha"] / r * B[:, :r] @ A[:r])
         assert found["trained"] == A[:r].size + B[:, :r].size
-
-
-def test_a_step_with_a_prompt_computes_what_is_counted():
-    table = {tuple(chosen): dict(bars) for chosen, bars, _ in explore_prompt().given["table"]}
-    for n, text in ((0, 100), (5, 100), (100, 50), (100, 900)):
-        bars = table[n or 5, text]["all weights" if n == 0 else f"{n} vectors"]
-        flops = step_costs(GPTConfig(), lambda model, n=n: n and add(model, Prompt, n=n), seq=text).flops
-        assert [1e9 * bars[0], 1e9 * (bars[1] + bars[2])] == pytest.approx(
-            [flops.forward, flops.backward], rel=1e-5
-        )

@@ -591,6 +591,7 @@ ELSEWHERE = {
     "of, busy": "of Timeline: a rank without spans has none, whichever it is",
     "plot_layer_split": "shares by name, tried in test_split_timeline.py",
     "plot_parts": "numbers by name, tried in test_plots.py",
+    "plot_cache": "steps of requests and the number of one, tried in test_serving.py",
     "Shares": "an answer of deal_shares, which checks the numbers",
     "row_name, shade, sentence": "words and colours of a drawing, whose numbers were checked before",
     "GoodputRun": "an answer of simulate_run",

@@ -119,3 +119,5 @@ def test_the_drawing_follows_a_request_from_its_arrival():
     assert ">arrive</text>" in followed.svg
     assert plain.svg.count(">1</text>") == followed.svg.count(">1</text>") - 1  # the one above the slots
     assert plain.svg.count(">0</text>") > followed.svg.count(">0</text>")
+    with pytest.raises(ValueError, match="follow is 2, and 2 requests arrive"):
+        plot_cache(blocks, arrivals=[0, 5], follow=2)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -87,27 +86,18 @@ def times_one(method: Method) -> float:
     return one_gpu() / step_on_gpus(method)
 
 
-def attempt(
-    method: str, density: float = 0.01, r: int = 4, every: int = 1, coding: float = 1.0, at_least: float = 3
-) -> dict[str, Callable[[float], float]]:
-    """Says whether the choice is fast enough; returns the steps to be drawn, in seconds over the bandwidth."""
-    mine = method_on_gpus(method, density, r, every, coding)
-    whole, times = method_on_gpus(METHODS[0]), times_one(mine)
-    name = mine.name + (f", once in {every} steps" if every > 1 else "")
-    verdict = f"{at_least:g} times reached" if times >= at_least else f"not {at_least:g} times yet"
-    print(f"{name}: {1e3 * step_on_gpus(mine):.0f} ms, {times:.1f} times one GPU: {verdict}")
-    one = one_gpu()
-    lines: dict[str, Callable[[float], float]] = {"8 GPUs, whole gradients": partial(step_on_gpus, whole)}
-    if mine != whole:
-        lines[f"8 GPUs, {name}"] = partial(step_on_gpus, mine)
-    lines[f"1 GPU: {1e3 * one:.0f} ms"] = lambda _: one
-    lines[f"{at_least:g} times as fast: {1e3 * one / at_least:.0f} ms"] = lambda _: one / at_least
-    return lines
+def row_of(method: str, every: int = 1, coding: float = 1.0, **setting: Any) -> list[str]:
+    """A choice as a row of a table: its name, a step in ms, how many times one GPU it is, and the bytes of a step as a
+    part of those of whole gradients."""
+    mine = method_on_gpus(method, every=every, coding=coding, **setting)
+    name = f"local SGD, H = {every}" if every > 1 else mine.name
+    share = share_of(method=method, **setting) / every
+    return [name, f"{1e3 * step_on_gpus(mine):.0f}", f"{times_one(mine):.2f}", f"{100 * share:.1f} %"]
 
 
 def reaching(coding: float, at_least: float = 3) -> list[tuple[str, str, dict[str, Any]]]:
     """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: its name,
-    the setting in words, and as a choice for ``attempt``. The choice is empty where no setting does."""
+    the setting in words, and as a choice for ``row_of``. The choice is empty where no setting does."""
 
     def enough(**choice: Any) -> bool:
         return times_one(method_on_gpus(coding=coding, **choice)) >= at_least

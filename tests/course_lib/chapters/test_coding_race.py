@@ -2,12 +2,19 @@
 
 import pytest
 
-from course_lib.chapters.coding_race import PART, backward_with, plot_two_cases, race, time_coding
+from course_lib.chapters.coding_race import (
+    PART,
+    backward_with,
+    exposed_with,
+    plot_steps,
+    race,
+    time_coding,
+)
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
-    attempt,
     method_on_gpus,
     reaching,
+    row_of,
     share_of,
     step_on_gpus,
     times_one,
@@ -35,10 +42,21 @@ def test_coding_takes_at_least_the_reading_and_the_writing(capsys):
 
 def test_pictures_say_what_is_seen():
     assert "115.6 long" in race(6, 1.5).alt
-    said = plot_two_cases(percent=True).alt
-    assert "0.6 times the computing: whole gradients 106.0 ms, 1 %, no coding 100.6 ms" in said
-    assert "whole gradients 721.3 ms, 1 %, no coding 71.7" in said
-    assert "1 %" not in plot_two_cases().alt
+    lines = {
+        "whole": exposed_with("whole gradients"),
+        "1 %": exposed_with("top-k"),
+        "hidden": backward_with(6),
+    }
+    said = plot_steps(lines).alt
+    assert "whole: 721 ms, 15 of them computing" in said
+    assert "1 %: 71.7 ms, 15 of them computing" in said
+    assert "hidden: 106 ms, 100 of them computing" in said
+
+
+def test_only_650_ms_of_coding_take_back_what_the_exposed_machines_gain():
+    whole, percent = (exposed_with(name).makespan for name in ("whole gradients", "top-k"))
+    assert whole - percent == pytest.approx(650, abs=1)
+    assert 1e3 * step_on_gpus(method_on_gpus("top-k", coding=1)) == pytest.approx(percent + 1)
 
 
 def test_the_eight_machines_are_those_of_chapter_05():
@@ -49,14 +67,13 @@ def test_the_eight_machines_are_those_of_chapter_05():
     assert times_one(whole) < 1 < times_one(percent) < 1.5
 
 
-def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
-    lines = attempt("top-k", coding=15)
-    assert [round(seconds(1.25e9), 3) for seconds in lines.values()] == [0.721, 0.087, 0.122, 0.041]
-    assert len(attempt("whole gradients")) == 3
-    attempt("PowerSGD", r=4, coding=15)
-    attempt("whole gradients", every=40)
-    said = [line.split(": ")[-1] for line in capsys.readouterr().out.splitlines()]
-    assert said == ["not 3 times yet", "not 3 times yet", "3 times reached", "3 times reached"]
+def test_a_row_says_how_fast_a_choice_is_and_each_method_can_be_three_times_one_gpu():
+    assert row_of("whole gradients") == ["whole gradients", "721", "0.17", "100.0 %"]
+    assert row_of("top-k", density=0.01)[:3] == ["top-k, 1 %", "73", "1.68"]
+    rare = row_of("whole gradients", every=40)
+    assert rare[0] == "local SGD, H = 40"
+    assert float(rare[2]) > 3
+    assert rare[3] == "2.5 %"
     top_k, power_sgd, rarely = reaching(15)
     assert power_sgd[:2] == ("PowerSGD", "r = 6")
     assert share_of(**rarely[2]) == 1
@@ -81,6 +98,6 @@ def test_an_attempt_says_how_it_went_and_each_method_can_reach_it(capsys):
 )
 def test_a_choice_that_cannot_be_is_refused_in_one_line(choice, said):
     with pytest.raises(Refused, match=said):
-        attempt(**choice)
+        row_of(**choice)
     with pytest.raises(Refused, match="coding"):
         race(6, -1)

@@ -44,6 +44,35 @@ def plot_ceiling(fast: float, slow: float) -> Picture:
     return render(figure, f"Without messages, the slow one with {', with '.join(said)} as fast as one alone.")
 
 
+def plot_over_width(times: Mapping[int, float]) -> Picture:
+    """How many times as fast as one device two are that cut layers, over the width of a layer.
+
+    A dot is where they become faster.
+
+    Args:
+        times: width -> how many times as fast, narrow layers first.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    axis, widths = figure.subplots(), list(times)
+    axis.plot(widths, list(times.values()), color=LINES[1], linewidth=2)
+    axis.axhline(1, color="#444444", linestyle="--", linewidth=1.2)
+    axis.annotate("the fast one alone", (widths[0], 1), **{**BESIDE, "xytext": (6, 8)})
+    enough = next((width for width in widths if times[width] > 1), None)
+    said = "never faster" if enough is None else f"faster from {enough:,} on"
+    if enough is not None:
+        axis.plot(enough, times[enough], "o", color=LINES[1], markersize=7)
+        axis.annotate(said, (enough, times[enough]), **{**BESIDE, "xytext": (6, -12)})
+    axis.set(xlim=(0, widths[-1]), ylim=(0, 1.1 * max(1, *times.values())))
+    axis.set_xticks(ticks := range(0, widths[-1] + 1, 2000), [f"{t:,}" for t in ticks])
+    axis.set_xlabel("width of a layer", fontsize=TEXT, loc="right")
+    axis.set_ylabel("times as fast", fontsize=TEXT)
+    plain_axes(axis)
+    start = f"{times[widths[0]]:.2f} times as fast as one at a width of {widths[0]:,}"
+    return render(figure, f"With cut layers two devices are {start}, {said}.")
+
+
 def enough_sequences(sequence: float, message: float, slowness: int, hidden: bool = False) -> int:
     """The smallest step of sequences that can be dealt ``slowness`` to 1 and takes the pair less time than one device.
 

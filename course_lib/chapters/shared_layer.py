@@ -1,4 +1,4 @@
-"""Chapter 13's pictures of a layer on two devices: who has what, what each computes, and where one waits."""
+"""Chapter 13's picture of a layer on two devices: what each computes, and where one waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from simulator.ledgers.timeline import Span, Timeline
-from simulator.planner.layer_split import LayerSplit
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 from simulator.plots.timeline import COLOURS, IDLE, INK, NUMBER, lightness
@@ -32,11 +31,6 @@ MESSAGES = {
     "all-reduce": "norms",
 }  # written upright
 ROOM = {1: 0.02, 2: 0.038}  # lines of such a name -> the share of a row that it needs
-DEALT = {
-    "heads": ("attention", 0.11),
-    "columns": ("MLP", 0.61),
-}  # what is dealt, where, and how far from the left
-DEVICES = ("#e6d9bd", "#b9975f")  # other colours than the times of KINDS
 
 
 def plot_shared_layer(
@@ -117,39 +111,6 @@ def _write_name(axis: Axes, span: Span, rank: int, longest: float, line: float |
         ink = INK if lightness(KINDS[kind]) > 0.5 else "white"
         how = {"ha": "center", "va": "center", "rotation": turned, "linespacing": 1.0}
         axis.text((start + end) / 2, rank, name, fontsize=NUMBER, color=ink, **how)
-
-
-def plot_cut(split: LayerSplit, rows: tuple[str, str] = ROWS) -> Picture:
-    """The forward of a layer that is cut for two devices: whose heads and columns, and the messages around them.
-
-    Args:
-        split: of the placement ``"galaxy"``: by heads and columns.
-        rows: the names of both.
-    """
-    from matplotlib.figure import Figure
-
-    figure, told = Figure(figsize=(WIDTH, 2.7), layout="constrained"), []
-    axis, dark, wide = figure.subplots(), KINDS["messages"], 0.28
-    for what, (block, left) in DEALT.items():
-        own, top = split.shares[what], 0.0
-        for name, n, colour in zip(rows, own, DEVICES, strict=True):
-            high, middle = n / sum(own), left + wide / 2
-            axis.barh(top, wide, high, left=left, align="edge", color=colour, edgecolor="white")
-            axis.text(middle, top + high / 2, f"{n:,} {what}", ha="center", va="center", fontsize=TEXT)
-            if what == "heads":
-                axis.text(-0.01, top + high / 2, name, ha="right", va="center", fontsize=TITLE)
-            told.append(f"{name} {n:,} {what}")
-            top += high
-        axis.text(left + wide / 2, -0.03, block, ha="center", va="bottom", fontsize=TITLE)
-        for message, at in (("all-gather", left - 0.1), ("reduce-scatter", left + wide + 0.03)):
-            axis.barh(0, 0.07, 1, left=at, align="edge", color=dark)
-            axis.text(
-                at + 0.035, 0.5, message, ha="center", va="center", rotation=90, color="white", fontsize=TEXT
-            )
-    axis.set(xlim=(-0.09, 1), ylim=(1.02, -0.13), xticks=[], yticks=[])
-    axis.spines[:].set_visible(False)
-    axis.set_xlabel("forward, with four messages (dark); backward has four more", fontsize=TEXT, loc="right")
-    return render(figure, f"{', '.join(told)}; an all-gather before and a reduce-scatter after each.")
 
 
 def _kind(span: Span) -> str:

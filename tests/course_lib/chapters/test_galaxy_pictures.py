@@ -10,9 +10,10 @@ from course_lib.chapters.break_even import (
     enough_sequences,
     plot_ceiling,
     plot_over_sequences,
+    plot_over_width,
 )
 from course_lib.chapters.layouts import HAS, plot_layouts
-from course_lib.chapters.shared_layer import plot_cut, plot_shared_layer, waiting
+from course_lib.chapters.shared_layer import plot_shared_layer, waiting
 from course_lib.chapters.unequal import between_messages, measure, sent_in_a_step
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.one_device.loop import cross_entropy
@@ -58,14 +59,6 @@ def test_thin_boxes_are_named_and_the_dashed_line_crosses_no_name():
     assert before != beside  # the name stands on one side of the line
 
 
-def test_a_cut_layer_has_both_shares_and_its_messages():
-    split = price_layer(BERT, [LAPTOP, LAPTOP.slowed(3)], heads=[9, 3], columns=[2304, 768])
-    picture = plot_cut(split, rows=("fast", "slow"))
-    assert "fast 9 heads, slow 3 heads, fast 2,304 columns, slow 768 columns" in picture.alt
-    assert picture.svg.count(">all-gather<") == picture.svg.count(">reduce-scatter<") == 2
-    assert smallest_text(picture.svg) >= 11
-
-
 def test_the_layouts_are_of_one_tensor_and_can_be_read():
     assert smallest_text(plot_layouts().svg) >= 11
     assert "sum: your laptop 2 and 1, the old one 5 and 2" in plot_layouts().alt
@@ -81,6 +74,13 @@ def test_a_slow_device_adds_its_own_speed_at_most():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="the fast device first"):
         plot_ceiling(20, 60)
+
+
+def test_cut_layers_pay_from_a_width_on_or_never():
+    picture = plot_over_width({1000: 0.5, 2000: 0.9, 3000: 1.1, 4000: 1.3})
+    assert "0.50 times as fast as one at a width of 1,000, faster from 3,000 on" in picture.alt
+    assert "never faster" in plot_over_width({1000: 0.5, 2000: 0.9}).alt
+    assert smallest_text(picture.svg) >= 11
 
 
 def test_sequences_are_enough_when_what_they_save_is_longer_than_the_message():

@@ -124,6 +124,10 @@ def judge_copies(
     )
     if lost := sum(bool(cache.users[block]) and not users[block] for block in users):
         title += f", and {lost} of them listed by nobody"
+    elif wrong := sum(cache.users[block] != len(names.split()) for block, names in users.items()):
+        title += f", and {wrong} of them are counted wrongly in `users`"
+    if red := list(slots.values()).count(WRONG):
+        title += f"; {red} slots are red"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")
 
 

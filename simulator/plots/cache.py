@@ -51,7 +51,9 @@ def plot_cache(
     if not histories or not all(history.steps for history in histories):
         raise ValueError("there is nothing to draw: give at least one history, each with at least one step")
     if follow is not None and not 0 <= follow < len(arrivals):
-        raise ValueError(f"follow is {follow}, and {len(arrivals)} requests arrive: give the number of one of them")
+        raise ValueError(
+            f"follow is {follow}, and {len(arrivals)} requests arrive: give the number of one of them"
+        )
     titles = titles_for(titles, len(histories))
     figure = Figure(figsize=(WIDTH, 0.6 + 2.5 * len(histories)), layout="constrained")
     axes = figure.subplots(len(histories), 1, sharex=True, squeeze=False)[:, 0]

@@ -82,13 +82,24 @@ def test_copy_on_write_changes_nothing_and_takes_the_fewest_blocks(gpt):
 
 def test_a_block_that_nobody_copies_is_drawn_red(gpt):
     picture = judge_copies(copies(lambda users: False), gpt, list(range(20)))
-    assert picture.alt.endswith(" of 72 characters are wrong, 12 blocks taken.")
+    assert " of 72 characters are wrong, 12 blocks taken; " in picture.alt
+    assert picture.alt.endswith(" slots are red.")
     assert not picture.alt.startswith("0 of")
     assert WRONG in picture.svg
 
 
 def test_a_copy_for_all_but_two_is_drawn_red(gpt):
-    assert WRONG in judge_copies(copies(lambda users: users > 2), gpt, list(range(20))).svg
+    picture = judge_copies(copies(lambda users: users > 2), gpt, list(range(20)))
+    assert WRONG in picture.svg
+    assert picture.alt.endswith("slots are red.")
+
+
+def test_users_that_are_counted_down_without_a_copy_are_told(gpt):
+    def too_few(cache, table):
+        copies(lambda users: users > 1)(cache, table)
+        cache.users[table.blocks[-1]] -= 1
+
+    assert "counted wrongly in `users`" in judge_copies(too_few, gpt, list(range(20))).alt
 
 
 def test_a_block_that_nobody_lists_is_counted(gpt):

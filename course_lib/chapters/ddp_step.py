@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from math import floor
 from typing import Any, NamedTuple
 
 import torch
@@ -250,7 +249,7 @@ def attempt(
     else:
         verdict = "fast enough, and no settings need noticeably fewer tokens"
     size = f"a batch {8 * all_ / BATCH:.1f} times as large"
-    print(f"{floor(100 * times) / 100:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
+    print(f"{times:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
     most = max(80_000, 1.2 * max(one.tokens for one in tries))
     dots = [(one.tokens, one.times) for one in tries]
     ours = fewest_tokens(at_least)[0] if len(tries) > 1 else 0  # seen after the learner's first

@@ -18,7 +18,6 @@ COLOURS = {
     "prefix": "#7d5ba6",
     "LoRA": "#23614a",
 }  # of each method, in all of the chapter
-ADDED = {"prefix": "#cdbfe0", "LoRA": "#8fb99f"}  # the text, where a layer adds trained numbers to it
 FROZEN = "#dcdcdc"
 SHADES = {  # of the tasks in one batch
     "prompt": ("#e8c547", "#f7ebbd", "#a8861a"),
@@ -65,7 +64,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
                     arrowprops={"arrowstyle": "->", "color": "#222222"},
                 )
             for place in range(TOKENS):
-                _place(axis, VIRTUAL + GAP + place, row, ADDED.get(title, FROZEN) if row else FROZEN)
+                _place(axis, VIRTUAL + GAP + place, row, FROZEN)
         if title != "LoRA":
             axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
         axis.text(VIRTUAL + GAP + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
@@ -75,8 +74,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         axis.set_axis_off()
     looks = {
         "trained": COLOURS.values(),
-        "trained numbers added to the text": ADDED.values(),
-        "computed by frozen weights": [FROZEN],
+        "computed": [FROZEN],
     }
     patches = [
         tuple(Patch(facecolor=colour, edgecolor="#444444") for colour in group) for group in looks.values()
@@ -86,7 +84,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         looks.keys(),
         handler_map={tuple: HandlerTuple(ndivide=None)},
         loc="outside lower center",
-        ncols=3,
+        ncols=2,
         frameon=False,
         fontsize=TEXT,
     )
@@ -94,7 +92,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
     return render(
         figure,
         "A prompt trains vectors below the layers, and frozen weights make their keys and values in every layer. "
-        "A prefix trains keys and values in every layer, which are added to the text, and no layer computes their "
+        "A prefix trains keys and values in every layer, which the text reads, and no layer computes their "
         "places. LoRA trains matrices in every layer, which add to what is computed for the text."
         + (f" Trained numbers: {counts}." if counts else ""),
     )

@@ -8,11 +8,9 @@ import pytest
 from course_lib.chapters.masks import plot_masks
 from course_lib.chapters.roofline import _covers, _raised, plot_roofline
 from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
-from course_lib.chapters.step_over_bandwidth import plot_step_over_bandwidth
 from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
 from course_lib.chapters.virtual_places import (
-    ADDED,
     COLOURS,
     FROZEN,
     LAYERS,
@@ -74,18 +72,6 @@ def test_a_speedup_over_tokens_names_its_lines_and_tries():
         plot_speedup_over_tokens([1, 2], {}, 8)
 
 
-def test_a_step_over_the_bandwidth_names_the_methods_and_its_ticks():
-    picture = plot_step_over_bandwidth(
-        [1e6, 1e7, 1e8], {"32 bits": lambda b: 6e6 / b, "8 bits": lambda b: 0.1}, mark=1e7
-    )
-    assert [line.get_xydata().tolist() for line in picture._figure.axes[0].lines][-1] == [[1e7, 0.1]]
-    assert {"1 MB/s", "100 MB/s", "100 Mbit/s", "32 bits", "8 bits"} <= set(texts(picture))
-    with pytest.raises(ValueError, match=r"bandwidths must be at least two growing numbers, not \[2, 1\]"):
-        plot_step_over_bandwidth([2, 1], {"a": float})
-    with pytest.raises(ValueError, match="0 methods cannot be drawn; give 1 to 6"):
-        plot_step_over_bandwidth([1, 2], {})
-
-
 def test_a_roofline_says_where_it_bends_and_refuses_nonsense():
     picture = plot_roofline([GPUS["v100"], GPUS["h100"]], {"standard": 31.0, "tiles of 128": 124.0})
     assert picture.alt == "Rooflines that bend, in FLOPs for each byte: v100 at 139, h100 at 295."
@@ -121,15 +107,13 @@ def test_each_method_trains_in_its_own_places():
     above = len(LAYERS) - 1
     counted = {
         colour: colours.count(f"fill: {colour}") - 1  # the legend
-        for colour in (*COLOURS.values(), *ADDED.values(), FROZEN)
+        for colour in (*COLOURS.values(), FROZEN)
     }
     assert counted == {
         COLOURS["prompt"]: VIRTUAL,
         COLOURS["prefix"]: VIRTUAL * above,
         COLOURS["LoRA"]: above,  # A and B
-        ADDED["prefix"]: TOKENS * above,
-        ADDED["LoRA"]: TOKENS * above,
-        FROZEN: VIRTUAL * above + TOKENS * (len(LAYERS) + 2),
+        FROZEN: VIRTUAL * above + TOKENS * 3 * len(LAYERS),
     }
     picture = plot_virtual_places({"prompt": "0.08 million", "prefix": "2 million", "LoRA": "1 million"})
     assert "prompt: 0.08 million trained" in set(texts(picture))

@@ -62,6 +62,20 @@ def test_a_listing_links_to_the_page_of_its_source():
     assert shown == link.replace("ddp.py", "ddp.html")
 
 
+def test_notebooks_link_to_what_has_a_page_and_to_no_place_inside_a_notebook():
+    """Sphinx refuses both, but ``make site`` is not part of the tests; headings are spelled otherwise there."""
+    shown = {file for path in NOTEBOOKS for file in linked_sources(notebook(path))}
+    shown |= {source_file(name.rpartition(".")[0]) for topic in topics() for name in topic["names"]}
+    for path in NOTEBOOKS:
+        for cell in notebook(path)["cells"]:
+            words = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
+            for file in re.findall(r"\]\(\.\./([^)]+\.py)\)", words):
+                assert file in shown, f"{path.name} links to {file}, of which the site has no page"
+            assert not re.search(r"\]\([^):]*\.ipynb#", words), (
+                f"{path.name} links to a place inside a notebook"
+            )
+
+
 def test_a_still_explorer_leads_to_the_live_one_of_the_same_plan():
     cell = code({}, '<div class="explorer-still"><img alt="a still"/></div>')
     cell["outputs"].append({"output_type": "display_data", "data": {"text/plain": "View()"}, "metadata": {}})

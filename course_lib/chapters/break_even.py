@@ -81,9 +81,8 @@ def enough_sequences(sequence: float, message: float, slowness: int, hidden: boo
         message: seconds of the gradients, once a step.
         hidden: they are sent while backward, two thirds of the work, goes on.
     """
-    before = (
-        slowness / 3 if hidden else slowness
-    )  # sequences' work of the fast device before the first is sent
+    # How many sequences' work the fast device has done before the first gradient is sent.
+    before = slowness / 3 if hidden else slowness
     return (slowness + 1) * (int(message / sequence / (slowness + 1 - before)) + 1)
 
 

@@ -18,9 +18,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check $(QUIET)
 # What is done now, and how many seconds make has run.
 BEGAN := $(shell date +%s)
 say = $(if $(CI),:,printf '[%3d s] %s\n' $$(($$(date +%s) - $(BEGAN))) "$(1)")
-# Kernels are forked from a process that has imported torch: tests/shared/warm_kernels.py.
-NBVAL := PYTHONPATH=tests/shared $(BIN)/python -m pytest -p warm_kernels --nbval --nbval-current-env \
-	--nbval-cell-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider -n $(WORKERS) --dist loadfile
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-with tests/nbval_sanitize.cfg
 
 # Tests start hundreds of short processes that import the course: let Python keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,9 +51,7 @@ lab: setup
 
 test: setup
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests
-	$(NBVAL) notebooks
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(NBVAL) tests notebooks
 
 # About a minute, for whoever edits: the techniques by hand, the simulator, the grader's engine.
 test-quick: export OMP_NUM_THREADS = 1

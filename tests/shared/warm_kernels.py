@@ -110,13 +110,22 @@ def launch_kernel(cmd, **options):
 
 
 def pytest_configure():
-    if hasattr(os, "fork"):
-        import nbval.kernel
-        from jupyter_client.provisioning import local_provisioner
-        from kernels import FileKernelManager
+    if not hasattr(os, "fork"):
+        return
+    import nbval.kernel
+    import pytest
+    from jupyter_client.provisioning import local_provisioner
+    from kernels import FileKernelManager
 
-        local_provisioner.launch_kernel = launch_kernel
-        nbval.kernel.KernelManager = FileKernelManager
+    class WarmKernelManager(FileKernelManager):
+        """nbval's. Kernels that a test starts are Jupyter's own."""
+
+        def start_kernel(self, **options):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(local_provisioner, "launch_kernel", launch_kernel)
+                super().start_kernel(**options)
+
+    nbval.kernel.KernelManager = WarmKernelManager
 
 
 def pytest_unconfigure():

@@ -1,11 +1,11 @@
-"""The drawing of a machine's network cards as gates, and of what an all-reduce sends through each (chapter 04)."""
+"""The drawing of a machine's network cards, and of what rings send out of it through each (chapter 04)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import cos, pi, sin
 from typing import TYPE_CHECKING
 
-from course_lib.chapters.four_ways import through_cards
+from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, human
@@ -14,72 +14,77 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OUT, WITHIN, IDLE = "#cc6a26", "#7d99b3", "#d9d9d9"
+CARD, TIP = 1.6, 2.4  # how far from the middle, where a rank is 1 away
+
+
+def through_cards(ranks: int, each: int, rings: int = 1) -> list[float]:
+    """Tensors that each rank of a machine sends out of it, through its own card, in an all-reduce.
+
+    Args:
+        each: ranks of a machine.
+        rings: so many at once, each with its part of the tensor; in each another rank is a machine's last.
+    """
+    at_least(1, each=each, rings=rings)
+    if ranks % each:
+        raise ValueError(f"{ranks} ranks do not fill machines of {each}")
+    out = [0.0] * each
+    for turn in range(rings if ranks > each else 0):
+        out[(turn - 1) % each] += 2 * (ranks - 1) / ranks / rings
+    return out
 
 
 def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Picture:
-    """The first machine of ``each`` ranks: what leaves it directly, around one ring, and around a ring a card."""
+    """A machine of ``each`` ranks in one ring, in one of as many rings as it has cards, and in all of them."""
     from matplotlib.figure import Figure
 
-    ways = {"direct": ("direct", 1), "one ring": ("ring", 1), f"{each} rings": ("ring", each)}
-    figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
+    shown = {
+        "one ring": (1, [each - 1]),
+        f"one of {each} rings": (each, [2]),
+        f"all {each} rings": (each, [*range(each)]),
+    }
+    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
     told = []
-    for axis, (name, (way, rings)) in zip(figure.subplots(len(ways), 1), ways.items(), strict=True):
-        sizes = [payload * part for part in through_cards(way, ranks, each, rings)]
-        busy = 1e3 * max(sizes) / card.rate
-        told.append(f"{name}: {human(sum(sizes))} leave the machine, the busiest card takes {busy:.0f} ms")
-        drawn = " (drawn: one of them)" if rings > 1 else ""
-        axis.set_title(told[-1].replace(":", f"{drawn}:", 1), fontsize=TITLE, loc="left")
-        _draw_machine(axis, sizes)
-        _draw_inside(axis, each, way, last=each // 2 - 1 if rings > 1 else each - 1)
-    through = ", ".join(f"{size / 1e9:.2f}" for size in sizes)
-    return render(
-        figure,
-        f"A machine of {each} of {ranks:,} ranks, each with a card. {'; '.join(told)}, with {through} GB.",
-    )
+    for axis, (name, (rings, last)) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
+        size = payload * max(through_cards(ranks, each, rings))
+        where = "one card" if len(last) == 1 else "each card"
+        ends = f"{human(float(f'{size:.2g}'))} leave through {where}", f"{1e3 * size / card.rate:.0f} ms"
+        told.append(f"{name}: {', '.join(ends)}")
+        axis.set_title(name, fontsize=TITLE)
+        axis.text(0, -TIP - 0.35, "\n".join(ends), fontsize=TEXT, ha="center", va="top")
+        _draw_machine(axis, each, last)
+        if rings == 1:
+            axis.text(0, 0, "ranks", fontsize=TEXT, ha="center", va="center")
+            axis.text(1.85, 0.6, "card", fontsize=TEXT, va="center")
+    return render(figure, f"A machine of {each} of {ranks:,} ranks, each with a card. {'; '.join(told)}.")
 
 
-def _draw_machine(axis: Axes, sizes: Sequence[float]) -> None:
-    from matplotlib.patches import FancyBboxPatch, Rectangle
+def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
+    """The ring leaves the machine at each rank of ``last``, and comes into it at the next one."""
+    from matplotlib.patches import Circle
 
-    each = len(sizes)
-    axis.add_patch(
-        FancyBboxPatch((-0.5, -0.55), each, 2.05, "round,pad=0.1", fc="#f4f4f4", ec="#8a8a8a", zorder=0)
-    )
-    for rank, size in enumerate(sizes):
-        colour = OUT if size else IDLE
-        axis.plot([rank, rank], [0, 1.4], color=colour, linewidth=1.2 if size else 0.8, zorder=1)
-        axis.add_patch(Rectangle((rank - 0.3, 1.4), 0.6, 0.4, fc=colour, ec="#8a8a8a", zorder=3))
-        if size:
-            width = 1 + 3 * size / 2e9
-            arrow = {"arrowstyle": "-|>", "color": OUT, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
-            axis.annotate("", (rank, 2.6), (rank, 1.8), arrowprops=arrow)
-        axis.text(rank + 0.1, 2.15, f" {size / 1e9:.2g} GB" if size else " 0 GB", fontsize=TEXT, va="center")
-    axis.plot(range(each), [0] * each, "o", color="#143f70", markersize=6, zorder=4)
-    axis.text(each - 0.3, 1.6, "cards", fontsize=TEXT, va="center")
-    axis.text(each - 0.3, 0, "ranks", fontsize=TEXT, va="center")
-    axis.set(xlim=(-0.8, each + 0.4), ylim=(-0.75, 2.7))
-    axis.axis("off")
+    def at(rank: float, far: float) -> tuple[float, float]:
+        angle = pi / 2 - 2 * pi * (rank + 0.5) / each
+        return far * cos(angle), far * sin(angle)
 
+    def arrow(start: tuple[float, float], end: tuple[float, float], color: str, width: float) -> None:
+        style = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
+        axis.annotate("", end, start, arrowprops=style, zorder=2)
 
-def _draw_inside(axis: Axes, each: int, way: str, last: int) -> None:
-    from matplotlib.patches import FancyArrowPatch
-
-    pairs = [(low, high) for low in range(each) for high in range(low + 1, each)]
-    if way == "ring":
-        pairs = [(rank, (rank + 1) % each) for rank in range(each) if rank != last]  # an open chain
-    for start, end in pairs:
-        far = abs(end - start) > 1
-        axis.add_patch(
-            FancyArrowPatch(
-                (start, 0),
-                (end, 0),
-                connectionstyle=f"arc3,rad={(0.05 if end > start else -0.05) if far else 0}",
-                arrowstyle="-" if way == "direct" else "-|>",
-                mutation_scale=9,
-                shrinkA=4,
-                shrinkB=4,
-                color=WITHIN,
-                linewidth=0.6 if way == "direct" else 1.2,
-                zorder=2,
-            )
+    axis.add_patch(Circle((0, 0), CARD, fc="#f4f4f4", ec="#8a8a8a", zorder=0))
+    whole = len(last) == each
+    for rank in range(each):
+        enters = (rank - 1) % each in last
+        if whole or rank not in last:
+            arrow(at(rank + 0.22, 0.97), at(rank + 0.78, 0.97), WITHIN, 1.3)
+        if rank in last:
+            arrow(at(rank, 1.2), at(rank, TIP), OUT, 2)
+        elif enters:
+            arrow(at(rank, TIP), at(rank, 1.2), WITHIN, 1.3)
+        colour = OUT if rank in last else WITHIN if enters else IDLE
+        axis.plot(*at(rank, CARD), "s", ms=9, color=colour, mec="#8a8a8a", zorder=3)
+        axis.plot(*at(rank, 1), "o", ms=12, color="#143f70", zorder=4)
+        axis.text(
+            *at(rank, 1), str(rank), fontsize=TEXT, color="white", ha="center", va="center_baseline", zorder=5
         )
+    axis.set(xlim=(-TIP, TIP), ylim=(-TIP - 1.05, TIP), aspect="equal")
+    axis.axis("off")

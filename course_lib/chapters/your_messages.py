@@ -45,7 +45,8 @@ def price_messages(messages: Sequence[tuple[str, Sequence[float]]], link: Link) 
     if copied > BUFFERS:
         return headed(f"It does not fit: {copied:.0f} MB are copied, into buffers of {BUFFERS} MB.", found)
     verdict = "You made it" if hours < GOAL else f"Not yet below {GOAL}"
-    return headed(f"{verdict}: {hours:,.0f} GPU-hours of waiting in {STEPS:,} steps.", found)
+    told = f"{hours:,.0f}" if round(hours) != GOAL else f"{hours:,.2f}"  # 700.27 is not below 700
+    return headed(f"{verdict}: {told} GPU-hours of waiting in {STEPS:,} steps.", found)
 
 
 def _checked(way: str, sizes: Sequence[float]) -> Sequence[float]:

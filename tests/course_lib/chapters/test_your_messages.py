@@ -18,6 +18,16 @@ SMALL = list(TENSORS[:8])
         ([("tree", [size]) for size in TENSORS], "Not yet below 700: 834", "30.02"),
         ([("ring", TENSORS[:-1]), ("tree", [200])], "Not yet below 700: 728", "26.21"),
         ([("ring", [*SMALL, 60, 200]), ("tree", [40]), ("tree", [120])], "You made it: 669", "24.08"),
+        (
+            [("ring", [*SMALL, 40, 200]), ("tree", [60]), ("tree", [120])],
+            "Not yet below 700: 700.27",
+            "25.21",
+        ),
+        (
+            [("ring", [40, 60, 200]), ("tree", [120]), *(("tree", [s]) for s in SMALL)],
+            "You made it: 688",
+            "24.78",
+        ),
         ([("ring", TENSORS)], "It does not fit: 457 MB are copied", "14.84"),
     ],
 )

@@ -1,0 +1,53 @@
+"""What chapter 04 tells of a gradient and of a loss, and what rings send through the cards of a machine."""
+
+import pytest
+
+from course_lib.chapters.all_reduce_ways import price_ways
+from course_lib.chapters.busy_cards import plot_busy_cards, through_cards
+from simulator.inputs.known_devices import find_device
+from simulator.plots.picture import smallest_text
+from simulator.predict.collective_time import group_link
+
+H100 = find_device("h100")
+
+
+def test_a_card_for_each_rank():
+    told = price_ways(["naive", "tree", "ring"], H100.network).text
+    assert told.startswith("A message takes 6 µs, and 25 ms more for each GB.")
+    assert [line.split() for line in told.splitlines()[3:]] == [
+        ["naive", "1,998", "50", "s", "12", "ms"],
+        ["tree", "20", "500", "ms", "0.12", "ms"],
+        ["ring", "1,998", "62", "ms", "12", "ms"],
+    ]
+
+
+def test_eight_cards_together():
+    told = price_ways(["tree", "ring"], group_link(1000, 1, H100)).text
+    assert told.startswith("A message takes 6 µs, and 3.1 ms more for each GB.")
+    assert [line.split()[2:] for line in told.splitlines()[3:]] == [
+        ["63", "ms", "0.12", "ms"],
+        ["18", "ms", "12", "ms"],
+    ]
+
+
+def test_what_is_asked_is_not_told():
+    told = price_ways(["naive", "ring"], H100.network, unknown="ring").text
+    assert "1,998" not in told
+    assert [line.split()[-1] for line in told.splitlines()[3:]] == ["ms", "?"]
+
+
+def test_what_leaves_a_machine_through_each_card():
+    leaves = 2 * 15 / 16  # around a ring of 16, a rank's tensors
+    assert through_cards(16, 4) == pytest.approx([0, 0, 0, leaves])
+    assert through_cards(16, 4, rings=4) == pytest.approx([leaves / 4] * 4)
+    assert through_cards(4, 4) == [0] * 4
+    with pytest.raises(ValueError, match="10 ranks do not fill machines of 4"):
+        through_cards(10, 4)
+
+
+def test_the_picture_of_a_machine():
+    picture = plot_busy_cards(1000, 8, 1e9, H100.network)
+    assert "one ring: 2 GB leave through one card, 50 ms" in picture.alt
+    assert "one of 8 rings: 250 MB leave through one card, 6 ms" in picture.alt
+    assert "all 8 rings: 250 MB leave through each card, 6 ms" in picture.alt
+    assert smallest_text(picture.svg) >= 11

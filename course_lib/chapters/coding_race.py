@@ -1,11 +1,9 @@
-"""Chapter 19: whole gradients against 1 %, on ten ranks whose backward hides messages, but not the coding."""
+"""Chapter 19: whole gradients against 1 %, on ten ranks whose backward hides messages, but not the coding, and on eight
+machines that hide nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import torch
-from torch.utils.benchmark import Timer
 
 from course_lib.chapters.eight_machines import GPUS as MACHINES
 from course_lib.chapters.eight_machines import method_on_gpus, one_gpu, step_on_gpus
@@ -14,7 +12,8 @@ from simulator.inputs.checks import not_negative
 from simulator.inputs.known_devices import GPUS
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots import plot_timeline
-from simulator.plots.picture import Picture
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 BUCKETS = 10
 BACKWARD = 10.0  # ms of backward for a bucket
@@ -55,17 +54,72 @@ def race(message: float, coding: float) -> Picture:
     return plot_timeline(*both.values(), titles=titles, unit="ms")
 
 
-def time_coding(numbers: int = 12_440_000) -> None:
-    """Say the least that coding a bucket of so many numbers takes an A100, and how long the choice takes your GPU. By
-    default the bucket is a tenth of GPT-2."""
-    least = 1e3 * 12 * numbers / GPUS["a100-40gb"].memory_bandwidth  # reads two fp32, and writes one
-    print(f"coding of a bucket: at least {least:.2f} ms on an A100")
-    if not torch.cuda.is_available():
-        print("the choice alone: no GPU here to time it")
-        return
-    bucket = torch.randn(numbers, device="cuda")
-    timer = Timer("bucket.abs().topk(k)", globals={"bucket": bucket, "k": numbers // 100})
-    print(f"the choice alone: {1e3 * timer.blocked_autorange().median:.2f} ms on your GPU")
+def least_coding(numbers: int) -> float:
+    """The least ms in which an A100 codes so many numbers: it reads gradient and residual, and writes the residual.
+    The search for the largest comes on top."""
+    return 1e3 * 12 * numbers / GPUS["a100-40gb"].memory_bandwidth  # three times fp32
+
+
+def saved(message: float) -> float:
+    """Ms by which 1 % without coding is sent earlier, where the message of a whole bucket takes so many."""
+    return backward_with(message).makespan - BUCKETS * BACKWARD - PART * message
+
+
+def faster_from(coding: float) -> float:
+    """Ms of a whole bucket's message from which 1 % is faster, if the coding of a bucket takes so many.
+
+    Raises:
+        Refused: it is negative.
+    """
+    try:
+        not_negative(coding=coding)
+    except ValueError as refused:
+        raise Refused(str(refused)) from None
+    needed = BUCKETS * coding
+    hidden = needed / (1 - PART)  # only the last message is exposed
+    return hidden if hidden <= BACKWARD else (needed + (BUCKETS - 1) * BACKWARD) / (BUCKETS - PART)
+
+
+def plot_saved(coding: float) -> Picture:
+    """What 1 % saves over the length of a message, and what coding costs. The dot is where 1 % becomes faster.
+
+    Args:
+        coding: ms that the GPU needs to code a bucket.
+    """
+    from matplotlib.figure import Figure
+
+    start, cost = faster_from(coding), BUCKETS * coding
+    longest = max(2 * BACKWARD, 1.4 * start)
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    points = [0, BACKWARD, longest]
+    axis.axvspan(0, BACKWARD, color="#eeeeee")
+    axis.plot(points, [saved(m) for m in points], color="#cc6a26", linewidth=2.2)
+    axis.axhline(cost, color="#222222", linestyle="--", linewidth=1.4)
+    axis.plot(start, cost, "o", color="#222222", markersize=7)
+    top = saved(longest)
+    axis.text(0.02 * longest, 0.97 * top, "backward hides\nnine of ten", fontsize=TEXT, va="top")
+    coded = f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
+    low = cost < top / 8  # no room below the line
+    notes = (
+        ("saved by sending 1 %", 0.93 * longest, saved(0.93 * longest), (-8, 2), "right"),
+        (f"coding ten buckets: {coded} ms", longest, cost, (0, 5), "right"),
+        (
+            f"faster from {start:.3g} ms on",
+            start,
+            cost,
+            (-2, 8) if low else (8, -14),
+            "right" if low else "left",
+        ),
+    )
+    for text, x, y, beside, side in notes:
+        axis.annotate(text, (x, y), xytext=beside, textcoords="offset points", ha=side, fontsize=TEXT)
+    axis.set(xlim=(0, longest), ylim=(0, top))
+    axis.set_xlabel("ms for the message of a whole bucket", fontsize=TEXT, loc="right")
+    axis.set_ylabel("ms of a step", fontsize=TEXT)
+    plain_axes(axis)
+    said = f"up to {BACKWARD:g} ms at most {saved(BACKWARD):.3g}, at {longest:.3g} ms {top:.3g}"
+    return render(figure, f"Ms saved by 1 %: {said}. Coding takes {coded}: faster from {start:.3g} ms on.")
 
 
 def exposed_with(method: str) -> Timeline:

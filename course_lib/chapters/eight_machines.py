@@ -86,13 +86,19 @@ def times_one(method: Method) -> float:
     return one_gpu() / step_on_gpus(method)
 
 
-def row_of(method: str, every: int = 1, coding: float = 1.0, **setting: Any) -> list[str]:
-    """A choice as a row of a table: its name, a step in ms, how many times one GPU it is, and the bytes of a step as a
-    part of those of whole gradients."""
+def row_of(method: str, every: int = 1, coding: float = 0.0, **setting: Any) -> list[str]:
+    """A choice as a row of a table: its name, of what its step consists, the step in ms, and the bytes of a step as a
+    part of those of whole gradients. Sending is what computing and coding leave, rounded as they are."""
     mine = method_on_gpus(method, every=every, coding=coding, **setting)
     name = f"local SGD, H = {every}" if every > 1 else mine.name
     share = share_of(method=method, **setting) / every
-    return [name, f"{1e3 * step_on_gpus(mine):.0f}", f"{times_one(mine):.2f}", f"{100 * share:.1f} %"]
+    step, computing, coded = (
+        round(1e3 * step_on_gpus(mine)),
+        round(1e3 * one_gpu() / GPUS),
+        1e3 * mine.compress,
+    )
+    parts = f"{computing} + {coded:.3g} + {step - computing - coded:.3g}"
+    return [name, parts, str(step), f"{100 * share:.1f} %"]
 
 
 def reaching(coding: float, at_least: float = 3) -> list[tuple[str, str, dict[str, Any]]]:

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.by_hand.compress import Compressed, DiLoCo, PowerSGD, TopK, train
-from course_lib.chapters.refused import Refused
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
-from simulator.inputs.checks import at_least
 from simulator.plots import plot_curves
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
@@ -26,18 +24,6 @@ from simulator.predict.traffic import ddp_traffic
 
 Learned = dict[str, tuple[list[float], float, list[float]]]
 LOOKS = (("#222222", "-"), ("#cc6a26", "-"))
-
-
-def asked(**counts: int) -> None:
-    """What a learner has set: counts such as ``r``.
-
-    Raises:
-        Refused: a count is no whole number of at least 1.
-    """
-    try:
-        at_least(1, **counts)
-    except ValueError as refused:
-        raise Refused(str(refused)) from None
 
 
 class Everything(Compressed):

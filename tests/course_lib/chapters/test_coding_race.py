@@ -6,9 +6,12 @@ from course_lib.chapters.coding_race import (
     PART,
     backward_with,
     exposed_with,
+    faster_from,
+    least_coding,
+    plot_saved,
     plot_steps,
     race,
-    time_coding,
+    saved,
 )
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
@@ -33,11 +36,22 @@ def test_coding_of_0_9_ms_takes_back_what_the_longest_hidden_message_saves():
     assert backward_with(PART * 10, 0.9).makespan == pytest.approx(backward_with(10).makespan)
 
 
-def test_coding_takes_at_least_the_reading_and_the_writing(capsys):
-    time_coding()
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "coding of a bucket: at least 0.10 ms on an A100"
-    assert said[1].startswith("the choice alone: ")
+def test_coding_takes_at_least_the_reading_and_the_writing():
+    assert least_coding(12_440_000) == pytest.approx(0.10, abs=0.005)
+
+
+@pytest.mark.parametrize(("coding", "message"), [(0, 0), (0.54, 6), (0.9, 10), (5.4, 14.545), (50, 59.596)])
+def test_one_percent_is_faster_from_the_message_on_that_two_timelines_end_with_alike(coding, message):
+    assert faster_from(coding) == pytest.approx(message, abs=1e-3)
+    whole, percent = backward_with(faster_from(coding)), backward_with(PART * faster_from(coding), coding)
+    assert whole.makespan == pytest.approx(percent.makespan)
+    assert saved(faster_from(coding)) == pytest.approx(10 * coding)
+
+
+def test_what_is_saved_rises_ten_times_as_steeply_where_messages_queue():
+    assert "at most 9, at 20.4 ms 112. Coding takes 54: faster from 14.5 ms on" in plot_saved(5.4).alt
+    assert "Coding takes 5.4: faster from 6 ms on" in plot_saved(0.54).alt
+    assert "Coding takes 6,800" in plot_saved(680).alt
 
 
 def test_pictures_say_what_is_seen():
@@ -68,12 +82,14 @@ def test_the_eight_machines_are_those_of_chapter_05():
 
 
 def test_a_row_says_how_fast_a_choice_is_and_each_method_can_be_three_times_one_gpu():
-    assert row_of("whole gradients") == ["whole gradients", "721", "0.17", "100.0 %"]
-    assert row_of("top-k", density=0.01)[:3] == ["top-k, 1 %", "73", "1.68"]
-    rare = row_of("whole gradients", every=40)
-    assert rare[0] == "local SGD, H = 40"
-    assert float(rare[2]) > 3
-    assert rare[3] == "2.5 %"
+    assert row_of("whole gradients") == ["whole gradients", "15 + 0 + 706", "721", "100.0 %"]
+    assert row_of("top-k", density=0.01, coding=2) == ["top-k, 1 %", "15 + 2 + 57", "74", "8.0 %"]
+    assert row_of("whole gradients", every=40, coding=2) == [
+        "local SGD, H = 40",
+        "15 + 0 + 18",
+        "33",
+        "2.5 %",
+    ]
     top_k, power_sgd, rarely = reaching(15)
     assert power_sgd[:2] == ("PowerSGD", "r = 6")
     assert share_of(**rarely[2]) == 1
@@ -101,3 +117,5 @@ def test_a_choice_that_cannot_be_is_refused_in_one_line(choice, said):
         row_of(**choice)
     with pytest.raises(Refused, match="coding"):
         race(6, -1)
+    with pytest.raises(Refused, match="coding"):
+        plot_saved(-1)

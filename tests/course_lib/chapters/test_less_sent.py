@@ -6,15 +6,12 @@ import torch
 from course_lib.by_hand.compress import DiLoCo, TopK
 from course_lib.chapters.less_sent import (
     Everything,
-    asked,
     learn,
     method_by_hand,
     plot_changed,
     plot_sent_over_ranks,
     sent_on,
 )
-from course_lib.chapters.refused import Refused
-from course_lib.chapters.thin_matrices import gradients, plot_thin_matrices, thin
 from course_lib.runtime import launch
 
 
@@ -64,25 +61,3 @@ def test_a_method_by_hand_sends_the_share_that_was_asked_for():
         DiLoCo,
         {"H": 28, "lr": 1.0, "momentum": 0.0},
     )
-
-
-def test_more_columns_miss_less_of_a_gradient_and_eight_almost_nothing():
-    M = gradients()[-1]
-    missed = [((M - P @ Q.T).norm() / M.norm()).item() for P, Q in (thin(gradients(), r) for r in (1, 2, 8))]
-    assert missed == sorted(missed, reverse=True)
-    assert missed[0] > 0.3
-    assert missed[2] < 0.1
-    assert "2 columns, 1,024 numbers" in plot_thin_matrices(2, 8).alt
-
-
-@pytest.mark.parametrize(
-    ("set_to", "said"),
-    [
-        ({"r": 0}, "r must be a whole number of at least 1, not 0"),
-        ({"H": 2.5}, "H must be a whole number of at least 1, not 2.5"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused_in_one_line(set_to, said):
-    with pytest.raises(Refused) as refused:
-        asked(**set_to)
-    assert refused.value._render_traceback_() == [said]

@@ -11,7 +11,7 @@ from simulator.plots.style import TEXT, TITLE, WIDTH, bare, human, ticks_in
 
 WHOLE, MLP, NOTHING, OUTSIDE = "#1b3a5c", "#cc6a24", "#bbbbbb", "#222222"
 PALE = {WHOLE: "#a9bacd", MLP: "#ecc3a2"}  # in forward
-COLOURS = {"runs again whole": WHOLE, "its MLP runs again": MLP, "nothing again": NOTHING, "logits": OUTSIDE}
+COLOURS = {"runs again whole": WHOLE, "its MLP runs again": MLP, "runs once": NOTHING, "logits": OUTSIDE}
 
 
 class Try(NamedTuple):
@@ -48,6 +48,7 @@ def plot_tries(
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     panels = len(tries) + (limit is not None)
     axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    top = max(1.5 * budget, *(1.15 * max(one.held) for one in tries)) / 1e6
     alt = []
     for axis, one in zip(axes, tries, strict=False):
         colours = [_colour(label, one) for label in one.labels]
@@ -56,14 +57,15 @@ def plot_tries(
         begin = next(i for i, label in enumerate(one.labels) if label.startswith("backward"))
         end = len(one.labels)
         axis.set_xticks([begin / 2, (begin + end) / 2], ["forward", "backward"])
-        axis.set(xlim=(0, end), ylim=(0, 1.5 * budget / 1e6))
+        axis.set(xlim=(0, end), ylim=(0, top))
         axis.set_xlabel("moments of the step", fontsize=TEXT)
         axis.set_title(one.title, loc="left", fontsize=TITLE)
         bare(axis)
         peak = max(one.held)
-        over = max(peak, budget) if peak > 0.85 * budget else peak  # the word does not stand on the line
-        top = (one.held.index(peak), over / 1e6)
-        axis.annotate("peak", top, (0, 2), textcoords="offset points", ha="center", fontsize=TEXT)
+        over = max(peak, budget) if peak > 0.85 * budget else peak  # the words do not stand on the line
+        place = (one.held.index(peak), over / 1e6)
+        said = f"{human(peak)}: {'fits' if peak <= budget else 'does not fit'}"
+        axis.annotate(said, place, (0, 2), textcoords="offset points", ha="center", fontsize=TEXT)
         alt.append(
             f"{one.title}: the peak is {human(peak)}, {'under' if peak <= budget else 'over'} the line"
         )
@@ -115,5 +117,6 @@ def _points(axis, every, budget, limit, known) -> None:
     axis.set_xlim(0, 3 * limit)
     axis.set_xlabel("FLOPs, % more", fontsize=TEXT)
     axis.set_ylabel("peak", fontsize=TEXT)
+    axis.tick_params(labelleft=True)
     axis.set_title("all that you tried", loc="left", fontsize=TITLE)
     bare(axis)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from course_lib.chapters.numbered_tensors import plot_numbers
 from course_lib.chapters.recomputed_step import plot_steps, step_of
+from course_lib.chapters.second_run import plot_second_run
 from simulator.predict.recomputation import Segment, peak_bytes
 
 
@@ -66,5 +66,6 @@ def test_what_comes_back_is_named():
     )
 
 
-def test_backward_takes_numbers_in_reverse():
-    assert "2, then 1, then 0" in plot_numbers().alt
+def test_the_second_run_stops_before_down():
+    assert "Forward keeps the first input alone" in plot_second_run().alt
+    assert "down does not run again" in plot_second_run().alt

@@ -1,142 +1,329 @@
-"""Llama 13B on 64 GPUs of two kinds: what a stage of ZeRO and the number of passes cost in seconds (chapter 06)."""
+"""A model on GPUs of two kinds: what a stage of ZeRO and the number of passes cost in seconds (chapter 06).
+
+Computing is what the simulator predicts. A message hides beside the forward or backward that it belongs to, as far as
+the simulator says that computing hides it; all else is what the pictures show, so that a reader can check their sums.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from course_lib.chapters.zero_step import COLOURS
-from course_lib.observe.show.shown import Shown
-from course_lib.observe.show.tables import table
-from simulator.inputs.checks import one_of
+from simulator.inputs.checks import at_least, one_of, positive
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH, bare
-from simulator.predict.collective_time import collective_seconds, group_link
-from simulator.predict.memory import plan_memory
+from simulator.plots.style import CATEGORIES, TEXT, TITLE, WIDTH, bare, label_of
+from simulator.predict.memory import model_states, plan_memory
 from simulator.predict.step import step_cost
-from simulator.published.fsdp import all_cards
 
-LLAMA, RANKS, SEQUENCES = MODELS["llama-13b"], 64, 4
-HALF = 2 * LLAMA.parameters  # bytes, in 16 bits: all gradients reduce-scattered, or all weights gathered
-# A machine of A100s has one card of 100 Gbit/s for its eight GPUs, one of H100s a card of 400 Gbit/s for each GPU.
-CLUSTERS = {"A100": all_cards("a100-80gb", 100e9), "H100": GPUS["h100"]}
-CARDS = {"A100": 1, "H100": 8}
-STAGES, PASSES = (1, 2, 3), (4, 2, 1)
+LLAMA = "llama-13b"
+FILES = {"A100": "a100-80gb", "H100": "h100"}
+STAGES = (1, 2, 3)
 COMPUTING = "#333333"
+ONCE = ("gradient_accumulation", "optimizer")  # of a step's parts; the others are forward and backward
 
 
-class Priced(NamedTuple):
-    """Of one GPU in a step: memory, seconds, of these the seconds that messages add, and whether it fits."""
-
-    held: MemoryBreakdown
-    seconds: float
-    waits: float
-    fits: bool
-
-
-def halves(stage: int, passes: int) -> int:
-    """Halves of an all-reduce that a step sends: what waits is sent once, all else in every pass."""
-    return {1: 2, 2: passes + 1, 3: 3 * passes}[stage]
-
-
-def speed(gpu: str) -> float:
-    """Bytes a second that leave a machine: a ring through each of its cards."""
-    return group_link(RANKS, 1, CLUSTERS[gpu]).rate
-
-
-def price(gpu: str, stage: int, passes: int) -> Priced:
-    """A step of 4 sequences a GPU, cut into ``passes``, as the simulator predicts it.
-
-    As PyTorch's ``fully_shard`` does, stages 1 and 2 gather the new weights in the next step's first forward.
-
-    Raises:
-        ValueError: the GPU, the stage or the passes are none of those that the chapter knows.
-    """
-    one_of("the GPU", gpu, CLUSTERS)
-    one_of("the stage", stage, STAGES)
-    one_of("the passes", passes, PASSES)
-    hardware = CLUSTERS[gpu]
-    size, overlap = SEQUENCES // passes, ("gradients", "parameters")
-    plan = Plan(RANKS, zero=stage, microbatches=passes, micro_batch=size, attention="flash", overlap=overlap)
-    held = max(plan_memory(LLAMA, plan, hardware), key=lambda rank: rank.occupied)
-    cost = step_cost(LLAMA, plan, hardware)
-    return Priced(held, cost.seconds, cost.parts["data_parallel"], held.occupied <= hardware.memory)
-
-
-def sequence_bytes() -> float:
-    """The activations that one sequence leaves for backward on a GPU."""
-    return plan_memory(LLAMA, Plan(RANKS, attention="flash"))[0].activations
-
-
-def fitting(gpu: str) -> list[tuple[int, int]]:
-    """The stages and passes for which a GPU has room."""
-    return [(stage, passes) for stage in STAGES for passes in PASSES if price(gpu, stage, passes).fits]
-
-
-def quickest(gpu: str) -> tuple[int, int]:
-    """The stage and passes of the shortest step that fits."""
-    return min(fitting(gpu), key=lambda plan: price(gpu, *plan).seconds)
-
-
-def seconds_of_a_half(gpu: str) -> float:
-    """A GPU sends all but its own 64th."""
-    return collective_seconds("all-gather", HALF, RANKS, 1, CLUSTERS[gpu])
-
-
-def in_seconds(gpu: str) -> Shown:
-    """A table of one row: how long a half takes, how long a step computes, and what of the two may overlap."""
-    found, rate, cards = price(gpu, 3, 1), speed(gpu) / 1e9, CARDS[gpu]
-    row = [f"{cards} × {rate / cards:.0f} = {rate:.0f}",
-           f"{RANKS - 1}/{RANKS} × {HALF / 1e9:.0f} ÷ {rate:.0f} = {seconds_of_a_half(gpu):.2f} s",
-           f"{CLUSTERS[gpu].data_overlap:.0%}", f"{found.seconds - found.waits:.2f} s"]  # fmt: skip
-    header = ["cards (GB/s)", "sending a half", "hides beside computing", "computing, whole step as one pass"]
-    return table(
-        header, [row], title=f"64 {gpu}s; activations of one sequence: {sequence_bytes() / 1e9:.1f} GB"
-    )
-
-
-def plot_plans(gpu: str, some: Sequence[tuple[int, int]] = ()) -> Picture:
-    """Two strips for each plan: computing, and below it sending, hatched where it hides; bold: the shortest step.
-
-    What hides is what the rounded numbers leave, so that they add up to the rounded step.
+@dataclass(frozen=True)
+class Cluster:
+    """A model, and the GPUs that train it.
 
     Args:
-        some: stages and passes; all that fit, if none are named.
+        gpu: ``"A100"``, ``"H100"``, or the name of a device's file.
+        speed: GB a second that leave a machine.
+        gpus: how many.
+        sequences: on each GPU in a step.
+        model: a known model's name.
+    """
+
+    gpu: str
+    speed: float
+    gpus: int = 64
+    sequences: int = 4
+    model: str = LLAMA
+
+    def __post_init__(self) -> None:
+        one_of("the GPU", self.gpu, (*FILES, *GPUS))
+        one_of("the model", self.model, MODELS)
+        positive(speed=self.speed)
+        at_least(2, gpus=self.gpus)
+        at_least(1, sequences=self.sequences)
+
+    @property
+    def half(self) -> float:
+        """Seconds in which all gradients, or all weights, leave a machine in 16 bits: a GPU keeps its own share."""
+        return (1 - 1 / self.gpus) * 2 * MODELS[self.model].parameters / (self.speed * 1e9)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of one GPU, in seconds.
+
+    Args:
+        forward, backward: of one pass.
+        update: with all that is done to gradients once.
+        half: one message of all gradients or weights.
+        overlap: seconds of a message that a second of computing hides.
+        fits: whether the GPU has room.
+    """
+
+    stage: int
+    passes: int
+    forward: float
+    backward: float
+    update: float
+    half: float
+    overlap: float
+    fits: bool
+
+    def messages(self) -> Iterator[tuple[int, int]]:
+        """For each pass, the halves that are sent beside forward and beside backward.
+
+        As PyTorch's ``fully_shard`` does, stages 1 and 2 gather the new weights in the next step's first forward.
+        """
+        for i in range(self.passes):
+            first, last = i == 0, i == self.passes - 1
+            yield {1: (first, last), 2: (first, 1), 3: (1, 2)}[self.stage]
+
+    @property
+    def halves(self) -> int:
+        return sum(map(sum, self.messages()))
+
+    @property
+    def computing(self) -> float:
+        return self.passes * (self.forward + self.backward) + self.update
+
+    def hides(self, halves: int, computing: float) -> float:
+        return self.overlap * min(halves * self.half, computing)
+
+    @property
+    def hidden(self) -> float:
+        return sum(self.hides(f, self.forward) + self.hides(b, self.backward) for f, b in self.messages())
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.halves * self.half - self.hidden
+
+
+def step(cluster: Cluster, stage: int, passes: int) -> Step:
+    """A step of the cluster's sequences, cut into ``passes``; backward computes twice as long as forward.
+
+    Raises:
+        ValueError: the sequences cannot be cut into so many, or there is no such stage.
+    """
+    one_of("the stage", stage, STAGES)
+    one_of("the passes", passes, divisors(cluster.sequences))
+    hardware, model = GPUS[FILES.get(cluster.gpu, cluster.gpu)], MODELS[cluster.model]
+    size = cluster.sequences // passes
+    plan = Plan(cluster.gpus, zero=stage, microbatches=passes, micro_batch=size, attention="flash")
+    occupied = max(rank.occupied for rank in plan_memory(model, plan, hardware))
+    parts = step_cost(model, plan, hardware).parts
+    update = sum(parts[name] for name in ONCE)
+    one = (sum(parts.values()) - parts["data_parallel"] - update) / passes
+    fits = occupied <= hardware.memory
+    return Step(stage, passes, one / 3, 2 * one / 3, update, cluster.half, hardware.data_overlap, fits)
+
+
+def divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def fewest_passes(cluster: Cluster) -> list[Step]:
+    """For each stage the step of the fewest passes that fit; the most passes, if none do."""
+    steps = ([step(cluster, stage, passes) for passes in divisors(cluster.sequences)] for stage in STAGES)
+    return [next((one for one in some if one.fits), some[-1]) for some in steps]
+
+
+def quickest(cluster: Cluster) -> Step | None:
+    return min((one for one in fewest_passes(cluster) if one.fits), key=lambda one: one.seconds, default=None)
+
+
+def held(stage: int, sequences: int) -> MemoryBreakdown:
+    """The model states of Llama 13B on one of 64 GPUs, and the activations of ``sequences`` in one pass."""
+    model = MODELS[LLAMA]
+    one = plan_memory(model, Plan(64, attention="flash"))[0].activations
+    return model_states(model.parameters, Plan(64, zero=stage)) + MemoryBreakdown(activations=sequences * one)
+
+
+def plot_held(plans: Sequence[tuple[int, int]]) -> Picture:
+    """What Llama 13B with four sequences on each of 64 GPUs keeps on one of them, and what an A100 has room for.
+
+    Args:
+        plans: (stage, passes); stage 0 is DDP.
     """
     from matplotlib.figure import Figure
 
-    plans, best = some or fitting(gpu), quickest(gpu)
-    figure = Figure(figsize=(WIDTH, 0.5 + 0.4 * len(plans)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.34 * len(plans)), layout="constrained")
     axis, told = figure.subplots(), []
-    for row, plan in enumerate(plans):
-        found, colour = price(gpu, *plan), COLOURS[f"stage {plan[0]}"]
-        computes = found.seconds - found.waits
-        sends = halves(*plan) * seconds_of_a_half(gpu)
-        hides = sends - found.waits
-        axis.barh(row - 0.18, computes, 0.34, color=COMPUTING)
-        axis.barh(row + 0.18, found.waits, 0.34, left=computes, color=colour)
-        axis.barh(
-            row + 0.18, hides, 0.34, left=computes - hides, color="white", edgecolor=colour, hatch="/////"
+    axis.axvline(80, color="black", linestyle="--", linewidth=1)
+    for row, (stage, passes) in enumerate(plans):
+        found, left = held(stage, 4 // passes), 0.0
+        for kind in ("parameters", "gradients", "optimizer_states", "activations"):
+            size = getattr(found, kind) / 1e9
+            label = {"parameters": "weights"}.get(kind, label_of(kind)) if row == 0 else None
+            axis.barh(row, size, 0.7, left=left, color=CATEGORIES[kind], label=label)
+            left += size
+        axis.annotate(
+            f"{left:.1f} GB",
+            (max(left, 80), row),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=TEXT,
         )
-        parts = [round(part, 2) for part in (computes, sends, found.seconds)]
-        said = "{:.2f} + {:.2f} − {:.2f} = {:.2f} s".format(
-            *parts[:2], parts[0] + parts[1] - parts[2], parts[2]
-        )
-        axis.annotate(said, (found.seconds, row), (4, 0), textcoords="offset points", va="center",
-                      fontsize=TEXT, fontweight="bold" if plan == best else "normal")  # fmt: skip
-        told.append(f"stage {plan[0]}, passes {plan[1]}: {said}{', the shortest' * (plan == best)}")
-    axis.set(xlim=(0, 1.75 * max(price(gpu, *plan).seconds for plan in plans)), xticks=[])
-    labels = [f"stage {stage}, {n} pass{'es' * (n > 1)}: {halves(stage, n)} halves" for stage, n in plans]
-    axis.set_yticks(range(len(plans)), labels, fontsize=TEXT)
+        told.append(f"{named(stage, passes)} {left:.1f} GB")
+    axis.set(xlim=(0, 250), xticks=[80])
+    axis.set_xticklabels(["80 GB, one A100"], fontsize=TEXT)
+    axis.set_yticks(range(len(plans)), [named(*plan) for plan in plans], fontsize=TEXT)
     axis.invert_yaxis()
     bare(axis)
     axis.spines["bottom"].set_visible(False)
-    axis.set_xlabel("computing (dark) + sending (below it) − hidden (hatched) = the step", fontsize=TEXT)
-    axis.set_title(f"64 {gpu}s, predicted", fontsize=TITLE, loc="left")
-    return render(
-        figure, f"64 {gpu}s, predicted: computing + sending − hidden = the step. {'; '.join(told)}."
+    axis.legend(frameon=False, fontsize=TEXT, loc="lower right")
+    return render(figure, f"One GPU keeps: {'; '.join(told)}.")
+
+
+def named(stage: int, passes: int) -> str:
+    return f"{f'stage {stage}' if stage else 'DDP'}, {passes} pass{'es' * (passes > 1)}"
+
+
+def plot_plans(gpu: str, speed: float, *, gpus: int = 64, sequences: int = 4, model: str = LLAMA) -> Picture:
+    """Two strips for each stage in the fewest passes that fit: computing, and below it sending, hatched where it hides.
+
+    Args:
+        gpu, speed, gpus, sequences, model: see ``Cluster``.
+    """
+    from matplotlib.figure import Figure
+
+    cluster = Cluster(gpu, speed, gpus, sequences, model)
+    steps, best = fewest_passes(cluster), quickest(cluster)
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.45 * len(steps)), layout="constrained")
+    axis, told = figure.subplots(), []
+    longest = max((one.seconds for one in steps if one.fits), default=1)
+    for row, one in enumerate(steps):
+        label = f"{named(one.stage, one.passes)}: "
+        if one.fits:
+            label += f"{one.seconds:.2f} s"
+            left = one.computing - one.hidden
+            colour = COLOURS[f"stage {one.stage}"]
+            axis.barh(row - 0.18, one.computing, 0.34, color=COMPUTING)
+            box(axis, (left, one.hidden), row + 0.18, colour, hatched=True)
+            box(axis, (one.computing, one.seconds - one.computing), row + 0.18, colour)
+            weight = "bold" if one == best else "normal"
+            axis.annotate(f"{one.seconds:.2f} s", (one.seconds, row), (6, 0), textcoords="offset points",
+                          va="center", fontsize=TEXT, fontweight=weight)  # fmt: skip
+        else:
+            label += "no room"
+            axis.text(0, row, " no room for one sequence", va="center", fontsize=TEXT)
+        told.append(label + ", the shortest" * (one == best))
+    axis.set(xlim=(0, 1.2 * longest), ylim=(-0.5, len(steps) - 0.5), xticks=[])
+    labels = [f"{named(one.stage, one.passes)}: {one.halves} halves" for one in steps]
+    axis.set_yticks(range(len(steps)), labels, fontsize=TEXT)
+    axis.invert_yaxis()
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+    axis.set_xlabel("dark: computing; colour: sending, hatched where it hides", fontsize=TEXT)
+    said = f"{gpus} {gpu}s, {speed:g} GB/s, sequences on each: {sequences}; predicted"
+    axis.set_title(said, fontsize=TITLE, loc="left")
+    return render(figure, f"{said}. {'; '.join(told)}.")
+
+
+def plot_timeline(gpu: str, speed: float, passes: int = 4) -> Picture:
+    """A step at stage 1 in one line, at stage 3 in a line for each pass: weights come before, gradients go after."""
+    from matplotlib.figure import Figure
+
+    cluster = Cluster(gpu, speed)
+    one, three = (step(cluster, stage, passes) for stage in (1, 3))
+    each = list(zip(one.messages(), three.messages(), strict=True))
+    lines = [("stage 1,\nall passes", one, [mine for mine, _ in each], one.update)]
+    for i, (_, mine) in enumerate(each):
+        lines.append((f"stage 3,\npass {i + 1}", three, [mine], three.update if i == passes - 1 else 0.0))
+    figure = Figure(figsize=(WIDTH, 0.5 + 0.72 * len(lines)), layout="constrained")
+    axis, told = figure.subplots(), []
+    for row, (name, found, sent, update) in enumerate(lines):
+        end = draw_line(axis, row, found, sent, update)
+        axis.annotate(
+            f"{end:.2f} s", (end, row), (6, 0), textcoords="offset points", va="center", fontsize=TEXT
+        )
+        told.append(f"{name} {end:.2f} s".replace("\n", " "))
+    axis.set(xlim=(0, 1.1 * three.seconds / passes), xticks=[])
+    axis.set_yticks(range(len(lines)), [name for name, *_ in lines], fontsize=TEXT)
+    axis.invert_yaxis()
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+    total = f"in all: stage 1 {one.seconds:.2f} s, stage 3 {three.seconds:.2f} s"
+    axis.set_xlabel(f"dark: computing; hatched: hidden; {total}", fontsize=TEXT)
+    size = 2 * MODELS[LLAMA].parameters / 1e9
+    half = (
+        f"a half: {cluster.gpus - 1}/{cluster.gpus} × {size:.0f} GB ÷ {speed:g} GB/s = {cluster.half:.2f} s"
     )
+    axis.set_title(f"{cluster.gpus} {gpu}s, predicted; {half}", fontsize=TITLE, loc="left")
+    return render(
+        figure, f"A step on {cluster.gpus} {gpu}s in {passes} passes, {half}: {'; '.join(told)}; {total}."
+    )
+
+
+def draw_line(axis: Any, row: int, found: Step, sent: Sequence[tuple[int, int]], update: float) -> float:
+    """Passes with their messages, from the left; returns the seconds at which they end."""
+    now, colour, half = 0.0, COLOURS[f"stage {found.stage}"], found.half
+
+    def compute(start: float, seconds: float, said: str) -> None:
+        axis.barh(row - 0.13, seconds, 0.26, left=start, color=COMPUTING, edgecolor="white", linewidth=1)
+        axis.text(start + seconds / 2, row - 0.28, said, ha="center", va="bottom", fontsize=TEXT)
+
+    def message(start: float, hidden: float, said: str, before: bool) -> None:
+        shown = half - hidden
+        seen, beside = (start, start + shown) if before else (start + hidden, start)
+        box(axis, (seen, shown), row + 0.13, colour, height=0.26)
+        box(axis, (beside, hidden), row + 0.13, colour, height=0.26, hatched=True)
+        axis.text(seen + shown / 2, row + 0.13, f"{said} {half:.2f}", ha="center", va="center", color="white",
+                  fontsize=TEXT)  # fmt: skip
+
+    alone, began = len(sent) == 1, 0.0
+    for i, (ahead, back) in enumerate(sent):
+        # A backward that sends two halves gathers weights before it sends gradients.
+        for seconds, weights, gradients in ((found.forward, ahead, 0), (found.backward, back - 1, back)):
+            count = back if gradients else ahead
+            hidden = found.hides(count, seconds) / max(1, count)
+            if weights > 0:
+                message(now, hidden, "weights", before=True)
+                now += half - hidden
+            if not gradients and i == 0:
+                began = now
+            compute(now, seconds, f"{seconds:.2f}" if alone else "")
+            now += seconds
+            if gradients and i == len(sent) - 1 and not alone:
+                said = f"{len(sent)} passes of {found.forward + found.backward:.2f}"
+                axis.text((began + now) / 2, row - 0.28, said, ha="center", va="bottom", fontsize=TEXT)
+            if gradients > 0:
+                message(now - hidden, hidden, "gradients", before=False)
+                now += half - hidden
+    if update:
+        compute(now, update, f"update {update:.2f}" if update > 0.1 else "")
+    return now + update
+
+
+def box(
+    axis: Any,
+    span: tuple[float, float],
+    row: float,
+    colour: str,
+    *,
+    height: float = 0.34,
+    hatched: bool = False,
+) -> None:
+    """A message's strip, from ``span[0]`` on for ``span[1]`` seconds."""
+    look = {"color": "white", "edgecolor": colour, "hatch": "/////"} if hatched else {"color": colour}
+    axis.barh(row, span[1], height, left=span[0], **look)
+
+
+def first_speed(gpu: str, stage: int) -> int:
+    """The lowest whole number of GB a second with which ``stage`` makes the shortest step on 64 such GPUs."""
+    for speed in range(1, 401):
+        best = quickest(Cluster(gpu, speed))
+        if best is not None and best.stage == stage:
+            return speed
+    raise ValueError(f"stage {stage} never makes the shortest step on 64 {gpu}s")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from course_lib.data_parallel.flat import storage_bytes
@@ -21,7 +22,7 @@ from simulator.plots.style import PARTS, TEXT, WIDTH, plain_axes
 
 COLOURS = {
     "DDP": "#8a8a8a",
-    "stage 1": PARTS[1],
+    "stage 1": "#b5496b",
     "stage 2": PARTS[4],
     "stage 3": PARTS[5],
 }  # none of memory's, nor the green of right numbers
@@ -84,23 +85,27 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
     return Step(kept, gradients, (forward, backward, log.traffic.sent - forward - backward))
 
 
-def halves_sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> int:
-    """Halves of an all-reduce that a small GPT's step sends on four ranks, with PyTorch's own ``fully_shard``.
+def halves_sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> str:
+    """Halves of an all-reduce in 16 bits that a small GPT's step sends on four ranks, with PyTorch's ``fully_shard``.
+
+    Whole weights that are still there after the step are old ones, as the optimizer changes shards: that is said, too.
 
     Args:
         train: called with a model, ``x`` and ``y``.
         x, y: the inputs and targets of each pass.
     """
-    return round(launch(_sent, 4, args=(train, x, y), backend="gloo")[0])
+    halves, old = launch(_sent, 4, args=(train, x, y), backend="gloo")[0]
+    said = f"{halves:.0f} {'half' if round(halves) == 1 else 'halves'}"
+    return said + ", but the next step computes with old weights" * old
 
 
-def _sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> float:
+def _sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> tuple[float, bool]:
     torch.manual_seed(0)
     model = GPT(GPTConfig.tiny())
-    half = 3 / 4 * 4 * sum(w.numel() for w in model.parameters())
+    half = 3 / 4 * 2 * sum(w.numel() for w in model.parameters())
     with record_traffic() as log:
         train(model, x, y)
-    return log.traffic.sent / half
+    return log.traffic.sent / half, not all(isinstance(w, DTensor) for w in model.parameters())
 
 
 def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import AdamW
 
 from course_lib.by_hand.ddp import PerParameter
@@ -54,20 +54,29 @@ def test_a_step_is_drawn_in_halves():
     assert said == "Sent in a step of one pass. DDP: add up, hand out; stage 3: gather, gather, add up."
 
 
-@pytest.mark.parametrize(("stage", "halves"), [(1, 2), (2, 5), (3, 12)])
-def test_fully_shard_is_all_three_stages(stage, halves):
+@pytest.mark.parametrize(
+    ("stage", "frees", "said"),
+    [
+        (1, True, "2 halves"),
+        (1, False, "2 halves, but the next step computes with old weights"),
+        (2, True, "5 halves"),
+        (3, True, "12 halves"),
+    ],
+)
+def test_fully_shard_is_all_three_stages(stage, frees, said):
     def train(model, x, y):
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         for part in (*model.blocks, model):
-            fully_shard(part, reshard_after_forward=stage == 3)
+            fully_shard(part, mp_policy=policy, reshard_after_forward=stage == 3)
         optimizer = AdamW(model.parameters())
         for i in range(4):
             if stage == 1:
                 model.set_requires_gradient_sync(i == 3)
             if stage < 3:
-                model.set_reshard_after_backward(i == 3)
+                model.set_reshard_after_backward(i == 3 and frees)
             (cross_entropy(model(x[i]), y[i]) / 4).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
     tokens = torch.zeros(2, 8, dtype=torch.long)
-    assert halves_sent(train, [tokens] * 4, [tokens] * 4) == halves
+    assert halves_sent(train, [tokens] * 4, [tokens] * 4) == said

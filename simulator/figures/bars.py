@@ -13,7 +13,7 @@ from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.predict.layer_time import layer_seconds
 
-RATES = [float(f"{10 ** (9 + k / 20):.2g}") for k in range(14, 51)]  # bytes a second, 5 GB to 320 GB
+RATES = [float(f"{10 ** (9 + k / 20):.2g}") for k in range(12, 39)]  # bytes a second, 4 GB to 79 GB
 Bars = dict[str, list[float]]  # what a bar stands for -> how long its parts are
 
 
@@ -27,23 +27,26 @@ def _over(
     return figure
 
 
-def explore_shared_layer(bandwidth: float = 6e9) -> Figure:
-    """A layer of a GPT with 22 billion parameters, shared by 1, 2, 4 and 8 A100s: computing, and waiting for messages.
+def explore_shared_layer(card: float = 6e9) -> Figure:
+    """A layer of a GPT with 22 billion parameters on 8 A100s in one node, and on 16 in two: computing, and waiting.
 
     Args:
-        bandwidth: bytes a second that each GPU really sends (``Link.rate``), from 5e9 to 3.2e11.
+        card: bytes a second that each network card really sends (``Link.rate``), from 4e9 to 7.9e10. A node has eight.
     """
     a100, shape = GPUS["a100-80gb"], MODELS["gpt-22b"]
 
-    def at(bandwidth: float) -> tuple[Bars, str]:
-        hardware, bars = replace(a100, node=Link(a100.node.latency, bandwidth)), {}
-        for p in (1, 2, 4, 8):
-            parts = layer_seconds(shape, Plan(tp=p, micro_batch=4), hardware).parts
+    def at(card: float) -> tuple[Bars, str]:
+        hardware, bars = replace(a100, network=Link(a100.network.latency, card)), {}
+        for p in (8, 16):
+            parts = layer_seconds(shape, Plan(tp=p, micro_batch=4, attention="flash"), hardware).parts
             waiting = parts.pop("tensor_parallel")
-            bars[f"{p} GPU{'s' * (p > 1)}"] = [1e3 * sum(parts.values()), 1e3 * waiting]
-        one, eight = sum(bars["1 GPU"]), sum(bars["8 GPUs"])
-        return bars, f"At {bandwidth / 1e9:g} GB/s eight GPUs are {one / eight:.1f} times as fast as one."
+            bars[f"{p} GPUs"] = [1e3 * sum(parts.values()), 1e3 * waiting]
+        one, two = sum(bars["8 GPUs"]), sum(bars["16 GPUs"])
+        return bars, (
+            f"With {card / 1e9:g} GB/s through each card, 16 GPUs in two nodes need {two:.1f} ms, "
+            f"8 in one node {one:.1f}."
+        )
 
-    slider = Slider("bandwidth", bandwidth, RATES, "what a GPU sends", "B/s")
+    slider = Slider("card", card, RATES, "through each card", "B/s")
     parts = {"computing": "forward", "waiting for messages": "backward"}
-    return _over("A layer that GPUs share", [slider], "ms", parts, at)
+    return _over("A layer that two nodes share", [slider], "ms", parts, at)

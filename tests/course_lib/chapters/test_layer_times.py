@@ -16,3 +16,8 @@ def test_sending_begins_where_computing_ends():
 def test_what_cannot_be_drawn_is_refused(bars, words):
     with pytest.raises(ValueError, match=words):
         plot_layer_times(bars)
+
+
+def test_a_step_is_measured_in_seconds():
+    picture = plot_layer_times({"8 share": (6.2, 1.7)}, "a step", "s")
+    assert picture.alt == "Time of a step, computing and sending. 8 share: 6.2 + 1.7 s."

@@ -51,7 +51,7 @@ def plot_shared_layer(
 
     if not timelines or not all(timeline.spans for timeline in timelines.values()):
         raise ValueError("there is nothing to draw: give at least one timeline, each with at least one span")
-    figure = Figure(figsize=(WIDTH, 0.5 + 1.7 * len(timelines)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.5 + 2.0 * len(timelines)), layout="constrained")
     for axis, (title, timeline) in zip(
         figure.subplots(len(timelines), squeeze=False)[:, 0], timelines.items(), strict=True
     ):
@@ -107,6 +107,8 @@ def _write_name(axis: Axes, span: Span, rank: int, longest: float, line: float |
         (name, needed), turned = PIECES.get(span.name[-1], ("", 1.0)), 0
     if line is not None and abs(line - (start + end) / 2) < 0.025 * longest:
         start, end = max((start, line), (line, end), key=lambda side: side[1] - side[0])
+    if not turned and name and end - start <= needed * longest:  # too narrow for it: written upright
+        needed, turned = ROOM[1], 90
     if end - start > needed * longest:
         ink = INK if lightness(KINDS[kind]) > 0.5 else "white"
         how = {"ha": "center", "va": "center", "rotation": turned, "linespacing": 1.0}

@@ -7,10 +7,11 @@ import torch
 
 from course_lib.by_hand.galaxy import train
 from course_lib.chapters.break_even import (
+    deal_sequences,
     enough_sequences,
+    plan_pair,
     plot_ceiling,
     plot_over_sequences,
-    plot_over_width,
 )
 from course_lib.chapters.layouts import HAS, plot_layouts
 from course_lib.chapters.shared_layer import plot_shared_layer, waiting
@@ -56,6 +57,10 @@ def test_thin_boxes_are_named_and_the_dashed_line_crosses_no_name():
     crossed = plot_shared_layer({"cut": timeline}, alone=(named.start + named.end) / 2).svg
     before, beside = (re.findall(r'x="([^"]+)"[^>]*>MLP<', svg) for svg in (picture.svg, crossed))
     assert len(before) == len(beside)
+    rows = len(timeline.ranks)
+    assert (
+        picture.svg.count(">attention<") == 2 * rows
+    )  # in forward and backward, upright where a box is narrow
     assert before != beside  # the name stands on one side of the line
 
 
@@ -76,11 +81,18 @@ def test_a_slow_device_adds_its_own_speed_at_most():
         plot_ceiling(20, 60)
 
 
-def test_cut_layers_pay_from_a_width_on_or_never():
-    picture = plot_over_width({1000: 0.5, 2000: 0.9, 3000: 1.1, 4000: 1.3})
-    assert "0.50 times as fast as one at a width of 1,000, faster from 3,000 on" in picture.alt
-    assert "never faster" in plot_over_width({1000: 0.5, 2000: 0.9}).alt
-    assert smallest_text(picture.svg) >= 11
+def test_a_pair_deals_by_speed_and_its_smallest_step_is_the_smallest():
+    assert deal_sequences(120, 166_000, 84_000) == [80, 40]
+    assert deal_sequences(4, 3, 1) == [3, 1]
+    assert deal_sequences(2, 9, 1) == [2, 0]
+    # A sequence takes 1 s, on the slow one 2 s, and the gradients 4 s: 10 + 4 is less than 15, 10 + 4 not than 14.
+    pair = {"fast": 10, "slow": 5, "parameters": 4, "link": 4, "tokens": 10}
+    assert plan_pair(**pair, step=12) == (
+        "shares = [8, 4]: 1.000 times as fast as one alone\nsmallest step that is faster: [10, 5]"
+    )
+    assert "shares = [80, 40]: 1.307" in plan_pair(166_000, 84_000, 109e6, 12e9, step=120)
+    with pytest.raises(ValueError, match="the fast device first"):
+        plan_pair(5, 10, 4, 4, step=12)
 
 
 def test_sequences_are_enough_when_what_they_save_is_longer_than_the_message():
@@ -92,10 +104,6 @@ def test_sequences_are_enough_when_what_they_save_is_longer_than_the_message():
     picture = plot_over_sequences(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
     assert "over the cable from 4 sequences a step on, over Wi-Fi from 164" in picture.alt
     assert "3/4 of it" in picture.svg
-    assert enough_sequences(1.0, 40.0, 3, hidden=True) == 56  # 14 of 4: 14 + 40 < 56, but not 13 + 40 < 52
-    both = plot_over_sequences(1.0, {"Wi-Fi": 40.0}, slowness=3, hidden="Wi-Fi")
-    assert "from 164 sequences a step on, over Wi-Fi during backward from 56" in both.alt
-    assert smallest_text(both.svg) >= 11
     assert "over the cable, from 4 on" in picture.svg
     assert smallest_text(picture.svg) >= 11
 

@@ -1,4 +1,4 @@
-"""Chapter 12's boards: what its questions find in each run, and which plans fit."""
+"""Chapter 12's board: what its questions find in each run."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from collections.abc import Mapping
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-FINE, WRONG, CLOSED = "#dcebe1", "#e8a07c", "#eeeeee"
+FINE, WRONG = "#dcebe1", "#e8a07c"
 Finding = tuple[str, bool]  # what stands in the field, and whether it is as it should be
 
 
-def plot_board(
-    findings: Mapping[str, Mapping[str, Finding]],
-    best: tuple[str, str] | None = None,
-    below: tuple[str, str] | None = None,
-) -> Picture:
+def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
     """A board; what is not as it should be is dark, with a cross.
 
     Args:
-        findings: column -> row -> what was found, and whether it is right; a field without text is left out,
-            and one with "?" is grey. The rows are the same in all columns.
-        best: column and row of a field that is outlined.
-        below: a row, above which a line is drawn, and what is said of it at its right end.
+        findings: column -> row -> what was found, and whether it is right. The rows are the same in all columns.
 
     Raises:
         ValueError: there is no column, or columns differ in their rows.
@@ -38,32 +31,21 @@ def plot_board(
     for x, (title, column) in enumerate(findings.items()):
         axis.text(x + 0.5, -0.15, title, ha="center", va="bottom", fontsize=TEXT)
         for y, (text, right) in enumerate(column.values()):
-            if not text:
-                continue
-            colour = CLOSED if text == "?" else FINE if right else WRONG
+            colour = FINE if right else WRONG
             axis.add_patch(Rectangle((x + 0.02, y + 0.05), 0.96, 0.9, facecolor=colour))
             axis.text(
                 x + 0.5, y + 0.5, text if right else f"✗ {text}", ha="center", va="center", fontsize=TEXT
             )
-            if (title, rows[y]) == best:
-                style = {"fill": False, "edgecolor": "#222222", "lw": 2.2}
-                axis.add_patch(Rectangle((x + 0.02, y + 0.05), 0.96, 0.9, **style))
-    told = f" Outlined: {best[1]}, {best[0]}." if best else ""
-    if below:
-        y = rows.index(below[0])
-        axis.axhline(y, color="#222222", lw=1.2, linestyle="--")
-        axis.text(len(findings), y + 0.5, below[1], ha="right", va="center", fontsize=TEXT)
-        told += f" {below[0]}: {below[1]}."
     axis.set_xlim(0, len(findings))
     axis.set_ylim(len(rows), -0.9)
     axis.set_yticks([y + 0.5 for y in range(len(rows))], rows, fontsize=TITLE)
     axis.set_xticks([])
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
-    return render(figure, ". ".join(map(_said, findings.items())) + "." + told)
+    return render(figure, ". ".join(map(_said, findings.items())) + ".")
 
 
 def _said(item: tuple[str, Mapping[str, Finding]]) -> str:
     title, column = item
-    marks = (f"{row} {text}{'' if right else ' (✗)'}" for row, (text, right) in column.items() if text)
+    marks = (f"{row} {text}{'' if right else ' (✗)'}" for row, (text, right) in column.items())
     return f"{' '.join(title.split())}: " + ", ".join(marks)

@@ -1,8 +1,8 @@
-"""Chapter 12's picture of 8 ranks: what each holds, and between which of them a bug acts."""
+"""Chapter 12's picture of 8 ranks: what each holds, and which of them form a group."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from course_lib.chapters.three_dimensions import digits_of
 from simulator.plots.picture import Picture, render
@@ -19,11 +19,8 @@ RIGHT, LOWER = 2.7, 0.85  # from a rank to the next along tp
 DOWN, STAGE = 2.1, 6.4  # along dp, and along pp
 
 
-def plot_held(sizes: Mapping[str, int], bugs: Sequence[int] = ()) -> Picture:
+def plot_held(sizes: Mapping[str, int]) -> Picture:
     """Two stages of 2 x 2 ranks, and arrows between those that form a group.
-
-    Args:
-        bugs: which of the chapter's four bugs are marked, each at one of the places where it acts.
 
     Raises:
         ValueError: an axis is not cut in two.
@@ -40,13 +37,6 @@ def plot_held(sizes: Mapping[str, int], bugs: Sequence[int] = ()) -> Picture:
         style = {"arrowstyle": "<->", "color": CUTS[axis][2], "lw": 2, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", end, start, arrowprops=style, zorder=1 if axis == "pp" else 3)
 
-    def bug(number: int, x: float, y: float) -> None:
-        if number not in bugs:
-            return
-        paper = {"boxstyle": "circle,pad=0.18", "facecolor": "#c0104a", "edgecolor": "white"}
-        given = {"ha": "center", "va": "center", "color": "white", "fontweight": "bold", "bbox": paper}
-        axes.text(x, y, str(number), fontsize=TEXT, **given)
-
     for rank in range(8):
         held = digits_of(rank, sizes)
         x, y = STAGE * held["pp"] + RIGHT * held["tp"], DOWN * held["dp"] + LOWER * held["tp"]
@@ -55,24 +45,16 @@ def plot_held(sizes: Mapping[str, int], bugs: Sequence[int] = ()) -> Picture:
             Rectangle(corner, WIDE, HIGH, facecolor="#eeeeee", edgecolor="#888888", lw=0.8, zorder=2)
         )
         axes.text(x, y, f"rank {rank}", ha="center", va="center", fontsize=TEXT)
-        if rank == 5:
-            bug(2, x + WIDE / 2, y - HIGH / 2)
         if held["tp"] == 0:
             step = RIGHT - WIDE, LOWER * (RIGHT - WIDE) / RIGHT
             near = x + WIDE / 2, y + LOWER / 2 - step[1] / 2
             arrow("tp", near, (near[0] + step[0], near[1] + step[1]))
-            if rank == 2:
-                bug(4, x + RIGHT / 2, y + LOWER / 2)
         if held["dp"] == 0:
             arrow("dp", (x, y + HIGH / 2), (x, y + DOWN - HIGH / 2))
-            if rank == 0:
-                bug(3, x, y + DOWN / 2)
             text = f"tp {held['tp']}: {CUTS['tp'][1][held['tp']]} half\nof each matrix"
             axes.text(x, -0.75, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
         if held["pp"] == 0:
             arrow("pp", (x + WIDE / 2, y), (x + STAGE - WIDE / 2, y))
-            if rank == 0:
-                bug(1, STAGE / 2 + RIGHT / 2, y)
         halves = (f"{CUTS[axis][1][digit]} half of {CUTS[axis][0]}" for axis, digit in held.items())
         told.append(f"rank {rank}: " + ", ".join(halves))
     for stage, half in enumerate(CUTS["pp"][1]):
@@ -86,6 +68,4 @@ def plot_held(sizes: Mapping[str, int], bugs: Sequence[int] = ()) -> Picture:
         axes.text(-1.45, DOWN * row, text, ha="right", va="center", color=CUTS["dp"][2], fontsize=TEXT)
     axes.set(xlim=(-3.8, STAGE + RIGHT + 1.3), ylim=(DOWN + LOWER + 0.7, -2.6))
     axes.axis("off")
-    where = ("ranks along pp", "each rank", "ranks along dp", "ranks along tp")
-    told += [f"bug {number} acts at {where[number - 1]}" for number in bugs]
     return render(figure, "; ".join(told) + ".")

@@ -1,4 +1,4 @@
-"""Chapter 12's planning game: all plans for one model on one cluster, and where the reader's own stands among them."""
+"""Chapter 12's plans for one model on one cluster: what a step is spent on, and where one stands among all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.planner.plan_text import read_plan_text
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.plots.style import TEXT, TITLE, WIDTH, bare, plain_axes
 from simulator.predict.memory import plan_memory
 from simulator.predict.step import step_cost
 
@@ -78,6 +78,60 @@ def every_plan(shape: ModelShape, hardware: Hardware, gpus: int, sequences: int)
                 yield price(shape, plan, hardware)
             except ValueError:
                 pass  # the model cannot be cut so
+
+
+COLOURS = ("#a9cbe8", "#dcdcdc", "#cc6a24")  # of what a step is spent on
+EXPOSED = ("tensor_parallel", "pipeline", "data_parallel")
+
+
+def spent_on(shape: ModelShape, plan: Plan, hardware: Hardware) -> dict[str, float]:
+    """The seconds of a step in three: computing, the pipeline's bubble, and messages that computing does not hide."""
+    parts = step_cost(shape, plan, hardware).parts
+    waited = {"bubble": parts["bubble"], "exposed messages": sum(parts[name] for name in EXPOSED)}
+    return {"computing": sum(parts.values()) - sum(waited.values())} | waited
+
+
+def plot_spent(
+    seconds: Mapping[str, Mapping[str, float]], memory: Mapping[str, float], room: float
+) -> Picture:
+    """A bar for each plan: what its step is spent on; beside it the memory of its fullest device.
+
+    Args:
+        seconds: plan -> what ``spent_on`` says of it.
+        memory: plan -> bytes.
+        room: bytes of a device, a dashed line.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.42 * len(seconds)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(2.2, 1))
+    rows, base = range(len(seconds)), [0.0] * len(seconds)
+    for part, colour in zip(next(iter(seconds.values())), COLOURS, strict=True):
+        widths = [parts[part] for parts in seconds.values()]
+        left.barh(rows, widths, 0.62, left=base, color=colour, label=part)
+        base = [start + width for start, width in zip(base, widths, strict=True)]
+    used = [memory[name] / 1e9 for name in seconds]
+    right.barh(rows, used, 0.62, color="#8fb99f")
+    right.axvline(room / 1e9, color="#222222", linestyle="--", linewidth=1.2)
+    for row in rows:
+        left.text(base[row], row, f" {base[row]:.1f}", va="center", fontsize=TEXT)
+        right.text(0, row, f" {used[row]:.0f}", va="center", fontsize=TEXT)
+    left.set_title("seconds of a step", loc="left", fontsize=TITLE)
+    right.set_title(f"memory, GB ({room / 1e9:.0f} fit)", loc="left", fontsize=TITLE)
+    left.set_xlim(0, 1.12 * max(base))
+    right.set_xlim(0, 1.05 * max(room / 1e9, *used))
+    left.set_yticks(rows, list(seconds))
+    left.invert_yaxis()
+    for axis in (left, right):
+        axis.set_xticks([])
+        bare(axis)
+        axis.spines["bottom"].set_visible(False)
+    figure.legend(loc="outside lower left", ncols=3, fontsize=TEXT, frameon=False, handlelength=1.2)
+    said = (
+        f"{name}: {', '.join(f'{part} {s:.1f} s' for part, s in parts.items())}, {gb:.0f} GB"
+        for (name, parts), gb in zip(seconds.items(), used, strict=True)
+    )
+    return render(figure, "; ".join(said) + ".")
 
 
 def plot_every_plan(

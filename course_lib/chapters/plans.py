@@ -85,9 +85,9 @@ EXPOSED = ("tensor_parallel", "pipeline", "data_parallel")
 
 
 def spent_on(shape: ModelShape, plan: Plan, hardware: Hardware) -> dict[str, float]:
-    """The seconds of a step in three: computing, the pipeline's bubble, and messages that computing does not hide."""
+    """The seconds of a step: computing, the bubble of the pipeline, and communication that computing does not hide."""
     parts = step_cost(shape, plan, hardware).parts
-    waited = {"bubble": parts["bubble"], "exposed messages": sum(parts[name] for name in EXPOSED)}
+    waited = {"bubble": parts["bubble"], "exposed communication": sum(parts[name] for name in EXPOSED)}
     return {"computing": sum(parts.values()) - sum(waited.values())} | waited
 
 

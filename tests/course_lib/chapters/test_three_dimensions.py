@@ -128,7 +128,7 @@ def test_the_changed_line_must_stand_there_once():
     assert repr(suspects.the_line("D")) == "no line differs"
 
 
-SPENT = {"computing": 6.0, "bubble": 0.5, "exposed messages": 1.0}
+SPENT = {"computing": 6.0, "bubble": 0.5, "exposed communication": 1.0}
 
 
 def pictures():
@@ -160,7 +160,7 @@ def test_a_step_is_spent_on_three_things():
     assert sum(spent.values()) == pytest.approx(price(LLAMA, plan, H100).seconds)
     assert min(spent.values()) > 0
     picture = plot_spent({"mine": SPENT}, {"mine": 40e9}, 80e9)
-    assert picture.alt == "mine: computing 6.0 s, bubble 0.5 s, exposed messages 1.0 s, 40 GB."
+    assert picture.alt == "mine: computing 6.0 s, bubble 0.5 s, exposed communication 1.0 s, 40 GB."
 
 
 def test_what_a_rank_holds_is_the_digits_of_its_number():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from simulator.plots.picture import Picture, render
@@ -19,10 +19,6 @@ COLOURS = {
     "LoRA": "#23614a",
 }  # of each method, in all of the chapter
 FROZEN = "#dcdcdc"
-SHADES = {  # of the tasks in one batch
-    "prompt": ("#e8c547", "#f7ebbd", "#a8861a"),
-    "LoRA": ("#23614a", "#c9e0d3", "#6fa88b"),
-}
 
 
 def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
@@ -95,68 +91,6 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         "A prefix trains keys and values in every layer, which the text reads, and no layer computes their "
         "places. LoRA trains matrices in every layer, which add to what is computed for the text."
         + (f" Trained numbers: {counts}." if counts else ""),
-    )
-
-
-def plot_batch_of_tasks(tasks: Sequence[str], layers: int, matrices: int) -> Picture:
-    """One batch: a row for each text. Its task's vectors stand before the text, or its task's A and B at each matrix.
-
-    Args:
-        tasks: of each text, at most three different ones.
-        layers: of the model.
-        matrices: of the model, with LoRA at each.
-
-    Raises:
-        ValueError: there is no text, or there are more than three tasks.
-    """
-    from matplotlib.figure import Figure
-
-    names = list(dict.fromkeys(tasks))
-    if not 1 <= len(names) <= len(SHADES["prompt"]):
-        raise ValueError(f"give one to three different tasks, not {len(names)}")
-    figure = Figure(figsize=(WIDTH, 0.7 + 0.42 * len(tasks)), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(10.4, 9.1))
-    rows = len(tasks)
-    for row, task in enumerate(reversed(tasks)):
-        which = names.index(task)
-        left.text(-0.2, row + 0.4, task, ha="right", va="center", fontsize=TEXT)
-        for place in range(VIRTUAL):
-            _place(left, place, row, SHADES["prompt"][which])
-        for axis, start in ((left, VIRTUAL), (right, 0)):
-            for place in range(TOKENS):
-                _place(axis, start + place, row, FROZEN)
-            end = start + TOKENS
-            axis.annotate(
-                "",
-                (end + 0.7, row + 0.4),
-                (end, row + 0.4),
-                arrowprops={"arrowstyle": "->", "color": "#222222"},
-            )
-        right.text(TOKENS + 2.15, row + 0.4, "+", ha="center", va="center", fontsize=TEXT)
-        _place(right, TOKENS + 2.4, row, SHADES["LoRA"][which], "A B")
-    _tall(left, VIRTUAL + TOKENS + 0.8, 2.4, rows, f"{layers} layers,\nunchanged")
-    _tall(right, TOKENS + 0.8, 1.1, rows, "a matrix")
-    right.text(TOKENS + 3.5, rows / 2 - 0.1, f"× {matrices}", va="center", fontsize=1.6 * TITLE)
-    left.set_title("prompts: once, in the input", loc="left", fontsize=TITLE)
-    right.set_title("LoRA: at each matrix", loc="left", fontsize=TITLE)
-    left.set(xlim=(-2, 8.4), ylim=(-0.15, rows))
-    right.set(xlim=(-0.2, 8.9), ylim=(-0.15, rows))
-    for axis in (left, right):
-        axis.set_axis_off()
-    return render(
-        figure,
-        f"A batch of {rows} texts: {', '.join(tasks)}. With prompts its task's vectors stand before each text, and "
-        f"the {layers} layers are unchanged. With LoRA its task's A and B are added at each of {matrices} matrices.",
-    )
-
-
-def _tall(axis: Axes, start: float, width: float, rows: int, says: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    axis.add_patch(Rectangle((start, 0), width, rows - 0.2, facecolor=FROZEN, edgecolor="#444444"))
-    turned = 90 if width < 2 else 0
-    axis.text(
-        start + width / 2, rows / 2 - 0.1, says, ha="center", va="center", rotation=turned, fontsize=TEXT
     )
 
 

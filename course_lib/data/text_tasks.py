@@ -43,6 +43,7 @@ KNOWN: dict[str, Callable[[str], str]] = {
     "kind": lambda text: "words" if " " in text else "python",
 }
 NEW: dict[str, Callable[[str], str]] = {
+    "shout": lambda text: halves(text)[-1].upper(),  # two known tasks in one
     "crosses": lambda text: re.sub("[aeiouAEIOU]", "x", text),
     "stars": lambda text: re.sub("[aeiouAEIOU]", "*", text),
     "next": lambda text: re.sub("[a-zA-Z]", lambda letter: chr(ord(letter[0]) + 1), text),

@@ -14,10 +14,8 @@ from course_lib.chapters.virtual_places import (
     COLOURS,
     FROZEN,
     LAYERS,
-    SHADES,
     TOKENS,
     VIRTUAL,
-    plot_batch_of_tasks,
     plot_virtual_places,
 )
 from course_lib.text.objectives import blanks_of_glm, spans_of_t5
@@ -118,14 +116,3 @@ def test_each_method_trains_in_its_own_places():
     picture = plot_virtual_places({"prompt": "0.08 million", "prefix": "2 million", "LoRA": "1 million"})
     assert "prompt: 0.08 million trained" in set(texts(picture))
     assert "prefix: 2 million" in picture.alt
-
-
-def test_texts_of_one_task_have_the_same_colours_in_a_batch():
-    picture = plot_batch_of_tasks(["a", "b", "a"], layers=12, matrices=72)
-    for method, each in (("prompt", VIRTUAL), ("LoRA", 1)):
-        counted = [picture.svg.count(f"fill: {shade}") for shade in SHADES[method]]
-        assert counted == [2 * each, each, 0]
-    assert {"12 layers,", "unchanged", "× 72"} <= set(texts(picture))
-    for tasks in ([], ["a", "b", "c", "d"]):
-        with pytest.raises(ValueError, match="one to three different tasks"):
-            plot_batch_of_tasks(tasks, layers=12, matrices=72)

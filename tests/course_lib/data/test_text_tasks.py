@@ -29,6 +29,7 @@ from course_lib.data.text_tasks import (
         "last": ("exit", "file"),
         "swap": ("exit.sys", "file open"),
         "kind": ("python", "words"),
+        "shout": ("EXIT", "FILE"),
         "crosses": ("sys.xxxt", "xpxn fxlx"),
         "stars": ("sys.*x*t", "*p*n f*l*"),
         "next": ("tzt.fyju", "pqfo gjmf"),

@@ -88,6 +88,12 @@ def test_the_runs_that_are_kept_find_the_task_that_the_model_knows():
     assert all(found["reverse", method].test > 0.9 for method in ("prompt", "prefix", "p-tuning-v2"))
 
 
+def test_a_prompt_finds_two_known_tasks_in_one_and_nothing_new():
+    found = kept_lines()
+    assert found["shout", "prompt"].test > 0.95
+    assert found["stars", "prompt"].test < 0.05
+
+
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, few):
     asked = ["--tasks=vowels", "--methods=prompt", "--steps=1", "--batch=2", f"--out={tmp_path}"]
     first = CliRunner().invoke(main, [*asked, "--seeds", "1"])

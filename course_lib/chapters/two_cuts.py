@@ -22,7 +22,7 @@ COMPUTING = 8 * SHAPE.parameters * SEQUENCES * TOKENS / RANKS / FLOPS  # seconds
 FORWARD = (
     COMPUTING / SEQUENCES / 4
 )  # seconds of one F, of one W, and half of B's: a microbatch is one sequence
-WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["backward"][0]}
+WAITS = {"computing": "#9cc9ee", "bubble": "#c9c9c9", "waiting for messages": COLOURS["all-gather"][0]}
 
 
 def sent(sequences: int = SEQUENCES) -> dict[str, Traffic]:
@@ -81,7 +81,8 @@ def plot_two_cuts(bandwidth: float, sequences: int = SEQUENCES) -> Picture:
         axis.annotate(
             f"{left:.1f}", (left, place), (4, 0), textcoords="offset points", va="center", fontsize=TEXT
         )
-    axis.set_yticks(range(len(steps)), list(steps))
+    amounts = [f"{name}\nsends {way.sent / 1e9:.0f} GB" for name, way in sent(sequences).items()]
+    axis.set_yticks(range(len(steps)), amounts)
     axis.invert_yaxis()
     axis.set_xlim(0, 1.1 * longest)
     axis.set_xlabel(

@@ -37,11 +37,12 @@ def schedule_of(order: Order, ranks: int, microbatches: int) -> Schedule:
     return Schedule("your order", ranks, microbatches, 1, actions)
 
 
-def draw_order(order: Order, ranks: int, microbatches: int) -> Picture | Shown:
+def draw_order(order: Order, ranks: int, microbatches: int, stuck: bool = True) -> Picture | Shown:
     """The timeline of a learner's order, in which F, B and W take one unit of time each, and a whole backward two.
 
-    Where ranks wait for ever, the picture ends where they do, and the sentences below it say who waits for what.
-    What keeps the order from being drawn is shown as a sentence, and never raised.
+    Where ranks wait for ever, the picture ends where they do, and the sentences below it say who waits for what;
+    without ``stuck`` there are only the sentences. What keeps the order from being drawn is shown as a sentence,
+    and never raised.
     """
     try:
         schedule = schedule_of(order, ranks, microbatches)
@@ -62,7 +63,7 @@ def draw_order(order: Order, ranks: int, microbatches: int) -> Picture | Shown:
     kinds = {kind for rank in range(ranks) for kind, _ in order(rank, ranks, microbatches)}
     whole = "BW" if "BW" in kinds else "B"  # as the learner calls it
     sentences = explain_deadlock(schedule, done, whole).partition(": ")[2].split("; ")
-    if execution is None:
+    if execution is None or not stuck:
         return _says(*sentences)
     picture = plot_timeline(execution, titles=["your order, until every rank waits"], unit="units")
     return _says(*sentences, picture=picture)

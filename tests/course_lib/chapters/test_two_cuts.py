@@ -4,6 +4,8 @@ import pytest
 
 from course_lib.chapters.two_cuts import (
     COMPUTING,
+    FORWARD,
+    MESSAGE,
     RANKS,
     SEQUENCES,
     SHAPE,
@@ -30,11 +32,16 @@ def test_what_the_chapter_says_of_the_networks():
         (10e9, 32, "pipeline, 1F1B"),
         (12e9, 32, "pipeline, 1F1B"),
         (13e9, 32, "FSDP"),
-        (10e9, 16, "pipeline, 1F1B"),
-        (10e9, 48, "FSDP"),
+        (40e9, 32, "FSDP"),
     ):
         steps = {name: sum(parts) for name, parts in two_cuts(bandwidth, sequences).items()}
         assert min(steps, key=steps.get) == shorter
     assert break_even() == pytest.approx(12.6e9, rel=0.005)
+    assert "pipeline, 1F1B 5.3 s" in plot_two_cuts(40e9).alt
+    assert "FSDP 4.3 s" in plot_two_cuts(40e9).alt
     assert "pipeline, 1F1B 5.5 s" in plot_two_cuts(10e9).alt
     assert "FSDP 6.8 s" in plot_two_cuts(10e9).alt
+
+
+def test_at_ten_gigabits_a_message_takes_as_long_as_a_forward():
+    assert pytest.approx(10e9, rel=0.01) == 8 * MESSAGE / FORWARD

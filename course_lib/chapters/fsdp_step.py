@@ -17,6 +17,7 @@ from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.pipeline.slow_stage import Sleep
 from course_lib.runtime import native
 from course_lib.runtime.slow_link import slow_link
+from course_lib.runtime.trace import WAITING
 from simulator.ledgers.timeline import Timeline
 
 
@@ -97,8 +98,24 @@ def record_step(
         record_traffic() as traffic,
     ):
         yield lambda: Step(gather_timeline(log), traffic.traffic.sent, moments)
+        log.marks[:] = until_waited(log.marks)
     for hook in hooks:
         hook.remove()
+
+
+def until_waited(marks: Sequence[Any]) -> list[Any]:
+    """Let a gather end, at the latest, when the wait for it ends: its callback may be called later."""
+    reduces = [mark for mark in marks if mark.name == "reduce-scatter"]
+    ends = [
+        wait.end
+        for wait in marks
+        if wait.lane == WAITING and not any(wait.start <= r.start and r.end <= wait.end for r in reduces)
+    ]
+    late = {mark: [end for end in ends if mark.start < end < mark.end] for mark in marks}
+    return [
+        mark._replace(end=min(late[mark])) if mark.name == "all-gather" and late[mark] else mark
+        for mark in marks
+    ]
 
 
 def here(unit: Any) -> int:

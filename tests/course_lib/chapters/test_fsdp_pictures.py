@@ -8,8 +8,9 @@ from torch import nn
 from course_lib.by_hand import fsdp as by_hand
 from course_lib.chapters.flash_changes import changed
 from course_lib.chapters.fsdp_at_scale import plot_before_and_in_step
-from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks
+from course_lib.chapters.fsdp_step import Step, quickest, record_step, slow_blocks, until_waited
 from course_lib.chapters.whole_units import Moment, plot_whole_units
+from course_lib.observe.ledgers.timeline import Mark
 from course_lib.runtime import launch
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots.picture import smallest_text
@@ -87,6 +88,13 @@ def test_the_quickest_recording_of_each_kind_of_step():
         return record
 
     assert [step.seconds for step in quickest(recorder(0), recorder(1))] == [3, 2]
+
+
+def test_a_gather_ends_with_the_wait_for_it():
+    waited, ahead = Mark("communication", "all-gather", 0, 7), Mark("communication", "all-gather", 5, 9)
+    reduced = Mark("communication", "reduce-scatter", 6, 8)
+    marks = [Mark("waiting", "", 1, 5), waited, ahead, Mark("waiting", "", 6, 8), reduced]
+    assert until_waited(marks) == [marks[0], waited._replace(end=5), ahead, *marks[3:]]
 
 
 def test_a_row_is_a_unit_and_a_column_a_computation():

@@ -1,18 +1,21 @@
-"""Chapter 17: the memory of a step with LoRA in a LLaMA, how many tokens fit into a GPU, and what LoRA learned."""
+"""Chapter 17: memory and time of a step with LoRA in a LLaMA, what fits into a GPU, and what LoRA learned."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
 from simulator.inputs.checks import at_least, one_of, positive, refuse
+from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes, ticks_in
 from simulator.predict.memory import head_bytes, layer_bytes, model_states
+from simulator.predict.stages import unit_seconds
 
 COLOURS = ("#1b3a5c", "#cc6a24", "#23614a")
 MATRICES: tuple[str, ...] = ("query", "key", "value", "output", "gate", "up", "down")
@@ -63,34 +66,97 @@ class LoraStep(NamedTuple):
 
 
 def lora_step(
-    shape: ModelShape, places: Collection[str], rank: int = 8, lowest: int = 1, recompute: bool = False
+    shape: ModelShape, places: Collection[str], rank: int = 8, lowest: int = 1, recomputed: int = 0
 ) -> LoraStep:
     """LoRA beside these matrices of a LLaMA, in the layers from ``lowest`` (counted from 1) up.
 
     Below the lowest layer nothing is kept; in the layers above, an input that only matrices need is kept if an A
-    reads it. With recomputation each of these layers keeps its input, and backward brings one back at a time.
+    reads it. Of these layers the lowest ``recomputed`` keep their input only, and backward brings back one at a time.
 
     Raises:
-        ValueError: no place or an unknown one is named, or there is no such layer.
+        ValueError: no place or an unknown one is named, or there are no such layers.
     """
     if not places:
         refuse("places", f"one or more of {', '.join(MATRICES)}", "none")
     for place in places:
         one_of("place", place, MATRICES)
-    at_least(1, rank=rank, lowest=lowest)
-    if lowest > shape.layers:
-        refuse("lowest", f"at most the {shape.layers} layers", lowest)
+    at_least(1, rank=rank)
     h, f, kv = shape.hidden, shape.mlp_width, shape.kv_columns(1) // 2
     widths = dict(zip(MATRICES, (2 * h, h + kv, h + kv, 2 * h, h + f, h + f, f + h), strict=True))
-    layers = shape.layers - lowest + 1
+    layers = _layers(shape, lowest, recomputed)
     trained = rank * layers * sum(widths[place] for place in set(places))
     forgotten = [n for _, n, needed in kept_rows(shape) if set(needed) <= set(MATRICES) - set(places)]
     tokens = PLAN.micro_batch * shape.sequence
     kept = layer_bytes(shape, PLAN) / tokens + PLAN.itemsize * (rank * len(set(places)) - sum(forgotten))
     frozen = MemoryBreakdown(parameters=model_states(shape.parameters, PLAN).parameters)
     states = frozen + model_states(trained, PLAN)
-    held = layers * PLAN.itemsize * h + kept if recompute else layers * kept
+    held = recomputed * PLAN.itemsize * h + max(layers - recomputed, 1) * kept
     return LoraStep(trained, states, Line(states.total, held + head_bytes(shape, PLAN) / tokens))
+
+
+def lora_seconds(
+    shape: ModelShape, tokens: int, hardware: Hardware, lowest: int = 1, recomputed: int = 0
+) -> float:
+    """Seconds of a step with one text, as the simulator predicts them, without what A and B add.
+
+    A frozen matrix has no product for its weights in backward, and below the lowest layer there is no backward.
+    """
+    layers = _layers(shape, lowest, recomputed)
+    units = unit_seconds(replace(shape, sequence=tokens), PLAN, hardware)
+    (layer,) = units.layers.values()
+    ahead = (shape.layers + recomputed) * layer.forward_seconds + units.embedding / 2
+    return ahead + layers * (layer.backward_seconds - layer.weight) + units.logits * 2 / 3
+
+
+def _layers(shape: ModelShape, lowest: int, recomputed: int) -> int:
+    """How many layers have LoRA."""
+    at_least(1, lowest=lowest)
+    if lowest > shape.layers:
+        refuse("lowest", f"at most the {shape.layers} layers", lowest)
+    layers = shape.layers - lowest + 1
+    if not 0 <= recomputed <= layers:
+        refuse("recomputed", f"0 to {layers}, the layers that have LoRA", recomputed)
+    return layers
+
+
+class Choice(NamedTuple):
+    """A way to run a step, what it takes, and the share of right answers that it learns."""
+
+    name: str
+    size: float
+    seconds: float
+    right: float
+
+
+def plot_choices(choices: Sequence[Choice], capacity: float, limit: float, yours: Choice) -> Picture:
+    """A bar of seconds for each choice, the reader's last; blue: within the capacity and the limit of seconds.
+
+    Raises:
+        ValueError: there is no choice.
+    """
+    from matplotlib.figure import Figure
+
+    if not choices:
+        raise ValueError("give at least one choice")
+    rows = [*choices, yours._replace(name=f"yours: {yours.name}")]
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.36 * len(rows)), layout="constrained")
+    axis, told, longest = figure.subplots(), [], max(row.seconds for row in rows)
+    for place, (name, size, seconds, right) in enumerate(rows):
+        fits = size <= capacity and seconds <= limit
+        what = f"{right:.0%} right" if size <= capacity else f"{human(size)} do not fit"
+        said = f"{seconds:.1f} s, {what}"
+        axis.barh(place, seconds, 0.66, color=COLOURS[0] if fits else "#b9b9b9")
+        axis.text(1.04 * longest, place, said, va="center", fontsize=TEXT)
+        told.append(f"{name} {said}")
+    axis.axvline(limit, color="#222222", linestyle="--", linewidth=1)
+    axis.text(limit, -0.55, f" {limit:g} s", fontsize=TEXT, va="bottom")
+    axis.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=TEXT)
+    axis.get_yticklabels()[-1].set_color(COLOURS[1])
+    axis.set(xlim=(0, 1.7 * longest), ylim=(len(rows) - 0.5, -1.2))
+    axis.set_xticks([])
+    axis.set_xlabel("seconds of a step", fontsize=TEXT, loc="left")
+    plain_axes(axis)
+    return render(figure, f"Seconds of a step, and right answers. {'; '.join(told)}.")
 
 
 def plot_tokens_that_fit(
@@ -162,11 +228,11 @@ def plot_seeds(groups: Mapping[str, Mapping[str, Sequence[float]]], coin: float)
         axis.annotate(
             said, (max(percent), place), (9, 0), textcoords="offset points", va="center", fontsize=TEXT
         )
-        told.append(f"{group}{', ' * bool(name)}{name} {said}")
+        told.append(f"{group}{': ' * bool(name)}{name} {said}")
     axis.axvline(100 * coin, color="#222222", linestyle="--", linewidth=1)
     axis.text(100 * coin, -0.45, " a coin", fontsize=TEXT, va="center")
     axis.set_yticks(
-        range(len(rows)), [f"{group}{', ' * bool(name)}{name}" for group, name, _ in rows], fontsize=TEXT
+        range(len(rows)), [f"{group}{': ' * bool(name)}{name}" for group, name, _ in rows], fontsize=TEXT
     )
     for label, (group, *_) in zip(axis.get_yticklabels(), rows, strict=True):
         label.set_color(colours[group])

@@ -9,19 +9,25 @@ from course_lib.by_hand import lora
 from course_lib.chapters.lora_budget import (
     MATRICES,
     PLAN,
+    Choice,
     Line,
     kept_rows,
+    lora_seconds,
     lora_step,
+    plot_choices,
     plot_seeds,
     plot_tokens_that_fit,
 )
 from course_lib.models.llama import LlamaConfig, LlamaLayer
 from course_lib.observe.ledgers.saved import saved_tensors
+from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.plots.picture import smallest_text
+from simulator.predict.layer_time import layer_seconds
 from simulator.predict.memory import activation_bytes, layer_bytes, plan_memory
+from simulator.predict.step import step_cost
 
-LLAMA = MODELS["llama-2-7b"]
+LLAMA, A100 = MODELS["llama-2-7b"], GPUS["a100-80gb"]
 FULL, LORA = Line(400e6, 100e3), Line(80e6, 100e3)
 
 
@@ -66,8 +72,23 @@ def test_layers_below_the_lowest_keep_nothing():
 
 def test_recomputation_keeps_what_the_simulator_says_and_the_narrow_numbers_of_one_layer():
     plan = plan_memory(LLAMA, replace(PLAN, recompute="full"))[0]
-    step = lora_step(LLAMA, MATRICES, recompute=True)
+    step = lora_step(LLAMA, MATRICES, recomputed=32)
     assert step.at(LLAMA.sequence).activations == plan.activations + plan.buffers + 2 * 8 * 7 * LLAMA.sequence
+
+
+def test_a_layer_that_is_recomputed_saves_all_but_its_input_and_costs_its_forward():
+    none, three = lora_step(LLAMA, MATRICES), lora_step(LLAMA, MATRICES, recomputed=3)
+    saved = layer_bytes(LLAMA, PLAN) / 4096 + 2 * 8 * 7 - 2 * LLAMA.hidden
+    assert none.line.token - three.line.token == pytest.approx(3 * saved)
+    forward = layer_seconds(LLAMA, PLAN, A100).forward_seconds
+    longer = lora_seconds(LLAMA, 4096, A100, recomputed=3) - lora_seconds(LLAMA, 4096, A100)
+    assert longer == pytest.approx(3 * forward)
+
+
+def test_a_step_with_lora_takes_less_than_full_fine_tuning_and_less_in_fewer_layers():
+    full = step_cost(LLAMA, PLAN, A100)
+    whole, half = lora_seconds(LLAMA, 4096, A100), lora_seconds(LLAMA, 4096, A100, lowest=17)
+    assert half < whole < full.seconds - full.parts["optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +98,7 @@ def test_recomputation_keeps_what_the_simulator_says_and_the_narrow_numbers_of_o
         ({"places": ("gate", "gates")}, "not gates"),
         ({"places": MATRICES, "lowest": 33}, "at most the 32 layers"),
         ({"places": MATRICES, "rank": 0}, "rank"),
+        ({"places": MATRICES, "lowest": 31, "recomputed": 3}, "0 to 2, the layers"),
     ],
 )
 def test_what_is_no_lora_is_refused(given, words):
@@ -93,9 +115,20 @@ def test_a_line_ends_where_the_gpu_is_full():
     assert smallest_text(picture.svg) >= 11
 
 
+def test_every_choice_is_said_with_what_it_takes_and_learns():
+    fits, large = Choice("LoRA", 7e9, 5, 0.75), Choice("full", 9e9, 6, 0.8)
+    picture = plot_choices([fits, large], 8e9, 5.5, yours=fits)
+    assert picture.alt.endswith(
+        "LoRA 5.0 s, 75% right; full 6.0 s, 9 GB do not fit; yours: LoRA 5.0 s, 75% right."
+    )
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="at least one choice"):
+        plot_choices([], 8e9, 5.5, yours=fits)
+
+
 def test_every_setting_is_said_with_its_mean():
     picture = plot_seeds({"full": {"": [0.7, 0.8]}, "LoRA": {"rank 8": [0.6]}}, coin=0.5)
-    assert picture.alt.endswith("full 75.0 %; LoRA, rank 8 60.0 %.")
+    assert picture.alt.endswith("full 75.0 %; LoRA: rank 8 60.0 %.")
     assert smallest_text(picture.svg) >= 11
 
 

@@ -15,6 +15,7 @@ def plot_parts(
     alt: str | None = None,
     colours: Sequence[str] = PARTS,
     line: float | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Picture:
     """One bar for each entry, its parts stacked from the bottom in the order in which the first bar has them.
 
@@ -24,6 +25,7 @@ def plot_parts(
         alt: the sentence that says what is seen; by default the total of each bar.
         colours: one for each part.
         line: bytes at which a dashed line is drawn.
+        labels: for a part, what is written in the middle of each of its bands.
 
     Raises:
         ValueError: there is no bar, a bar has no part, or bytes are not a number of at least 0.
@@ -46,6 +48,17 @@ def plot_parts(
         axis.bar(
             range(len(bars)), heights, bottom=base, color=colours[i % len(colours)], width=0.7, label=part
         )
+        for place, (b, h) in enumerate(zip(base, heights, strict=True)):
+            if h and part in (labels or {}):
+                axis.text(
+                    place,
+                    b + h / 2,
+                    (labels or {})[part],
+                    ha="center",
+                    va="center",
+                    fontsize=TEXT,
+                    bbox={"facecolor": "white", "edgecolor": "none", "boxstyle": "round,pad=0.2"},
+                )
         base = [b + h for b, h in zip(base, heights, strict=True)]
     for place, total in enumerate(base):
         # The line must not run through the number.

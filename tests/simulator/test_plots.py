@@ -326,6 +326,8 @@ def test_stacked_parts_say_their_totals_and_refuse_nonsense():
     assert "#f2b98f" in plot_parts({"1 rank": {"all": 1.0}}, colours=["#f2b98f"]).svg
     dashed = [plot_parts({"1 rank": {"all": 1.0}}, line=n).svg.count("stroke-dasharray") for n in (None, 1.2)]
     assert dashed == [0, 1]
+    labelled = plot_parts({"1": {"a": 1e9, "b": 3e9}, "2": {"a": 0, "b": 1e9}}, labels={"a": "A", "b": "B"})
+    assert [texts(labelled).count(letter) for letter in "AB"] == [1, 2], "no label where there is no band"
     with pytest.raises(ValueError):
         plot_parts({"1 rank": {"all": 1.0}}, line=-1.0)
     for bars in ({}, {"1 rank": {}}, {"1 rank": {"a": -1.0}}, {"1 rank": {"a": float("nan")}}):

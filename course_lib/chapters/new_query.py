@@ -1,0 +1,105 @@
+"""Chapter 02's cache: one new query that meets the kept keys and values, drawn, and a learner's cache judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
+
+KEYS, QUERIES = PARTS[0], PARTS[1]
+TOKENS, HEADS, D = 6, 2, 32
+
+Cache = tuple[Tensor, Tensor]
+
+
+def plot_new_query(
+    panels: Mapping[str, Sequence[float]], kept: Sequence[bool] | None = None, said: str = ""
+) -> Picture:
+    """For each panel the last token's query, with a line to each key, as thick as the weight that it puts on it.
+
+    Args:
+        panels: title -> the weight of each token, between 0 and 1.
+        kept: whether a token's key is there; by default all are.
+        said: a sentence before the weights in the text that says what is seen.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+
+    if not panels or not all(len(weights) for weights in panels.values()):
+        raise ValueError("give one or more panels, each with a weight for each token")
+    figure = Figure(figsize=(WIDTH, 1.45 * len(panels)), layout="constrained")
+    alts = []
+    for axis, (title, weights) in zip(
+        figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
+    ):
+        last = len(weights)
+        for place, weight in enumerate(weights, 1):
+            there = kept is None or kept[place - 1]
+            if weight >= 0.005:
+                axis.plot([last, place], [1, 0], color="#999999", lw=1 + 7 * weight, zorder=1)
+            look = {"color": KEYS} if there else {"facecolor": "white", "edgecolor": "#666666", "ls": "--"}
+            axis.scatter([place], [0], s=16**2, marker="s", zorder=2, **look)
+            middle = {"ha": "center", "va": "center_baseline", "fontsize": TEXT, "zorder": 3}
+            axis.text(place, 0, str(place), color="white" if there else "#444444", **middle)
+            axis.text(place, -0.62, f"{100 * weight:.0f} %", **middle)
+        axis.scatter([last], [1], s=16**2, marker="s", color=QUERIES, zorder=2)
+        axis.text(last, 1, str(last), color="white", **middle)
+        axis.set_title(title, fontsize=TITLE, loc="left")
+        axis.set_yticks([1, 0, -0.62], ["query", "keys, values", "weight"])
+        axis.set(xlim=(0.5, last + 0.5), ylim=(-0.9, 1.4), xticks=[])
+        bare(axis)
+        axis.spines["bottom"].set_visible(False)
+        amounts = ", ".join(f"{100 * weight:.0f} %" for weight in weights)
+        alts.append(f"{title}: the query of token {last} puts {amounts} on keys 1 to {last}")
+    return render(figure, f"{said}{'; '.join(alts)}.")
+
+
+def judge_cache(
+    next_row: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tensor, Cache]],
+    attention: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+) -> Picture:
+    """A learner's row of the newest token, made six times with what it kept, beside PyTorch's attention of all tokens.
+
+    Args:
+        next_row: next_row(x, W, kept) of one token: its row, and the kept keys and values, both (heads, tokens, d).
+        attention: attention(x, W) of all tokens at once; it must be right as well.
+
+    Raises:
+        ValueError: a row or what it keeps has the wrong shape.
+    """
+    draw = torch.Generator().manual_seed(0)
+    # The values of head 1 are ones in a token's own place, so its results are the weights of the tokens.
+    x = torch.cat([torch.randn(TOKENS, D, generator=draw), torch.eye(TOKENS, D)], -1)
+    W = {name: torch.randn(2 * D, 2 * D, generator=draw) / D**0.5 for name in "qk"}
+    W |= dict.fromkeys("vo", torch.eye(2 * D))
+    q, k, v = ((x @ W[name].T).unflatten(-1, (HEADS, D)).transpose(0, 1) for name in "qkv")
+    right = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)
+    rows, kept = [], (k[:, :0], v[:, :0])
+    for i in range(TOKENS):
+        row, kept = next_row(x[i : i + 1].clone(), W, kept)
+        if not isinstance(row, Tensor) or row.shape != (1, 2 * D):
+            raise ValueError(f"next_row gives {_shape(row)}; the row of one token is {(1, 2 * D)}")
+        if any(not isinstance(one, Tensor) or one.dim() != 3 or one.shape[::2] != (HEADS, D) for one in kept):
+            wanted = f"({HEADS}, tokens, {D})"
+            raise ValueError(f"next_row keeps {', '.join(map(_shape, kept))}; keys and values are {wanted}")
+        rows.append(row[0])
+
+    def alike(mine: Tensor) -> int:
+        return sum(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, right, strict=True))
+
+    there = [any(torch.allclose(one, key, atol=1e-4) for one in kept[0][0]) for key in k[0]]
+    title = f"right rows: {alike(torch.stack(rows))} of 6 token by token, {alike(attention(x, W))} of 6 all at once"
+    missing = ", ".join(str(i) for i, good in enumerate(there, 1) if not good)
+    said = f"Not in the cache: {missing}. " if missing else ""
+    return plot_new_query({title: rows[-1][D : D + TOKENS].tolist()}, there, said)
+
+
+def _shape(given: object) -> str:
+    return str(tuple(given.shape)) if isinstance(given, Tensor) else type(given).__name__

@@ -62,11 +62,9 @@ def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
 
 def _title(run: str, step: Held) -> str:
     few = ": too few" if step.trained < LEAST else ""
-    kept = sum(step.activations.values())
-    return (
-        f"{run}: takes {step.total / 1e6:.0f} MB, {kept / 1e6:.0f} MB of it activations; "
-        f"trains {100 * step.trained:.0f} %{few}"
-    )
+    states, kept = (sum(part.values()) / 1e6 for part in (step.states, step.activations))
+    both = f"{states:.0f} states + {kept:.0f} activations = {step.total / 1e6:.0f} MB"
+    return f"{run}: {both}; trains {100 * step.trained:.0f} %{few}"
 
 
 def _mb(size: int) -> str:

@@ -13,6 +13,12 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
 BOXES = ("conv1", "bn1", "relu", "conv2", "bn2", "+", "relu")  # of a block, in the order of forward
+DRAWN = {
+    "conv1": "conv",
+    "conv2": "conv",
+    "bn1": "norm",
+    "bn2": "norm",
+}  # bn1 is also a box of the whole network
 STAGE, WIDE = "layer1", 0.82
 RESULT = "relu"  # keeps its result; the others that keep something keep their input
 COLOURS = {"keeps its input": PALETTE[1], "keeps its result": PALETTE[2]}
@@ -48,7 +54,15 @@ def plot_opened(resnet: ResNet18, images: int = 32) -> Picture:
         for i, (name, size) in enumerate(zip(BOXES, row, strict=True)):
             colour = COLOURS["keeps its result" if name == RESULT else "keeps its input"] if size else PLAIN
             axis.add_patch(Rectangle((i, low - 0.35), WIDE, 0.7, facecolor=colour, edgecolor="#333333"))
-            axis.text(i + WIDE / 2, low + 0.15, name, ha="center", va="center", fontsize=TEXT, weight="bold")
+            axis.text(
+                i + WIDE / 2,
+                low + 0.15,
+                DRAWN.get(name, name),
+                ha="center",
+                va="center",
+                fontsize=TEXT,
+                weight="bold",
+            )
             told = f"{size / 1e6:.1f} MB" if size else "–"
             axis.text(i + WIDE / 2, low - 0.15, told, ha="center", va="center", fontsize=TEXT)
             begin = i - 1 + WIDE if i else -0.95
@@ -69,7 +83,9 @@ def plot_opened(resnet: ResNet18, images: int = 32) -> Picture:
     said = "; ".join(
         f"{STAGE}.{block}: "
         + ", ".join(
-            f"{n} its {'result' if n == RESULT else 'input'} {s / 1e6:.1f} MB" if s else n
+            f"{DRAWN.get(n, n)} its {'result' if n == RESULT else 'input'} {s / 1e6:.1f} MB"
+            if s
+            else DRAWN.get(n, n)
             for n, s in zip(BOXES, row, strict=True)
         )
         for block, row in enumerate(kept)

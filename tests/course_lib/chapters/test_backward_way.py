@@ -36,8 +36,8 @@ def test_what_is_kept_is_drawn_whole(resnet):
 
 def test_the_title_tells_activations_from_the_whole(resnet):
     step = held(resnet, FROZEN)
-    kept = sum(step.activations.values())
-    title = f"run: takes {step.total / 1e6:.0f} MB, {kept / 1e6:.0f} MB of it activations; trains"
+    states, kept = sum(step.states.values()) / 1e6, sum(step.activations.values()) / 1e6
+    title = f"run: {states:.0f} states + {kept:.0f} activations = {step.total / 1e6:.0f} MB; trains"
     assert title in plot_way(resnet, {"run": FROZEN}).alt
 
 

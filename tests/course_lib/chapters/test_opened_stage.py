@@ -40,5 +40,5 @@ def test_the_picture_says_what_each_box_keeps():
     alt = plot_opened(ResNet18(width=8), IMAGES).alt
     assert alt.count("its input 0.2 MB") == 5
     assert alt.count("its result 0.2 MB") == 4
-    assert alt.count("conv2,") == 2
+    assert alt.count("conv,") == 3
     assert len(BOXES) == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -56,6 +56,7 @@ def gpt2_step(
     overlap: bool = False,
     cap_mb: float = 25,
     link: tuple[float, float] = (LATENCY, ETHERNET),
+    larger: float = 1,
 ) -> Timeline:
     """One step of GPT-2 on each of ``gpus``, in milliseconds.
 
@@ -66,14 +67,15 @@ def gpt2_step(
         overlap: send buckets during backward, not after it.
         cap_mb: a bucket is closed once it holds that many MiB; 0: a message for each parameter.
         link: seconds that a message takes beside its bytes, and bytes a second.
+        larger: so many times as large is every parameter.
     """
     latency, bandwidth = link
     flops, elements = gpt2_pieces()
-    forward = [1e3 * one * tokens / gpus / FLOPS for one in flops]
+    forward = [1e3 * larger * one * tokens / gpus / FLOPS for one in flops]
     return ddp_timeline(
         forward,
         [2 * ms for ms in forward],
-        [itemsize * n for n in elements],
+        [itemsize * larger * n for n in elements],
         ranks=gpus,
         latency=1e3 * latency,
         bandwidth=bandwidth / 1e3,  # bytes a millisecond
@@ -110,26 +112,37 @@ def one_after_another(timeline: Timeline, count: int) -> Timeline:
     )
 
 
-def accumulated_ms(tokens: float, gpus: int = 8, microbatches: float = 1, **settings: Any) -> float:
+def accumulated_ms(
+    tokens: float, gpus: int = 8, microbatches: float = 1, larger: float = 1, **settings: Any
+) -> float:
     """Milliseconds of a step whose gradients are sent once, in the last of some microbatches.
 
     Args:
         tokens: on each GPU, of all microbatches.
         microbatches: the last one has so many times fewer tokens than all; what comes before it only computes.
-        settings: of ``gpt2_step``.
+        larger, settings: of ``gpt2_step``.
     """
     last = tokens / microbatches
-    return gpt2_step(1, tokens - last).makespan + gpt2_step(gpus, gpus * last, **settings).makespan
+    before = gpt2_step(1, tokens - last, larger=larger)
+    return before.makespan + gpt2_step(gpus, gpus * last, larger=larger, **settings).makespan
 
 
-def times_one_gpu(tokens: float, gpus: int = 8, microbatches: float = 1, **settings: Any) -> float:
+def times_one_gpu(
+    tokens: float, gpus: int = 8, microbatches: float = 1, larger: float = 1, **settings: Any
+) -> float:
     """How many times as fast as one GPU these are, each with that many ``tokens``.
 
     Args:
-        tokens, gpus, microbatches, settings: of ``accumulated_ms``.
+        tokens, gpus, microbatches, larger, settings: of ``accumulated_ms``.
     """
-    together = accumulated_ms(tokens, gpus, microbatches, **settings)
-    return gpt2_step(1, gpus * tokens).makespan / together
+    together = accumulated_ms(tokens, gpus, microbatches, larger, **settings)
+    return gpt2_step(1, gpus * tokens, larger=larger).makespan / together
+
+
+def times_of_batch(batch: float, gpus: int = 8, larger: float = 1) -> float:
+    """How many times as fast as one GPU these are with a whole batch, in microbatches that fit, with overlap."""
+    each = batch / gpus
+    return times_one_gpu(each, gpus, max(1, each / MEMORY), larger, overlap=True)
 
 
 def hiding_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 32) -> float:
@@ -163,22 +176,27 @@ def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32) -> flo
     return times_one_gpu(tokens, link=(0, ETHERNET), itemsize=bits // 8, overlap=overlap)
 
 
-def eight_of(flops: float, bandwidth: float, tokens: float, bits: int = 32) -> None:
-    """Say how fast eight of your GPUs are.
+def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
+    """A line for each link: 4R/3β, and the whole batches with which eight GPUs are 2 and 4 times as fast as one.
 
     Args:
-        flops, bandwidth, bits: of ``hiding_tokens``.
-        tokens: on each GPU.
+        flops: R, FLOP/s of a GPU in training.
+        links: name -> β, bytes a second that a GPU sends.
 
     Raises:
-        ValueError: an amount is not above 0, or gradients of so many bits are not sent.
+        ValueError: an amount is not above 0.
     """
-    positive(flops=flops, bandwidth=bandwidth, tokens=tokens)
-    one_of("bits", bits, [16, 32])
-    hiding = hiding_tokens(flops, bandwidth, bits)
-    times = times_on_curve(tokens / hiding, bits=bits)
-    even = even_tokens(flops, bandwidth, bits)
-    print(f"batch {8 * tokens:,.0f}, 4R/3β {even:,.0f}: eight are {times:.2g} times as fast as one")
+    lines = [f"{'whole batch, without latencies':32}{'4R/3β':>9}{'2 times':>11}{'4 times':>11}"]
+    for name, bandwidth in links.items():
+        positive(flops=flops, bandwidth=bandwidth)
+        even, hiding = even_tokens(flops, bandwidth), hiding_tokens(flops, bandwidth)
+        more = [
+            8 * hiding * tokens_that_reach(lambda part, k=k: times_on_curve(part) >= k, 10) for k in (2, 4)
+        ]
+        numbers = [f"{float(f'{tokens:.3g}'):,.0f}" for tokens in (even, *more)]
+        row = f"{name}, {bandwidth / 1e9:g} GB/s"
+        lines.append(f"{row:32}{numbers[0]:>9}{numbers[1]:>11}{numbers[2]:>11}")
+    return "\n".join(lines)
 
 
 def last_message_mb(cap_mb: float) -> float:
@@ -248,11 +266,12 @@ def attempt(
         verdict = "fast enough, and other settings need fewer tokens"
     else:
         verdict = "fast enough, and no settings need noticeably fewer tokens"
-    size = f"a batch {8 * all_ / BATCH:.1f} times as large"
+    size = f"{8 * all_ / BATCH:.1f} times the first batch"
     print(f"{times:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
     most = max(80_000, 1.2 * max(one.tokens for one in tries))
     dots = [(one.tokens, one.times) for one in tries]
-    ours = fewest_tokens(at_least)[0] if len(tries) > 1 else 0  # seen after the learner's first
+    reached = any(one.times >= at_least for one in tries)
+    ours = fewest_tokens(at_least)[0] if reached else 0  # seen once the learner is there
     return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=dots, goal=at_least, ours=ours)
 
 

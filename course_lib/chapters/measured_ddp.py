@@ -21,8 +21,8 @@ from simulator.ledgers.timeline import Timeline
 TINY = {"latency": 1e-3, "bandwidth": 2e7}  # the slowed link of the measured steps
 
 
-class Unwritten(Overlap):
-    """The learner writes its ``gradient_is_ready``; what that does not send is sent after backward."""
+class OurDDP(Overlap):
+    """The learner mends its ``gradient_is_ready``; what that does not send is sent after backward."""
 
     def average(self) -> None:
         for bucket in self.buckets:

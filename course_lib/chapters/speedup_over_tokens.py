@@ -19,7 +19,7 @@ GREY, TRIED = "#6a6a6a", "#207a6c"
 def plot_speedup_over_tokens(
     tokens: Sequence[float],
     speedups: Mapping[str, Callable[[float], float]],
-    gpus: int,
+    gpus: float,
     marks: Sequence[tuple[str, float]] = (),
     tries: Sequence[tuple[float, float]] = (),
     goal: float = 0,
@@ -31,8 +31,9 @@ def plot_speedup_over_tokens(
     Args:
         tokens: to draw, the fewest first.
         speedups: name -> times one GPU with so many tokens.
-        gpus: that are compared with one.
-        marks: words beside a point of the first line, and its tokens.
+        gpus: how far up the drawing goes; as many as are compared with one, or fewer.
+        marks: words beside a point where several are as fast as one GPU, and its tokens, the fewest first. With
+            them the drawing begins at ``tokens[0]``.
         tries: tokens and times one GPU of each of the learner's tries; the newest is the largest dot.
         goal: times one GPU that the tries are to reach; 0: none.
         ours: tokens with which we reach it; 0: not told.
@@ -60,11 +61,11 @@ def plot_speedup_over_tokens(
         if height:
             axis.axhline(height, color=GREY, linewidth=1, linestyle=":")
             _write(axis, words, (tokens[-1], height), (0, 4), GREY, "right")
-    for words, at in marks:
-        height = next(iter(speedups.values()))(at)
-        axis.plot([at, at], [0, height], color=GREY, linewidth=1)
-        axis.plot([at], [height], "o", color=LOOKS[0][0], markersize=5, zorder=3)
-        _write(axis, words, (at, 0), (5, 8), GREY, "left")
+    for i, (words, at) in enumerate(marks):
+        axis.plot([at, at], [0, 1], color=GREY, linewidth=1)
+        axis.plot([at], [1], "o", color=LOOKS[0][0], markersize=5, zorder=3)
+        away, side = ((5, 8), "left") if i else ((-5, 8), "right")
+        _write(axis, words, (at, 0), away, GREY, side)
     if ours:
         axis.plot([ours], [goal], "o", color=GREY, markersize=7, fillstyle="none")
         _write(axis, "ours", (ours, goal), (0, 7), GREY, "center")
@@ -72,7 +73,7 @@ def plot_speedup_over_tokens(
         axis.plot([count], [times], "o", color=TRIED, markersize=9 if i == len(tries) - 1 else 5, zorder=3)
     if tries:
         _write(axis, "your tries", tries[-1], (8, -4), TRIED, "left")
-    axis.set_xlim(0, tokens[-1])
+    axis.set_xlim(tokens[0] if marks else 0, tokens[-1])
     axis.set_ylim(0, gpus)
     axis.set_xlabel(along, fontsize=TEXT, loc="right")
     axis.set_ylabel("times one GPU", fontsize=TEXT)

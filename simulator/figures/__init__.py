@@ -4,7 +4,7 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 
 =========================  =======  ==================================================================================
 ``explore_ring``           04       ``(ranks=4)``: the ring all-reduce, round by round
-``explore_buckets``        05       ``(bucket_bytes=25e6, bandwidth=1e10)``: DDP's buckets beside backward
+``explore_buckets``        05       ``(bucket_bytes=25e6, bandwidth=1.25e9)``: DDP's buckets beside backward
 ``explore_block_life``     07       ``(prefetch=True, reshard_after_forward=True, ranks=4)``: a step of FSDP on one rank
 ``explore_shared_layer``   09       ``(card=6e9)``: a layer on one and on two nodes, computing and waiting for messages
 ``explore_unequal``        13       ``(slowness=3, bandwidth=9.75e7, heads=None)``: a layer of BERT on two devices

@@ -27,36 +27,40 @@ export function step({ bucket_bytes: limit, bandwidth }, { forward, backward, by
   return { ...found, exposed: link - now };
 }
 
+/** The step at the chosen bandwidth, and below it the same over a fast link, each as long as the picture is wide. */
 export function draw(values, _, given) {
-  const { backward, buckets, exposed } = step(values, given), first = backward[0][0], computed = backward.at(-1)[1], end = computed + exposed;
-  const x = scaleOf([0, end], [84, WIDTH - 70]), marks = legend(8, [["forward", "forward"], ["backward", "backward"], ["weights", "a bucket is sent"]], 84);
-  marks.push(label(78, 37, "compute", { anchor: "end" }), label(78, 75, "messages", { anchor: "end" }), box(x(0), 24, x(first) - x(0) - 1, 26, "forward", "forward"));
-  backward.forEach(([from, to]) => marks.push(box(x(from), 24, x(to) - x(from) - 1, 26, "backward")));
-  let piece = 0;
-  buckets.forEach(({ start, end: sent, pieces }, k) => {
-    const full = backward[(piece += pieces) - 1][1];
-    marks.push(path([x(full), 50, x(full), 62], "quiet"), box(x(start), 62, x(sent) - x(start) - 1, 26, "weights", String(k)));
-  });
-  marks.push(box(x(computed), 24, x(end) - x(computed), 26, "idle"), path([x(computed), 18, x(computed), 106], "accent", { dash: "3 3" }));
-  marks.push(path([x(computed), 98, x(end), 98], "accent", { wide: 3 }), label(x(computed) - 6, 98, `exposed: ${ms(exposed)}`, { anchor: "end", colour: "accent", bold: true }));
-  marks.push(label(x(end) + 6, 37, ms(end), { colour: "ink" }), ...curve(values, given));
-  const one = step({ ...values, bucket_bytes: Infinity }, given).exposed;
+  const fast = { ...values, bandwidth: given.fast }, { buckets, hidden, exposed, end } = sum(values, given), other = sum(fast, given);
   return {
-    marks, height: 276, numbers: [["exposed", ms(exposed)], ["buckets", String(buckets.length)], ["the step", ms(end)]],
-    says: buckets.length === 1 ? `The only bucket is full when backward has ended, so nothing overlaps: ${ms(exposed)} of messages are left.` :
-      `Bucket 0 is full ${ms(backward[buckets[0].pieces - 1][1] - first)} after backward has begun, and goes out while backward goes on. ` +
-      `When backward has ended, ${ms(exposed)} of messages are left. One single bucket would leave ${ms(one)}.`,
+    marks: [...legend(8, [["forward", "forward"], ["backward", "backward"], ["weights", "a bucket is sent"]], 84), ...row(values, given, 30), ...row(fast, given, 158)],
+    height: 276, numbers: [["hidden", ms(hidden)], ["exposed", ms(exposed)], ["buckets", String(buckets.length)], ["the step", ms(end)]],
+    says: `At ${rate(values)}, ${ms(exposed)} of ${ms(hidden + exposed)} of messages are exposed; at ${rate(fast)}, ${ms(other.exposed)} of ${ms(other.hidden + other.exposed)}.`,
   };
 }
 
-/** The exposed time over the size of a bucket. */
-function curve(values, given) {
-  const sizes = given.sliders[0].choices, shown = sizes.map((size) => step({ ...values, bucket_bytes: size }, given).exposed);
-  const x = scaleOf([0, sizes.length - 1], [100, WIDTH - 86]), top = Math.max(...shown), y = scaleOf([0, top], [232, 140]), least = shown.indexOf(Math.min(...shown));
-  const now = sizes.indexOf(values.bucket_bytes), marks = [path([84, 232, WIDTH - 70, 232], "line"), path(shown.flatMap((seconds, k) => [x(k), y(seconds)]), "ink", { wide: 2 })];
-  marks.push(label(78, 232, "0", { anchor: "end" }), label(78, 140, ms(top), { anchor: "end" }), label(84, 122, "exposed time over the size of a bucket"));
-  sizes.forEach((size, k) => marks.push(label(x(k), 248, human(size).replace(" MB", ""), { anchor: "middle", bold: k === least })));
-  return [...marks, label(WIDTH / 2, 266, "MB a bucket (bold: the least)", { anchor: "middle" }), box(x(now) - 5, y(shown[now]) - 5, 10, 10, "accent")];
+const rate = ({ bandwidth }) => `${human(bandwidth)}/s`;
+
+/** What step found, with the end of the step and how long messages and computing run side by side. */
+function sum(values, given) {
+  const found = step(values, given), computed = found.backward.at(-1)[1];
+  const sent = found.buckets.reduce((all, { start, end }) => all + end - start, 0);
+  return { ...found, computed, end: computed + found.exposed, hidden: sent - found.exposed };
+}
+
+/** Two lanes of one step, below its bandwidth; numbers stand in buckets that are wide enough. */
+function row(values, given, top) {
+  const { backward, buckets, computed, end, hidden, exposed } = sum(values, given), first = backward[0][0];
+  const x = scaleOf([0, end], [84, WIDTH - 70]), gap = x(computed) - x(first) > 120 ? 1 : 0, y = top + 20, marks = [];
+  marks.push(label(84, top + 8, rate(values), { bold: true }), label(78, y + 13, "compute", { anchor: "end" }), label(78, y + 51, "messages", { anchor: "end" }));
+  marks.push(box(x(0), y, x(first) - x(0) - gap, 26, "forward"));
+  backward.forEach(([from, to]) => to > from && marks.push(box(x(from), y, Math.max(x(to) - x(from) - gap, 0.5), 26, "backward")));
+  buckets.forEach(({ start, end: sent }, k) => {
+    const width = Math.max(x(sent) - x(start) - 1, 0.5);
+    marks.push(box(x(start), y + 38, width, 26, "weights", width > 16 ? String(k) : ""));
+  });
+  marks.push(box(x(computed), y, x(end) - x(computed), 26, "idle"), path([x(computed), y - 4, x(computed), y + 80], "accent", { dash: "3 3" }));
+  marks.push(path([x(computed), y + 73, x(end), y + 73], "accent", { wide: 3 }), label(x(end) + 6, y + 13, ms(end), { colour: "ink" }));
+  marks.push(label(x(end), y + 86, `exposed: ${ms(exposed)} of ${ms(hidden + exposed)}`, { anchor: "end", colour: "accent", bold: true }));
+  return marks;
 }
 
 export const render = ({ model, el }) => show(el, model.get("given"), draw);

@@ -12,7 +12,7 @@ from course_lib.chapters.ddp_step import (
     LATENCY,
     accumulated_ms,
     attempt,
-    eight_of,
+    batches_that_pay,
     even_tokens,
     fewest_tokens,
     gpt2_step,
@@ -21,11 +21,12 @@ from course_lib.chapters.ddp_step import (
     one_after_another,
     parts_of_step,
     rank_0,
+    times_of_batch,
     times_on_curve,
     times_one_gpu,
     tokens_that_reach,
 )
-from course_lib.chapters.measured_ddp import TINY, Unwritten, measured_step, named_messages, tiny_sending
+from course_lib.chapters.measured_ddp import TINY, OurDDP, measured_step, named_messages, tiny_sending
 from course_lib.chapters.message_order import four_messages
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.runtime import launch
@@ -75,15 +76,17 @@ def test_a_faster_link_shortens_only_the_messages():
 def test_an_attempt_says_how_it_went(capsys, monkeypatch):
     monkeypatch.setattr("course_lib.chapters.ddp_step.tries", [])
     assert "ours" not in attempt(1, 16384).alt
-    attempt(4, 15000, 16)
+    assert "ours" not in attempt(1, 16000).alt
+    assert "ours: 4 at" in attempt(4, 15000, 16).alt
     fewest, cap_mb, count = fewest_tokens(4)
     best = times_one_gpu(fewest, microbatches=count, itemsize=2, cap_mb=cap_mb, overlap=True)
     assert abs(best - 4) < 0.01
     alt = attempt(count, fewest * 1.01 / count, 16, cap_mb).alt
-    assert alt.count("a try at") == 3
+    assert alt.count("a try at") == 4
     assert "ours: 4 at" in alt
     said = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()]
     assert said == [
+        "not 4 times yet",
         "not 4 times yet",
         "fast enough, and other settings need fewer tokens",
         "fast enough, and no settings need noticeably fewer tokens",
@@ -103,17 +106,33 @@ def test_only_the_last_microbatch_hides_messages():
     assert abs(eight.makespan - gpt2_step(1, BATCH).makespan) < 1e-6
 
 
-def test_only_the_fraction_counts_on_any_network(capsys):
+def test_only_the_fraction_counts_on_any_network():
     assert hiding_tokens(4e14, 4e10) == 2e4 == 2 * hiding_tokens(4e14, 4e10, bits=16)
     infiniband = times_one_gpu(0.4 * hiding_tokens(bandwidth=4e10), overlap=True, link=(0, 4e10))
     assert abs(times_on_curve(0.4) - infiniband) < 1e-6
     assert abs(times_on_curve(1 / 12, overlap=False) - 1) < 1e-3
-    eight_of(flops=4e14, bandwidth=4e10, tokens=8000)
-    said = capsys.readouterr().out
-    assert said.startswith("batch 64,000, 4R/3β 13,333: ")
-    assert said.endswith(f"eight are {infiniband:.2g} times as fast as one\n")
+    line = batches_that_pay(4e14, {"a link": 4e10}).splitlines()[1]
+    assert line.startswith("a link, 40 GB/s ")
+    even, twice, four = (float(word.replace(",", "")) for word in line.split()[-3:])
+    assert even == 13300
+    for batch, reached in ((twice, 2), (four, 4)):
+        assert abs(times_one_gpu(batch / 8, overlap=True, link=(0, 1e10)) / reached - 1) < 0.01
     with pytest.raises(ValueError, match="bandwidth"):
-        eight_of(flops=4e14, bandwidth=0, tokens=8000)
+        batches_that_pay(4e14, {"none": 0})
+
+
+def test_a_larger_model_breaks_even_with_the_same_batch():
+    assert abs(gpt2_step(1, BATCH, larger=4).makespan / gpt2_step(1, BATCH).makespan - 4) < 1e-9
+    assert (
+        abs(
+            gpt2_step(8, BATCH, larger=4, link=(0, ETHERNET)).makespan
+            / gpt2_step(8, BATCH, link=(0, ETHERNET)).makespan
+            - 4
+        )
+        < 1e-9
+    )
+    even = [tokens_that_reach(lambda batch, n=n: times_of_batch(batch, 8, n) >= 1) for n in (1, 4)]
+    assert abs(even[0] / even[1] - 1) < 0.02
 
 
 @pytest.mark.parametrize("gpus", [2, 8, 64])
@@ -187,7 +206,7 @@ def test_a_measured_step_counts_its_messages():
 
 
 def hooks():
-    class Never(Unwritten):
+    class Never(OurDDP):
         def gradient_is_ready(self, bucket):
             bucket.missing -= 1
 

@@ -57,10 +57,10 @@ def test_tasks_show_what_is_read_and_below_it_what_is_written():
 
 def test_a_speedup_over_tokens_names_its_lines_and_tries():
     lines = {"with": lambda tokens: tokens / 2, "without": lambda tokens: tokens / 4}
-    picture = plot_speedup_over_tokens([1, 2, 8], lines, 8, [("2R/β", 6)], [(2, 3), (4, 5)])
+    picture = plot_speedup_over_tokens([1, 2, 8], lines, 8, [("2R/β", 6), ("many", 7)], [(2, 3), (4, 5)])
     words = {word.strip() for word in texts(picture)}
-    assert {"with", "without", "2R/β", "your tries", "one GPU", "tokens on each GPU"} <= words
-    assert "2R/β at 6; a try at 2: 3.00; a try at 4: 5.00" in picture.alt
+    assert {"with", "without", "2R/β", "many", "your tries", "one GPU", "tokens on each GPU"} <= words
+    assert "2R/β at 6; many at 7; a try at 2: 3.00; a try at 4: 5.00" in picture.alt
     assert {"4 times", "your tries"} <= set(
         texts(plot_speedup_over_tokens([1, 2], {}, 8, tries=[(1, 2)], goal=4))
     )

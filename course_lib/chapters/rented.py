@@ -140,7 +140,7 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     full = Line2D([], [], color=REFUSED, linestyle="--", label="80 GB")
     line = Line2D([], [], color="#23614a", linestyle="--", label=said)
     near, band = (
-        Patch(color="#f9e4e2", label="less than a twentieth free"),
+        Patch(color="#f9e4e2", label="too little free"),
         Patch(color="#e8f1ea", label="up to a tenth more"),
     )
     figure.legend(

@@ -72,9 +72,9 @@ def plot_parts(
     axis.set_ylim(0, 1.12 * (max(*base, limit) or 1))
     axis.yaxis.set_major_formatter(FuncFormatter(ticks_in(unit)))
     bare(axis)
-    handles, labels = axis.get_legend_handles_labels()
+    handles, named = axis.get_legend_handles_labels()
     figure.legend(
-        handles[::-1], labels[::-1], loc="outside right upper", fontsize=TEXT, frameon=False, handlelength=1.2
+        handles[::-1], named[::-1], loc="outside right upper", fontsize=TEXT, frameon=False, handlelength=1.2
     )
     held = ", ".join(f"{name} {human(total)}" for name, total in totals.items())
     return render(figure, alt or f"Stacked bars: {held}.")

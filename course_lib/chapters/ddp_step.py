@@ -186,16 +186,14 @@ def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
     Raises:
         ValueError: an amount is not above 0.
     """
-    lines = [f"{'whole batch, without latencies':32}{'4R/3β':>9}{'2 times':>11}{'4 times':>11}"]
+    lines = [f"{'whole batch, without latencies':32}{'4R/3β':>11}{'2 times':>11}{'4 times':>11}"]
     for name, bandwidth in links.items():
         positive(flops=flops, bandwidth=bandwidth)
-        even, hiding = even_tokens(flops, bandwidth), hiding_tokens(flops, bandwidth)
-        more = [
-            8 * hiding * tokens_that_reach(lambda part, k=k: times_on_curve(part) >= k, 10) for k in (2, 4)
-        ]
-        numbers = [f"{float(f'{tokens:.3g}'):,.0f}" for tokens in (even, *more)]
+        even = even_tokens(flops, bandwidth)
+        times = [12 * tokens_that_reach(lambda part, k=k: times_on_curve(part) >= k, 10) for k in (2, 4)]
+        numbers = [f"{float(f'{tokens:.3g}'):,.0f}" for tokens in (even, *(even * k for k in times))]
         row = f"{name}, {bandwidth / 1e9:g} GB/s"
-        lines.append(f"{row:32}{numbers[0]:>9}{numbers[1]:>11}{numbers[2]:>11}")
+        lines.append(f"{row:32}" + "".join(f"{number:>11}" for number in numbers))
     return "\n".join(lines)
 
 
@@ -270,8 +268,7 @@ def attempt(
     print(f"{times:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
     most = max(80_000, 1.2 * max(one.tokens for one in tries))
     dots = [(one.tokens, one.times) for one in tries]
-    reached = any(one.times >= at_least for one in tries)
-    ours = fewest_tokens(at_least)[0] if reached else 0  # seen once the learner is there
+    ours = fewest_tokens(at_least)[0] if max(one.times for one in tries) >= at_least else 0
     return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=dots, goal=at_least, ours=ours)
 
 

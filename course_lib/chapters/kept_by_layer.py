@@ -97,7 +97,7 @@ def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> Pic
         else "a layer of BERT-base"
     )
     axis.text(-0.4, 1.55, title, fontsize=TITLE, va="center")
-    axis.add_patch(Rectangle((end - 1.15, 1.45), 0.2, 0.2, facecolor=KEEPS, edgecolor="#333333"))
+    axis.add_patch(Rectangle((end - 1.2, 1.45), 0.2, 0.2, facecolor=KEEPS, edgecolor="#333333"))
     axis.text(end, 1.55, "keeps its input", fontsize=TEXT, va="center", ha="right")
     axis.set(xlim=(-0.42, end + 0.22), ylim=(-2.55, 1.7))
     axis.set_axis_off()

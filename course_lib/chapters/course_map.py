@@ -35,12 +35,12 @@ class Chapter:
 
 CHAPTERS = {
     "00": Chapter("start_here", (), 23),
-    "01": Chapter("seeing_networks", ("00",), 20),
+    "01": Chapter("seeing_networks", ("00",), 22),
     "25": Chapter("text_and_tasks", ("00",), 22, "tokens and new words"),
     "02": Chapter("anatomy_of_llms", ("00",), 35, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 40),
     "04": Chapter("collectives", ("00",), 31),
-    "05": Chapter("ddp", ("04",), 33, "data parallelism"),
+    "05": Chapter("ddp", ("04",), 31, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 35, "FSDP"),
     "08": Chapter("recomputation", ("03",), 32),

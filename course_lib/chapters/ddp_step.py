@@ -186,7 +186,7 @@ def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
     Raises:
         ValueError: an amount is not above 0.
     """
-    lines = [f"{'whole batch, without latencies':32}{'4R/3β':>11}{'2 times':>11}{'4 times':>11}"]
+    lines = [f"{'eight GPUs, no latencies':32}{'4R/3β':>11}{'2 times':>11}{'4 times':>11}"]
     for name, bandwidth in links.items():
         positive(flops=flops, bandwidth=bandwidth)
         even = even_tokens(flops, bandwidth)

@@ -57,13 +57,21 @@ def plot_orders(orders: Mapping[str, Order], kept: bool = True, transfer: float 
         held = [", ".join(f"{most:g}" for most in in_flight(order)) for order in orders.values()]
         bubbles = [f"{step.bubble():.1%}" for step in steps.values()]
         titles = [f"{t}, bubble {b}, in flight {h}" for t, b, h in zip(titles, bubbles, held, strict=True)]
-    return plot_timeline(*steps.values(), titles=titles, unit="units")
+    return plot_timeline(*map(_computing, steps.values()), titles=titles, unit="units")
 
 
-def plot_beginning(order: Order, until: float) -> Picture:
+def plot_beginning(orders: Mapping[str, Order], until: float, transfer: float = 0) -> Picture:
     """What the ranks have done after that many units; the rest is left to the reader's pencil."""
-    done = Timeline(span for span in predicted(order).spans if span.end <= until)
-    return plot_timeline(done, titles=[f"the first {done.makespan:g} units"], unit="units")
+    steps = [_computing(predicted(order, name, transfer)) for name, order in orders.items()]
+    begun = [Timeline(span for span in step.spans if span.end <= until) for step in steps]
+    return plot_timeline(
+        *begun, titles=[f"{name}: the first {until:g} units" for name in orders], unit="units"
+    )
+
+
+def _computing(step: Timeline) -> Timeline:
+    """Without messages: in a row for both directions no one sees which way one goes."""
+    return Timeline(span for span in step.spans if span.lane == "compute")
 
 
 def try_order(

@@ -55,7 +55,26 @@ def test_a_title_says_what_is_in_flight_where_the_reader_knows_the_word():
 
 
 def test_the_beginning_leaves_out_what_ends_later():
-    assert "the first 9 units on 4 ranks: 9 long" in repr(plot_beginning(gpipe(4, 8), 9))
+    drawn = repr(plot_beginning({"GPipe": gpipe(4, 8), "1F1B": one_f_one_b(4, 8)}, 15, transfer=1))
+    assert "GPipe: the first 15 units on 4 ranks: 14 long" in drawn  # BW0 on rank 3 ends at 16
+    assert "1F1B: the first 15 units on 4 ranks: 15 long" in drawn
+
+
+def test_the_rule_of_the_chapter():
+    interleaved = make_schedule("interleaved-1f1b", 4, 8).actions
+    assert "28.5 units, bubble 15.8%, in flight 5.5, 4.5, 3.5, 2.5" in repr(plot_orders({"it": interleaved}))
+    bubbles = [predicted(one_f_one_b(4, m)).bubble() for m in (16, 27, 28)]
+    assert bubbles[0] < 0.2
+    assert bubbles[1] == pytest.approx(0.1)
+    assert bubbles[2] < 0.1
+
+
+def test_a_colleagues_numbers_let_all_wait_for_ever_and_1f1bs_solve_the_task():
+    def order(ahead):
+        return lambda p, m: in_order(p, m, lambda kind, r, i: i + (ahead[r] - 0.5 if kind == "BW" else 0))
+
+    assert "rank 0 cannot do BW0 of stage 0" in repr(try_order(order([1, 4, 2, 3])))
+    assert repr(try_order(order([4, 3, 2, 1]), units=33, kept=4)).startswith("Solved: 33 units")
 
 
 def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():

@@ -120,16 +120,18 @@ def _layers(shape: ModelShape, lowest: int, recomputed: int) -> int:
 
 
 class Choice(NamedTuple):
-    """A way to run a step, what it takes, and the share of right answers that it learns."""
+    """A way to run a step, what it takes, and the share of right answers of a small model; None: not run."""
 
     name: str
     size: float
     seconds: float
-    right: float
+    right: float | None
 
 
 def plot_choices(choices: Sequence[Choice], capacity: float, limit: float, yours: Choice) -> Picture:
-    """A bar of seconds for each choice, the reader's last; blue: within the capacity and the limit of seconds.
+    """A bar of LLaMA's seconds for each choice, then its memory, then MiniLM's right answers; blue: within both limits.
+
+    The reader's own choice has an orange name. It has a row of its own, the last, if it is none of the choices.
 
     Raises:
         ValueError: there is no choice.
@@ -138,25 +140,35 @@ def plot_choices(choices: Sequence[Choice], capacity: float, limit: float, yours
 
     if not choices:
         raise ValueError("give at least one choice")
-    rows = [*choices, yours._replace(name=f"yours: {yours.name}")]
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.36 * len(rows)), layout="constrained")
+    rows = [*choices, *[yours][yours in choices :]]
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.34 * len(rows)), layout="constrained")
     axis, told, longest = figure.subplots(), [], max(row.seconds for row in rows)
+    heads = ("LLaMA-2 7B,\nmemory", "MiniLM,\nright")
+    for across, head in zip((1.3, 1.62), heads, strict=True):
+        axis.text(across * longest, -0.6, head, fontsize=TEXT, va="bottom", ha="right")
+    axis.text(0, -0.6, "LLaMA-2 7B,\nseconds", fontsize=TEXT, va="bottom")
     for place, (name, size, seconds, right) in enumerate(rows):
         fits = size <= capacity and seconds <= limit
-        what = f"{right:.0%} right" if size <= capacity else f"{human(size)} do not fit"
-        said = f"{seconds:.1f} s, {what}"
+        learned = "not run" if right is None else f"{right:.1%}"
         axis.barh(place, seconds, 0.66, color=COLOURS[0] if fits else "#b9b9b9")
-        axis.text(1.04 * longest, place, said, va="center", fontsize=TEXT)
-        told.append(f"{name} {said}")
-    axis.axvline(limit, color="#222222", linestyle="--", linewidth=1)
-    axis.text(limit, -0.55, f" {limit:g} s", fontsize=TEXT, va="bottom")
-    axis.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=TEXT)
-    axis.get_yticklabels()[-1].set_color(COLOURS[1])
-    axis.set(xlim=(0, 1.7 * longest), ylim=(len(rows) - 0.5, -1.2))
+        axis.text(
+            0.03 * longest, place, f"{seconds:.1f} s", va="center", fontsize=TEXT, color="w" if fits else "k"
+        )
+        colour = "#222222" if size <= capacity else COLOURS[1]
+        for across, said in ((1.3, human(size)), (1.62, learned)):
+            axis.text(across * longest, place, said, va="center", ha="right", fontsize=TEXT, color=colour)
+            colour = "#222222"
+        told.append(f"{name}: {seconds:.1f} s, {human(size)}, MiniLM {learned}")
+    axis.plot([limit] * 2, [-0.5, len(rows) - 0.5], color="#222222", linestyle="--", linewidth=1)
+    axis.text(limit, -0.6, f"{limit:g} s", fontsize=TEXT, va="bottom", ha="center")
+    names = [f"yours: {row.name}" if row == yours else row.name for row in rows]
+    axis.set_yticks(range(len(rows)), names, fontsize=TEXT)
+    axis.get_yticklabels()[rows.index(yours)].set_color(COLOURS[1])
+    axis.set(xlim=(0, 1.64 * longest), ylim=(len(rows) - 0.5, -1.8))
     axis.set_xticks([])
-    axis.set_xlabel("seconds of a step", fontsize=TEXT, loc="left")
     plain_axes(axis)
-    return render(figure, f"Seconds of a step, and right answers. {'; '.join(told)}.")
+    axis.spines["left"].set_bounds(-0.5, len(rows) - 0.5)
+    return render(figure, f"Seconds and memory of a step, and right answers of MiniLM. {'; '.join(told)}.")
 
 
 def plot_tokens_that_fit(
@@ -164,9 +176,11 @@ def plot_tokens_that_fit(
 ) -> Picture:
     """Memory over the tokens of a step, a line for each way of training, up to where the GPU is full.
 
+    An earlier line is wider, so that one sees it below a later one that is the same.
+
     Args:
         end: tokens at the right end of the axis.
-        wanted: tokens of the text that is to fit.
+        wanted: tokens that are to fit.
 
     Raises:
         ValueError: there is no line, there are more than can be told apart, or one does not fit at all.
@@ -185,15 +199,15 @@ def plot_tokens_that_fit(
     axis.text(0, 1.01 * capacity / 1e9, f" {human(capacity)}: full", va="bottom", fontsize=TEXT)
     if wanted is not None:
         axis.axvline(wanted, color="#8a8a8a", linestyle=":", linewidth=1.6)
-        axis.text(wanted, 0, f" the text:\n {wanted:,}", va="bottom", fontsize=TEXT)
+        axis.text(wanted, 0, f"  wanted:\n  {wanted:,}", va="bottom", fontsize=TEXT)
     told = []
-    for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
-        tokens = line.fit(capacity)
+    for place, ((name, line), colour) in enumerate(zip(lines.items(), COLOURS, strict=False)):
+        tokens, wide = line.fit(capacity), 2.2 + 1.8 * (len(lines) - 1 - place)
         told.append(f"{name}: {round(tokens, -2):,.0f} tokens fit")
         axis.plot(
-            [0, tokens], [line.stays / 1e9, capacity / 1e9], color=colour, linewidth=2.2, label=told[-1]
+            [0, tokens], [line.stays / 1e9, capacity / 1e9], color=colour, linewidth=wide, label=told[-1]
         )
-        axis.plot(tokens, capacity / 1e9, "X", color=colour, markersize=9)
+        axis.plot(tokens, capacity / 1e9, "X", color=colour, markersize=7 + wide)
     axis.set(xlim=(0, end), ylim=(0, 1.12 * capacity / 1e9))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))

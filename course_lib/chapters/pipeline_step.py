@@ -61,9 +61,12 @@ def plot_orders(orders: Mapping[str, Order], kept: bool = True, transfer: float 
 
 
 def plot_beginning(orders: Mapping[str, Order], until: float, transfer: float = 0) -> Picture:
-    """What the ranks have done after that many units; the rest is left to the reader's pencil."""
-    steps = [_computing(predicted(order, name, transfer)) for name, order in orders.items()]
-    begun = [Timeline(span for span in step.spans if span.end <= until) for step in steps]
+    """What the ranks do until then, where the drawing is cut; the rest is left to the reader's pencil."""
+    steps = [_computing(predicted(order, name, transfer)).spans for name, order in orders.items()]
+    begun = [
+        Timeline(span._replace(end=min(span.end, until)) for span in spans if span.start < until)
+        for spans in steps
+    ]
     return plot_timeline(
         *begun, titles=[f"{name}: the first {until:g} units" for name in orders], unit="units"
     )

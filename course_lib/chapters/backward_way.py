@@ -11,13 +11,14 @@ from course_lib.observe.networks.render import PALETTE, PLAIN
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-PASSED, ARROW = PALETTE[1], "#aa2222"
-HIGH, WIDE = 2.7, 0.94  # from row to row, and of a box, where boxes stand 1 apart
+PASSED, ARROW, HATCH = PALETTE[1], "#aa2222", "#ffffff88"
+HIGH, WIDE = 2.95, 0.94  # from row to row, and of a box, where boxes stand 1 apart
+LEGEND = {"keeps, and is trained": False, "keeps, although nothing in it is trained": True}  # text -> hatched
 
 
 def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
     """For each list of frozen boxes a row with all boxes in the order of forward; an arrow goes as far as backward.
-    In a box stand its parameters, and what it keeps.
+    In a box stand its parameters, and what it keeps. A box that keeps something untrained is hatched.
 
     Args:
         model: a chain of boxes; what keeps nothing in any step is left out.
@@ -33,9 +34,16 @@ def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
     boxes = [name for name, _ in model.named_children() if name in trained]
     sizes = {name: sum(p.numel() for p in model.get_submodule(name).parameters()) for name in boxes}
     runs = {name: held(model, frozen) for name, frozen in lists.items()}
-    figure = Figure(figsize=(WIDTH, 0.2 + 1.75 * len(runs)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.4 + 1.9 * len(runs)), layout="constrained")
     axis = figure.subplots()
     said = []
+
+    def box(left: float, low: float, wide: float, high: float, fill: str, hatched: bool) -> None:
+        axis.add_patch(Rectangle((left, low), wide, high, facecolor=fill, edgecolor="#333333"))
+        if hatched:
+            lines = {"hatch": "//", "edgecolor": HATCH, "lw": 0}
+            axis.add_patch(Rectangle((left, low), wide, high, facecolor="none", **lines))
+
     for row, (run, step) in enumerate(runs.items()):
         low, frozen = -HIGH * row, lists[run]
         first = next(i for i, name in enumerate(boxes) if name in step.states and name not in frozen)
@@ -49,21 +57,26 @@ def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
             state = "" if name not in step.states else "frozen" if name in frozen else "trained"
             told = _mb(step.activations.get(name, 0)) if i >= first else "–"
             fill = PASSED if i >= first else PLAIN
-            axis.add_patch(Rectangle((i, low - 0.9), WIDE, 1.8, facecolor=fill, edgecolor="#333333"))
+            box(i, low - 0.9, WIDE, 1.8, fill, hatched=i >= first and state != "trained")
             for line, text in enumerate((name, f"{sizes[name]:,}" if sizes[name] else "", state, told)):
                 style = {"fontsize": TEXT, "weight": "normal" if line else "bold"}
                 axis.text(i + WIDE / 2, low + 0.6 - 0.4 * line, text, ha="center", va="center", **style)
         kept = ", ".join(f"{name} {_mb(step.activations.get(name, 0))}" for name in boxes[first:])
         said.append(f"{_title(run, step)}. Backward goes to {boxes[first]}; kept: {kept}")
-    axis.set(xlim=(-0.05, len(boxes)), ylim=(-HIGH * (len(runs) - 1) - 1, 1.85))
+    bottom = -HIGH * (len(runs) - 1) - 1.55
+    for left, (text, hatched) in zip((0, 2.6), LEGEND.items(), strict=True):
+        box(left, bottom, 0.3, 0.32, PASSED, hatched)
+        axis.text(left + 0.4, bottom + 0.16, text, fontsize=TEXT, va="center")
+    axis.text(right, bottom + 0.16, "MB are rounded", fontsize=TEXT, va="center", ha="right")
+    axis.set(xlim=(-0.05, len(boxes)), ylim=(bottom - 0.05, 1.85))
     axis.set_axis_off()
     return render(figure, f"Backward's way. {'; '.join(said)}.")
 
 
 def _title(run: str, step: Held) -> str:
     few = ": too few" if step.trained < LEAST else ""
-    states, kept = (sum(part.values()) / 1e6 for part in (step.states, step.activations))
-    both = f"{states:.0f} states + {kept:.0f} activations = {step.total / 1e6:.0f} MB"
+    states, kept = (round(sum(part.values()) / 1e6, 1) for part in (step.states, step.activations))
+    both = f"{states:.1f} states + {kept:.1f} activations = {states + kept:.1f} MB"  # the digits shown add up
     return f"{run}: {both}; trains {100 * step.trained:.0f} %{few}"
 
 

@@ -33,7 +33,7 @@ LINES = {
     "attention.output.dense": ("attention.", "output.dense"),
     "intermediate.dense": ("intermediate", ".dense"),
 }
-UNTOLD = "core"  # the chapter asks for it later
+CORE = "core"  # into it go three arrows
 
 
 def kept_by_boxes(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> dict[str, int]:
@@ -53,13 +53,15 @@ def kept_by_boxes(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> 
     return {name: kept[module] for name, (module, *_) in BOXES.items()}
 
 
-def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> Picture:
-    """Two rows of boxes, attention and the MLP; orange is what keeps its input. What ``core`` keeps is left open."""
+def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = (), layers: int = 12) -> Picture:
+    """Two rows of boxes, attention and the MLP; orange is what keeps its input (``core``: its result, too).
+    Bytes are those of ``layers`` layers alike.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
 
-    kept = kept_by_boxes(layer, x, frozen)
-    freed = sum(kept_by_boxes(layer, x).values()) - sum(kept.values())
+    kept = {name: layers * size for name, size in kept_by_boxes(layer, x, frozen).items()}
+    freed = layers * sum(kept_by_boxes(layer, x).values()) - sum(kept.values())
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
     arrow = {"arrowstyle": "-|>", "mutation_scale": 9, "color": "#333333", "shrinkA": 0, "shrinkB": 0}
@@ -69,8 +71,8 @@ def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> Pic
 
     said = []
     for name, (_, column, y, half) in BOXES.items():
-        left, told = APART * column, "?" if name == UNTOLD else _told(kept[name], name in frozen)
-        fill = KEEPS if kept[name] and name != UNTOLD else PLAIN
+        left, told = APART * column, _told(kept[name], name in frozen)
+        fill = KEEPS if kept[name] else PLAIN
         axis.add_patch(Rectangle((left, y - half), WIDE, 2 * half, facecolor=fill, edgecolor="#333333"))
         lines = [*LINES.get(name, (name.strip(),)), told]
         for place, line in enumerate(lines):
@@ -78,8 +80,8 @@ def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> Pic
             style = {"fontsize": TEXT, "weight": "bold" if place < len(lines) - 1 else "normal"}
             axis.text(left + WIDE / 2, at, line, ha="center", va="center", **style)
         if column:
-            for start in (0.7, 0, -0.7) if name == UNTOLD else (y,):
-                to((left - APART + WIDE, start), (left, y + start / 4 if name == UNTOLD else y))
+            for start in (0.7, 0, -0.7) if name == CORE else (y,):
+                to((left - APART + WIDE, start), (left, y + start / 4 if name == CORE else y))
         said.append(f"{name.strip()} {told}")
     end = APART * 4 + WIDE
     for y, top in ((0, 1.2), (-2.1, -1.45)):
@@ -94,7 +96,7 @@ def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> Pic
     title = (
         f"frozen: {len(set(frozen))} of {len(LINEARS)} Linears; frees {_mb(freed)}"
         if frozen
-        else "a layer of BERT-base"
+        else f"{layers} layers of BERT-base, {len(x)} sequences"
     )
     axis.text(-0.4, 1.55, title, fontsize=TITLE, va="center")
     axis.add_patch(Rectangle((end - 1.2, 1.45), 0.2, 0.2, facecolor=KEEPS, edgecolor="#333333"))
@@ -109,4 +111,4 @@ def _told(size: int, frozen: bool) -> str:
 
 
 def _mb(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e6:,.0f} MB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

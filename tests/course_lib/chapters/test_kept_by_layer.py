@@ -43,7 +43,13 @@ def test_a_frozen_linear_frees_what_no_other_box_keeps(layer, frozen, inputs):
 def test_a_shared_input_goes_to_the_next_box(layer):
     alt = plot_layer(layer, X, ["query"]).alt
     assert alt.startswith("frozen: 1 of 6 Linears; frees 0.0 MB.")
-    assert "query frozen, key 0.0 MB, value –, core ?" in alt
+    assert "query frozen, key 0.2 MB, value –, core " in alt
+
+
+def test_bytes_are_those_of_all_layers(layer):
+    alt = plot_layer(layer, X, ["intermediate.dense"], layers=10_000).alt
+    assert f"frees {10_000 * X.nbytes / 1e6:.0f} MB" in alt
+    assert plot_layer(layer, X, layers=2).alt.startswith("2 layers of BERT-base, 1 sequences.")
 
 
 def test_a_name_that_is_no_linear_is_refused(layer):

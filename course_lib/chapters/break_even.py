@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 from simulator.inputs.checks import at_least, positive
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, plain_axes
+from simulator.predict.overlap import ddp_timeline
 
-LINES = ("#23614a", "#143f70", "#cc6a26")  # of the fastest link first
+LINES = ("#23614a", "#143f70", "#cc6a26")  # of the faster way first
 BESIDE = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
 
 
@@ -47,16 +50,6 @@ def plot_ceiling(fast: float, slow: float) -> Picture:
     return render(figure, f"Without messages, the slow one with {', with '.join(said)} as fast as one alone.")
 
 
-def enough_sequences(sequence: float, message: float, slowness: int) -> int:
-    """The smallest step of sequences that can be dealt ``slowness`` to 1 and takes the pair less time than one device.
-
-    Args:
-        sequence: seconds that a sequence takes the fast device.
-        message: seconds of the gradients, once a step.
-    """
-    return (slowness + 1) * (int(message / sequence) + 1)
-
-
 def deal_sequences(step: int, fast: float, slow: float) -> list[int]:
     """How many sequences of a step each device gets, so that both end as early as they can."""
     given = int(step * slow / (fast + slow))
@@ -64,75 +57,112 @@ def deal_sequences(step: int, fast: float, slow: float) -> list[int]:
     return min(deals, key=lambda deal: max(deal[0] / fast, deal[1] / slow))
 
 
-def plan_pair(fast: float, slow: float, parameters: float, link: float, step: int, tokens: int = 512) -> str:
-    """What two devices gain that deal sequences, in two lines: shares of a step, and the smallest step that is faster.
+@dataclass(frozen=True)
+class Pair:
+    """Two devices that deal sequences and send gradients of 32 bits, as DDP does.
 
     Args:
         fast, slow: tokens a second of each alone.
-        parameters: their gradients have 32 bits, and are sent after backward.
+        parameters: of the model.
         link: bytes a second.
-        step: sequences.
+        embeddings: of the parameters, those whose gradients come last, when nothing is left to hide them.
+        layers: they share the other parameters evenly.
         tokens: of a sequence.
+        overlap: a layer's gradients are sent as soon as its backward has ended; False: after the whole backward.
+        microbatches: of a step; messages overlap with the backward of the last one.
     """
-    positive(slow=slow, parameters=parameters, link=link)
+
+    fast: float
+    slow: float
+    parameters: float
+    link: float
+    embeddings: float = 0
+    layers: int = 12
+    tokens: int = 512
+    overlap: bool = True
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        positive(slow=self.slow, parameters=self.parameters, link=self.link)
+        at_least(1, layers=self.layers, microbatches=self.microbatches)
+        if self.fast < self.slow:
+            raise ValueError(f"give the fast device first, not {self.fast:,} and {self.slow:,}")
+        if not 0 <= self.embeddings <= self.parameters:
+            raise ValueError(f"give from 0 to {self.parameters:,} embeddings, not {self.embeddings:,}")
+
+    def seconds(self, deal: Sequence[float]) -> float:
+        """Of a step that is dealt so; backward takes twice as long as forward."""
+        own = [self.tokens * n / speed for n, speed in zip(deal, (self.fast, self.slow), strict=True)]
+        longest, layer = max(own), max(own) / self.microbatches / self.layers / 3
+        return ddp_timeline(
+            [longest * (1 - 1 / self.microbatches), *[layer] * self.layers],
+            [0, *[2 * layer] * self.layers],
+            [4 * self.embeddings, *[4 * (self.parameters - self.embeddings) / self.layers] * self.layers],
+            ranks=2,
+            bandwidth=self.link,
+            overlap=self.overlap,
+            speeds=[longest / max(seconds, 1e-9) for seconds in own],
+        ).makespan
+
+    def times(self, deal: Sequence[float]) -> float:
+        """How many times as fast as the fast device alone."""
+        return self.tokens * sum(deal) / self.fast / self.seconds(deal)
+
+    def smallest(self, gain: float = 1) -> list[int]:
+        """The deal of the smallest step that is more than so many times as fast as the fast device alone."""
+        most = 1 + self.slow / self.fast
+        if gain >= most:
+            raise ValueError(f"the pair is less than {most:.2f} times as fast in every step, so not {gain}")
+        # No step is smaller: here the link is busy from the end of forward on, and both devices end together.
+        ideal = 4 * self.parameters / self.link * self.fast / self.tokens
+        ideal /= 1 / gain - 1 / most / (3 if self.overlap else 1)
+        deals = (deal_sequences(n, self.fast, self.slow) for n in count(max(2, int(ideal))))
+        return next(deal for deal in deals if self.times(deal) > gain + 1e-9)  # of rounding
+
+
+def plan_pair(step: int, **pair: Any) -> str:
+    """What a ``Pair`` gains, in two lines: shares of a step, and the smallest step that is faster."""
     at_least(2, step=step)
-    if fast < slow:
-        raise ValueError(f"give the fast device first, not {fast:,} and {slow:,}")
-
-    def times(deal: list[int]) -> float:
-        seconds = tokens * max(deal[0] / fast, deal[1] / slow) + 4 * parameters / link
-        return tokens * sum(deal) / fast / seconds
-
-    # No step is smaller: here each device would get just what its speed says, in parts of sequences.
-    ideal = 4 * parameters / link * fast * (fast + slow) / (slow * tokens)
-    deals = (deal_sequences(n, fast, slow) for n in count(int(ideal) + 1))
-    least, own = next(deal for deal in deals if times(deal) > 1), deal_sequences(step, fast, slow)
+    two = Pair(**pair)
+    own = deal_sequences(step, two.fast, two.slow)
     return (
-        f"shares = {own}: {times(own):.3f} times as fast as one alone\nsmallest step that is faster: {least}"
+        f"shares = {own}: {two.times(own):.3f} times as fast as one alone\n"
+        f"smallest step that is faster: {two.smallest()}"
     )
 
 
-def plot_over_sequences(sequence: float, messages: Mapping[str, float], slowness: int) -> Picture:
-    """Milliseconds for each sequence over the sequences of a step, where sequences are dealt.
-
-    A dot is where the pair becomes faster; a curve below that of one device from its left end on has none.
-
-    Args:
-        sequence, slowness: as ``enough_sequences``.
-        messages: link -> seconds of the gradients over it, the shortest first.
-    """
+def plot_over_sequences(pair: Pair) -> Picture:
+    """Milliseconds for each sequence over the sequences of a step, with messages after backward and during it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    axis = figure.subplots()
-    least, most, share = slowness + 1, 10_000, slowness / (slowness + 1)
-    one, sent = 1e3 * sequence, {link: 1e3 * seconds for link, seconds in messages.items()}
-    steps = [least * (most / least) ** (k / 200) for k in range(201)]
-    enough = {link: enough_sequences(one, took, slowness) for link, took in sent.items()}
+    axis, least, most = figure.subplots(), 3, 1000
+    one, share = 1e3 * pair.tokens / pair.fast, pair.fast / (pair.fast + pair.slow)
+    steps, said = [least * (most / least) ** (k / 200) for k in range(201)], []
     axis.axhline(one, color="#444444", linestyle="--", linewidth=1.2)
-    for colour, (link, took) in zip(LINES, sent.items(), strict=False):
-        axis.plot(steps, [share * one + took / n for n in steps], color=colour, linewidth=2)
-        at, how = (enough[link], share * one + took / enough[link]), {**BESIDE, "color": colour}
-        if enough[link] == least:  # faster from its left end on: no crossing, no dot
-            axis.annotate(f"over {link}, from {least} on", at, **{**how, "xytext": (6, -16)})
-            continue
+    for colour, overlap in zip(LINES, (True, False), strict=False):
+        way, name = replace(pair, overlap=overlap), "during backward" if overlap else "after backward"
+        curve = [1e3 * way.seconds([n * share, n * (1 - share)]) / n for n in steps]
+        axis.plot(steps, curve, color=colour, linewidth=2)
+        deal = way.smallest()
+        at, how = (sum(deal), 1e3 * way.seconds(deal) / sum(deal)), {**BESIDE, "color": colour}
         axis.plot(*at, "o", color=colour, markersize=7, zorder=3)
-        axis.annotate(f"from {enough[link]:,} on", at, **{**how, "xytext": (5, 12)})
-        name_at = max(least, took / (1.7 - share) / one)  # where the line is 1.7 sequences high
-        axis.annotate(f"over {link}", (name_at, share * one + took / name_at), **how)
+        where = {"xytext": (-6, -12), "ha": "right"} if overlap else {"xytext": (5, 12)}
+        axis.annotate(f"from {at[0]:,} on", at, **{**how, **where})
+        high = next(i for i, ms in enumerate(curve) if ms < 1.7 * one)
+        where = {"xytext": (-6, 0), "ha": "right"} if overlap else {}
+        axis.annotate(f"sent {name}".replace(" b", "\nb"), (steps[high], curve[high]), **{**how, **where})
+        said.append(f"with messages {name} from {at[0]:,} sequences a step on")
     axis.annotate("the fast one alone", (most, one), **{**BESIDE, "xytext": (0, 8), "ha": "right"})
     axis.axhline(share * one, color="#444444", linestyle=":", linewidth=1.2)
-    below = {"xytext": (0, -9), "ha": "right"}
-    axis.annotate(f"{slowness}/{least} of it", (most, share * one), **{**BESIDE, **below})
+    axis.annotate("without messages", (most, share * one), **{**BESIDE, "xytext": (0, -9), "ha": "right"})
     axis.set_title("predicted", loc="left", fontsize=TITLE)
     axis.set(xscale="log", xlim=(least, most), ylim=(0, 2 * one))
-    ticks = [least, 10, 100, 1000, most]
+    ticks = [least, 10, 100, most]
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.minorticks_off()
     axis.set_xlabel("sequences a step (log scale)", fontsize=TEXT, loc="right")
     axis.set_ylabel("ms for each sequence", fontsize=TEXT)
     plain_axes(axis)
-    said = ", ".join(f"over {link} from {n:,} sequences a step on" for link, n in enough.items())
-    return render(
-        figure, f"Milliseconds for each sequence over the sequences of a step. The pair is faster {said}."
-    )
+    told = f"The pair is faster {', '.join(said)}."
+    return render(figure, f"Milliseconds for each sequence over the sequences of a step. {told}")

@@ -38,7 +38,7 @@ CHAPTERS = {
     "01": Chapter("seeing_networks", ("00",), 22),
     "25": Chapter("text_and_tasks", ("00",), 22, "tokens and new words"),
     "02": Chapter("anatomy_of_llms", ("00",), 35, "anatomy of LLMs"),
-    "03": Chapter("where_memory_goes", ("00",), 40),
+    "03": Chapter("where_memory_goes", ("00",), 43),
     "04": Chapter("collectives", ("00",), 31),
     "05": Chapter("ddp", ("04",), 31, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),

@@ -77,8 +77,8 @@ def plot_shared_layer(
     thin = any(
         span.name[-1] in "24" and _kind(span) != "messages" for t in timelines.values() for span in t.spans
     )
-    slivers = "slivers: residual sums, norms, and the norms' gradients; " if thin else ""
-    axis.set_xlabel(f"{slivers}time, milliseconds", fontsize=TEXT, loc="right")
+    thin_boxes = "thin boxes: residual sums, norms, and the norms' gradients; " if thin else ""
+    axis.set_xlabel(f"{thin_boxes}time, milliseconds", fontsize=TEXT, loc="right")
     there = {_kind(span) for timeline in timelines.values() for span in timeline.spans}
     shown = [kind for kind in KINDS if kind in there or kind == "waiting"]
     figure.legend(
@@ -120,9 +120,9 @@ def _kind(span: Span) -> str:
 
 
 def _computes(timeline: Timeline, rank: int) -> str:
-    """Of a measured timeline, how long a rank computes: the boxes are too many to be added up by eye."""
+    """Of a measured timeline, how long a rank computes and waits: the boxes are too many to be added up by eye."""
     own = [span.end - span.start for span in timeline.of(rank) if _kind(span) == "computing"]
-    return f"\ncomputes {sum(own):.2f} s" if own else ""
+    return f"\ncomputes {sum(own):.2f} s\nwaits {timeline.makespan - sum(own):.2f} s" if own else ""
 
 
 def waiting(timeline: Timeline) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from course_lib.observe.networks.render import PALETTE
 from course_lib.observe.show.amounts import amount
@@ -15,6 +16,7 @@ def plot_shares(
     units: Mapping[str, str],
     title: str = "",
     one_scale: bool = False,
+    colours: Mapping[str, str] = MappingProxyType({}),
 ) -> Picture:
     """One bar for each quantity, divided among the parts, with its total beside it.
 
@@ -24,6 +26,7 @@ def plot_shares(
         title: stands above the bars.
         one_scale: the quantities measure the same, so a bar is as long as its total, and amounts stand in it.
             Otherwise all bars are as long, and shares stand in them.
+        colours: of parts that do not have the palette's.
 
     Raises:
         ValueError: no quantity, parts that differ, or a quantity that is nothing everywhere.
@@ -31,6 +34,7 @@ def plot_shares(
     from matplotlib.figure import Figure
 
     parts = list(next(iter(quantities.values()), ()))
+    inks = [colours.get(part, PALETTE[i % len(PALETTE)]) for i, part in enumerate(parts)]
     for name, values in quantities.items():
         if list(values) != parts:
             raise ValueError(
@@ -51,7 +55,7 @@ def plot_shares(
         left, total = 0.0, longest if one_scale else sum(values.values())
         for i, (part, value) in enumerate(values.items()):
             share = 100 * value / total
-            axis.barh(row, share, left=left, height=0.8, color=PALETTE[i % len(PALETTE)], edgecolor="white")
+            axis.barh(row, share, left=left, height=0.8, color=inks[i], edgecolor="white")
             text, width = _said(value, total, units[name] if one_scale else ""), share * per_share
             upright = not _fits(text, width)
             text = text if width >= TEXT + 4 else ""  # less holds no line of text, not even an upright one
@@ -68,7 +72,7 @@ def plot_shares(
     axis.spines[:].set_visible(False)
     axis.tick_params(left=False)
     axis.set_title(title, loc="left", fontsize=TITLE)
-    handles = [axis.barh(0, 0, color=PALETTE[i % len(PALETTE)]) for i in range(len(parts))]
+    handles = [axis.barh(0, 0, color=ink) for ink in inks]
     figure.legend(
         handles,
         parts,

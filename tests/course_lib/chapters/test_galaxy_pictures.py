@@ -1,14 +1,15 @@
 """Chapter 13: a layer on two devices, the link that pays, the three layouts, and a run on slowed ranks."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from course_lib.by_hand.galaxy import train
 from course_lib.chapters.break_even import (
+    Pair,
     deal_sequences,
-    enough_sequences,
     plan_pair,
     plot_ceiling,
     plot_over_sequences,
@@ -43,7 +44,7 @@ def test_grey_is_what_rank_0_waits_for():
     assert ">gather<" in picture.svg.replace(" ", "")
     assert "stroke: #ffffff; stroke-width: 1.5" in plot_shared_layer({"half each": layer}, alone=2).svg
     assert "backward" not in picture.svg  # of the legend, only what is there
-    assert "slivers" not in picture.svg
+    assert "thin boxes" not in picture.svg
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_shared_layer({})
 
@@ -52,7 +53,7 @@ def test_thin_boxes_are_named_and_the_dashed_line_crosses_no_name():
     split = price_layer(BERT, [LAPTOP, LAPTOP.slowed(3)], heads=[9, 3], columns=[2304, 768])
     timeline = split_timeline(split)
     picture = plot_shared_layer({"cut": timeline})
-    assert "slivers: residual sums, norms, and the norms' gradients; time" in picture.svg
+    assert "thin boxes: residual sums, norms, and the norms' gradients; time" in picture.svg
     named = max((s for s in timeline.of(0) if s.name.endswith("3")), key=lambda span: span.end - span.start)
     crossed = plot_shared_layer({"cut": timeline}, alone=(named.start + named.end) / 2).svg
     before, beside = (re.findall(r'x="([^"]+)"[^>]*>MLP<', svg) for svg in (picture.svg, crossed))
@@ -86,31 +87,53 @@ def test_a_pair_deals_by_speed_and_its_smallest_step_is_the_smallest():
     assert deal_sequences(4, 3, 1) == [3, 1]
     assert deal_sequences(2, 9, 1) == [2, 0]
     # A sequence takes 1 s, on the slow one 2 s, and the gradients 4 s: 10 + 4 is less than 15, 10 + 4 not than 14.
-    pair = {"fast": 10, "slow": 5, "parameters": 4, "link": 4, "tokens": 10}
+    pair = {"fast": 10, "slow": 5, "parameters": 4, "link": 4, "tokens": 10, "overlap": False}
     assert plan_pair(**pair, step=12) == (
         "shares = [8, 4]: 1.000 times as fast as one alone\nsmallest step that is faster: [10, 5]"
     )
-    assert "shares = [80, 40]: 1.307" in plan_pair(166_000, 84_000, 109e6, 12e9, step=120)
     with pytest.raises(ValueError, match="the fast device first"):
-        plan_pair(5, 10, 4, 4, step=12)
+        plan_pair(fast=5, slow=10, parameters=4, link=4, step=12)
+    with pytest.raises(ValueError, match="from 0 to 4 embeddings"):
+        Pair(10, 5, 4, 4, embeddings=5)
 
 
-def test_sequences_are_enough_when_what_they_save_is_longer_than_the_message():
-    for message in (0.1, 1.5, 40.0):
-        enough = enough_sequences(1.0, message, slowness=3)
-        steps = {n: 0.75 * n + message for n in (enough - 4, enough)}
-        assert steps[enough] < enough
-        assert enough == 4 or steps[enough - 4] >= enough - 4
-    picture = plot_over_sequences(1.0, {"the cable": 0.1, "Wi-Fi": 40.0}, slowness=3)
-    assert "over the cable from 4 sequences a step on, over Wi-Fi from 164" in picture.alt
-    assert "3/4 of it" in picture.svg
-    assert "over the cable, from 4 on" in picture.svg
+BOTH = Pair(166_000, 84_000, 109.5e6, 12e9, embeddings=24e6)
+
+
+def test_messages_are_hidden_by_the_last_backward_and_those_of_embeddings_are_not():
+    after = replace(BOTH, overlap=False)
+    assert after.seconds([80, 40]) == pytest.approx(80 * 512 / 166_000 + 438e6 / 12e9)
+    # The last layer's gradients, and those of the embeddings.
+    late = (4 * 85.5e6 / 12 + 96e6) / 12e9
+    assert BOTH.seconds([80, 40]) == pytest.approx(80 * 512 / 166_000 + late)
+    assert BOTH.seconds([80, 40]) < replace(BOTH, microbatches=8).seconds([80, 40]) < after.seconds([80, 40])
+    # Forward, backward of one layer, then the link is busy to the end.
+    computing = 6 * 512 / 84_000
+    assert BOTH.seconds([11, 6]) == pytest.approx(computing * (1 / 3 + 2 / 36) + 438e6 / 12e9)
+
+
+@pytest.mark.parametrize(
+    ("pair", "gain"),
+    [(BOTH, 1), (BOTH, 1.3), (replace(BOTH, overlap=False), 1.3), (replace(BOTH, microbatches=3), 1.2)],
+)
+def test_no_step_is_smaller(pair, gain):
+    deals = ([a, n - a] for n in range(2, 130) for a in range(1, n))
+    assert sum(pair.smallest(gain)) == sum(next(deal for deal in deals if pair.times(deal) > gain))
+    with pytest.raises(ValueError, match=r"less than 1\.51 times"):
+        pair.smallest(1.6)
+
+
+def test_the_picture_says_from_how_many_sequences_on():
+    picture = plot_over_sequences(BOTH)
+    assert "during backward from 17 sequences a step on, with messages after backward from 36" in picture.alt
     assert smallest_text(picture.svg) >= 11
 
 
 def test_a_measured_row_says_how_long_it_computes():
     step = Timeline([Span(rank, "compute", "computing", 0, 1 + rank) for rank in (0, 1)])
-    assert "computes 2.00 s" in plot_shared_layer({"measured": step}).svg
+    svg = plot_shared_layer({"measured": step}).svg
+    assert "computes 2.00 s" in svg
+    assert "waits 1.00 s" in svg
 
 
 def test_work_is_what_lies_between_messages():

@@ -48,3 +48,7 @@ def test_on_one_scale_amounts_are_written_and_the_longest_bar_is_full():
     assert picture.alt == "two lines a 1 MB, bb 3 MB; work a 30 MB, bb 10 MB."
     assert ">30 MB<" in picture.svg
     assert " %<" not in picture.svg
+
+
+def test_a_part_may_have_a_colour_of_its_own():
+    assert "#d9d9d9" in plot_shares(QUANTITIES, UNITS, colours={"bb": "#d9d9d9"}).svg

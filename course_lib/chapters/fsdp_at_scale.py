@@ -25,17 +25,17 @@ def plot_before_and_in_step(states: float, needed: float, capacity: float, devic
     axis = figure.subplots()
     axis.barh((0, 1), states / 1e9, 0.62, color=WITHIN)
     axis.barh(1, needed / 1e9, 0.62, states / 1e9, color="#f6d6b8", edgecolor=BETWEEN, hatch="///")
-    axis.text(1, 0, " weights, gradients and Adam's states", va="center", fontsize=TEXT)
+    label = f" weights, gradients and Adam's states: {human(states)}"
+    axis.text(1, 0, label, va="center", fontsize=TEXT)
     note = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
-    axis.annotate(human(states), (max(states, capacity) / 1e9, 0), **note)
     axis.annotate(f"{needed / 1e9:.0f} GB\nof what?", ((states + needed) / 1e9, 1), **note)
     axis.axvline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
     end = 1.15 * (states + needed) / 1e9
     axis.set_title(f"{human(capacity)}, {device}", x=capacity / 1e9 / end, fontsize=TEXT)
     axis.set_xlim(0, end)
     axis.xaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
-    axis.set_yticks((0, 1), ["before the step", "in the step"])
+    axis.set_yticks((0, 1), ["states", "in a step"])
     axis.invert_yaxis()
     bare(axis)
-    said = f"{human(states)} of states before the step, {human(needed)} more in the step"
+    said = f"{human(states)} of states, {human(needed)} more in a step"
     return render(figure, f"Memory of a GPU: {said}; {device} has {human(capacity)}.")

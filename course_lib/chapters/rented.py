@@ -1,8 +1,9 @@
-"""Chapter 07's game: how many GPUs to rent for Llama 2 70B, with how many sequences on each, and at what price."""
+"""Chapter 07's game: how many GPUs to rent for Llama 2 70B, and how many sequences to give each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from simulator.inputs.checks import at_least
@@ -16,33 +17,25 @@ from simulator.published.fsdp import FMS_CLUSTER as A100
 from simulator.published.fsdp import fsdp_2024
 
 LLAMA = MODELS["llama-2-70b"]
+TOKENS, DAYS, BUDGET = 10e9, 10, 8000  # the job: days at most, and GPU-hours at most
 RUN = next(row for row in fsdp_2024() if row.shape == LLAMA)  # measured
-MEASURED = 1e9 / 3600 / RUN.printed  # its GPU-hours for a billion tokens
+MEASURED = TOKENS / 3600 / RUN.printed  # GPU-hours that the job would take there
 LIMIT = 0.95 * A100.memory  # measured runs held up to 3 % more than the simulator says
-REFUSED = "#c0202a"
-LOOKS = {True: ("#143f70", "#143f70", "white"), False: ("white", "#cc6a26", "#222222")}  # face, edge, text
+REFUSED, FITS = "#c0202a", "#143f70"
 
 
 class Rented(NamedTuple):
     """A100s with 80 GB that train with FSDP, each with its own sequences of 4,096 tokens, every layer recomputed.
 
-    Gathers run through all cards of a node.
+    Each layer is gathered one ahead, through all cards of a node.
     """
 
     gpus: int
     sequences: int = 1
-    prefetch: bool = True
 
     @property
     def plan(self) -> Plan:
-        return Plan(
-            dp=self.gpus,
-            zero=3,
-            micro_batch=self.sequences,
-            prefetch=int(self.prefetch),
-            recompute="full",
-            attention="flash",
-        )
+        return Plan(dp=self.gpus, zero=3, micro_batch=self.sequences, recompute="full", attention="flash")
 
     @property
     def memory(self) -> float:
@@ -62,22 +55,49 @@ class Rented(NamedTuple):
         return cost.seconds - added, added
 
     @property
+    def communication(self) -> tuple[float, float]:
+        """Its seconds in a step: beside computing, of which a part costs nothing, and exposed."""
+        free = replace(A100, data_overlap=1.0)  # so that only what is exposed adds
+        exposed = step_cost(LLAMA, self.plan, free).parts["data_parallel"]
+        return (self.seconds[1] - exposed) / (1 - A100.data_overlap), exposed
+
+    def worked(self) -> str:
+        """What communication adds to a step, line by line."""
+        (computing, added), (beside, exposed) = self.seconds, self.communication
+        weights, network = 2 * LLAMA.parameters / 1e9, A100.node_size * A100.network.rate / 1e9
+        return (
+            f"communication: 3 x {weights:.0f} GB / {network:.0f} GB/s = {beside + exposed:.1f} s\n"
+            f"  beside computing {beside:4.1f} s, adds {added - exposed:.1f} s\n"
+            f"  exposed          {exposed:4.1f} s, adds {exposed:.1f} s\n"
+            f"step: computing {computing:.1f} s + {added:.1f} s"
+        )
+
+    @property
     def hours(self) -> float:
-        """GPU-hours for a billion tokens."""
-        return sum(self.seconds) / 3600 / (self.sequences * LLAMA.sequence) * 1e9
+        """GPU-hours for the job."""
+        return sum(self.seconds) / 3600 / (self.sequences * LLAMA.sequence) * TOKENS
+
+    @property
+    def days(self) -> float:
+        """For the job."""
+        return self.hours / 24 / self.gpus
+
+    @property
+    def enough(self) -> bool:
+        """It fits, and does the job in time and within the budget."""
+        return self.fits and self.days <= DAYS and self.hours <= BUDGET
 
     def __str__(self) -> str:
         many = "sequence" if self.sequences == 1 else "sequences"
-        how = "with prefetch" if self.prefetch else "without prefetch"
         refused = "out of memory" if self.memory > A100.memory else "too close to 80 GB"
-        price = f"{self.hours:,.0f} GPU-hours" if self.fits else refused
-        return f"{self.gpus} GPUs, {self.sequences} {many} each, {how}: {self.memory / 1e9:.1f} GB, {price}"
+        price = f"{self.days:.1f} days, {self.hours:,.0f} GPU-hours" if self.fits else refused
+        return f"{self.gpus} GPUs, {self.sequences} {many} each: {self.memory / 1e9:.1f} GB, {price}"
 
 
-def fullest(gpus: int, prefetch: bool = True) -> Rented:
+def fullest(gpus: int) -> Rented:
     """With as many sequences on each GPU as fit; with one, where not even that fits."""
     at_least(1, gpus=gpus)
-    one = Rented(gpus, 1, prefetch)
+    one = Rented(gpus, 1)
     while (more := one._replace(sequences=one.sequences + 1)).fits:
         one = more
     return one
@@ -86,7 +106,7 @@ def fullest(gpus: int, prefetch: bool = True) -> Rented:
 def plot_rented(tried: Sequence[Rented]) -> Picture:
     """Above the memory of a GPU over the GPUs, a dot for each try with its number of sequences, red if refused.
 
-    Below the price of a token of those that fit; a line is the price that was measured, and a band up to a tenth more.
+    Below the days of those that fit, and in green all that is in time and within the budget.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -97,55 +117,41 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     most = max([48, *(one.gpus for one in every)])
     top = max([96, *(one.memory / 1e9 + 6 for one in every)])
     figure = Figure(figsize=(WIDTH, 5.2), layout="constrained")
-    memory, price = figure.subplots(2, 1, sharex=True, height_ratios=(4, 5))
+    memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(4, 5))
     memory.axhspan(LIMIT / 1e9, top, color="#f9e4e2")
     memory.axhline(A100.memory / 1e9, color=REFUSED, linestyle="--", linewidth=1)
-    price.axhspan(MEASURED, 1.1 * MEASURED, color="#e8f1ea")
-    price.axhline(MEASURED, color="#23614a", linestyle="--", linewidth=1)
+    ends = 13.2, 1.04 * most
+    over = [ends[0] + (ends[1] - ends[0]) * part / 200 for part in range(201)]
+    time.fill_between(over, [min(DAYS, BUDGET / 24 / gpus) for gpus in over], color="#d5e8da")
+    note = {"fontsize": TEXT, "color": "#23614a", "va": "bottom"}
+    time.text(ends[0] + 0.4, DAYS + 0.1, f"{DAYS} days", **note)
+    time.text(0.76 * most, BUDGET / 24 / (0.76 * most) + 0.3, f"{BUDGET:,} GPU-hours", **note)
     for one in every:
-        face, edge, ink = LOOKS[one.prefetch]
-        if not one.fits:
-            face, edge, ink = (REFUSED, REFUSED, "white") if one.prefetch else ("white", REFUSED, REFUSED)
-        heights = ((memory, one.memory / 1e9), (price, one.hours))
-        for axis, height in heights[: 1 + one.fits]:
-            look = {"markerfacecolor": face, "markeredgecolor": edge, "markeredgewidth": 1.5}
-            axis.plot(one.gpus, height, "o", markersize=12, **look)
-            axis.text(
-                one.gpus,
-                height,
-                str(one.sequences),
-                color=ink,
-                ha="center",
-                va="center_baseline",
-                fontsize=TEXT,
-            )
+        colour = FITS if one.fits else REFUSED
+        place = (
+            one.gpus + (-0.45 if one.sequences % 2 else 0.45) * most / 48
+        )  # neighbours do not hide each other
+        for axis, height in ((memory, one.memory / 1e9), (time, one.days))[: 1 + one.fits]:
+            axis.plot(place, height, "o", markersize=12, color=colour)
+            written = {"color": "white", "ha": "center", "va": "center_baseline", "fontsize": TEXT}
+            axis.text(place, height, str(one.sequences), **written)
     memory.set(ylim=(min([40, *(one.memory / 1e9 - 6 for one in every)]), top))
-    price.set(xlim=(13.2, 1.03 * most), ylim=(600, 1150))
-    price.xaxis.set_major_locator(MultipleLocator(A100.node_size * (1 if most <= 64 else 2)))
-    price.set_xlabel("GPUs", fontsize=TEXT, loc="right")
+    time.set(xlim=ends, ylim=(0, max([15, *(one.days + 1 for one in every if one.fits)])))
+    time.xaxis.set_major_locator(MultipleLocator(A100.node_size * (1 if most <= 64 else 2)))
+    time.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     memory.set_title("GB of a GPU in a step", fontsize=TEXT, loc="left")
-    price.set_title("GPU-hours for a billion tokens", fontsize=TEXT, loc="left")
+    time.set_title(f"days for {TOKENS / 1e9:.0f} billion tokens", fontsize=TEXT, loc="left")
     plain_axes(memory)
-    plain_axes(price)
-    said = f"measured on {RUN.plan.dp} GPUs, {RUN.plan.micro_batch} sequences each"
-    marks = [("with prefetch", *LOOKS[True][:2])]
-    if not all(one.prefetch for one in every):
-        marks.append(("without prefetch", *LOOKS[False][:2]))
+    plain_axes(time)
+    marks = [Line2D([], [], color=REFUSED, linestyle="--", label="80 GB")]
+    marks += [Patch(color="#f9e4e2", label="too little free")]
+    marks += [Patch(color="#d5e8da", label="in time and within the budget")]
     if not all(one.fits for one in every):
-        marks.append(("refused", REFUSED, REFUSED))
-    dots = [
-        Line2D([], [], marker="o", linestyle="", markersize=9, color=edge, markerfacecolor=face, label=label)
-        for label, face, edge in marks
-    ]
-    full = Line2D([], [], color=REFUSED, linestyle="--", label="80 GB")
-    line = Line2D([], [], color="#23614a", linestyle="--", label=said)
-    near, band = (
-        Patch(color="#f9e4e2", label="too little free"),
-        Patch(color="#e8f1ea", label="up to a tenth more"),
-    )
+        dot = {"marker": "o", "linestyle": "", "markersize": 9}
+        marks.insert(0, Line2D([], [], color=REFUSED, label="refused", **dot))
     figure.legend(
-        handles=[*dots, full, near, line, band], loc="outside upper left", fontsize=TEXT, frameon=False, ncols=3,
-        title="the number in a dot: sequences on each GPU", title_fontsize=TEXT, alignment="left",
+        handles=marks, loc="outside upper left", fontsize=TEXT, frameon=False, ncols=4, alignment="left",
+        title="the number in a dot: sequences on each GPU", title_fontsize=TEXT,
     )  # fmt: skip
     told = "; ".join(map(str, every)) or "nothing was tried"
-    return render(figure, f"GB of a GPU, and GPU-hours for a billion tokens. {told}; {said}: {MEASURED:.0f}.")
+    return render(figure, f"GB of a GPU, and days for the job, at most {DAYS}. {told}.")

@@ -114,7 +114,7 @@ def test_a_row_is_a_unit_and_a_column_a_computation():
 
 def test_memory_before_and_in_a_step():
     picture = plot_before_and_in_step(78.8e9, 19.9e9, 80e9, "one H100")
-    assert "78.8 GB of states before the step, 19.9 GB more in the step; one H100 has 80 GB" in picture.alt
+    assert "78.8 GB of states, 19.9 GB more in a step; one H100 has 80 GB" in picture.alt
     assert "of what?" in picture.svg
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="needed"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.rented import A100, LIMIT, MEASURED, RUN, Rented, fullest, plot_rented
+from course_lib.chapters.rented import A100, BUDGET, DAYS, LIMIT, MEASURED, RUN, Rented, fullest, plot_rented
 from simulator.plots.picture import smallest_text
 from simulator.published import published_rows
 
@@ -11,10 +11,8 @@ def test_as_many_sequences_as_fit():
     for gpus in (24, 40):
         full = fullest(gpus)
         assert full.fits
-        assert full.prefetch
         assert not full._replace(sequences=full.sequences + 1).fits
     assert fullest(24).sequences < fullest(40).sequences
-    assert fullest(48, prefetch=False).sequences > fullest(48).sequences
     assert fullest(16).sequences == 1
     assert not fullest(16).fits
     with pytest.raises(ValueError, match="gpus"):
@@ -25,17 +23,29 @@ def test_communication_adds_the_same_to_two_sequences():
     (computing, added), (twice, same) = Rented(32, 1).seconds, Rented(32, 2).seconds
     assert twice == pytest.approx(2 * computing, rel=0.05)
     assert same == pytest.approx(added, rel=0.1)
-    assert Rented(32, 1, prefetch=False).seconds[1] > 1.4 * added
+
+
+def test_what_communication_adds_is_worked_out():
+    (_, added), (beside, exposed) = Rented(128, 1).seconds, Rented(128, 1).communication
+    assert beside + exposed == pytest.approx(3 * 138 / 40, rel=0.02)
+    assert beside * (1 - A100.data_overlap) + exposed == pytest.approx(added)
+    assert Rented(128, 2).communication[1] < 0.1 < exposed  # more computing hides all but the root
+    assert "3 x 138 GB / 40 GB/s = 10.4 s" in Rented(128, 1).worked()
 
 
 def test_a_gather_is_paid_by_all_tokens_of_a_gpu():
     assert Rented(24, 2).hours < 0.85 * Rented(24, 1).hours  # the link bounds one sequence
-    assert Rented(24, 1).hours < Rented(24, 1, prefetch=False).hours
     assert Rented(40, 1).hours == pytest.approx(Rented(24, 1).hours, rel=0.02)  # not the number of GPUs
 
 
-def test_prefetch_takes_a_layer_more():
-    assert Rented(24).memory > Rented(24, prefetch=False).memory + 1.7e9
+def test_four_nodes_are_the_fewest_that_do_the_job():
+    assert [gpus for gpus in range(8, 49, 8) if fullest(gpus).enough] == [32, 40, 48]
+    late, dear = Rented(24, 2), Rented(48, 1)
+    assert late.fits
+    assert late.days > DAYS
+    assert dear.days < DAYS
+    assert dear.hours > BUDGET
+    assert not dear.enough
 
 
 def test_a_fit_leaves_room_for_what_measured_runs_held_more():
@@ -49,15 +59,13 @@ def test_a_fit_leaves_room_for_what_measured_runs_held_more():
 
 
 def test_a_dot_for_each_try():
-    picture = plot_rented([Rented(16), Rented(32, 4), Rented(32, 4, False)])
-    assert picture.alt.count("GPUs,") == 3 + 1  # of the measured run
-    assert "32 GPUs, 4 sequences each, without prefetch" in picture.alt
-    for word in ("sequences on each GPU", "without prefetch", "billion tokens", "80 GB", "refused"):
+    picture = plot_rented([Rented(16), Rented(32, 4), Rented(128)])
+    assert picture.alt.count("GPUs,") == 3
+    assert "32 GPUs, 4 sequences each: 74.2 GB, 9.5 days" in picture.alt
+    for word in ("sequences on each GPU", "billion tokens", "80 GB", "refused", "budget", "8,000 GPU-hours"):
         assert word in picture.svg
     assert smallest_text(picture.svg) >= 11
-    fits = plot_rented([Rented(32)])
-    assert "refused" not in fits.svg
-    assert "without prefetch" not in fits.svg
+    assert "refused" not in plot_rented([Rented(32)]).svg
     assert "nothing was tried" in plot_rented([]).alt
 
 

@@ -42,7 +42,7 @@ CHAPTERS = {
     "04": Chapter("collectives", ("00",), 31),
     "05": Chapter("ddp", ("04",), 31, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),
-    "07": Chapter("fsdp", ("06",), 35, "FSDP"),
+    "07": Chapter("fsdp", ("06",), 40, "FSDP"),
     "08": Chapter("recomputation", ("03",), 32),
     "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),
     "10": Chapter("sequence_parallel", ("08", "09"), 35, "sequence parallelism"),

@@ -28,7 +28,9 @@ def _over(
 
 
 def explore_shared_layer(card: float = 6e9) -> Figure:
-    """A layer of a GPT with 22 billion parameters on 8 A100s in one node, and on 16 in two: computing, and waiting.
+    """A layer of a GPT with 22 billion parameters: computing, and waiting, for two sequences.
+
+    8 A100s share it in one node, or 16 in two, or two copies of 8 compute a sequence each.
 
     Args:
         card: bytes a second that each network card really sends (``Link.rate``), from 4e9 to 7.9e10. A node has eight.
@@ -37,14 +39,14 @@ def explore_shared_layer(card: float = 6e9) -> Figure:
 
     def at(card: float) -> tuple[Bars, str]:
         hardware, bars = replace(a100, network=Link(a100.network.latency, card)), {}
-        for p in (8, 16):
-            parts = layer_seconds(shape, Plan(tp=p, micro_batch=4, attention="flash"), hardware).parts
+        for name, p, sequences in (("8 GPUs", 8, 2), ("2 × 8 GPUs", 8, 1), ("16 GPUs", 16, 2)):
+            parts = layer_seconds(shape, Plan(tp=p, micro_batch=sequences, attention="flash"), hardware).parts
             waiting = parts.pop("tensor_parallel")
-            bars[f"{p} GPUs"] = [1e3 * sum(parts.values()), 1e3 * waiting]
-        one, two = sum(bars["8 GPUs"]), sum(bars["16 GPUs"])
+            bars[name] = [1e3 * sum(parts.values()), 1e3 * waiting]
+        one, copies, two = (sum(parts) for parts in bars.values())
         return bars, (
             f"With {card / 1e9:g} GB/s through each card, 16 GPUs in two nodes need {two:.1f} ms, "
-            f"8 in one node {one:.1f}."
+            f"8 in one node {one:.1f}, two copies of 8 {copies:.1f}."
         )
 
     slider = Slider("card", card, RATES, "through each card", "B/s")

@@ -106,19 +106,23 @@ def plot_spent(
     figure = Figure(figsize=(WIDTH, 1.1 + 0.42 * len(seconds)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(2.2, 1))
     rows, base = range(len(seconds)), [0.0] * len(seconds)
+    longest = max(sum(parts.values()) for parts in seconds.values())
     for part, colour in zip(next(iter(seconds.values())), COLOURS, strict=True):
         widths = [parts[part] for parts in seconds.values()]
         left.barh(rows, widths, 0.62, left=base, color=colour, label=part)
+        for row, width in enumerate(widths):
+            if width > 0.08 * longest:  # else there is no room
+                left.text(base[row] + width / 2, row, f"{width:.1f}", ha="center", va="center", fontsize=TEXT)
         base = [start + width for start, width in zip(base, widths, strict=True)]
     used = [memory[name] / 1e9 for name in seconds]
     right.barh(rows, used, 0.62, color="#8fb99f")
     right.axvline(room / 1e9, color="#222222", linestyle="--", linewidth=1.2)
     for row in rows:
-        left.text(base[row], row, f" {base[row]:.1f}", va="center", fontsize=TEXT)
+        left.text(base[row], row, f"  {base[row]:.1f}", va="center", fontsize=TEXT, fontweight="bold")
         right.text(0, row, f" {used[row]:.0f}", va="center", fontsize=TEXT)
     left.set_title("seconds of a step", loc="left", fontsize=TITLE)
     right.set_title(f"memory, GB ({room / 1e9:.0f} fit)", loc="left", fontsize=TITLE)
-    left.set_xlim(0, 1.12 * max(base))
+    left.set_xlim(0, 1.15 * longest)
     right.set_xlim(0, 1.05 * max(room / 1e9, *used))
     left.set_yticks(rows, list(seconds))
     left.invert_yaxis()

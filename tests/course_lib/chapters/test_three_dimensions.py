@@ -5,6 +5,7 @@ import torch
 from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
+from course_lib.chapters.caught import first_beyond, plot_caught
 from course_lib.chapters.evidence import plot_board
 from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import (
@@ -134,6 +135,7 @@ SPENT = {"computing": 6.0, "bubble": 0.5, "exposed communication": 1.0}
 def pictures():
     column = {f"run {run}": ("131.1 kB", run != "E") for run in "ABCDE"}
     yield plot_board({f"column\n{i}": column for i in range(6)})
+    yield plot_caught({f"run {run}": [0.0, 0.002] for run in "ABCDE"}, 1e-3)
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     yield plot_spent(
         {"tp 8, dp 2, pp 4": SPENT, "tp 4": SPENT}, {"tp 8, dp 2, pp 4": 40e9, "tp 4": 120e9}, 80e9
@@ -161,6 +163,15 @@ def test_a_step_is_spent_on_three_things():
     assert min(spent.values()) > 0
     picture = plot_spent({"mine": SPENT}, {"mine": 40e9}, 80e9)
     assert picture.alt == "mine: computing 6.0 s, bubble 0.5 s, exposed communication 1.0 s, 40 GB."
+    written = [text.get_text() for text in picture._figure.axes[0].texts]
+    assert written == ["6.0", "1.0", "  7.5"]  # what is wide enough, and the sum
+
+
+def test_a_run_is_caught_in_the_first_step_beyond_the_tolerance():
+    runs = {"run A": [0.0, -0.002, 0.003], "run D": [0.0, 0.001, 0.0]}
+    assert [first_beyond(values, 1e-3) for values in runs.values()] == [2, None]
+    picture = plot_caught(runs, 1e-3)
+    assert picture.alt == "With a tolerance of 0.001, the step that catches run A: step 2, run D: never."
 
 
 def test_what_a_rank_holds_is_the_digits_of_its_number():

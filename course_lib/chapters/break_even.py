@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
 
 from simulator.inputs.checks import at_least, positive
 from simulator.plots.picture import Picture, render
@@ -120,14 +119,13 @@ class Pair:
         return next(deal for deal in deals if self.times(deal) > gain + 1e-9)  # of rounding
 
 
-def plan_pair(step: int, **pair: Any) -> str:
-    """What a ``Pair`` gains, in two lines: shares of a step, and the smallest step that is faster."""
+def plan_pair(pair: Pair, step: int) -> str:
+    """What a pair gains, in two lines: shares of a step, and the smallest step that is faster."""
     at_least(2, step=step)
-    two = Pair(**pair)
-    own = deal_sequences(step, two.fast, two.slow)
+    own = deal_sequences(step, pair.fast, pair.slow)
     return (
-        f"shares = {own}: {two.times(own):.3f} times as fast as one alone\n"
-        f"smallest step that is faster: {two.smallest()}"
+        f"shares = {own}: {pair.times(own):.3f} times as fast as one alone\n"
+        f"smallest step that is faster: {pair.smallest()}"
     )
 
 
@@ -149,9 +147,10 @@ def plot_over_sequences(pair: Pair) -> Picture:
         axis.plot(*at, "o", color=colour, markersize=7, zorder=3)
         where = {"xytext": (-6, -12), "ha": "right"} if overlap else {"xytext": (5, 12)}
         axis.annotate(f"from {at[0]:,} on", at, **{**how, **where})
+        label = f"sent {name}".replace(" b", "\nb") if overlap else f"sent {name}"
         high = next(i for i, ms in enumerate(curve) if ms < 1.7 * one)
-        where = {"xytext": (-6, 0), "ha": "right"} if overlap else {}
-        axis.annotate(f"sent {name}".replace(" b", "\nb"), (steps[high], curve[high]), **{**how, **where})
+        where = {"xytext": (-10, 0), "ha": "right"} if overlap else {"xytext": (8, 4)}
+        axis.annotate(label, (steps[high], curve[high]), **{**how, **where})
         said.append(f"with messages {name} from {at[0]:,} sequences a step on")
     axis.annotate("the fast one alone", (most, one), **{**BESIDE, "xytext": (0, 8), "ha": "right"})
     axis.axhline(share * one, color="#444444", linestyle=":", linewidth=1.2)

@@ -87,12 +87,12 @@ def test_a_pair_deals_by_speed_and_its_smallest_step_is_the_smallest():
     assert deal_sequences(4, 3, 1) == [3, 1]
     assert deal_sequences(2, 9, 1) == [2, 0]
     # A sequence takes 1 s, on the slow one 2 s, and the gradients 4 s: 10 + 4 is less than 15, 10 + 4 not than 14.
-    pair = {"fast": 10, "slow": 5, "parameters": 4, "link": 4, "tokens": 10, "overlap": False}
-    assert plan_pair(**pair, step=12) == (
+    pair = Pair(fast=10, slow=5, parameters=4, link=4, tokens=10, overlap=False)
+    assert plan_pair(pair, step=12) == (
         "shares = [8, 4]: 1.000 times as fast as one alone\nsmallest step that is faster: [10, 5]"
     )
     with pytest.raises(ValueError, match="the fast device first"):
-        plan_pair(fast=5, slow=10, parameters=4, link=4, step=12)
+        Pair(fast=5, slow=10, parameters=4, link=4)
     with pytest.raises(ValueError, match="from 0 to 4 embeddings"):
         Pair(10, 5, 4, 4, embeddings=5)
 

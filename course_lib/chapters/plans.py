@@ -118,8 +118,9 @@ def plot_spent(
     right.barh(rows, used, 0.62, color="#8fb99f")
     right.axvline(room / 1e9, color="#222222", linestyle="--", linewidth=1.2)
     for row in rows:
-        left.text(base[row], row, f"  {base[row]:.1f}", va="center", fontsize=TEXT, fontweight="bold")
-        right.text(0, row, f" {used[row]:.0f}", va="center", fontsize=TEXT)
+        total = {"va": "center", "fontsize": TEXT, "fontweight": "bold"}
+        left.text(base[row] + 0.015 * longest, row, f"{base[row]:.1f}", **total)
+        right.text(0.03 * room / 1e9, row, f"{used[row]:.0f}", va="center", fontsize=TEXT)
     left.set_title("seconds of a step", loc="left", fontsize=TITLE)
     right.set_title(f"memory, GB ({room / 1e9:.0f} fit)", loc="left", fontsize=TITLE)
     left.set_xlim(0, 1.15 * longest)

@@ -164,7 +164,7 @@ def test_a_step_is_spent_on_three_things():
     picture = plot_spent({"mine": SPENT}, {"mine": 40e9}, 80e9)
     assert picture.alt == "mine: computing 6.0 s, bubble 0.5 s, exposed communication 1.0 s, 40 GB."
     written = [text.get_text() for text in picture._figure.axes[0].texts]
-    assert written == ["6.0", "1.0", "  7.5"]  # what is wide enough, and the sum
+    assert written == ["6.0", "1.0", "7.5"]  # what is wide enough, and the sum
 
 
 def test_a_run_is_caught_in_the_first_step_beyond_the_tolerance():

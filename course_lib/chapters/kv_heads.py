@@ -127,3 +127,44 @@ def plot_caches(shapes: Mapping[str, tuple[int, int, int, int]]) -> Picture:
     axis.spines["bottom"].set_visible(False)
     axis.set_title("kept of a token while the model writes", fontsize=TITLE, loc="left")
     return render(figure, f"Bars. {'. '.join(said)}.")
+
+
+def plot_room(
+    layers: int, kv_heads: int, d: int, weights_gb: float, wanted: int = 0, gpu_gb: float = 80
+) -> Picture:
+    """A GPU's memory, filled with a model's weights and with the caches of as many sequences as fit.
+
+    Args:
+        wanted: the number of sequences that must fit; 0 judges nothing.
+
+    Raises:
+        ValueError: a size is not above 0.
+    """
+    from matplotlib.figure import Figure
+
+    if min(layers, kv_heads, d, weights_gb, gpu_gb) <= 0:
+        raise ValueError("layers, KV heads, d, the GB of the weights and of the GPU are above 0")
+    one = 4096 * kv_cache_bytes_per_token(layers, kv_heads, d) / 1e9  # GB of a sequence
+    count = max(0, int((gpu_gb - weights_gb) / one))
+    title = f"{kv_heads} KV head{'s' * (kv_heads > 1)}: {count:,} sequences of 4,096 tokens"
+    if weights_gb > gpu_gb:
+        title = f"weights of {weights_gb:g} GB do not fit into {gpu_gb:g} GB"
+    elif wanted and count < wanted:
+        title += f", {wanted - count} too few"
+    elif wanted:
+        title += ", but more KV heads fit too" if count >= 2 * wanted else f": room for {wanted}"
+    figure = Figure(figsize=(WIDTH, 1.1), layout="constrained")
+    axis = figure.subplots()
+    axis.barh(0, min(weights_gb, gpu_gb), color=PARTS[1])
+    axis.barh(0, count * one, left=weights_gb, color=PARTS[2])
+    axis.barh(0, gpu_gb, facecolor="none", edgecolor="#444444")
+    axis.text(
+        min(weights_gb, gpu_gb) / 2, 0, "weights", ha="center", va="center", fontsize=TEXT, color="white"
+    )
+    if count:
+        axis.text(weights_gb + count * one / 2, 0, "caches", ha="center", va="center", fontsize=TEXT)
+    axis.set(xlim=(0, gpu_gb * 1.02), ylim=(-0.5, 0.5), yticks=[], xticks=[0, gpu_gb / 2, gpu_gb])
+    axis.set_xlabel("GB of the GPU", fontsize=TEXT)
+    bare(axis)
+    axis.set_title(title, fontsize=TITLE, loc="left")
+    return render(figure, f"A bar of {gpu_gb:g} GB with the weights and the caches. {title}.")

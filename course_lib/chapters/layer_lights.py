@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ def is_llamas(**functions: Callable | None) -> dict[str, bool]:
 
 
 def plot_layer(like: Mapping[str, bool] | None = None) -> Picture:
-    """A layer as boxes in the order of computing: grey ones are GPT-2's and LLaMA's, the others are judged.
+    """A layer as boxes in the order of computing: grey ones are GPT-2's and Llama-2's, the others are judged.
 
     Args:
         like: of ``is_llamas``; without it the places that change are drawn empty.
@@ -85,7 +85,7 @@ def plot_layer(like: Mapping[str, bool] | None = None) -> Picture:
             if like is None or name not in like:
                 colour, line, shown = "#666666", "--", shown if name in ("norm", "mlp") else "?"
             else:
-                colour, line, below = (LIKE, "-", "LLaMA's") if like[name] else (UNLIKE, "--", "not yet")
+                colour, line, below = (LIKE, "-", "Llama-2's") if like[name] else (UNLIKE, "--", "not yet")
         box = Rectangle((x, 0), 0.86, 0.6, facecolor=fill, edgecolor=colour, linewidth=2.2, linestyle=line)
         axis.add_patch(box)
         axis.text(x + 0.43, 0.3, shown, ha="center", va="center", fontsize=TITLE)
@@ -104,5 +104,32 @@ def plot_layer(like: Mapping[str, bool] | None = None) -> Picture:
     if like is None:
         said = "empty: " + ", ".join(CHANGED)
     else:
-        said = "; ".join(f"{name}: {'' if good else 'not '}LLaMA's" for name, good in like.items())
+        said = "; ".join(f"{name}: {'' if good else 'not '}Llama-2's" for name, good in like.items())
     return render(figure, f"A layer, attention and MLP, which read x and add to it: {said}.")
+
+
+def plot_next(theirs: Sequence[int], yours: Sequence[int]) -> Picture:
+    """The most likely next token at each place: Hugging Face's above, the learner's below, red where it is another.
+
+    Raises:
+        ValueError: there are no places, or not the same number of both.
+    """
+    from matplotlib.figure import Figure
+
+    if not len(theirs) or len(theirs) != len(yours):
+        raise ValueError(f"give next tokens for the same places, not for {len(theirs)} and {len(yours)}")
+    figure = Figure(figsize=(WIDTH, 1.35), layout="constrained")
+    axis = figure.subplots()
+    equal = [a == b for a, b in zip(theirs, yours, strict=True)]
+    for height, name, tokens in ((1, "Hugging Face's Llama-2", theirs), (0, "your layers", yours)):
+        axis.text(-0.5, height + 0.3, name, fontsize=TEXT, va="bottom")
+        for place, (token, good) in enumerate(zip(tokens, equal, strict=True)):
+            colour = LIKE if good else "#444444" if height else UNLIKE
+            axis.text(place, height, str(token), fontsize=TEXT, ha="center", va="center", color=colour)
+    title = f"the most likely next token, by its number: the same at {sum(equal)} of {len(equal)} places"
+    axis.set_title(title, fontsize=TITLE, loc="left")
+    axis.set(xlim=(-0.6, len(equal) - 0.4), ylim=(-0.4, 1.8), xticks=[], yticks=[])
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+    places = ", ".join(str(i) for i, good in enumerate(equal, 1) if good)
+    return render(figure, f"{title}{f': {places}' * bool(places)}.")

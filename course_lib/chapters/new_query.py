@@ -43,7 +43,7 @@ def plot_new_query(
         for place, weight in enumerate(weights, 1):
             there = kept is None or kept[place - 1]
             if weight >= 0.005:
-                axis.plot([last, place], [1, 0], color="#999999", lw=1 + 7 * weight, zorder=1)
+                axis.plot([last, place], [1, 0.3], color="#999999", lw=1 + 7 * weight, zorder=1)
             look = {"color": KEYS} if there else {"facecolor": "white", "edgecolor": "#666666", "ls": "--"}
             axis.scatter([place], [0], s=16**2, marker="s", zorder=2, **look)
             middle = {"ha": "center", "va": "center_baseline", "fontsize": TEXT, "zorder": 3}
@@ -74,7 +74,7 @@ def judge_cache(
     Raises:
         ValueError: a row or what it keeps has the wrong shape.
     """
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(1)
     # The values of head 1 are ones in a token's own place, so its results are the weights of the tokens.
     x = torch.cat([torch.randn(TOKENS, D, generator=draw), torch.eye(TOKENS, D)], -1)
     W = {name: torch.randn(2 * D, 2 * D, generator=draw) / D**0.5 for name in "qk"}

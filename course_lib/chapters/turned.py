@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, WIDTH
 
-BEFORE = {"query": 0.4, "key": 1.5}  # angles before they are turned, radians
+BEFORE = math.radians(-20)  # the angle of both before they are turned
 COLOURS = {"query": PARTS[1], "key": PARTS[0]}
 
 
 def plot_turned(places: Sequence[tuple[int, int]], fast: float = 1.0) -> Picture:
     """For each (place of the query, place of the key) a panel with both arrows and the angle between them.
+
+    Before they are turned both point the same way. An arc shows how far the query was turned.
 
     Args:
         places: at least one pair of places.
@@ -26,7 +28,11 @@ def plot_turned(places: Sequence[tuple[int, int]], fast: float = 1.0) -> Picture
     figure = Figure(figsize=(WIDTH, 0.8 * WIDTH / max(3, len(places))), layout="constrained")
     said = []
     for axis, at in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):
-        ends = {name: BEFORE[name] + fast * m for name, m in zip(BEFORE, at, strict=True)}
+        ends = {name: BEFORE + fast * m for name, m in zip(COLOURS, at, strict=True)}
+        arc = [BEFORE + min(fast * at[0], math.tau) * i / 60 for i in range(61)]
+        axis.plot(
+            [0.4 * math.cos(a) for a in arc], [0.4 * math.sin(a) for a in arc], ":", color=COLOURS["query"]
+        )
         for name, angle in ends.items():
             x, y = math.cos(angle), math.sin(angle)
             axis.annotate(

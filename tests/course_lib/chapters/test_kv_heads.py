@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.kv_heads import judge_share, plot_caches, plot_kv_heads
+from course_lib.chapters.kv_heads import judge_share, plot_caches, plot_kv_heads, plot_room
 
 
 def neighbours(x, heads):
@@ -51,3 +51,21 @@ def test_each_cache_is_its_product():
     alt = plot_caches({"a": (80, 64, 8, 128), "b": (32, 32, 32, 128)}).alt
     assert "2 × 80 layers × 8 KV heads × 128 numbers × 2 bytes, 328 kB; 2,621 kB if each of 64" in alt
     assert alt.endswith("524 kB.")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (32, "30 sequences of 4,096 tokens, 70 too few."),
+        (8, ": room for 100."),
+        (4, "more KV heads fit too."),
+    ],
+)
+def test_the_room_for_a_hundred_sequences_is_judged(count, said):
+    assert plot_room(32, count, 128, 13.5, wanted=100).alt.endswith(said)
+
+
+def test_weights_that_fill_the_gpu_leave_no_room():
+    assert "weights of 138 GB do not fit into 80 GB" in plot_room(80, 8, 128, 138).alt
+    with pytest.raises(ValueError, match="above 0"):
+        plot_room(80, 0, 128, 138)

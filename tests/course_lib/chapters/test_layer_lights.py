@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib.chapters.layer_lights import CHANGED, is_llamas, plot_layer
+from course_lib.chapters.layer_lights import CHANGED, is_llamas, plot_layer, plot_next
 
 RATES = 10000.0 ** (-torch.arange(0, 32, 2) / 32)
 
@@ -42,7 +42,7 @@ def test_one_wrong_function_is_seen_alone(name, wrong):
     assert is_llamas(**RIGHT) == dict.fromkeys(CHANGED, True)
     found = is_llamas(**RIGHT | {name: wrong})
     assert found == dict.fromkeys(CHANGED, True) | {name: False}
-    assert f"{name}: not LLaMA's" in plot_layer(found).alt
+    assert f"{name}: not Llama-2's" in plot_layer(found).alt
 
 
 def test_before_anything_is_known_the_places_are_empty():
@@ -53,3 +53,10 @@ def test_before_anything_is_known_the_places_are_empty():
     shown = [text.get_text() for text in plot_layer(some)._figure.axes[0].texts]
     assert shown.count("?") == 1
     assert "share" in shown
+
+
+def test_next_tokens_are_compared_place_by_place():
+    picture = plot_next([7, 8, 255], [7, 9, 255])
+    assert picture.alt.endswith("the same at 2 of 3 places: 1, 3.")
+    with pytest.raises(ValueError, match="for 1 and 2"):
+        plot_next([1], [1, 2])

@@ -13,6 +13,10 @@ def test_the_angle_depends_on_the_distance_alone():
     assert near == far != other
 
 
+def test_before_the_turn_both_point_the_same_way():
+    assert re.findall(r"(\d+) degrees", plot_turned([(0, 0), (1, 0), (6, 0)]).alt) == ["0", "57", "16"]
+
+
 def test_nothing_to_draw_is_said():
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_turned([])

@@ -1,4 +1,5 @@
-"""Chapter 08's puzzle: the measured memory of a step, coloured by what runs again in the block that is under way."""
+"""Chapter 08's puzzles: the measured memory of a step, coloured by what runs again in the block that is under way, and
+a point for each try."""
 
 from __future__ import annotations
 
@@ -70,7 +71,11 @@ def plot_tries(
             f"{one.title}: the peak is {human(peak)}, {'under' if peak <= budget else 'over'} the line"
         )
     if limit is not None:
-        _points(axes[-1], every, budget, limit, known or {})
+        tried = [(one.more, max(one.held)) for one in every]
+        _points(axes[-1], tried, budget, limit, known or {})
+        axes[-1].set(xlim=(0, 3 * limit), xlabel="FLOPs, % more", ylabel="peak")
+        axes[-1].tick_params(labelleft=True)
+        axes[-1].set_title("all that you tried", loc="left", fontsize=TITLE)
         alt.append(f"points for {len(every)} tries and {', '.join(known or {})}: the peak over % more FLOPs")
     axes[0].set_ylabel("activations", fontsize=TEXT)
     axes[0].yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
@@ -102,21 +107,47 @@ def _colour(label: str, one: Try) -> str:
     return PALE.get(colour, colour) if label.startswith("forward") else colour
 
 
-def _points(axis, every, budget, limit, known) -> None:
-    """What each try takes: FLOPs to the right, bytes upwards; the corner that fits is grey."""
-    axis.fill_between([0, limit], 0, budget / 1e6, color="#eeeeee", lw=0)
-    axis.text(limit / 2, budget / 4e6, "fits", ha="center", fontsize=TEXT)
+def plot_points(
+    tried: Sequence[tuple[float, float]],
+    budget: float,
+    limit: float,
+    known: Mapping[str, tuple[float, float]],
+) -> Picture:
+    """All that was tried on a large model, as points: % longer to the right, bytes on a GPU upwards.
+
+    Args:
+        tried: % and bytes of each try; the last one is named.
+        budget, limit: the most bytes and the most %, the corner that fits.
+        known: a name -> its % and bytes.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    axis = figure.subplots()
+    _points(axis, tried, budget, limit, known, one=1e9)
+    top = max(held for _, held in (*tried, *known.values()))
+    axis.set(xlim=(0, 2 * limit), ylim=(0, 1.15 * top / 1e9), xlabel="% longer", ylabel="on a GPU")
+    axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axis.yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
+    said = "; ".join(f"{name} {human(held)}, {more:.1f} %" for name, (more, held) in known.items())
+    return render(figure, f"Memory on a GPU over % longer: points for {len(tried)} tries; {said}.")
+
+
+def _points(axis, tried, budget, limit, known, one=1e6) -> None:
+    """What each try takes: % to the right, bytes upwards; the corner that fits is grey."""
+    axis.fill_between([0, limit], 0, budget / one, color="#eeeeee", lw=0)
+    axis.text(limit / 2, budget / (4 * one), "fits", ha="center", fontsize=TEXT)
     for name, (more, held) in known.items():
-        axis.plot(more, held / 1e6, "o", color=NOTHING)
-        axis.annotate(name, (more, held / 1e6), (5, 3), textcoords="offset points", fontsize=TEXT)
-    for one in every:
-        axis.plot(one.more, max(one.held) / 1e6, "o", color=OUTSIDE)
-    if every:
-        last = (every[-1].more, max(every[-1].held) / 1e6)
-        axis.annotate("yours", last, (5, 3), textcoords="offset points", fontsize=TEXT)
-    axis.set_xlim(0, 3 * limit)
-    axis.set_xlabel("FLOPs, % more", fontsize=TEXT)
-    axis.set_ylabel("peak", fontsize=TEXT)
-    axis.tick_params(labelleft=True)
-    axis.set_title("all that you tried", loc="left", fontsize=TITLE)
+        inside = more <= limit and held <= budget  # its name stands in the corner, too
+        axis.plot(more, held / one, "o", color=WHOLE if inside else NOTHING)
+        offset, align = ((-6, -12), "right") if inside else ((5, 3), "left")
+        axis.annotate(name, (more, held / one), offset, textcoords="offset points", ha=align, fontsize=TEXT)
+    for more, held in tried:
+        axis.plot(more, held / one, "o", color=OUTSIDE)
+    if tried:
+        more, held = tried[-1]
+        axis.annotate("yours", (more, held / one), (5, 3), textcoords="offset points", fontsize=TEXT)
+    axis.xaxis.label.set_size(TEXT)
+    axis.yaxis.label.set_size(TEXT)
     bare(axis)

@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
     times: list[float]
     kept: list[float]
-    back: list[float]  # of a block that has run again
+    back: list[float]  # of a block that runs, and does not stay
     backward: float  # when it begins
 
     @property
@@ -34,6 +34,7 @@ def step_of(
     again: Collection[int] = (),
     head: float = 0,
     second: float = 1,
+    passing: float = 0,
 ) -> Step:
     """A step of equal blocks.
 
@@ -43,12 +44,13 @@ def step_of(
         again: the numbers of the blocks that keep their input only, and run again in backward.
         head: bytes that lie outside of the blocks when forward ends, such as the logits.
         second: how long a block's second run takes, where its forward takes 1.
+        passing: bytes that a block that will run again needs for a moment in its first run, and frees.
 
     Raises:
         ValueError: a number in ``again`` is no block's.
     """
     at_least(1, blocks=blocks)
-    not_negative(entry=entry, rest=rest, head=head)
+    not_negative(entry=entry, rest=rest, head=head, passing=passing)
     if strange := sorted(set(again) - set(range(blocks))):
         raise ValueError(f"blocks have the numbers 0 to {blocks - 1}, so {strange[0]} is none")
     times, kept, back = [0.0], [0.0], [0.0]
@@ -58,7 +60,11 @@ def step_of(
             row.append(row[-1] + change)
 
     for block in range(blocks):
-        go(1, entry if block in again else entry + rest)
+        if block in again:
+            go(0.5, entry, passing)
+            go(0.5, 0, -passing)
+        else:
+            go(1, entry + rest)
     go(0.5, head)
     go(1, -head)
     for block in reversed(range(blocks)):

@@ -1,6 +1,16 @@
 """Chapter 08's puzzle: a step whose slices say what runs again."""
 
-from course_lib.chapters.coloured_step import MLP, NOTHING, OUTSIDE, PALE, WHOLE, Try, _colour, plot_tries
+from course_lib.chapters.coloured_step import (
+    MLP,
+    NOTHING,
+    OUTSIDE,
+    PALE,
+    WHOLE,
+    Try,
+    _colour,
+    plot_points,
+    plot_tries,
+)
 
 LABELS = ["forward blocks.0.mlp", "forward blocks.1", "forward blocks.12", "forward head", "backward"]
 STEP = Try("yours", LABELS, [3e6, 5e6, 7e6, 20e6, 8e6], whole=[1], mlps=[12])
@@ -22,3 +32,11 @@ def test_the_picture_says_what_fits():
     alt = plot_tries([STEP, fits], 16e6).alt
     assert "yours: the peak is 20 MB, over the line" in alt
     assert "the cheapest: the peak is 1 MB, under the line" in alt
+
+
+def test_the_tries_on_a_large_model_are_points_beside_the_known_ones():
+    alt = plot_points([(18.9, 74e9), (17.6, 75e9)], 76e9, 17.5, {"every block": (26.9, 42e9)}).alt
+    assert "points for 2 tries; every block 42 GB, 26.9 %." in alt
+    inside = plot_points([], 76e9, 17.5, {"the least": (17.3, 75e9)})
+    assert "points for 0 tries; the least 75 GB" in inside.alt
+    assert "fits" in inside.svg

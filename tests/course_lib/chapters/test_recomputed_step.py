@@ -24,6 +24,12 @@ def test_the_last_block_alone_frees_only_the_logits():
     assert peaks == [31, 26, 28]
 
 
+def test_the_first_run_of_a_block_needs_room_too():
+    step = step_of(2, 5, 2, (0, 1), passing=4)
+    assert list(map(sum, zip(step.kept[:5], step.back[:5], strict=True))) == [0, 6, 2, 8, 4]
+    assert step_of(2, 5, 2, passing=4).peak == 14, "a block that runs once keeps all that it needs"
+
+
 def test_a_second_run_may_be_shorter_than_the_first():
     long, short = (step_of(2, 5, 4, range(4), second=second) for second in (1, 0.75))
     assert (long.times[-1] - short.times[-1], long.peak) == (1, short.peak)

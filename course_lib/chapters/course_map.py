@@ -37,7 +37,7 @@ CHAPTERS = {
     "00": Chapter("start_here", (), 23),
     "01": Chapter("seeing_networks", ("00",), 22),
     "25": Chapter("text_and_tasks", ("00",), 22, "tokens and new words"),
-    "02": Chapter("anatomy_of_llms", ("00",), 35, "anatomy of LLMs"),
+    "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 43),
     "04": Chapter("collectives", ("00",), 31),
     "05": Chapter("ddp", ("04",), 31, "data parallelism"),

@@ -41,7 +41,7 @@ CHAPTERS = {
     "03": Chapter("where_memory_goes", ("00",), 43),
     "04": Chapter("collectives", ("00",), 31),
     "05": Chapter("ddp", ("04",), 31, "data parallelism"),
-    "06": Chapter("zero", ("03", "05"), 25, "ZeRO"),
+    "06": Chapter("zero", ("03", "05"), 29, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 40, "FSDP"),
     "08": Chapter("recomputation", ("03",), 32),
     "09": Chapter("tensor_parallel", ("03", "04"), 40, "tensor parallelism"),

@@ -14,7 +14,7 @@ from course_lib.runtime import launch
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-WEIGHTS, GRADIENT, TIMES = [10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 3.0, 4.0], [1, 2, 3, 6]  # of ranks 0 to 3
+WEIGHTS, GRADIENT, TIMES = [10.0, 20.0, 30.0, 40.0], [2.0, 4.0, 6.0, 8.0], [1, 2, 3, 6]  # of ranks 0 to 3
 OTHER = [
     5,
     1,
@@ -80,7 +80,7 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
         "after the update:\nweights": [one.updated for one in seen],
         "after line B:\nweights": [one.weights for one in seen],
     }
-    figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.35), layout="constrained")
     for place, (axis, (title, rows)) in enumerate(zip(figure.subplots(1, 4), panels.items(), strict=True)):
         wanted = [OLD] * 4 if place == 0 else mean if place == 1 else new
         _draw(axis, rows, wanted, last=place == 3)
@@ -93,7 +93,7 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
     numbers = max(one.sent for one in seen) / 4
     differs = "" if again == right else f", with other gradients on {again}"
     said = f"right weights on {right} of 4 ranks{differs}; a rank sends {numbers:g} numbers, with DDP 6"
-    figure.supxlabel(said, fontsize=TITLE)
+    figure.supxlabel(f"green: right; red: wrong\n{said}", fontsize=TITLE)
     told = "; ".join(
         f"{title.replace(chr(10), ' ')} {', '.join(map(_row, rows))}" for title, rows in panels.items()
     )

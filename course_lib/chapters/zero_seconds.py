@@ -17,7 +17,7 @@ from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import CATEGORIES, TEXT, TITLE, WIDTH, bare, label_of
+from simulator.plots.style import CATEGORIES, TEXT, TITLE, WIDTH, bare, label_of, plain_axes
 from simulator.predict.memory import model_states, plan_memory
 from simulator.predict.step import step_cost
 
@@ -200,9 +200,10 @@ def plot_plans(gpu: str, speed: float, *, gpus: int = 64, sequences: int = 4, mo
 
     cluster = Cluster(gpu, speed, gpus, sequences, model)
     steps, best = fewest_passes(cluster), quickest(cluster)
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.45 * len(steps)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.45 * len(steps)), layout="constrained")
     axis, told = figure.subplots(), []
     longest = max((one.seconds for one in steps if one.fits), default=1)
+    first = [one for one in steps if one.fits and best and one.seconds < 1.01 * best.seconds]
     for row, one in enumerate(steps):
         label = f"{named(one.stage, one.passes)}: "
         if one.fits:
@@ -212,98 +213,28 @@ def plot_plans(gpu: str, speed: float, *, gpus: int = 64, sequences: int = 4, mo
             axis.barh(row - 0.18, one.computing, 0.34, color=COMPUTING)
             box(axis, (left, one.hidden), row + 0.18, colour, hatched=True)
             box(axis, (one.computing, one.seconds - one.computing), row + 0.18, colour)
-            weight = "bold" if one == best else "normal"
+            for i in range(1, one.halves):
+                border = left + i * one.half
+                shade = "white" if border > one.computing else colour
+                axis.plot([border] * 2, [row + 0.01, row + 0.35], color=shade, linewidth=2)
+            weight = "bold" if one in first else "normal"
             axis.annotate(f"{one.seconds:.2f} s", (one.seconds, row), (6, 0), textcoords="offset points",
                           va="center", fontsize=TEXT, fontweight=weight)  # fmt: skip
         else:
             label += "no room"
             axis.text(0, row, " no room for one sequence", va="center", fontsize=TEXT)
-        told.append(label + ", the shortest" * (one == best))
+        told.append(label + (", the shortest" if first == [one] else ", a tie" if one in first else ""))
     axis.set(xlim=(0, 1.2 * longest), ylim=(-0.5, len(steps) - 0.5), xticks=[])
     labels = [f"{named(one.stage, one.passes)}: {one.halves} halves" for one in steps]
     axis.set_yticks(range(len(steps)), labels, fontsize=TEXT)
     axis.invert_yaxis()
     bare(axis)
     axis.spines["bottom"].set_visible(False)
-    axis.set_xlabel("dark: computing; colour: sending, hatched where it hides", fontsize=TEXT)
+    hides = f"dark: computing; colour: halves; hatched: hidden, {steps[0].overlap:g} s in a second of both"
+    figure.supxlabel(f"{hides}\nbold: the shortest, or within 1 % of it", fontsize=TEXT)
     said = f"{gpus} {gpu}s, {speed:g} GB/s, sequences on each: {sequences}; predicted"
     axis.set_title(said, fontsize=TITLE, loc="left")
     return render(figure, f"{said}. {'; '.join(told)}.")
-
-
-def plot_timeline(gpu: str, speed: float, passes: int = 4) -> Picture:
-    """A step at stage 1 in one line, at stage 3 in a line for each pass: weights come before, gradients go after."""
-    from matplotlib.figure import Figure
-
-    cluster = Cluster(gpu, speed)
-    one, three = (step(cluster, stage, passes) for stage in (1, 3))
-    each = list(zip(one.messages(), three.messages(), strict=True))
-    lines = [("stage 1,\nall passes", one, [mine for mine, _ in each], one.update)]
-    for i, (_, mine) in enumerate(each):
-        lines.append((f"stage 3,\npass {i + 1}", three, [mine], three.update if i == passes - 1 else 0.0))
-    figure = Figure(figsize=(WIDTH, 0.5 + 0.72 * len(lines)), layout="constrained")
-    axis, told = figure.subplots(), []
-    for row, (name, found, sent, update) in enumerate(lines):
-        end = draw_line(axis, row, found, sent, update)
-        axis.annotate(
-            f"{end:.2f} s", (end, row), (6, 0), textcoords="offset points", va="center", fontsize=TEXT
-        )
-        told.append(f"{name} {end:.2f} s".replace("\n", " "))
-    axis.set(xlim=(0, 1.1 * three.seconds / passes), xticks=[])
-    axis.set_yticks(range(len(lines)), [name for name, *_ in lines], fontsize=TEXT)
-    axis.invert_yaxis()
-    bare(axis)
-    axis.spines["bottom"].set_visible(False)
-    total = f"in all: stage 1 {one.seconds:.2f} s, stage 3 {three.seconds:.2f} s"
-    axis.set_xlabel(f"dark: computing; hatched: hidden; {total}", fontsize=TEXT)
-    size = 2 * MODELS[LLAMA].parameters / 1e9
-    half = (
-        f"a half: {cluster.gpus - 1}/{cluster.gpus} × {size:.0f} GB ÷ {speed:g} GB/s = {cluster.half:.2f} s"
-    )
-    axis.set_title(f"{cluster.gpus} {gpu}s, predicted; {half}", fontsize=TITLE, loc="left")
-    return render(
-        figure, f"A step on {cluster.gpus} {gpu}s in {passes} passes, {half}: {'; '.join(told)}; {total}."
-    )
-
-
-def draw_line(axis: Any, row: int, found: Step, sent: Sequence[tuple[int, int]], update: float) -> float:
-    """Passes with their messages, from the left; returns the seconds at which they end."""
-    now, colour, half = 0.0, COLOURS[f"stage {found.stage}"], found.half
-
-    def compute(start: float, seconds: float, said: str) -> None:
-        axis.barh(row - 0.13, seconds, 0.26, left=start, color=COMPUTING, edgecolor="white", linewidth=1)
-        axis.text(start + seconds / 2, row - 0.28, said, ha="center", va="bottom", fontsize=TEXT)
-
-    def message(start: float, hidden: float, said: str, before: bool) -> None:
-        shown = half - hidden
-        seen, beside = (start, start + shown) if before else (start + hidden, start)
-        box(axis, (seen, shown), row + 0.13, colour, height=0.26)
-        box(axis, (beside, hidden), row + 0.13, colour, height=0.26, hatched=True)
-        axis.text(seen + shown / 2, row + 0.13, f"{said} {half:.2f}", ha="center", va="center", color="white",
-                  fontsize=TEXT)  # fmt: skip
-
-    alone, began = len(sent) == 1, 0.0
-    for i, (ahead, back) in enumerate(sent):
-        # A backward that sends two halves gathers weights before it sends gradients.
-        for seconds, weights, gradients in ((found.forward, ahead, 0), (found.backward, back - 1, back)):
-            count = back if gradients else ahead
-            hidden = found.hides(count, seconds) / max(1, count)
-            if weights > 0:
-                message(now, hidden, "weights", before=True)
-                now += half - hidden
-            if not gradients and i == 0:
-                began = now
-            compute(now, seconds, f"{seconds:.2f}" if alone else "")
-            now += seconds
-            if gradients and i == len(sent) - 1 and not alone:
-                said = f"{len(sent)} passes of {found.forward + found.backward:.2f}"
-                axis.text((began + now) / 2, row - 0.28, said, ha="center", va="bottom", fontsize=TEXT)
-            if gradients > 0:
-                message(now - hidden, hidden, "gradients", before=False)
-                now += half - hidden
-    if update:
-        compute(now, update, f"update {update:.2f}" if update > 0.1 else "")
-    return now + update
 
 
 def box(
@@ -320,10 +251,29 @@ def box(
     axis.barh(row, span[1], height, left=span[0], **look)
 
 
-def first_speed(gpu: str, stage: int) -> int:
-    """The lowest whole number of GB a second with which ``stage`` makes the shortest step on 64 such GPUs."""
-    for speed in range(1, 401):
-        best = quickest(Cluster(gpu, speed))
-        if best is not None and best.stage == stage:
-            return speed
-    raise ValueError(f"stage {stage} never makes the shortest step on 64 {gpu}s")
+def saved(many: Step, few: Step) -> float:
+    """Seconds that ``few`` passes save beside ``many``, halves left out: they compute less, and hide more."""
+    return many.computing - many.hidden - (few.computing - few.hidden)
+
+
+def plot_speeds(gpu: str, marked: float) -> Picture:
+    """Seconds of a step over GB/s, a line for each stage in the fewest passes that fit; a mark at GB/s ``marked``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    axis, speeds, told = figure.subplots(), [10 + i / 2 for i in range(41)], []
+    some = [fewest_passes(Cluster(gpu, speed)) for speed in speeds]
+    for steps in zip(*some, strict=True):
+        name = named(steps[0].stage, steps[0].passes)
+        colour = COLOURS[f"stage {steps[0].stage}"]
+        axis.plot(speeds, [one.seconds for one in steps], color=colour, linewidth=2, label=name)
+        told.append(f"{name} {steps[0].seconds:.2f} s to {steps[-1].seconds:.2f} s")
+    axis.axvline(marked, color="black", linestyle="--", linewidth=1)
+    axis.annotate(f" {marked:.1f} GB/s", (marked, 0.03), xycoords=("data", "axes fraction"), fontsize=TEXT)
+    axis.set(xlim=(speeds[0], speeds[-1]), xticks=range(10, 31, 5))
+    axis.set_xlabel("GB/s that leave a machine", fontsize=TEXT)
+    axis.set_ylabel("seconds of a step", fontsize=TEXT)
+    plain_axes(axis)
+    axis.legend(frameon=False, fontsize=TEXT, loc="upper right")
+    where = f"from {speeds[0]:g} to {speeds[-1]:g} GB/s, marked at {marked:.1f}"
+    return render(figure, f"A step on 64 {gpu}s {where}: {'; '.join(told)}.")

@@ -14,7 +14,7 @@ def told(mean_of, gathers=True):
             reduce_scatter(mean, gradient / 4)
             return
         if mean_of == "constants":
-            mean.fill_([3, 6, 9, 12][rank])
+            mean.fill_([6, 12, 18, 24][rank])
             return
         if mean_of == "all-reduce":
             dist.all_reduce(gradient)
@@ -30,7 +30,7 @@ def told(mean_of, gathers=True):
 def test_the_two_halves_send_as_much_as_an_all_reduce():
     said = told("reduce-scatter")
     assert said.startswith("right weights on 4 of 4 ranks; a rank sends 6 numbers, with DDP 6")
-    assert "weights 7 20 30 40, 10 14 30 40, 10 20 21 40, 10 20 30 28" in said  # after the update
+    assert "weights 4 20 30 40, 10 8 30 40, 10 20 12 40, 10 20 30 16" in said  # after the update
 
 
 def test_an_all_reduce_in_line_a_is_right_and_sends_half_as_much_again():

@@ -10,12 +10,12 @@ from course_lib.chapters.zero_seconds import (
     Cluster,
     divisors,
     fewest_passes,
-    first_speed,
     held,
     plot_held,
     plot_plans,
-    plot_timeline,
+    plot_speeds,
     quickest,
+    saved,
     step,
 )
 from simulator.inputs.known_devices import GPUS
@@ -40,21 +40,26 @@ def test_a_slow_network_wants_stage_1_and_a_fast_one_stage_3():
     assert (
         "stage 1, 4 passes: 7.82 s, the shortest; stage 2, 2 passes: 9.33 s; stage 3, 1 pass: 9.07 s" in told
     )
-    # The rule of thumb: fewest passes, unless their messages take longer than computing; then the fewest halves.
-    for cluster in (OWNED, RENTED):
-        steps = fewest_passes(cluster)
-        few = min(steps, key=lambda one: one.passes)
-        hides = few.halves * few.half < few.computing
-        assert (few if hides else min(steps, key=lambda one: one.halves)) == quickest(cluster)
+
+
+@pytest.mark.parametrize("speed", [5, 10, 19, 20, 25, 27, 50, 200])
+def test_the_rule_of_thumb_holds_at_every_speed(speed):
+    one, _, three = fewest_passes(replace(OWNED, speed=speed))
+    assert (one.half < saved(one, three)) == (three.seconds < one.seconds)
 
 
 def test_the_speed_from_which_stage_3_wins():
-    speed = first_speed("A100", 3)
-    assert speed == 20
-    assert best(replace(OWNED, speed=speed - 1)) == (1, 4)
-    assert {best(replace(OWNED, speed=one)) for one in (speed, 2 * speed, 8 * speed)} == {(3, 1)}
-    with pytest.raises(ValueError, match="never makes"):
-        first_speed("A100", 2)
+    one, _, three = fewest_passes(OWNED)
+    marked = 10 * one.half / saved(one, three)
+    assert marked == pytest.approx(19.57, abs=0.01)
+    assert best(replace(OWNED, speed=0.99 * marked)) == (1, 4)
+    assert {best(replace(OWNED, speed=more * marked)) for more in (1.01, 2, 8)} == {(3, 1)}
+    assert "marked at 19.6: stage 1, 4 passes" in plot_speeds("A100", marked).alt
+
+
+def test_less_than_a_hundredth_is_a_tie():
+    told = plot_plans("H100", 320).alt
+    assert "stage 2, 2 passes: 1.21 s, a tie; stage 3, 1 pass: 1.20 s, a tie" in told
 
 
 @pytest.mark.parametrize(
@@ -78,14 +83,6 @@ def test_a_step_is_computing_and_sending_without_what_hides():
     assert three.hidden == pytest.approx((three.computing - three.update) / 2)
     assert one.half == pytest.approx(63 / 64 * 26 / 10, rel=0.01)
     assert three.seconds / 4 > one.seconds
-
-
-def test_the_timeline_ends_where_the_step_ends():
-    told = plot_timeline("A100", 10).alt
-    one, three = step(OWNED, 1, 4), step(OWNED, 3, 4)
-    assert f"stage 1, all passes {one.seconds:.2f} s" in told
-    assert f"stage 3, pass 1 {(three.seconds - three.update) / 4:.2f} s" in told
-    assert "63/64 × 26 GB ÷ 10 GB/s = 2.56 s" in told
 
 
 def test_states_and_activations_say_what_fits():

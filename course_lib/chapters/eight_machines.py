@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -70,51 +69,23 @@ def method_on_gpus(
     return Method.of(name, sent, coding / 1e3, every)
 
 
-def share_of(**choice: Any) -> float:
-    """The bytes that a choice sends in an exchange, as a part of those of whole gradients."""
-    return method_on_gpus(**choice).sent / method_on_gpus(METHODS[0]).sent
-
-
 def step_on_gpus(method: Method, bandwidth: float = ETHERNET) -> float:
     """Seconds of a step of these machines with chapter 05's batch; nothing overlaps."""
     computing = one_gpu() / GPUS
     return exchange_step_seconds(method, Link(LATENCY, bandwidth), computing)
 
 
-def times_one(method: Method) -> float:
-    """How many times as fast as one GPU the eight are."""
-    return one_gpu() / step_on_gpus(method)
+def step_with(share: float, coding: float = 0.0) -> float:
+    """Ms of a step whose messages take this share of the time of whole gradients' messages, after so many ms of
+    coding. A method has fewer messages than DDP or as many, so what latency adds to its share is left out: 2 ms."""
+    computing, whole = 1e3 * one_gpu() / GPUS, 1e3 * step_on_gpus(method_on_gpus(METHODS[0]))
+    try:
+        not_negative(share=share, coding=coding)
+    except ValueError as refused:
+        raise Refused(str(refused)) from None
+    return computing + coding + share * (whole - computing)
 
 
-def row_of(method: str, every: int = 1, coding: float = 0.0, **setting: Any) -> list[str]:
-    """A choice as a row of a table: its name, of what its step consists, the step in ms, and the bytes of a step as a
-    part of those of whole gradients. Sending is what computing and coding leave, rounded as they are."""
-    mine = method_on_gpus(method, every=every, coding=coding, **setting)
-    name = f"local SGD, H = {every}" if every > 1 else mine.name
-    share = share_of(method=method, **setting) / every
-    step, computing, coded = (
-        round(1e3 * step_on_gpus(mine)),
-        round(1e3 * one_gpu() / GPUS),
-        1e3 * mine.compress,
-    )
-    parts = f"{computing} + {coded:.3g} + {step - computing - coded:.3g}"
-    return [name, parts, str(step), f"{100 * share:.1f} %"]
-
-
-def reaching(coding: float, at_least: float = 3) -> list[tuple[str, str, dict[str, Any]]]:
-    """Of each method the setting that loses least of the gradients and makes the eight so many times as fast: its name,
-    the setting in words, and as a choice for ``row_of``. The choice is empty where no setting does."""
-
-    def enough(**choice: Any) -> bool:
-        return times_one(method_on_gpus(coding=coding, **choice)) >= at_least
-
-    tried: dict[str, list[tuple[str, dict[str, Any]]]] = {
-        "top-k": [(f"{d / 100:g} %", {"density": d / 1e4}) for d in range(100, 0, -1)],
-        "PowerSGD": [(f"r = {r}", {"r": r}) for r in range(64, 0, -1)],
-        METHODS[0]: [(f"every = {n}", {"every": n}) for n in range(1, 1000)],
-    }
-    found = []
-    for method, settings in tried.items():
-        fit = next((one for one in settings if enough(method=method, **one[1])), ("never", {}))
-        found.append((method, fit[0], {"method": method} | fit[1] if fit[1] else {}))
-    return found
+def share_left(coding: float, times: float = 3) -> float:
+    """The share that may be sent after so many ms of coding if the eight are to be so many times as fast as one GPU."""
+    return (1e3 * one_gpu() / times - step_with(0, coding)) / (step_with(1) - step_with(0))

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.by_hand.compress import Compressed, DiLoCo, PowerSGD, TopK, train
+from course_lib.chapters.refused import Refused
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
+from simulator.inputs.checks import at_least, positive
 from simulator.plots import plot_curves
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
@@ -33,6 +35,15 @@ class Everything(Compressed):
         mean = wanted / self.p
         dist.all_reduce(mean)
         return mean, wanted
+
+
+class Half(Compressed):
+    """Whole gradients in bf16, without error feedback, as DDP's hook sends them."""
+
+    def exchange(self, i: int, wanted: Tensor):
+        mean = (wanted / self.p).bfloat16()
+        dist.all_reduce(mean)
+        return mean.to(wanted), wanted
 
 
 def network() -> nn.Sequential:
@@ -98,27 +109,120 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     }
 
 
-def method_by_hand(method: str, share: float, every: int = 1, ranks: int = 8) -> tuple[type, dict]:
-    """A method for ``learn`` that would send this share of the bytes of whole gradients on so many ranks, or less.
+def choices(density: float, r: int, H: int, ranks: int = 8) -> dict[str, tuple[type, dict, float]]:
+    """Top-k, PowerSGD and local SGD for ``learn``, by name, and the share of the bytes of whole gradients that each
+    sends on so many ranks.
+
+    Raises:
+        Refused: a setting that cannot be.
+    """
+    try:
+        positive(density=density)
+        at_least(1, r=r, H=H)
+        if density > 1:
+            raise ValueError(f"density must be at most 1, not {density}")
+    except ValueError as refused:
+        raise Refused(str(refused)) from None
+    sent = sent_on(ranks, r)
+    return {
+        f"top-k, {100 * density:.3g} %": (TopK, {"density": density}, ranks * density),
+        f"PowerSGD, r = {r}": (PowerSGD, {"r": r}, sent[f"PowerSGD, r = {r}"] / sent["all numbers"]),
+        f"local SGD, H = {H}": (DiLoCo, {"H": H, "lr": 1.0, "momentum": 0.0}, 1 / H),
+    }
+
+
+def within(share: float, ranks: int = 8) -> dict[str, float]:
+    """The density and the ``r`` of ``choices`` that send this share or a little less."""
+    shares = {r: choices(0.01, r, 1, ranks)[f"PowerSGD, r = {r}"][2] for r in range(1, 11)}
+    return {
+        "density": int(1e4 * share / ranks) / 1e4,
+        "r": max((r for r in shares if shares[r] <= share), default=1),
+    }
+
+
+def plot_choices(found: Mapping[str, tuple[float, float]], one: float) -> Picture:
+    """The loss over the ms of a step, a dot a choice.
 
     Args:
-        method: "top-k", "PowerSGD" or "whole gradients".
-        share: of the bytes that a rank sends in a step, at most 1.
-        every: steps from one exchange of whole gradients to the next; then ``share`` is not used.
-        ranks: of which the share is meant. How top-k learns depends on the density alone.
+        found: the ms of a step and the last loss, by name.
+        one: ms of a step of one GPU; the grey part is at least three times as fast.
     """
-    if every > 1:
-        return DiLoCo, {"H": every, "lr": 1.0, "momentum": 0.0}  # local SGD: the weights are averaged
-    if method == "top-k":
-        return TopK, {"density": min(1.0, share / ranks)}  # p % of the bytes for 1 % of the numbers
-    if method != "PowerSGD":
-        return Everything, {}
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
 
-    def sends(r: int) -> float:
-        sent = sent_on(ranks, r)
-        return sent[f"PowerSGD, r = {r}"] / sent["all numbers"]
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    axis.axvspan(20, one / 3, color="#eeeeee")
+    axis.axvline(one, color="#8a8a8a", linewidth=1, linestyle=":")
+    top = 0.04 + max(loss for _, loss in found.values())
+    for x, said in (
+        (20.5, f"three times\none GPU:\n{one / 3:.0f} ms"),
+        (one * 1.02, f"one GPU: {one:.0f} ms"),
+    ):
+        axis.text(x, top, said, fontsize=TEXT, va="top")
+    for name, (ms, loss) in found.items():
+        colour, beside, side = "#cc6a26", (7, -3), "left"
+        if ms > 300:  # above, as two of them lie on one height
+            colour, beside, side = "#222222", (5, 8), "right"
+        axis.plot(ms, loss, "o", color=colour, markersize=7)
+        place = {"xytext": beside, "textcoords": "offset points", "ha": side, "fontsize": TEXT}
+        axis.annotate(name, (ms, loss), color=colour, **place)
+    axis.set(xscale="log", xlim=(20, 800), ylim=(0.2, top + 0.005))
+    axis.set_xticks([20, 50, 100, 200, 500], ["20", "50", "100", "200", "500"])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("ms of a step", fontsize=TEXT, loc="right")
+    axis.set_ylabel("loss", fontsize=TEXT)
+    plain_axes(axis)
+    said = "; ".join(f"{name} {ms:.0f} ms, loss {loss:.2f}" for name, (ms, loss) in found.items())
+    return render(figure, f"Loss over ms of a step. {said}.")
 
-    return PowerSGD, {"r": max((r for r in range(1, 65) if sends(r) <= share), default=1)}
+
+def plot_thin(G: Tensor, columns: Tensor, column: Tensor, rows: Tensor, row: Tensor) -> Picture:
+    """A step of PowerSGD with one column on two ranks: what each computes, and the two means that both get.
+
+    Args:
+        G: the gradient of each rank, (2, n, m).
+        columns, rows: of each rank, (2, n) and (2, m).
+        column, row: their means; the column is of length 1.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    n, m = G.shape[1:]
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    axis = figure.subplots()
+
+    def grid(matrix: Tensor, left: float, middle: float, colour: str) -> None:
+        top = middle - len(matrix) / 2
+        for i, line in enumerate(matrix.tolist()):
+            for j, value in enumerate(line):
+                place = left + j, top + i
+                axis.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
+                said = f"{value:.2g}"
+                axis.text(place[0] + 0.5, place[1] + 0.5, said, ha="center", va="center", fontsize=TEXT)
+
+    second = m + 1.2
+    mean, third = second + 3.2, second + 5.4
+    last = third + m + 2.2
+    middles, centre = (n / 2, 1.5 * n + 1), n + 0.5
+    for rank, middle in enumerate(middles):
+        axis.text(-0.3, middle, f"rank {rank}", ha="right", va="center", fontsize=TEXT)
+        grid(G[rank], 0, middle, "#cfe2f3")
+        grid(columns[rank][:, None], second, middle, "#f6d9c3")
+        grid(rows[rank][None], third, middle, "#f6d9c3")
+        for start, end in ((second + 1.1, mean - 0.1), (third + m + 0.1, last - 0.1)):
+            axis.annotate("", (end, centre), (start, middle), arrowprops={"arrowstyle": "->"})
+    grid(column[:, None], mean, centre, "#e9a877")
+    grid(row[None], last, centre, "#e9a877")
+    heads = (("G", m / 2), ("columns", second + 0.5), ("column", mean + 0.5), ("rows", third + m / 2))
+    for said, x in (*heads, ("row", last + m / 2)):
+        axis.text(x, -0.3, said, ha="center", va="bottom", fontsize=TEXT)
+    for x in ((second + 1 + mean) / 2, (third + m + last) / 2):
+        axis.text(x, 2 * n + 1.3, "all-reduce", ha="center", va="top", fontsize=TEXT)
+    axis.set(xlim=(-2, last + m + 0.1), ylim=(2 * n + 2, -1))
+    axis.set_aspect("equal")
+    axis.axis("off")
+    return render(figure, f"PowerSGD on two ranks: row {row.tolist()}.")
 
 
 def plot_sent_over_ranks(ranks: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256)) -> Picture:

@@ -16,11 +16,10 @@ from course_lib.chapters.coding_race import (
 from course_lib.chapters.ddp_step import BATCH, gpt2_step
 from course_lib.chapters.eight_machines import (
     method_on_gpus,
-    reaching,
-    row_of,
-    share_of,
+    one_gpu,
+    share_left,
     step_on_gpus,
-    times_one,
+    step_with,
 )
 from course_lib.chapters.refused import Refused
 
@@ -78,27 +77,19 @@ def test_the_eight_machines_are_those_of_chapter_05():
     assert 1e3 * step_on_gpus(whole) == pytest.approx(gpt2_step(8, BATCH).makespan, rel=1e-3)
     percent = method_on_gpus("top-k", coding=15)
     assert percent.sent == pytest.approx(0.08 * whole.sent, rel=1e-3)
-    assert times_one(whole) < 1 < times_one(percent) < 1.5
+    assert 1 < one_gpu() / step_on_gpus(percent) < 1.5 < step_on_gpus(whole) / one_gpu()
 
 
-def test_a_row_says_how_fast_a_choice_is_and_each_method_can_be_three_times_one_gpu():
-    assert row_of("whole gradients") == ["whole gradients", "15 + 0 + 706", "721", "100.0 %"]
-    assert row_of("top-k", density=0.01, coding=2) == ["top-k, 1 %", "15 + 2 + 57", "74", "8.0 %"]
-    assert row_of("whole gradients", every=40, coding=2) == [
-        "local SGD, H = 40",
-        "15 + 0 + 18",
-        "33",
-        "2.5 %",
-    ]
-    top_k, power_sgd, rarely = reaching(15)
-    assert power_sgd[:2] == ("PowerSGD", "r = 6")
-    assert share_of(**rarely[2]) == 1
-    assert share_of(**top_k[2]) == pytest.approx(8 * 0.0017, rel=1e-3)
-    assert 0.01 < share_of(**power_sgd[2]) < 0.013
-    assert times_one(method_on_gpus("PowerSGD", r=6, coding=15)) > 3
-    assert times_one(method_on_gpus("PowerSGD", r=7, coding=15)) < 3
-    assert [setting for _, setting, _ in reaching(30)] == ["never", "never", rarely[1]]
-    assert reaching(30)[0][2] == {}
+@pytest.mark.parametrize("coding", [0, 2, 10])
+def test_a_share_of_the_bytes_takes_that_share_of_the_messages_time(coding):
+    assert step_with(1, coding) == pytest.approx(
+        1e3 * step_on_gpus(method_on_gpus("whole gradients")) + coding
+    )
+    left = share_left(coding)
+    assert step_with(left, coding) == pytest.approx(1e3 * one_gpu() / 3)
+    for exact in (method_on_gpus("top-k"), method_on_gpus("PowerSGD", r=32)):  # latency is left out
+        share = exact.sent / method_on_gpus("whole gradients").sent
+        assert step_with(share) == pytest.approx(1e3 * step_on_gpus(exact), abs=2.5)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +105,10 @@ def test_a_row_says_how_fast_a_choice_is_and_each_method_can_be_three_times_one_
 )
 def test_a_choice_that_cannot_be_is_refused_in_one_line(choice, said):
     with pytest.raises(Refused, match=said):
-        row_of(**choice)
+        method_on_gpus(**choice)
     with pytest.raises(Refused, match="coding"):
         race(6, -1)
     with pytest.raises(Refused, match="coding"):
         plot_saved(-1)
+    with pytest.raises(Refused, match="coding"):
+        step_with(0.1, -1)

@@ -3,15 +3,20 @@
 import pytest
 import torch
 
-from course_lib.by_hand.compress import DiLoCo, TopK
+from course_lib.by_hand.compress import DiLoCo, PowerSGD, TopK
 from course_lib.chapters.less_sent import (
     Everything,
+    Half,
+    choices,
     learn,
-    method_by_hand,
     plot_changed,
+    plot_choices,
     plot_sent_over_ranks,
+    plot_thin,
     sent_on,
+    within,
 )
+from course_lib.chapters.refused import Refused
 from course_lib.runtime import launch
 
 
@@ -26,6 +31,7 @@ def some_steps():
         "all numbers": (Everything, {}),
         "top-k": (TopK, {"density": 0.01}),
         "forgets": (Forgets, {}),
+        "bf16": (Half, {}),
     }
     return learn(methods, steps=4)
 
@@ -38,6 +44,8 @@ def test_residuals_change_what_is_learned_and_all_send_what_was_predicted():
     assert found["forgets"][2] == sorted(found["forgets"][2])
     assert len(found["forgets"][2]) == 4
     assert "forgets" in plot_changed(found).alt
+    assert found["bf16"][1] == found["all numbers"][1] / 2
+    assert found["bf16"][0] == pytest.approx(found["all numbers"][0], rel=1e-3)
     predicted = sent_on(2)
     for run, name in (("all numbers", "all numbers"), ("top-k", "top-k, 1 %")):
         assert found[run][1] == pytest.approx(predicted[name])
@@ -49,15 +57,22 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
     assert "64 ranks" in plot_sent_over_ranks().alt
 
 
-def test_a_method_by_hand_sends_the_share_that_was_asked_for():
-    assert method_by_hand("top-k", 0.08) == (TopK, {"density": 0.01})
-    assert method_by_hand("PowerSGD", sent_on(8)["PowerSGD, r = 2"] / sent_on(8)["all numbers"])[1] == {
-        "r": 2
-    }
-    assert method_by_hand("PowerSGD", 0.031)[1] == {"r": 2}  # 3 would send more
-    assert method_by_hand("PowerSGD", 1e-6)[1] == {"r": 1}
-    assert method_by_hand("whole gradients", 1.0) == (Everything, {})
-    assert method_by_hand("whole gradients", 1.0, every=28) == (
-        DiLoCo,
-        {"H": 28, "lr": 1.0, "momentum": 0.0},
-    )
+def test_choices_send_the_share_that_is_said():
+    top_k, power_sgd, rarely = choices(density=0.01, r=2, H=28).values()
+    assert top_k == (TopK, {"density": 0.01}, 0.08)
+    sent = sent_on(8)
+    assert power_sgd == (PowerSGD, {"r": 2}, sent["PowerSGD, r = 2"] / sent["all numbers"])
+    assert rarely == (DiLoCo, {"H": 28, "lr": 1.0, "momentum": 0.0}, 1 / 28)
+    assert within(power_sgd[2]) == {"density": 0.0032, "r": 2}
+    assert within(1e-6)["r"] == 1
+    assert "bf16 368 ms, loss 0.25" in plot_choices({"bf16": (368, 0.25)}, one=122).alt
+    for wrong in ({"density": 0}, {"density": 2}, {"r": 0}, {"H": 0}):
+        with pytest.raises(Refused, match=next(iter(wrong))):
+            choices(**{"density": 0.01, "r": 2, "H": 28} | wrong)
+
+
+def test_a_step_of_power_sgd_is_drawn_with_the_row_that_both_ranks_get():
+    G = torch.tensor([[[2.0, 4, 6], [1, 2, 3], [2, 4, 6]], [[6.0, 4, 2], [3, 2, 1], [6, 4, 2]]])
+    column = torch.tensor([2.0, 1, 2]) / 3
+    rows = column @ G
+    assert "row [6.0, 6.0, 6.0]" in plot_thin(G, G[:, :, 0], column, rows, rows.mean(0).round()).alt

@@ -27,6 +27,7 @@ def plot_all_reduce_times(
     measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     algorithms: Sequence[str] = ALGORITHMS,
     marked: Sequence[float] = (),
+    asked: Sequence[float] = (),
 ) -> Picture:
     """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and where ring and tree cross.
 
@@ -36,6 +37,7 @@ def plot_all_reduce_times(
         measured: for an algorithm, its (bytes, seconds); drawn as dots.
         algorithms: which are drawn.
         marked: sizes at which each line has a dot.
+        asked: sizes of which one is where the lines cross: they are drawn in place of the lines.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -48,6 +50,8 @@ def plot_all_reduce_times(
     sizes = [smallest * (largest / smallest) ** (i / 80) for i in range(81)]
     for name in algorithms:
         colour, line, dot = LOOKS[name]
+        if asked:
+            line = " "  # keeps the axes as they will be
         seconds = [all_reduce_seconds(name, size, ranks, link) for size in sizes]
         axis.plot(
             sizes,
@@ -55,13 +59,24 @@ def plot_all_reduce_times(
             line,
             color=colour,
             linewidth=1.8,
-            label=f"{name}, predicted" if measured else name,
+            label=None if asked else f"{name}, predicted" if measured else name,
         )
-        axis.plot(marked, [all_reduce_seconds(name, size, ranks, link) for size in marked], dot, color=colour)
+        times = [all_reduce_seconds(name, size, ranks, link) for size in marked]
+        axis.plot(marked, times, dot, color=colour, label=name if asked else None)
         if measured and name in measured:
             axis.plot(*zip(*measured[name], strict=True), dot, color=colour, label=f"{name}, measured")
     crossover = tree_ring_crossover(ranks, link)
-    if smallest < crossover < largest:
+    for size in asked:
+        axis.axvline(size, color="#8a8a8a", linewidth=1, linestyle=":")
+        axis.annotate(
+            human(float(f"{size:.3g}")),
+            (size, 0.06),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=TEXT,
+        )
+    if not asked and smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
             "the ring is faster →" if measured else f"from {human(crossover)}\nthe ring is faster →",
@@ -85,6 +100,9 @@ def plot_all_reduce_times(
     axis.xaxis.set_minor_locator(NullLocator())
     plain_axes(axis)
     axis.legend(frameon=False, fontsize=TEXT)
+    if asked:
+        sizes = ", ".join(human(float(f"{size:.3g}")) for size in asked)
+        return render(figure, f"Times of tree and ring at marked sizes alone; where do they cross? {sizes}.")
     return render(figure, _sentence(ranks, crossover, bool(measured)))
 
 

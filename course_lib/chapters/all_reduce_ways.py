@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
-from simulator.inputs.hardware import Link
-from simulator.predict.collective_time import all_reduce_rounds, all_reduce_seconds
+from simulator.inputs.hardware import Hardware, Link
+from simulator.predict.collective_time import all_reduce_rounds, all_reduce_seconds, collective_seconds
 
 RANKS = 1000
 SIZES = {"1 GB": 1e9, "4 bytes": 4}
@@ -30,6 +30,30 @@ def price_ways(ways: Sequence[str], link: Link, unknown: str = "") -> Shown:
         f"A message takes {1e6 * link.latency:.0f} µs, and {more} more for each GB.",
         table(["", *([] if unknown else ["rounds"]), *SIZES], rows),
     )
+
+
+def price_levels(ways: Sequence[str], link: Link, hardware: Hardware) -> Shown:
+    """The rows of ``price_ways``, and one more: a ring inside every machine, then rings over the machines."""
+    rows = [
+        [way, all_reduce_rounds(way, RANKS)]
+        + [_told(all_reduce_seconds(way, size, RANKS, link)) for size in SIZES.values()]
+        for way in ways
+    ]
+    each = hardware.node_size
+    rounds = 2 * (each - 1) + all_reduce_rounds("ring", RANKS // each)
+    times = [_told(by_levels(size, hardware)) for size in SIZES.values()]
+    return table(["", "rounds", *SIZES], [*rows, ["rings by levels", rounds, *times]])
+
+
+def by_levels(size: float, hardware: Hardware) -> float:
+    """Seconds: reduce-scatter in every machine, all-reduce of each of its chunks over machines, all-gather.
+
+    One after another. The chunks of a machine travel at once, each through its own network card.
+    """
+    each = hardware.node_size
+    inside = [collective_seconds(name, size, each, 1, hardware) for name in ("reduce-scatter", "all-gather")]
+    over = all_reduce_seconds("ring", size / each, RANKS // each, hardware.network)
+    return sum(inside) + over
 
 
 def _told(seconds: float) -> str:

@@ -46,20 +46,50 @@ def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Pictur
     told = []
     for axis, (name, (rings, last)) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
         size = payload * max(through_cards(ranks, each, rings))
-        where = "one card" if len(last) == 1 else "each card"
-        ends = f"{human(float(f'{size:.2g}'))} leave through {where}", f"{1e3 * size / card.rate:.0f} ms"
-        told.append(f"{name}: {', '.join(ends)}")
+        where = "one" if len(last) == 1 else "each"
+        ends = (
+            f"{human(float(f'{size:.2g}'))} through {where}",
+            f"network card: {1e3 * size / card.rate:.0f} ms",
+        )
+        told.append(f"{name}: {' '.join(ends)}")
         axis.set_title(name, fontsize=TITLE)
         axis.text(0, -TIP - 0.35, "\n".join(ends), fontsize=TEXT, ha="center", va="top")
         _draw_machine(axis, each, last)
-        if rings == 1:
-            axis.text(0, 0, "ranks", fontsize=TEXT, ha="center", va="center")
-            axis.text(1.85, 0.6, "card", fontsize=TEXT, va="center")
-    return render(figure, f"A machine of {each} of {ranks:,} ranks, each with a card. {'; '.join(told)}.")
+    return render(
+        figure, f"A machine of {each} of {ranks:,} ranks, each with a network card. {'; '.join(told)}."
+    )
+
+
+def plot_machine(each: int) -> Picture:
+    """The GPUs and the network cards of a machine, and the links inside it, before anything is sent."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
+    axis = figure.subplots()
+    _draw_machine(axis, each, [])
+    axis.set_ylim(-CARD - 0.25, CARD + 0.25)
+    axis.set_xlim(-6, 6)
+    for told, (x, y), end in (
+        ("fast links between\nall GPUs inside", (-2.2, 0.9), (-0.55, 0.5)),
+        ("a rank's GPU", (2.4, -0.45), (1.2, -0.4)),
+        ("its network card", (2.4, 0.85), (1.7, 0.65)),
+    ):
+        axis.annotate(
+            told,
+            end,
+            (x, y),
+            fontsize=TEXT,
+            ha="left" if x > 0 else "right",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "#8a8a8a", "shrinkB": 0},
+        )
+    return render(
+        figure, f"A machine: {each} GPUs with fast links between them, each with its own network card."
+    )
 
 
 def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
-    """The ring leaves the machine at each rank of ``last``, and comes into it at the next one."""
+    """The ring leaves the machine at each rank of ``last``, and comes into it at the next one; none: no ring."""
     from matplotlib.patches import Circle
 
     def at(rank: float, far: float) -> tuple[float, float]:
@@ -74,10 +104,16 @@ def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
     whole = len(last) == each
     for rank in range(each):
         enters = (rank - 1) % each in last
-        if whole or rank not in last:
+        if not last:
+            for other in range(rank):
+                axis.plot(*zip(at(rank, 1), at(other, 1), strict=True), color=WITHIN, lw=0.6, zorder=1)
+            axis.plot(*zip(at(rank, 1), at(rank, CARD), strict=True), color=WITHIN, lw=1.3, zorder=1)
+        elif whole or rank not in last:
             arrow(at(rank + 0.22, 0.97), at(rank + 0.78, 0.97), WITHIN, 1.3)
         if rank in last:
             arrow(at(rank, 1.2), at(rank, TIP), OUT, 2)
+        if enters and whole:  # a card sends and receives at the same time
+            arrow(at(rank + 0.2, TIP), at(rank + 0.12, CARD + 0.12), WITHIN, 1.3)
         elif enters:
             arrow(at(rank, TIP), at(rank, 1.2), WITHIN, 1.3)
         colour = OUT if rank in last else WITHIN if enters else IDLE
@@ -86,5 +122,5 @@ def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
         axis.text(
             *at(rank, 1), str(rank), fontsize=TEXT, color="white", ha="center", va="center_baseline", zorder=5
         )
-    axis.set(xlim=(-TIP, TIP), ylim=(-TIP - 1.05, TIP), aspect="equal")
+    axis.set(xlim=(-TIP, TIP), ylim=(-TIP - 1.05, TIP + 0.2), aspect="equal")
     axis.axis("off")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from course_lib.chapters.all_reduce_ways import price_ways
-from course_lib.chapters.busy_cards import plot_busy_cards, through_cards
+from course_lib.chapters.all_reduce_times import plot_all_reduce_times
+from course_lib.chapters.all_reduce_ways import price_levels, price_ways
+from course_lib.chapters.busy_cards import plot_busy_cards, plot_machine, through_cards
 from simulator.inputs.known_devices import find_device
 from simulator.plots.picture import smallest_text
 from simulator.predict.collective_time import group_link
@@ -30,6 +31,27 @@ def test_eight_cards_together():
     ]
 
 
+def test_rings_by_levels_need_fewer_rounds():
+    told = price_levels(["tree", "ring"], group_link(1000, 1, H100), H100).text
+    *_, ring, levels = [line.split() for line in told.splitlines()]
+    assert ring == ["ring", "1,998", "18", "ms", "12", "ms"]
+    assert levels == ["rings", "by", "levels", "262", "13", "ms", "1.5", "ms"]
+
+
+def test_a_picture_of_marks_does_not_tell_which_is_right():
+    picture = plot_all_reduce_times(
+        group_link(1000, 1, H100),
+        1000,
+        2,
+        1e11,
+        algorithms=("tree", "ring"),
+        marked=(4, 1e9),
+        asked=(1e6, 2e8),
+    )
+    assert picture.alt.endswith("where do they cross? 1 MB, 200 MB.")
+    assert smallest_text(picture.svg) >= 11
+
+
 def test_what_is_asked_is_not_told():
     told = price_ways(["naive", "ring"], H100.network, unknown="ring").text
     assert "1,998" not in told
@@ -47,7 +69,13 @@ def test_what_leaves_a_machine_through_each_card():
 
 def test_the_picture_of_a_machine():
     picture = plot_busy_cards(1000, 8, 1e9, H100.network)
-    assert "one ring: 2 GB leave through one card, 50 ms" in picture.alt
-    assert "one of 8 rings: 250 MB leave through one card, 6 ms" in picture.alt
-    assert "all 8 rings: 250 MB leave through each card, 6 ms" in picture.alt
+    assert "one ring: 2 GB through one network card: 50 ms" in picture.alt
+    assert "one of 8 rings: 250 MB through one network card: 6 ms" in picture.alt
+    assert "all 8 rings: 250 MB through each network card: 6 ms" in picture.alt
+    assert smallest_text(picture.svg) >= 11
+
+
+def test_the_picture_of_a_machine_sends_nothing():
+    picture = plot_machine(8)
+    assert picture.alt == "A machine: 8 GPUs with fast links between them, each with its own network card."
     assert smallest_text(picture.svg) >= 11

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -167,17 +168,11 @@ def even_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 3
     return 2 / 3 * hiding_tokens(flops, bandwidth, bits)
 
 
-def times_on_curve(fraction: float, overlap: bool = True, bits: int = 32) -> float:
-    """How many times as fast as one GPU eight are, with that fraction of ``hiding_tokens`` each, on any network.
-
-    The latencies are left out, which other networks have in another proportion.
-    """
-    tokens = fraction * hiding_tokens(bits=bits)
-    return times_one_gpu(tokens, link=(0, ETHERNET), itemsize=bits // 8, overlap=overlap)
-
-
 def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
-    """A line for each link: 4R/3β, and the whole batches with which eight GPUs are 2 and 4 times as fast as one.
+    """A line for each link: 4R/3β, and the batches with which eight GPUs are 4 times as fast, in 32 and 16 bits.
+
+    A microbatch has at most ``MEMORY`` tokens. The latencies are left out, which other networks have in another
+    proportion.
 
     Args:
         flops: R, FLOP/s of a GPU in training.
@@ -186,15 +181,30 @@ def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
     Raises:
         ValueError: an amount is not above 0.
     """
-    lines = [f"{'eight GPUs, no latencies':32}{'4R/3β':>11}{'2 times':>11}{'4 times':>11}"]
+    lines = [f"{'':24}{'4R/3β':>9}{'4 times':>13}{'4 times in 16 bits':>21}"]
     for name, bandwidth in links.items():
         positive(flops=flops, bandwidth=bandwidth)
-        even = even_tokens(flops, bandwidth)
-        times = [12 * tokens_that_reach(lambda part, k=k: times_on_curve(part) >= k, 10) for k in (2, 4)]
-        numbers = [f"{float(f'{tokens:.3g}'):,.0f}" for tokens in (even, *(even * k for k in times))]
+        link = (0, bandwidth * FLOPS / flops)  # with our GPUs it has the same proportion
+        fast = [8 * fewest_in_memory(4, itemsize=size, link=link)[0] for size in (4, 2)]
+        numbers = [f"{float(f'{tokens:.3g}'):,.0f}" for tokens in (even_tokens(flops, bandwidth), *fast)]
         row = f"{name}, {bandwidth / 1e9:g} GB/s"
-        lines.append(f"{row:32}" + "".join(f"{number:>11}" for number in numbers))
+        lines.append(f"{row:24}{numbers[0]:>9}{numbers[1]:>13}{numbers[2]:>21}")
     return "\n".join(lines)
+
+
+def fewest_in_memory(at_least: float, **settings: Any) -> tuple[float, int]:
+    """Tokens on each of eight GPUs, with overlap, to be so many times as fast as one, and in how many microbatches.
+
+    Args:
+        at_least: times one GPU.
+        settings: of ``gpt2_step``.
+    """
+
+    def reached(tokens: float, microbatches: int) -> bool:
+        return times_one_gpu(tokens, microbatches=microbatches, overlap=True, **settings) >= at_least
+
+    fits = next(n for n in itertools.count(1) if reached(n * MEMORY, n))  # more microbatches hide less
+    return tokens_that_reach(lambda tokens: reached(tokens, fits), fits * MEMORY), fits
 
 
 def last_message_mb(cap_mb: float) -> float:
@@ -239,6 +249,8 @@ def attempt(
 ) -> Picture:
     """All tries so far, as dots, and a line on the newest: is it fast enough, and do others need fewer tokens?
 
+    Faint curves show other tokens in 1 to 3 microbatches, else as in the newest try.
+
     Args:
         microbatches: that a GPU computes in a step; gradients are sent in the last one's backward.
         tokens: of one microbatch on each GPU.
@@ -266,10 +278,16 @@ def attempt(
         verdict = "fast enough, and no settings need noticeably fewer tokens"
     size = f"{8 * all_ / BATCH:.1f} times the first batch"
     print(f"{times:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
-    most = max(80_000, 1.2 * max(one.tokens for one in tries))
+    most = max(60_000, 1.2 * max(one.tokens for one in tries))
     dots = [(one.tokens, one.times) for one in tries]
     ours = fewest_tokens(at_least)[0] if max(one.times for one in tries) >= at_least else 0
-    return plot_speedup_over_tokens((1_000, most), {}, gpus=8, tries=dots, goal=at_least, ours=ours)
+    curves = {}
+    for n in sorted({1, 2, 3, microbatches}):
+        name = f"{n} microbatch{'es' * (n > 1)}"
+        curves[name] = n * MEMORY, lambda all_, n=n: times_one_gpu(all_, **{**settings, "microbatches": n})
+    along = f"tokens on each GPU, in {bits} bits"
+    highest = max(at_least + 1, 1.1 * max(one.times for one in tries))
+    return plot_speedup_over_tokens(most, highest, curves, dots, at_least, ours, along)
 
 
 @cache
@@ -277,12 +295,14 @@ def fewest_tokens(at_least: float) -> tuple[float, float, int]:
     """On each of eight GPUs, to be so many times as fast as one, in 16 bits; its ``cap_mb`` and microbatches."""
     found = []
     for cap in (1, 2, 5, 10, 15, 25, 50):
-        for count in range(1, 9):
-            settings = {"itemsize": 2, "cap_mb": cap, "overlap": True, "microbatches": count}
-            if times_one_gpu(count * MEMORY, **settings) >= at_least:
-                fewest = tokens_that_reach(
-                    lambda t, settings=settings: times_one_gpu(t, **settings) >= at_least, count * MEMORY
-                )
-                found.append((fewest, cap, count))
-                break  # more microbatches hide less
+        fewest, microbatches = fewest_in_memory(at_least, itemsize=2, cap_mb=cap)
+        found.append((fewest, cap, microbatches))
     return min(found)
+
+
+def accumulated_step(microbatches: int, tokens: float, bits: int = 32) -> Timeline:
+    """The step of an ``attempt``: the last microbatch sends the gradients of all."""
+    one, last = gpt2_step(1, tokens), gpt2_step(8, 8 * tokens, itemsize=bits // 8, overlap=True)
+    before = (microbatches - 1) * one.makespan
+    late = [span._replace(start=span.start + before, end=span.end + before) for span in last.of(0)]
+    return Timeline([*one_after_another(one, microbatches - 1).spans, *late])

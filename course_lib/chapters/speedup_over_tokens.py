@@ -12,16 +12,14 @@ from simulator.plots.style import TEXT, WIDTH, plain_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOOKS = (("#143f70", 2.4, "-"), ("#cc6a26", 1.8, "--"))  # told apart by lightness and by the shape as well
-GREY, TRIED = "#6a6a6a", "#207a6c"
+FAINT, GREY, TRIED = "#b0b0b0", "#6a6a6a", "#207a6c"
 
 
 def plot_speedup_over_tokens(
-    tokens: Sequence[float],
-    speedups: Mapping[str, Callable[[float], float]],
-    gpus: float,
-    marks: Sequence[tuple[str, float]] = (),
-    tries: Sequence[tuple[float, float]] = (),
+    most: float,
+    highest: float,
+    curves: Mapping[str, tuple[float, Callable[[float], float]]],
+    tries: Sequence[tuple[float, float]],
     goal: float = 0,
     ours: float = 0,
     along: str = "tokens on each GPU",
@@ -29,58 +27,45 @@ def plot_speedup_over_tokens(
     """How many times as fast as one GPU, over the tokens on each of them.
 
     Args:
-        tokens: to draw, the fewest first.
-        speedups: name -> times one GPU with so many tokens.
-        gpus: how far up the drawing goes; as many as are compared with one, or fewer.
-        marks: words beside a point where several are as fast as one GPU, and its tokens, the fewest first. With
-            them the drawing begins at ``tokens[0]``.
+        most: tokens at the right end.
+        highest: times one GPU, how far up the drawing goes.
+        curves: name -> the most tokens that it goes to, and times one GPU with so many tokens; drawn faintly.
         tries: tokens and times one GPU of each of the learner's tries; the newest is the largest dot.
         goal: times one GPU that the tries are to reach; 0: none.
         ours: tokens with which we reach it; 0: not told.
         along: what is drawn from left to right.
 
     Raises:
-        ValueError: fewer than two numbers of tokens, or they do not grow; nothing to draw, or more than two lines.
+        ValueError: there is no try, or an amount is not above 0.
     """
     from matplotlib.figure import Figure
 
-    positive(gpus=gpus)
-    if len(tokens) < 2 or sorted(set(tokens)) != list(tokens):
-        raise ValueError(f"tokens must be at least two growing numbers, not {list(tokens)}")
-    if len(speedups) > len(LOOKS) or not (speedups or tries):
-        raise ValueError(f"{len(speedups)} lines cannot be drawn; give 1 to {len(LOOKS)}, or tries")
-    figure = Figure(figsize=(WIDTH, 3.4 if speedups else 2.8), layout="constrained")
+    positive(most=most, highest=highest)
+    if not tries:
+        raise ValueError("give at least one try")
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axis = figure.subplots()
-    highest = max((times(tokens[-1]) for times in speedups.values()), default=0)
-    for (name, times), (colour, width, stroke) in zip(speedups.items(), LOOKS, strict=False):
-        values = [times(count) for count in tokens]
-        axis.plot(tokens, values, stroke, color=colour, linewidth=width)
-        away = (-24, 2) if values[-1] == highest else (0, -22)
-        _write(axis, name, (tokens[-1], values[-1]), away, colour, "right")
+    for name, (end, times) in curves.items():
+        counts = [end * k / 40 for k in range(1, 41)]
+        axis.plot(counts, [times(count) for count in counts], color=FAINT, linewidth=1.2)
+        _write(axis, name, (end, times(end)), (-3, 6), GREY, "right")
     for words, height in {"one GPU": 1, f"{goal:g} times": goal}.items():
         if height:
             axis.axhline(height, color=GREY, linewidth=1, linestyle=":")
-            _write(axis, words, (tokens[-1], height), (0, 4), GREY, "right")
-    for i, (words, at) in enumerate(marks):
-        axis.plot([at, at], [0, 1], color=GREY, linewidth=1)
-        axis.plot([at], [1], "o", color=LOOKS[0][0], markersize=5, zorder=3)
-        away, side = ((5, 8), "left") if i else ((-5, 8), "right")
-        _write(axis, words, (at, 0), away, GREY, side)
+            _write(axis, words, (most, height), (0, 4), GREY, "right")
     if ours:
         axis.plot([ours], [goal], "o", color=GREY, markersize=7, fillstyle="none")
         _write(axis, "ours", (ours, goal), (0, 7), GREY, "center")
     for i, (count, times) in enumerate(tries):
         axis.plot([count], [times], "o", color=TRIED, markersize=9 if i == len(tries) - 1 else 5, zorder=3)
-    if tries:
-        _write(axis, "your tries", tries[-1], (8, -4), TRIED, "left")
-    axis.set_xlim(tokens[0] if marks else 0, tokens[-1])
-    axis.set_ylim(0, gpus)
+    _write(axis, "your tries", tries[-1], (8, -12), TRIED, "left")
+    axis.set_xlim(0, most)
+    axis.set_ylim(0, highest)
     axis.set_xlabel(along, fontsize=TEXT, loc="right")
     axis.set_ylabel("times one GPU", fontsize=TEXT)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if tokens[-1] > 10 else f"{value:g}")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     plain_axes(axis)
-    said = [f"{name}: {times(tokens[-1]):.1f} at the right end" for name, times in speedups.items()]
-    said += [f"{words} at {at:.3g}" for words, at in marks]
+    said = [f"{name}: {times(end):.1f} at its end" for name, (end, times) in curves.items()]
     said += [f"ours: {goal:g} at {ours:,.0f}"] if ours else []
     said += [f"a try at {count:,.5g}: {times:.2f}" for count, times in tries]
     return render(

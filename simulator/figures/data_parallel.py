@@ -22,38 +22,33 @@ def explore_ring(ranks: int = 4) -> Figure:
     )
 
 
-def explore_buckets(bucket_bytes: float = 25e6, bandwidth: float = 1.25e9) -> Figure:
-    """DDP's buckets: backward and the messages beside it on two lanes, and below it the same step at 50 GB/s.
+def explore_buckets(tokens: int = 2048) -> Figure:
+    """DDP's buckets: backward and the messages beside it on two lanes, with more and more tokens.
 
-    GPT-2 in fp32, each layer in two pieces (attention, MLP), on 8 ranks with 2,048 tokens each, that compute
-    100 TFLOP/s; a message takes 50 microseconds and its bytes. The embedding also computes the logits, so its gradient
-    is complete only when backward ends: it stands first, without work, and last, without a gradient.
+    GPT-2 in fp32, each layer in two pieces (attention, MLP), on 8 ranks that compute 100 TFLOP/s and send 1.25 GB/s
+    in buckets of 25 MB; a message takes 50 microseconds and its bytes. The embedding also computes the logits, so its
+    gradient is complete only when backward ends: it stands first, without work, and last, without a gradient.
     The numbers are those of ``ddp_timeline``.
 
     Args:
-        bucket_bytes: a bucket is sent once it holds that many bytes or more; 1e6 to 4e8.
-        bandwidth: bytes a second that a rank sends, 1.25e9 to 1e11.
+        tokens: on each rank, 2,048 to 262,144.
     """
     gpt2 = MODELS["gpt2"]
     mlp = gpt2.layer_parameters() - gpt2.attention_parameters()
     layers = [gpt2.attention_parameters(), mlp] * gpt2.layers
     embedding = gpt2.parameters - sum(layers)
-    forward = [2 * 2048 * parameters / 100e12 for parameters in (0, *layers, embedding)]
-    sizes = [1e6 * size for size in (1, 10, 25, 50, 75, 100, 150, 200, 400)]
-    rates = [1.25e9, 2e9, 5e9, 7e9, 1e10, 1.5e10, 2e10, 5e10, 1e11]
+    forward = [2 * parameters / 100e12 for parameters in (0, *layers, embedding)]
     return Figure(
         "buckets",
         "DDP's buckets",
-        [
-            Slider("bucket_bytes", bucket_bytes, sizes, "size of a bucket", "B"),
-            Slider("bandwidth", bandwidth, rates, "bandwidth of a rank", "B/s"),
-        ],
+        [Slider("tokens", tokens, [2**k for k in range(11, 19)], "tokens on each GPU")],
         forward=forward,
         backward=[2 * seconds for seconds in forward],
         bytes=[4 * parameters for parameters in (embedding, *layers, 0)],
         ranks=8,
         latency=50e-6,
-        fast=5e10,
+        bandwidth=1.25e9,
+        bucket_bytes=25e6,
     )
 
 

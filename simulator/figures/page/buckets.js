@@ -2,20 +2,20 @@
 // As ddp_timeline of simulator/predict/overlap.py, on ranks of one speed.
 
 import { WIDTH, box, label, legend, path } from "./marks.js";
-import { human, scaleOf } from "./scale.js";
+import { scaleOf } from "./scale.js";
 import { show } from "./figure.js";
 
 const ms = (seconds) => `${Number((1e3 * seconds).toPrecision(3))} ms`;
 
 /**
  * {backward: [[start, end], …] of the pieces, last piece first, buckets: [{bytes, start, end, pieces}], exposed}, in seconds.
- * given: forward, backward and bytes of each piece of the model; ranks; latency of a message.
+ * given: forward and backward of a token, and bytes, of each piece of the model; ranks; latency of a message.
  */
-export function step({ bucket_bytes: limit, bandwidth }, { forward, backward, bytes, ranks, latency }) {
+export function step({ tokens }, { forward, backward, bytes, ranks, latency, bandwidth, bucket_bytes: limit }) {
   const found = { backward: [], buckets: [] };
-  let now = forward.reduce((sum, seconds) => sum + seconds, 0), link = 0, held = 0, pieces = 0;
+  let now = tokens * forward.reduce((sum, seconds) => sum + seconds, 0), link = 0, held = 0, pieces = 0;
   for (let piece = backward.length - 1; piece >= 0; piece--) {
-    found.backward.push([now, (now += backward[piece])]);
+    found.backward.push([now, (now += tokens * backward[piece])]);
     held += bytes[piece];
     pieces += 1;
     if (held < limit && piece) continue;
@@ -27,17 +27,17 @@ export function step({ bucket_bytes: limit, bandwidth }, { forward, backward, by
   return { ...found, exposed: link - now };
 }
 
-/** The step at the chosen bandwidth, and below it the same over a fast link, each as long as the picture is wide. */
+/** The step with the chosen tokens, as long as the picture is wide. */
 export function draw(values, _, given) {
-  const fast = { ...values, bandwidth: given.fast }, { buckets, hidden, exposed, end } = sum(values, given), other = sum(fast, given);
+  const { hidden, exposed, end } = sum(values, given);
   return {
-    marks: [...legend(8, [["forward", "forward"], ["backward", "backward"], ["weights", "a bucket is sent"]], 84), ...row(values, given, 30), ...row(fast, given, 158)],
-    height: 276, numbers: [["hidden", ms(hidden)], ["exposed", ms(exposed)], ["buckets", String(buckets.length)], ["the step", ms(end)]],
-    says: `At ${rate(values)}, ${ms(exposed)} of ${ms(hidden + exposed)} of messages are exposed; at ${rate(fast)}, ${ms(other.exposed)} of ${ms(other.hidden + other.exposed)}.`,
+    marks: [...legend(8, [["forward", "forward"], ["backward", "backward"], ["weights", "a bucket, with its number"]], 84), ...row(values, given, 30)],
+    height: 148, numbers: [["hidden", ms(hidden)], ["exposed", ms(exposed)], ["the step", ms(end)]],
+    says: `With ${named(values)}, ${ms(exposed)} of ${ms(hidden + exposed)} of messages are exposed.`,
   };
 }
 
-const rate = ({ bandwidth }) => `${human(bandwidth)}/s`;
+const named = ({ tokens }) => `${tokens.toLocaleString("en")} tokens on each GPU`;
 
 /** What step found, with the end of the step and how long messages and computing run side by side. */
 function sum(values, given) {
@@ -46,11 +46,11 @@ function sum(values, given) {
   return { ...found, computed, end: computed + found.exposed, hidden: sent - found.exposed };
 }
 
-/** Two lanes of one step, below its bandwidth; numbers stand in buckets that are wide enough. */
+/** Two lanes of one step, below its tokens; numbers stand in buckets that are wide enough. */
 function row(values, given, top) {
   const { backward, buckets, computed, end, hidden, exposed } = sum(values, given), first = backward[0][0];
   const x = scaleOf([0, end], [84, WIDTH - 70]), gap = x(computed) - x(first) > 120 ? 1 : 0, y = top + 20, marks = [];
-  marks.push(label(84, top + 8, rate(values), { bold: true }), label(78, y + 13, "compute", { anchor: "end" }), label(78, y + 51, "messages", { anchor: "end" }));
+  marks.push(label(84, top + 8, named(values), { bold: true }), label(78, y + 13, "compute", { anchor: "end" }), label(78, y + 51, "messages", { anchor: "end" }));
   marks.push(box(x(0), y, x(first) - x(0) - gap, 26, "forward"));
   backward.forEach(([from, to]) => to > from && marks.push(box(x(from), y, Math.max(x(to) - x(from) - gap, 0.5), 26, "backward")));
   buckets.forEach(({ start, end: sent }, k) => {

@@ -10,10 +10,13 @@ from course_lib.chapters.ddp_step import (
     FLOPS,
     GPT2,
     LATENCY,
+    MEMORY,
     accumulated_ms,
+    accumulated_step,
     attempt,
     batches_that_pay,
     even_tokens,
+    fewest_in_memory,
     fewest_tokens,
     gpt2_step,
     hiding_tokens,
@@ -22,7 +25,6 @@ from course_lib.chapters.ddp_step import (
     parts_of_step,
     rank_0,
     times_of_batch,
-    times_on_curve,
     times_one_gpu,
     tokens_that_reach,
 )
@@ -108,17 +110,31 @@ def test_only_the_last_microbatch_hides_messages():
 
 def test_only_the_fraction_counts_on_any_network():
     assert hiding_tokens(4e14, 4e10) == 2e4 == 2 * hiding_tokens(4e14, 4e10, bits=16)
-    infiniband = times_one_gpu(0.4 * hiding_tokens(bandwidth=4e10), overlap=True, link=(0, 4e10))
-    assert abs(times_on_curve(0.4) - infiniband) < 1e-6
-    assert abs(times_on_curve(1 / 12, overlap=False) - 1) < 1e-3
     line = batches_that_pay(4e14, {"a link": 4e10}).splitlines()[1]
     assert line.startswith("a link, 40 GB/s ")
-    even, twice, four = (float(word.replace(",", "")) for word in line.split()[-3:])
+    even, *batches = (float(word.replace(",", "")) for word in line.split()[-3:])
     assert even == 13300
-    for batch, reached in ((twice, 2), (four, 4)):
-        assert abs(times_one_gpu(batch / 8, overlap=True, link=(0, 1e10)) / reached - 1) < 0.01
+    for batch, itemsize in zip(batches, (4, 2), strict=True):
+        times = times_one_gpu(batch / 8, overlap=True, itemsize=itemsize, link=(0, 1e10))
+        assert abs(times / 4 - 1) < 0.01
     with pytest.raises(ValueError, match="bandwidth"):
         batches_that_pay(4e14, {"none": 0})
+
+
+def test_the_fewest_tokens_are_computed_in_microbatches_that_fit():
+    fewest, microbatches = fewest_in_memory(4, itemsize=2)
+    assert microbatches - 1 < fewest / MEMORY <= microbatches
+    found = times_one_gpu(fewest, microbatches=microbatches, itemsize=2, overlap=True)
+    assert abs(found - 4) < 0.01
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_an_accumulated_step_takes_what_an_attempt_counts(microbatches):
+    step = accumulated_step(microbatches, 14_000, bits=16)
+    ms = accumulated_ms(microbatches * 14_000, microbatches=microbatches, itemsize=2, overlap=True)
+    assert abs(step.makespan - ms) < 1e-6 * ms
+    kinds = [span.name for span in rank_0(step).of(0, "compute")]
+    assert kinds == ["forward", "backward"] * microbatches
 
 
 def test_a_larger_model_breaks_even_with_the_same_batch():

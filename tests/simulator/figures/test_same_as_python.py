@@ -136,15 +136,15 @@ def test_the_ring_sends_what_the_course_sends(run_in_node):
 
 def test_buckets_are_sent_when_ddp_timeline_says(run_in_node):
     given = explore_buckets().page()[1]
-    sizes, rates = (slider["choices"] for slider in given["sliders"])
-    cases = [{"bucket_bytes": size, "bandwidth": rate} for size, rate in product(sizes, rates)]
+    cases = [{"tokens": tokens} for tokens in given["sliders"][0]["choices"]]
+    link = {name: given[name] for name in ("ranks", "latency", "bandwidth", "bucket_bytes")}
     program = """
 const [given, cases] = questions;
 console.log(JSON.stringify(cases.map((values) => step(values, given))));
 """
     for values, found in zip(cases, run_in_node(program, [given, cases], "buckets"), strict=True):
-        parts = given["forward"], given["backward"], given["bytes"]
-        timeline = ddp_timeline(*parts, ranks=given["ranks"], latency=given["latency"], **values)
+        forward, backward = ([values["tokens"] * one for one in given[k]] for k in ("forward", "backward"))
+        timeline = ddp_timeline(forward, backward, given["bytes"], **link)
         spans = [span for span in timeline.spans if span.rank == 0]
         for name, shown in (("backward", found["backward"]), ("bucket", found["buckets"])):
             wanted = sorted((span.start, span.end) for span in spans if span.name.startswith(name))

@@ -119,58 +119,6 @@ def _layers(shape: ModelShape, lowest: int, recomputed: int) -> int:
     return layers
 
 
-class Choice(NamedTuple):
-    """A way to run a step, what it takes, and the share of right answers of a small model; None: not run."""
-
-    name: str
-    size: float
-    seconds: float
-    right: float | None
-
-
-def plot_choices(choices: Sequence[Choice], capacity: float, limit: float, yours: Choice) -> Picture:
-    """A bar of LLaMA's seconds for each choice, then its memory, then MiniLM's right answers; blue: within both limits.
-
-    The reader's own choice has an orange name. It has a row of its own, the last, if it is none of the choices.
-
-    Raises:
-        ValueError: there is no choice.
-    """
-    from matplotlib.figure import Figure
-
-    if not choices:
-        raise ValueError("give at least one choice")
-    rows = [*choices, *[yours][yours in choices :]]
-    figure = Figure(figsize=(WIDTH, 1.1 + 0.34 * len(rows)), layout="constrained")
-    axis, told, longest = figure.subplots(), [], max(row.seconds for row in rows)
-    heads = ("LLaMA-2 7B,\nmemory", "MiniLM,\nright")
-    for across, head in zip((1.3, 1.62), heads, strict=True):
-        axis.text(across * longest, -0.6, head, fontsize=TEXT, va="bottom", ha="right")
-    axis.text(0, -0.6, "LLaMA-2 7B,\nseconds", fontsize=TEXT, va="bottom")
-    for place, (name, size, seconds, right) in enumerate(rows):
-        fits = size <= capacity and seconds <= limit
-        learned = "not run" if right is None else f"{right:.1%}"
-        axis.barh(place, seconds, 0.66, color=COLOURS[0] if fits else "#b9b9b9")
-        axis.text(
-            0.03 * longest, place, f"{seconds:.1f} s", va="center", fontsize=TEXT, color="w" if fits else "k"
-        )
-        colour = "#222222" if size <= capacity else COLOURS[1]
-        for across, said in ((1.3, human(size)), (1.62, learned)):
-            axis.text(across * longest, place, said, va="center", ha="right", fontsize=TEXT, color=colour)
-            colour = "#222222"
-        told.append(f"{name}: {seconds:.1f} s, {human(size)}, MiniLM {learned}")
-    axis.plot([limit] * 2, [-0.5, len(rows) - 0.5], color="#222222", linestyle="--", linewidth=1)
-    axis.text(limit, -0.6, f"{limit:g} s", fontsize=TEXT, va="bottom", ha="center")
-    names = [f"yours: {row.name}" if row == yours else row.name for row in rows]
-    axis.set_yticks(range(len(rows)), names, fontsize=TEXT)
-    axis.get_yticklabels()[rows.index(yours)].set_color(COLOURS[1])
-    axis.set(xlim=(0, 1.64 * longest), ylim=(len(rows) - 0.5, -1.8))
-    axis.set_xticks([])
-    plain_axes(axis)
-    axis.spines["left"].set_bounds(-0.5, len(rows) - 0.5)
-    return render(figure, f"Seconds and memory of a step, and right answers of MiniLM. {'; '.join(told)}.")
-
-
 def plot_tokens_that_fit(
     lines: Mapping[str, Line], capacity: float, end: int, wanted: int | None = None
 ) -> Picture:

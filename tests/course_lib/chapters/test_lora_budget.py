@@ -9,12 +9,10 @@ from course_lib.by_hand import lora
 from course_lib.chapters.lora_budget import (
     MATRICES,
     PLAN,
-    Choice,
     Line,
     kept_rows,
     lora_seconds,
     lora_step,
-    plot_choices,
     plot_seeds,
     plot_tokens_that_fit,
 )
@@ -113,18 +111,6 @@ def test_a_line_ends_where_the_gpu_is_full():
     assert picture.alt.endswith("up to 8 GB. full: 76,000 tokens fit; LoRA: 79,200 tokens fit.")
     assert "80,000" in picture.svg
     assert smallest_text(picture.svg) >= 11
-
-
-def test_every_choice_is_said_with_what_it_takes_and_learns_and_yours_once():
-    fits, large = Choice("LoRA", 7e9, 5, 0.75), Choice("full", 9e9, 6, 0.8)
-    picture = plot_choices([fits, large], 8e9, 5.5, yours=fits)
-    assert picture.alt.endswith("LoRA: 5.0 s, 7 GB, MiniLM 75.0%; full: 6.0 s, 9 GB, MiniLM 80.0%.")
-    assert picture.svg.count("yours: ") == 1
-    assert smallest_text(picture.svg) >= 11
-    other = plot_choices([fits], 8e9, 5.5, yours=Choice("rank 1", 6e9, 5, None))
-    assert other.alt.endswith("MiniLM 75.0%; rank 1: 5.0 s, 6 GB, MiniLM not run.")
-    with pytest.raises(ValueError, match="at least one choice"):
-        plot_choices([], 8e9, 5.5, yours=fits)
 
 
 def test_every_setting_is_said_with_its_mean():

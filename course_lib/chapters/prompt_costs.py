@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course_lib.models.gpt import GPT, GPTConfig
-from course_lib.observe.ledgers.flops import Flops, count_flops
+from course_lib.observe.ledgers.flops import Flops, flops_by_module
 from course_lib.observe.ledgers.saved import saved_bytes_by_module
 
 
@@ -20,11 +20,13 @@ class Costs(NamedTuple):
         trained: numbers.
         kept: bytes that each layer keeps for backward, the lowest layer first.
         flops: of forward and of backward.
+        head: those of them that the matrix of the logits takes.
     """
 
     trained: int
     kept: list[int]
     flops: Flops
+    head: int
 
 
 def step_costs(
@@ -45,5 +47,10 @@ def step_costs(
         shapes = build()
     trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
     saved = saved_bytes_by_module(build, tokens, depth=2)
-    kept = [saved.get(f"blocks.{layer}", 0) for layer in range(len(shapes.get_submodule("blocks")))]
-    return Costs(trained, kept, count_flops(shapes, tokens.to("meta")))
+    kept = [
+        saved.get(f"blocks.{layer}", 0)
+        for layer in range(len(list(shapes.get_submodule("blocks").children())))
+    ]
+    counted = flops_by_module(shapes, tokens.to("meta"))
+    whole, head = counted[""], counted["head"]
+    return Costs(trained, kept, Flops(whole.forward, whole.backward), head.forward + head.backward)

@@ -30,3 +30,13 @@ def test_a_prompt_of_gpt2_costs_a_tenth_more_than_no_places_before_900_tokens():
     beside = [step(by_hand.Prompt, tokens) / step(by_hand.Prefix, tokens) for tokens in (100, 800, 900)]
     assert beside[0] > 1.7
     assert beside[1] > 1.1 > beside[2]
+
+
+def test_the_head_computes_the_text_alone():
+    def step(kind):
+        return step_costs(SMALL, lambda model: by_hand.add(model, kind, n=8), seq=16)
+
+    with_prompt, with_prefix = step(by_hand.Prompt), step(by_hand.Prefix)
+    forward = 2 * 16 * SMALL.hidden_size * SMALL.vocab_size
+    assert with_prompt.head == with_prefix.head == 2 * forward
+    assert sum(with_prompt.flops) > sum(with_prefix.flops) > with_prefix.head

@@ -89,3 +89,16 @@ def step_with(share: float, coding: float = 0.0) -> float:
 def share_left(coding: float, times: float = 3) -> float:
     """The share that may be sent after so many ms of coding if the eight are to be so many times as fast as one GPU."""
     return (1e3 * one_gpu() / times - step_with(0, coding)) / (step_with(1) - step_with(0))
+
+
+def thin_share(r: int) -> float:
+    """The share of the bytes of GPT-2's whole gradients that PowerSGD sends with ``r`` columns."""
+    return method_on_gpus("PowerSGD", r=r).sent / method_on_gpus(METHODS[0]).sent
+
+
+def within(share: float) -> dict[str, float]:
+    """The density of top-k and the ``r`` of PowerSGD that send this share or a little less, but one column at least."""
+    return {
+        "density": int(1e4 * share / GPUS) / 1e4,
+        "r": max((r for r in range(1, 65) if thin_share(r) <= share), default=1),
+    }

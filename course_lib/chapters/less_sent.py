@@ -109,9 +109,14 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     }
 
 
-def choices(density: float, r: int, H: int, ranks: int = 8) -> dict[str, tuple[type, dict, float]]:
+def choices(
+    density: float, r: int, H: int, thin: float, ranks: int = 8
+) -> dict[str, tuple[type, dict, float]]:
     """Top-k, PowerSGD and local SGD for ``learn``, by name, and the share of the bytes of whole gradients that each
     sends on so many ranks.
+
+    Args:
+        thin: the share of PowerSGD with ``r``, which depends on the shapes of a model.
 
     Raises:
         Refused: a setting that cannot be.
@@ -123,20 +128,10 @@ def choices(density: float, r: int, H: int, ranks: int = 8) -> dict[str, tuple[t
             raise ValueError(f"density must be at most 1, not {density}")
     except ValueError as refused:
         raise Refused(str(refused)) from None
-    sent = sent_on(ranks, r)
     return {
         f"top-k, {100 * density:.3g} %": (TopK, {"density": density}, ranks * density),
-        f"PowerSGD, r = {r}": (PowerSGD, {"r": r}, sent[f"PowerSGD, r = {r}"] / sent["all numbers"]),
+        f"PowerSGD, r = {r}": (PowerSGD, {"r": r}, thin),
         f"local SGD, H = {H}": (DiLoCo, {"H": H, "lr": 1.0, "momentum": 0.0}, 1 / H),
-    }
-
-
-def within(share: float, ranks: int = 8) -> dict[str, float]:
-    """The density and the ``r`` of ``choices`` that send this share or a little less."""
-    shares = {r: choices(0.01, r, 1, ranks)[f"PowerSGD, r = {r}"][2] for r in range(1, 11)}
-    return {
-        "density": int(1e4 * share / ranks) / 1e4,
-        "r": max((r for r in shares if shares[r] <= share), default=1),
     }
 
 

@@ -20,6 +20,8 @@ from course_lib.chapters.eight_machines import (
     share_left,
     step_on_gpus,
     step_with,
+    thin_share,
+    within,
 )
 from course_lib.chapters.refused import Refused
 
@@ -90,6 +92,14 @@ def test_a_share_of_the_bytes_takes_that_share_of_the_messages_time(coding):
     for exact in (method_on_gpus("top-k"), method_on_gpus("PowerSGD", r=32)):  # latency is left out
         share = exact.sent / method_on_gpus("whole gradients").sent
         assert step_with(share) == pytest.approx(1e3 * step_on_gpus(exact), abs=2.5)
+
+
+def test_gpt2s_own_shapes_say_how_many_columns_a_share_holds():
+    assert thin_share(2) == pytest.approx(0.0045, abs=5e-5)
+    assert thin_share(3) - thin_share(2) == pytest.approx(0.00176, abs=5e-6)  # a column more
+    assert within(share_left(2)) == {"density": 0.0041, "r": 18}
+    assert within(share_left(22))["r"] == 2
+    assert within(share_left(23))["r"] == 1 == within(1e-6)["r"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ ACROSS = 0.86  # from where a branch leaves the residual to where it comes back
 STARTS = {"attention": 1.85, "MLP": 3.5, "head": 5.15}  # where each branch leaves
 
 
-def plot_cut_layer(f: bool = True) -> Picture:
+def plot_cut_layer(f: bool = False) -> Picture:
     """The residual on top, whole on every rank, and below a border the matrices, of which each rank has a part.
 
     Args:

@@ -1,8 +1,8 @@
-"""Chapter 09's picture of two nodes: what each GPU has inside its node, and which card its part of a message takes."""
+"""Chapter 09's picture of two nodes: the route of one all-reduce, and what each link carries of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from course_lib.chapters.layer_times import COMPUTING, SENDING
 from simulator.inputs.hardware import Hardware
@@ -17,12 +17,20 @@ GPU, CARD, BETWEEN = 1.0, 0.6, 2.5  # how wide each is drawn, in units of the ax
 LINK = 0.25  # from a GPU to its card
 
 
-def plot_two_nodes(gpu: Hardware) -> Picture:
-    """Two nodes of GPUs, a card beside each, and what the links really reach: ``Link.rate``."""
+def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
+    """Two nodes of GPUs, a card beside each, what the links really reach (``Link.rate``), and what they carry.
+
+    One ring for each card: its part of the message goes round all GPUs, and crosses by two cards.
+
+    Args:
+        gpu: with its links.
+        message: bytes that all GPUs add up in one all-reduce.
+    """
     from matplotlib.figure import Figure
 
     count = gpu.node_size
     inside, card = gpu.node.rate / 1e9, gpu.network.rate / 1e9
+    hop = 2 * (2 * count - 1) / (2 * count) * message / count / 1e6  # what a GPU passes on of one ring, MB
     figure = Figure(figsize=(WIDTH, 0.95 + 0.25 * count), layout="constrained")
     axis = figure.subplots()
     axis.set_axis_off()
@@ -34,16 +42,19 @@ def plot_two_nodes(gpu: Hardware) -> Picture:
             _box(axis, left, y, GPU, f"GPU {count * node + r}", COMPUTING)
             _box(axis, cards, y, CARD, "card", "#f3c09a")
             near, far = (left + GPU, cards) if node == 0 else (cards + CARD, left)
-            axis.plot((near, far), (y + 0.4, y + 0.4), color="#555555", linewidth=1)
+            axis.plot((near, far), (y + 0.4, y + 0.4), **_route(r, count))
+            if r:
+                middle = left + GPU / 2
+                axis.plot((middle, middle), (y + 0.8, y + 1.0), color=SENDING, linewidth=2)
         axis.text(left + GPU / 2, 0.75, f"node {node}", ha="center", fontsize=TITLE)
     for r in range(count):
         y = -r - 0.4
-        axis.plot((half, across), (y, y), color=SENDING, linewidth=2)
+        axis.plot((half, across), (y, y), **_route(r, count))
         said = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
         axis.text(
             (half + across) / 2,
             y,
-            f"1/{count} of a message",
+            f"{'→' if r else '←'} {hop:.0f} MB" if r in (0, count - 1) else f"{hop:.0f} MB",
             ha="center",
             va="center",
             fontsize=TEXT,
@@ -52,21 +63,27 @@ def plot_two_nodes(gpu: Hardware) -> Picture:
     axis.text(
         (half + across) / 2,
         0.75,
-        f"{card:.0f} GB/s through each card\n{count} × {card:.0f} = {count * card:.0f} GB/s in all",
+        f"each card sends {hop:.0f} MB\nat {card:.0f} GB/s",
         ha="center",
         va="center",
         fontsize=TEXT,
     )
     for x, turn in ((-0.3, 90), (across + half + 0.3, 270)):
-        said = f"NVLink: {inside:.0f} GB/s for each GPU"
+        said = f"NVLink: each GPU sends {(count - 1) * hop:.0f} MB at {inside:.0f} GB/s"
         axis.text(x, -count / 2, said, ha="center", va="center", rotation=turn, fontsize=TEXT)
     axis.set(xlim=(-0.5, across + half + 0.5), ylim=(-count - 0.1, 1.4))
     return render(
         figure,
-        f"Two nodes of {count} GPUs, each with a network card. Inside a node each GPU sends {inside:.0f} GB/s over "
-        f"NVLink. Each of the {count} cards of a node sends {card:.0f} GB/s to its counterpart, together "
-        f"{count * card:.0f}, and carries 1/{count} of a message.",
+        f"Two nodes of {count} GPUs, each with a network card. Of one all-reduce each GPU sends "
+        f"{(count - 1) * hop:.0f} MB over NVLink at {inside:.0f} GB/s, and {hop:.0f} MB through its card at "
+        f"{card:.0f}. The route of one ring is marked: down node 0, over the last card, and back over the first.",
     )
+
+
+def _route(r: int, count: int) -> dict[str, Any]:
+    """The marked ring crosses at the first and at the last card."""
+    marked = r in (0, count - 1)
+    return {"color": SENDING if marked else "#bbbbbb", "linewidth": 2 if marked else 1}
 
 
 def _box(axis: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:

@@ -15,5 +15,5 @@ def test_every_cut_part_leaves_through_g_and_enters_through_f(f):
 
 
 def test_f_is_told_only_where_it_is_drawn():
-    assert "pass f on the way down" in plot_cut_layer().alt
-    assert "pass f" not in plot_cut_layer(f=False).alt
+    assert "pass f on the way down" in plot_cut_layer(f=True).alt
+    assert "pass f" not in plot_cut_layer().alt

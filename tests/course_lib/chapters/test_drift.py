@@ -25,8 +25,11 @@ def test_other_runs_on_the_right_are_refused(apart):
 
 
 def test_all_cards_of_a_node_carry_a_part_of_a_message():
-    picture = plot_two_nodes(GPUS["a100-80gb"])
+    picture = plot_two_nodes(GPUS["a100-80gb"], message=256e6)
     written = [text.get_text() for text in picture._figure.axes[0].texts]
-    assert (written.count("card"), written.count("1/8 of a message")) == (16, 8)
-    assert {"GPU 0", "GPU 15", "NVLink: 252 GB/s for each GPU"} < set(written)
-    assert "together 48" in picture.alt
+    # 15/16 of 256 MB, twice, are 480: in each of eight rings a GPU passes on 60, in one of them through its card
+    assert (written.count("card"), written.count("60 MB")) == (16, 6)
+    assert {"GPU 0", "GPU 15", "← 60 MB", "→ 60 MB", "NVLink: each GPU sends 420 MB at 252 GB/s"} < set(
+        written
+    )
+    assert "60 MB through its card at 6" in picture.alt

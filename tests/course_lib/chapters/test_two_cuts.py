@@ -43,5 +43,6 @@ def test_what_the_chapter_says_of_the_networks():
     assert "FSDP 6.8 s" in plot_two_cuts(10e9).alt
 
 
-def test_at_ten_gigabits_a_message_takes_as_long_as_a_forward():
+def test_at_ten_gigabits_a_message_takes_as_long_as_a_forward_and_fsdp_pays_from_ten_times_that_on():
     assert pytest.approx(10e9, rel=0.01) == 8 * MESSAGE / FORWARD
+    assert MESSAGE / break_even() / FORWARD == pytest.approx(0.1, rel=0.02)

@@ -120,9 +120,9 @@ class Rank:
 
     def part(self, w: Tensor, dim: int) -> nn.Parameter:
         parts = w.detach().chunk(self.sizes["tp"], dim)
-        own = nn.Parameter(parts[self.at["tp"]].clone())
-        own.cut = dim
-        return own
+        held = nn.Parameter(parts[self.at["tp"]].clone())
+        held.cut = dim
+        return held
 
     def cut_matrices(self, blocks: nn.ModuleList) -> None:
         """tp: columns, then rows, as in chapter 09."""

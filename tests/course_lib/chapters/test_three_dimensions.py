@@ -125,7 +125,7 @@ def test_the_changed_line_must_stand_there_once():
         assert "Rank" in suspects.changed(change)
     with pytest.raises(ValueError, match="'nothing like it' stands 0 times"):
         suspects.changed(("nothing like it", "x"))
-    assert repr(suspects.the_line("C")).endswith("run C   own = nn.Parameter(parts[0].clone())")
+    assert repr(suspects.the_line("C")).endswith("run C   held = nn.Parameter(parts[0].clone())")
     assert repr(suspects.the_line("D")) == "no line differs"
 
 

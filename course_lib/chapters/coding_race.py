@@ -9,7 +9,6 @@ from course_lib.chapters.eight_machines import GPUS as MACHINES
 from course_lib.chapters.eight_machines import method_on_gpus, one_gpu, step_on_gpus
 from course_lib.chapters.refused import Refused
 from simulator.inputs.checks import not_negative
-from simulator.inputs.known_devices import GPUS
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots import plot_timeline
 from simulator.plots.picture import Picture, render
@@ -52,12 +51,6 @@ def race(message: float, coding: float) -> Picture:
     }
     titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in both.items()]
     return plot_timeline(*both.values(), titles=titles, unit="ms")
-
-
-def least_coding(numbers: int) -> float:
-    """The least ms in which an A100 (40 GB) codes so many numbers: it reads gradient and residual, and writes the
-    residual. The search for the largest comes on top. With 80 GB the memory is faster."""
-    return 1e3 * 12 * numbers / GPUS["a100-40gb"].memory_bandwidth  # three times fp32
 
 
 def saved(message: float) -> float:

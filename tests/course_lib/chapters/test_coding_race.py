@@ -7,7 +7,6 @@ from course_lib.chapters.coding_race import (
     backward_with,
     exposed_with,
     faster_from,
-    least_coding,
     plot_saved,
     plot_steps,
     race,
@@ -35,10 +34,6 @@ def test_backward_hides_all_messages_but_the_last_until_they_queue():
 def test_coding_of_0_9_ms_takes_back_what_the_longest_hidden_message_saves():
     assert backward_with(PART * 10).makespan == 101
     assert backward_with(PART * 10, 0.9).makespan == pytest.approx(backward_with(10).makespan)
-
-
-def test_coding_takes_at_least_the_reading_and_the_writing():
-    assert least_coding(12_440_000) == pytest.approx(0.10, abs=0.005)
 
 
 @pytest.mark.parametrize(("coding", "message"), [(0, 0), (0.54, 6), (0.9, 10), (5.4, 14.545), (50, 59.596)])

@@ -46,7 +46,7 @@ def explore_shared_layer(card: float = 6e9) -> Figure:
         one, copies, two = (sum(parts) for parts in bars.values())
         return bars, (
             f"With {card / 1e9:g} GB/s through each card, 16 GPUs in two nodes need {two:.1f} ms, "
-            f"8 in one node {one:.1f}, two copies of 8 {copies:.1f}."
+            f"8 in one node {one:.1f}, two copies of 8 {copies:.1f} before they average gradients."
         )
 
     slider = Slider("card", card, RATES, "through each card", "B/s")

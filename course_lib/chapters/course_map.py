@@ -40,7 +40,7 @@ CHAPTERS = {
     "02": Chapter("anatomy_of_llms", ("00",), 40, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 40),
     "04": Chapter("collectives", ("00",), 34),
-    "05": Chapter("ddp", ("04",), 33, "data parallelism"),
+    "05": Chapter("ddp", ("04",), 32, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 29, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 40, "FSDP"),
     "08": Chapter("recomputation", ("03",), 32),

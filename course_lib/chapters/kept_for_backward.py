@@ -33,8 +33,10 @@ def plot_kept(rows: Mapping[str, Mapping[str, int]]) -> Picture:
     for place, parts in enumerate(rows.values()):
         left, thin = 0, []
         for part, numbers in parts.items():
-            axis.barh(place, numbers, 0.7, left, color=colours[part], edgecolor="white")
-            if numbers > 0.08 * longest:
+            wide = numbers > 0.08 * longest  # a thin one has no white edge, so that it is seen
+            edge = "white" if wide else colours[part]
+            axis.barh(place, numbers, 0.7, left, color=colours[part], edgecolor=edge, zorder=2 - wide)
+            if wide:
                 said = f"{part}\n{numbers:,}"
                 axis.text(left + numbers / 2, place, said, ha="center", va="center", fontsize=TEXT)
             else:

@@ -18,7 +18,7 @@ from course_lib.chapters.states import Arrow, plot_states
 from course_lib.chapters.tensor_cuts import plot_cut_loss, plot_shared_heads
 from course_lib.chapters.useful_time import plot_useful_time
 from course_lib.observe.networks.draw import draw
-from course_lib.observe.show.collectives import plot_before_after, plot_rounds
+from course_lib.observe.show.collectives import plot_rounds
 from course_lib.observe.show.exponents import plot_exponents
 from course_lib.observe.show.held_parts import Held, plot_held
 from course_lib.runtime import collectives
@@ -135,7 +135,6 @@ def drawn() -> Iterator[tuple[str, Picture]]:
     ring = collectives.reduce_scatter
     yield "rounds beside", plot_rounds(traced(ring, 4), "Ring reduce-scatter")
     yield "rounds above", plot_rounds(traced(collectives.broadcast, 4, start="root"), "A tree")
-    yield "before and after", plot_before_after(reduce_scatter=traced(ring, 4))
     net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     yield "cut matrices", plot_cut_mlp()
     yield "cut loss", plot_cut_loss([1000, 1002, 1001, 1003, 1000], 1, [2, 1, 1, 1])

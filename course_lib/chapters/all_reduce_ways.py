@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
@@ -17,7 +18,7 @@ def price_ways(ways: Sequence[str], link: Link, unknown: str = "") -> Shown:
     """A row for each way: its rounds, and how long it takes for each of ``SIZES``.
 
     Args:
-        unknown: a way whose last time is left open; then no rounds are told either.
+        unknown: a way whose last time is left open; then no rounds are told either, but what a message takes.
     """
     rows = []
     for way in ways:
@@ -25,35 +26,56 @@ def price_ways(ways: Sequence[str], link: Link, unknown: str = "") -> Shown:
         if way == unknown:
             times[-1] = "?"
         rows.append([way, *([] if unknown else [all_reduce_rounds(way, RANKS)]), *times])
-    more = _told(link.seconds(1e9, 0))
+    if not unknown:
+        return table(["", "rounds", *SIZES], rows)
+    return headed(f"A message takes {_message(link)} more for each GB.", table(["", *SIZES], rows))
+
+
+def price_levels(link: Link, hardware: Hardware) -> Shown:
+    """The same of ``three_ways``, and what a message takes between machines and inside one."""
+    each = hardware.node_size
+    rounds = {way: all_reduce_rounds(way, RANKS) for way in ("tree", "ring")}
+    rounds["rings by levels"] = 2 * (each - 1) + all_reduce_rounds("ring", RANKS // each)
+    rows = [
+        [way, rounds[way], *(_told(seconds(size)) for size in SIZES.values())]
+        for way, seconds in three_ways(link, hardware).items()
+    ]
     return headed(
-        f"A message takes {1e6 * link.latency:.0f} µs, and {more} more for each GB.",
-        table(["", *([] if unknown else ["rounds"]), *SIZES], rows),
+        f"Between machines a message takes {_message(link)} for each GB that goes through all {each} network cards; "
+        f"inside, {_message(hardware.node)} for each GB.",
+        table(["", "rounds", *SIZES], rows),
     )
 
 
-def price_levels(ways: Sequence[str], link: Link, hardware: Hardware) -> Shown:
-    """The rows of ``price_ways``, and one more: a ring inside every machine, then rings over the machines."""
-    rows = [
-        [way, all_reduce_rounds(way, RANKS)]
-        + [_told(all_reduce_seconds(way, size, RANKS, link)) for size in SIZES.values()]
-        for way in ways
-    ]
-    each = hardware.node_size
-    rounds = 2 * (each - 1) + all_reduce_rounds("ring", RANKS // each)
-    times = [_told(by_levels(size, hardware)) for size in SIZES.values()]
-    return table(["", "rounds", *SIZES], [*rows, ["rings by levels", rounds, *times]])
+def three_ways(link: Link, hardware: Hardware, ranks: int = RANKS) -> dict[str, Callable[[float], float]]:
+    """Seconds by bytes of an all-reduce over ``link`` in a tree and around rings, and of rings by levels."""
+    ways: dict[str, Callable[[float], float]] = {
+        way: partial(all_reduce_seconds, way, ranks=ranks, link=link) for way in ("tree", "ring")
+    }
+    return ways | {"rings by levels": partial(by_levels, hardware=hardware, ranks=ranks)}
 
 
-def by_levels(size: float, hardware: Hardware) -> float:
+def equal_at(first: Callable[[float], float], then: Callable[[float], float]) -> float:
+    """Bytes from which the second way is faster, which has more latencies; the time of both grows evenly."""
+    later = then(0) - first(0)
+    saved = first(1e9) - first(0) - then(1e9) + then(0)
+    return 1e9 * later / saved
+
+
+def by_levels(size: float, hardware: Hardware, ranks: int = RANKS) -> float:
     """Seconds: reduce-scatter in every machine, all-reduce of each of its chunks over machines, all-gather.
 
     One after another. The chunks of a machine travel at once, each through its own network card.
     """
     each = hardware.node_size
     inside = [collective_seconds(name, size, each, 1, hardware) for name in ("reduce-scatter", "all-gather")]
-    over = all_reduce_seconds("ring", size / each, RANKS // each, hardware.network)
+    over = all_reduce_seconds("ring", size / each, ranks // each, hardware.network)
     return sum(inside) + over
+
+
+def _message(link: Link) -> str:
+    """``"6 µs, and 25 ms"``: latency, and the time of 1 GB."""
+    return f"{1e6 * link.latency:.0f} µs, and {_told(link.seconds(1e9, 0))}"
 
 
 def _told(seconds: float) -> str:

@@ -6,7 +6,7 @@ from math import cos, pi, sin
 from typing import TYPE_CHECKING
 
 from simulator.inputs.checks import at_least
-from simulator.inputs.hardware import Link
+from simulator.inputs.hardware import Hardware, Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, human
 
@@ -60,19 +60,21 @@ def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Pictur
     )
 
 
-def plot_machine(each: int) -> Picture:
+def plot_machine(hardware: Hardware) -> Picture:
     """The GPUs and the network cards of a machine, and the links inside it, before anything is sent."""
     from matplotlib.figure import Figure
 
+    each = hardware.node_size
+    inside, out = (1e3 * link.seconds(1e9, 0) for link in (hardware.node, hardware.network))
     figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axis = figure.subplots()
     _draw_machine(axis, each, [])
     axis.set_ylim(-CARD - 0.25, CARD + 0.25)
     axis.set_xlim(-6, 6)
     for told, (x, y), end in (
-        ("fast links between\nall GPUs inside", (-2.2, 0.9), (-0.55, 0.5)),
+        (f"links between all GPUs:\n{inside:.1f} ms for 1 GB", (-2.2, 0.9), (-0.55, 0.5)),
         ("a rank's GPU", (2.4, -0.45), (1.2, -0.4)),
-        ("its network card", (2.4, 0.85), (1.7, 0.65)),
+        (f"its network card:\n{out:.0f} ms for 1 GB", (2.4, 0.85), (1.7, 0.65)),
     ):
         axis.annotate(
             told,
@@ -84,7 +86,9 @@ def plot_machine(each: int) -> Picture:
             arrowprops={"arrowstyle": "-", "color": "#8a8a8a", "shrinkB": 0},
         )
     return render(
-        figure, f"A machine: {each} GPUs with fast links between them, each with its own network card."
+        figure,
+        f"A machine: {each} GPUs with links between them, {inside:.1f} ms for 1 GB, "
+        f"each with its own network card, {out:.0f} ms.",
     )
 
 
@@ -116,7 +120,7 @@ def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
             arrow(at(rank + 0.2, TIP), at(rank + 0.12, CARD + 0.12), WITHIN, 1.3)
         elif enters:
             arrow(at(rank, TIP), at(rank, 1.2), WITHIN, 1.3)
-        colour = OUT if rank in last else WITHIN if enters else IDLE
+        colour = OUT if rank in last else IDLE
         axis.plot(*at(rank, CARD), "s", ms=9, color=colour, mec="#8a8a8a", zorder=3)
         axis.plot(*at(rank, 1), "o", ms=12, color="#143f70", zorder=4)
         axis.text(

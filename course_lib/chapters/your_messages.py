@@ -1,24 +1,22 @@
-"""The learner merges a step's tensors into messages; each goes the cheaper way; what it takes (chapter 04)."""
+"""The learner merges a step's tensors into messages; each goes the fastest way; what it takes (chapter 04)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from course_lib.chapters.all_reduce_ways import RANKS, three_ways
 from course_lib.chapters.refused import Refused
 from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
-from simulator.inputs.hardware import Link
-from simulator.predict.collective_time import all_reduce_seconds
+from simulator.inputs.hardware import Hardware, Link
 
-RANKS = 1000
 TENSORS = (0.001, 0.004, 0.04, 0.3, 2, 5, 10, 20, 40, 60, 120, 200)  # MB
-BUFFERS = 300  # MB for copies of tensors that travel together
-GOAL = 700  # GPU-hours
+BUFFERS = 256  # MB for copies of tensors that travel together
+GOAL = 240  # GPU-hours
 STEPS = 100_000
-WAYS = ("tree", "ring")
 
 
-def price_messages(messages: Sequence[Sequence[float]], link: Link) -> Shown:
+def price_messages(messages: Sequence[Sequence[float]], link: Link, hardware: Hardware) -> Shown:
     """Milliseconds of each message, one after another, and the GPU-hours that all ranks wait for them in training.
 
     Args:
@@ -31,16 +29,17 @@ def price_messages(messages: Sequence[Sequence[float]], link: Link) -> Shown:
     for size in TENSORS:
         if (times := held.count(size)) != 1:
             raise Refused(f"the tensor of {size:g} MB is in {times} messages, not in one")
+    ways = three_ways(link, hardware)
     rows, together, copied = [], 0.0, 0.0
     for sizes in messages:
-        took = {way: 1e3 * all_reduce_seconds(way, 1e6 * sum(sizes), RANKS, link) for way in WAYS}
-        way = min(WAYS, key=took.__getitem__)
+        took = {way: 1e3 * seconds(1e6 * sum(sizes)) for way, seconds in ways.items()}
+        way = min(ways, key=took.__getitem__)
         buffer = sum(sizes) if len(sizes) > 1 else 0
         rows.append([", ".join(f"{size:g}" for size in sizes), f"{buffer:.6g}", way, f"{took[way]:.3f}"])
         together, copied = together + took[way], copied + buffer
     hours = together / 3.6e6 * STEPS * RANKS
     found = table(
-        ["message (MB)", "copied (MB)", "cheaper way", "time (ms)"],
+        ["message (MB)", "copied (MB)", "fastest way", "time (ms)"],
         [*rows, ["together", f"{copied:.6g}", "", f"{together:.3f}"]],
     )
     if copied > BUFFERS:

@@ -187,7 +187,7 @@ def test_an_answer_and_the_words_that_tell_it_wait_for_the_bet(browser, address)
         page.goto(f"{address}/notebooks/04_collectives.html")
         words, picture = (
             page.get_by_text("Libraries such as NVIDIA's NCCL run eight rings"),
-            page.get_by_alt_text("one ring: 2 GB leave through one card"),
+            page.get_by_alt_text("one ring: 2 GB through one network card"),
         )
         assert not words.is_visible()
         assert not picture.is_visible()
@@ -205,7 +205,7 @@ def test_formulas_are_set(browser, address):
         page.goto(f"{address}/notebooks/04_collectives.html")
         page.wait_for_selector("mjx-container svg", state="attached")  # the first may wait for a bet
         page.evaluate("window.MathJax.startup.promise")
-        assert page.locator("mjx-container").count() >= 10
+        assert page.locator("mjx-container").count() >= 4
         assert not page.locator(".math.notranslate", has_text=re.compile(r"\\\(|\\\[")).count()
     assert not wrong
 

@@ -1,4 +1,4 @@
-"""Collectives drawn from the log of a real run: who holds what before and after, and every round of messages.
+"""Collectives drawn from the log of a real run: every round of messages, and who holds what after it.
 
 Ranks stand side by side, chunks one below the other. A cell's colour and letter say which chunk it is; each of
 its stripes stands for a rank, and is filled with that rank's number once its part is in the sum.
@@ -26,7 +26,7 @@ CHUNKS = [
 ]
 INK = "#222222"
 LETTER, STRIPE, CELL = 14, 11, 24  # pixels: a cell's letter, each of its stripes, its height
-NARROW, WIDE = 6, 16  # between ranks, without and with room for arrows
+WIDE = 16  # between ranks: room for arrows
 COLUMN = 640  # pixels that a notebook leaves a picture when its window is 1,100 wide
 TOP = 24  # above the cells: the ranks' names
 
@@ -80,23 +80,6 @@ class _Canvas:
         return Picture("".join([head, *self.parts, "</svg>"]), alt)
 
 
-def plot_before_after(**traces: Trace) -> Picture:
-    """What every rank holds before and after each collective; names are those of the arguments, ``_`` as ``-``."""
-    if not traces:
-        raise ValueError("there is nothing to draw: give at least one trace by its name")
-    canvas = _Canvas()
-    y = 0.0
-    for name, trace in ((name.replace("_", "-"), trace) for name, trace in traces.items()):
-        canvas.text(12, y + 20, name, 14, font_weight="bold")
-        before, after = _placed(trace.before), _placed(trace.after)
-        top, middle = y + 32, y + 32 + TOP + trace.ranks * CELL / 2
-        right = _grid(canvas, 12, top, before, trace.ranks, NARROW)
-        canvas.arrow(f"M{right + 12:g},{middle:g} H{right + 48:g}")
-        _grid(canvas, right + 60, top, after, trace.ranks, NARROW)
-        y = canvas.height + 14
-    return canvas.picture(" ".join(_held(name, trace) for name, trace in traces.items()))
-
-
 def plot_rounds(trace: Trace, title: str = "") -> Picture:
     """Every round: its messages as arrows, and what the ranks hold when it is over; what just came is framed.
 
@@ -120,7 +103,7 @@ def plot_rounds(trace: Trace, title: str = "") -> Picture:
         fresh = _deliver(holding, messages, p)
         left, top = x + WIDE / 2, y + 30 + above
         canvas.text(left, y + 20, f"round {turn}", 13, font_weight="bold")
-        _grid(canvas, left, top, holding, p, WIDE, fresh)
+        _grid(canvas, left, top, holding, p, fresh)
         for message in messages:
             _beside(canvas, left, top, message, p) if along else _over(canvas, left, top, message, p)
         done.append([dict(rank) for rank in holding])
@@ -141,13 +124,12 @@ def _grid(
     y: float,
     holding: Holding,
     ranks: int,
-    gap: float,
-    fresh: Set[tuple[int, int]] = frozenset(),
-) -> float:
-    """The ranks side by side; returns where the last one ends."""
+    fresh: Set[tuple[int, int]],
+) -> None:
+    """The ranks side by side."""
     width = _cell_width(ranks)
     for rank, held in enumerate(holding):
-        left = x + rank * (width + gap)
+        left = x + rank * (width + WIDE)
         canvas.text(left + width / 2, y + TOP - 8, f"rank {rank}", 12, text_anchor="middle")
         for row in range(ranks):
             top = y + TOP + row * CELL
@@ -157,7 +139,6 @@ def _grid(
                 canvas.box(left + 0.5, top + 0.5, width - 1, CELL - 3, "#ffffff", "#c4c4c4")
         for row in (row for receiver, row in fresh if receiver == rank):
             canvas.box(left - 1, y + TOP + row * CELL - 1, width + 2, CELL, "none", INK, 2.2)
-    return x + len(holding) * (width + gap) - gap
 
 
 def _cell(canvas: _Canvas, x: float, y: float, label: int, ranks: int) -> None:
@@ -215,20 +196,6 @@ def _deliver(holding: Holding, messages: Sequence[Message], ranks: int) -> set[t
             held[row] = held.get(row, 0) | value
             fresh.add((message.receiver, row))
     return fresh
-
-
-def _held(name: str, trace: Trace) -> str:
-    def words(values: Sequence[Sequence[int]]) -> str:
-        return ", ".join(_cells(row, trace.ranks) for row in values)
-
-    everyone = f"{name.replace('_', '-')}: ranks 0 to {trace.ranks - 1} hold"
-    return f"{everyone} {words(trace.before)}; then {words(trace.after)}."
-
-
-def _cells(values: Sequence[int], ranks: int) -> str:
-    """``"a0 b0"``: chunk and the ranks whose parts are in it."""
-    read = [read_label(value, ranks) for value in values if value]
-    return " ".join("abcdefg"[chunk] + "".join(map(str, sorted(parts))) for chunk, parts in read) or "nothing"
 
 
 def _progress(title: str, trace: Trace, after_rounds: Sequence[Holding]) -> str:

@@ -7,6 +7,7 @@ import { show } from "./figure.js";
 const LETTERS = "abcdefgh";
 // By chunk, as in course_lib.observe.show.collectives.
 const COLOURS = ["#0b5a8c", "#a63603", "#1b6b48", "#5e3c8f", "#7a5c00", "#4d4d4d", "#8c1d5a", "#00626e"];
+const PALE = ["#d3e6f3", "#fbe0d0", "#d5ecdf", "#e6ddf2", "#f5ebc4", "#e4e4e4", "#f6d9e8", "#d0ebee"];
 
 /**
  * Every round: {sends: [{from, to, chunk, addends}], held: rank -> chunk -> the ranks whose addends are in it} after it. The first
@@ -42,13 +43,13 @@ export function draw({ ranks: p }, step, { bytes }) {
     marks.push(label(left(rank) + cell / 2, 12, `rank ${rank}`, { anchor: "middle", colour: "ink" }));
     own.forEach((addends, chunk) => {
       const x = left(rank) + 14, size = (cell - 14) / p;
-      marks.push(label(left(rank) + 8, y(chunk) + tall / 2, LETTERS[chunk], { anchor: "end" }), box(x, y(chunk), cell - 14, tall, "idle"));
+      marks.push(box(left(rank), y(chunk), cell, tall, PALE[chunk]), box(left(rank), y(chunk), 14, tall, PALE[chunk], LETTERS[chunk]));
       for (const addend of addends) marks.push(box(x + addend * size, y(chunk), size - 1, tall, COLOURS[chunk], String(addend)));
     });
   });
   for (const { from, to, chunk } of now.sends) {
     const middle = y(chunk) + tall / 2, arrow = { wide: 2, arrow: true };
-    marks.push(box(left(to) + 13, y(chunk) - 1, cell - 12, tall + 2, "none", "", { edge: "ink" }));
+    marks.push(box(left(to) - 1, y(chunk) - 1, cell + 2, tall + 2, "none", "", { edge: "ink" }));
     if (to) marks.push(path([left(from) + cell + 1, middle, left(to) - 4, middle], "ink", arrow));
     else marks.push(path([left(from) + cell + 1, middle, WIDTH - 1, middle], "ink", arrow), path([1, middle, left(0) - 4, middle], "ink", arrow));
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from simulator.plots.picture import Picture, render
@@ -12,6 +13,7 @@ from simulator.plots.style import TEXT, TITLE, WIDTH, bare, human, ticks_in
 
 WHOLE, MLP, NOTHING, OUTSIDE = "#1b3a5c", "#cc6a24", "#bbbbbb", "#222222"
 PALE = {WHOLE: "#a9bacd", MLP: "#ecc3a2"}  # in forward
+BLOCK = r"blocks\.(\d+)"  # its number in a label
 COLOURS = {"runs again whole": WHOLE, "its MLP runs again": MLP, "runs once": NOTHING, "logits": OUTSIDE}
 
 
@@ -23,7 +25,7 @@ class Try(NamedTuple):
     held: list[float]
     whole: Collection[int]  # the numbers of the blocks that run again
     mlps: Collection[int]  # and of those whose MLP alone does
-    more: float = 0.0  # FLOPs, in %
+    more: float = 0.0  # % longer
 
 
 def plot_tries(
@@ -38,8 +40,8 @@ def plot_tries(
     Args:
         tries: the steps.
         budget: the bytes that a step may take.
-        limit, every: with ``limit``, the most FLOPs in %, a last panel has a point for each of these steps.
-        known: the name of a step -> its FLOPs in % and its bytes, as points that are named.
+        limit, every: with ``limit``, the most % longer, a last panel has a point for each of these steps.
+        known: the name of a step -> its % longer and its bytes, as points that are named.
     """
     from matplotlib.figure import Figure
     from matplotlib.legend_handler import HandlerTuple
@@ -56,10 +58,9 @@ def plot_tries(
         axis.bar(range(len(one.held)), [held / 1e6 for held in one.held], 1.15, color=colours, lw=0)
         axis.axhline(budget / 1e6, color="#222222", linestyle="--", linewidth=1)
         begin = next(i for i, label in enumerate(one.labels) if label.startswith("backward"))
-        end = len(one.labels)
-        axis.set_xticks([begin / 2, (begin + end) / 2], ["forward", "backward"])
-        axis.set(xlim=(0, end), ylim=(0, top))
-        axis.set_xlabel("moments of the step", fontsize=TEXT)
+        axis.set_xticks(*_numbers(one.labels, begin))
+        axis.set(xlim=(0, len(one.labels)), ylim=(0, top))
+        axis.set_xlabel("blocks: forward, then backward", fontsize=TEXT)
         axis.set_title(one.title, loc="left", fontsize=TITLE)
         bare(axis)
         peak = max(one.held)
@@ -73,10 +74,10 @@ def plot_tries(
     if limit is not None:
         tried = [(one.more, max(one.held)) for one in every]
         _points(axes[-1], tried, budget, limit, known or {})
-        axes[-1].set(xlim=(0, 3 * limit), xlabel="FLOPs, % more", ylabel="peak")
+        axes[-1].set(xlim=(0, 3 * limit), xlabel="% longer", ylabel="peak")
         axes[-1].tick_params(labelleft=True)
         axes[-1].set_title("all that you tried", loc="left", fontsize=TITLE)
-        alt.append(f"points for {len(every)} tries and {', '.join(known or {})}: the peak over % more FLOPs")
+        alt.append(f"points for {len(every)} tries and {', '.join(known or {})}: the peak over % longer")
     axes[0].set_ylabel("activations", fontsize=TEXT)
     axes[0].yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("MB")))
@@ -99,12 +100,21 @@ def plot_tries(
 
 
 def _colour(label: str, one: Try) -> str:
-    block = re.search(r"blocks\.(\d+)", label)
+    block = re.search(BLOCK, label)
     if not block:
         return OUTSIDE
     number = int(block[1])
     colour = WHOLE if number in one.whole else MLP if number in one.mlps else NOTHING
     return PALE.get(colour, colour) if label.startswith("forward") else colour
+
+
+def _numbers(labels: Sequence[str], begin: int) -> tuple[list[float], list[str]]:
+    """Where each block runs, in the middle of its moments, and its number: in forward, and again in backward."""
+    moments: dict[tuple[bool, str], list[int]] = {}
+    for moment, label in enumerate(labels):
+        if block := re.search(BLOCK, label):
+            moments.setdefault((moment >= begin, block[1]), []).append(moment)
+    return [fmean(every) for every in moments.values()], [number for _, number in moments]
 
 
 def plot_points(

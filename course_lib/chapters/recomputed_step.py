@@ -83,16 +83,14 @@ def plot_steps(
     names: Sequence[str],
     ground: tuple[str, float] = ("", 0),
     line: tuple[str, float] = ("", 0),
-    in_time: bool = False,
 ) -> Picture:
-    """The steps beside each other, to one scale.
+    """The steps beside each other, to one scale: widths are times.
 
     Args:
         steps, titles: one title for each step.
         names: what is kept, and what comes back; with one name both have one colour.
         ground: a name and bytes, below all the time.
-        line: a name and bytes, such as those of a GPU.
-        in_time: widths are times; by default forward is as wide as backward, and no width tells how long they take.
+        line: a name and bytes, such as those of a GPU; what stays free below it is marked.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -103,8 +101,7 @@ def plot_steps(
     longest = max(step.times[-1] for step in steps)
     alt = []
     for axis, step, title in zip(axes, steps, titles, strict=True):
-        times = step.times if in_time else [_even(time, step) for time in step.times]
-        half, end = (step.backward, step.times[-1]) if in_time else (1, 2)
+        times, half, end = step.times, step.backward, step.times[-1]
         kept = [(ground[1] + x) / 1e9 for x in step.kept]
         every = [k + x / 1e9 for k, x in zip(kept, step.back, strict=True)]
         peak = max(every)
@@ -116,9 +113,9 @@ def plot_steps(
             axis.fill_between(times, ground[1] / 1e9, kept, color=KEPT, lw=0, label=names[0])
             axis.fill_between(times, kept, every, color=BACK, lw=0, label=names[1])
         axis.axvline(half, 0, 0.8, color="#777777", linestyle=":", linewidth=1)
-        axis.set(xlim=(0, longest if in_time else end), ylim=(0, top))
+        axis.set(xlim=(0, longest), ylim=(0, top))
         axis.set_xticks([half / 2, (half + end) / 2], ["forward", "backward"])
-        axis.set_xlabel("time" if in_time else "moments of the step", fontsize=TEXT)
+        axis.set_xlabel("time", fontsize=TEXT)
         axis.set_title(title, loc="left", fontsize=TITLE)
         bare(axis)
         if line[1]:
@@ -134,7 +131,7 @@ def plot_steps(
             fontsize=TEXT,
         )
         alt.append(f"{title}: the peak is {human(1e9 * peak)}")
-        if in_time and (room := line[1] / 1e9 - peak) > 0:
+        if (room := line[1] / 1e9 - peak) > 0:
             middle, arrow = 0.8 * longest, {"arrowstyle": "<->", "color": "#222222"}
             axis.annotate("", (middle, peak), (middle, line[1] / 1e9), arrowprops=arrow)
             free = f"{human(1e9 * room)} free"
@@ -153,10 +150,3 @@ def plot_steps(
     axes[-1].legend(loc="upper right", fontsize=TEXT, frameon=False)
     named = [name for name in (ground[0], *names) if name]
     return render(figure, f"Memory over a step. {'; '.join(alt)}. From below: {', '.join(named)}.")
-
-
-def _even(time: float, step: Step) -> float:
-    """From 0 to 1 in forward, and to 2 in backward."""
-    if time <= step.backward:
-        return time / step.backward
-    return 1 + (time - step.backward) / (step.times[-1] - step.backward)

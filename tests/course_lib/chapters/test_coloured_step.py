@@ -8,6 +8,7 @@ from course_lib.chapters.coloured_step import (
     WHOLE,
     Try,
     _colour,
+    _numbers,
     plot_points,
     plot_tries,
 )
@@ -20,6 +21,11 @@ def test_a_slice_has_the_colour_of_its_block():
     assert [_colour(label, STEP) for label in LABELS] == [NOTHING, PALE[WHOLE], PALE[MLP], OUTSIDE, OUTSIDE]
     assert _colour("recompute blocks.1.mlp", STEP) == WHOLE
     assert _colour("backward blocks.12", STEP) == MLP
+
+
+def test_each_block_has_its_number_in_forward_and_in_backward():
+    labels = ["forward", "forward blocks.0.mlp", "forward blocks.0", "backward", "recompute blocks.0"]
+    assert _numbers(labels, begin=3) == ([1.5, 4], ["0", "0"])
 
 
 def test_all_tries_are_points():

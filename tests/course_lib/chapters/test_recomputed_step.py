@@ -33,8 +33,6 @@ def test_the_first_run_of_a_block_needs_room_too():
 def test_a_second_run_may_be_shorter_than_the_first():
     long, short = (step_of(2, 5, 4, range(4), second=second) for second in (1, 0.75))
     assert (long.times[-1] - short.times[-1], long.peak) == (1, short.peak)
-    alt = plot_steps([long, short], ["long", "short"], ["activations"], in_time=True).alt
-    assert alt == plot_steps([long, short], ["long", "short"], ["activations"]).alt
 
 
 def test_no_such_block():
@@ -49,13 +47,12 @@ def test_what_lies_below_counts_at_the_peak():
     assert "From below: weights, activations" in alt
 
 
-def test_what_stays_free_is_marked_in_time():
+def test_what_stays_free_is_marked():
     alt = plot_steps(
         [step_of(2e9, 5e9, 4), step_of(2e9, 5e9, 4, range(4))],
         ["kept", "thrown away"],
         ["activations"],
         line=("a GPU", 20e9),
-        in_time=True,
     ).alt
     assert "kept: the peak is 28 GB; thrown away: the peak is 13 GB, 7 GB free." in alt
 

@@ -33,10 +33,9 @@ def plot_kept(rows: Mapping[str, Mapping[str, int]]) -> Picture:
     for place, parts in enumerate(rows.values()):
         left, thin = 0, []
         for part, numbers in parts.items():
-            wide = numbers > 0.08 * longest  # a thin one has no white edge, so that it is seen
-            edge = "white" if wide else colours[part]
-            axis.barh(place, numbers, 0.7, left, color=colours[part], edgecolor=edge, zorder=2 - wide)
-            if wide:
+            edge = "white" if numbers > 0.02 * longest else colours[part]  # a thin one is seen without
+            axis.barh(place, numbers, 0.7, left, color=colours[part], edgecolor=edge)
+            if numbers > 0.08 * longest:
                 said = f"{part}\n{numbers:,}"
                 axis.text(left + numbers / 2, place, said, ha="center", va="center", fontsize=TEXT)
             else:

@@ -73,7 +73,7 @@ notebooks: setup
 lint: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 bench: setup
 	for name in $(filter-out benchmarks/paired.py benchmarks/slow_network.py, $(wildcard benchmarks/*.py)); do \

@@ -16,7 +16,6 @@ import nbformat
 from play.files import ROOT, file_of, runs_in_browser
 
 CHAPTERS = ("00", "03", "11")
-DRAWN = ("simulator.plots.bubble_and_memory",)
 UNSEEN = "remove-cell"  # the tag of cells that no reader of a page needs
 
 
@@ -120,7 +119,7 @@ def _light(node: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, str]]:
 def _draws(module: str) -> bool:
     """Whether it draws with matplotlib, and the page has no counterpart (``browser/pictures.py``)."""
     path = file_of(module)
-    return path is not None and module not in DRAWN and "from matplotlib" in path.read_text("utf-8")
+    return path is not None and "from matplotlib" in path.read_text("utf-8")
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:

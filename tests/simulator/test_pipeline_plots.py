@@ -1,7 +1,6 @@
 """Pictures of pipelines: a prediction framed over a measurement, and schedules by their bubble and memory."""
 
 import re
-from math import inf, nan
 from xml.etree import ElementTree
 
 import pytest
@@ -10,7 +9,6 @@ from simulator.ledgers.timeline import Span, Timeline
 from simulator.pipeline.engine import simulate
 from simulator.pipeline.schedules import make_schedule
 from simulator.plots import plot_timeline
-from simulator.plots.bubble_and_memory import plot_bubble_and_memory
 
 SVG = "{http://www.w3.org/2000/svg}"
 RUN = simulate(make_schedule("1f1b", 2, 3), transfer=0.5)
@@ -62,30 +60,3 @@ def test_a_prediction_that_is_longer_is_not_cut_off():
 def test_each_timeline_needs_one_over_it():
     with pytest.raises(ValueError, match="1 drawings need as many timelines over them, not 2"):
         plot_timeline(Timeline(RUN.spans), over=[RUN, RUN])
-
-
-def test_schedules_stand_at_their_points_and_names_of_neighbours_do_not_touch():
-    points = {"zb-v": (4, 0.06), "dualpipe-v": (4.5, 0.06), "gpipe": (8, 0.27)}
-    picture = plot_bubble_and_memory(points)
-    assert {"zb-v", "dualpipe-v", "gpipe"} <= set(texts(picture))
-    assert "measured" not in texts(picture)
-    assert picture.alt.startswith("Bubble over microbatches in flight on the fullest rank: zb-v 6.0% at 4,")
-    heights = {
-        node.text: float(node.get("transform", node.get("y", "0")).split(" ")[-1].rstrip(")"))
-        if node.get("transform")
-        else float(node.get("y"))
-        for node in ElementTree.fromstring(picture.svg).iter(f"{SVG}text")
-        if node.text in points
-    }
-    assert abs(heights["zb-v"] - heights["dualpipe-v"]) > 9
-    assert "measured" in texts(plot_bubble_and_memory(points, points))
-
-
-@pytest.mark.parametrize("wrong", [(nan, 0.1), (4, inf), (-1, 0.1)])
-def test_points_that_are_no_points_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be a number of at least 0"):
-        plot_bubble_and_memory({"a": wrong})
-    with pytest.raises(ValueError, match="must be a number of at least 0"):
-        plot_bubble_and_memory({"a": (1, 0.1)}, {"a": wrong})
-    with pytest.raises(ValueError, match="nothing to draw"):
-        plot_bubble_and_memory({})

@@ -8,7 +8,7 @@ import pytest
 from play import build
 from play.browser.histories import plot_bytes_over_time
 from play.browser.kernel import Chapter
-from play.browser.pictures import plot_bubble_and_memory, plot_memory, plot_timeline
+from play.browser.pictures import plot_memory, plot_timeline
 from play.browser.svg import ticks
 from play.cells import chapter
 from play.files import ROOT, modules_for, pack, runs_in_browser
@@ -183,13 +183,12 @@ def test_pictures_can_be_read_and_refuse_nothing_to_draw():
     for picture in (
         plot_timeline(execution, execution, titles=["a", "b"], unit="units"),
         plot_bytes_over_time(history, history, titles=["<a>", "b"], unit="units"),
-        plot_bubble_and_memory({"1f1b": (4, 0.2), "zb": (4, 0.1)}),
         plot_memory(plan_memory(MODELS["gpt2"], Plan()), bars=["one"], titles=["t"]),
     ):
         assert smallest_text(picture.svg) >= 11
         assert picture.alt.endswith(".")
         assert "<a>" not in picture.svg
-    for draw in (plot_timeline, plot_memory, plot_bytes_over_time, lambda: plot_bubble_and_memory({})):
+    for draw in (plot_timeline, plot_memory, plot_bytes_over_time):
         with pytest.raises(ValueError, match="there is nothing to draw"):
             draw()
     with pytest.raises(ValueError, match=r"at most 4,000 actions, not 12,\d+"):

@@ -6,14 +6,14 @@ What is computed from the arguments (rows, colours, names, the sentence for read
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from play.browser.svg import LINE, SMALL, Svg, ticks, wide
 from simulator import plots
-from simulator.inputs.checks import amounts, positive
+from simulator.inputs.checks import positive
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.ledgers.timeline import Timeline
-from simulator.plots import bubble_and_memory, memory_bars
+from simulator.plots import memory_bars
 from simulator.plots import timeline as timelines_of
 from simulator.plots.picture import COLUMN, Picture
 from simulator.plots.style import CATEGORIES, human, label_of, titles_for, unit_of
@@ -150,47 +150,9 @@ def _lines(name: str, room: float) -> list[str]:
     return [name] if wide(name) <= room else name.split()
 
 
-def plot_bubble_and_memory(
-    predicted: Mapping[str, tuple[float, float]],
-    *,
-    x: str = "microbatches in flight on the fullest rank",
-    y: str = "bubble",
-    alt: str | None = None,
-) -> Picture:
-    """One point a schedule: to the left is less memory, further down is less waiting."""
-    if not predicted:
-        raise ValueError("there is nothing to draw: give at least one schedule")
-    for held, bubble in predicted.values():
-        amounts(memory=[held], bubble=[bubble])
-    names: dict[tuple[float, float], list[str]] = {}
-    for name, (held, bubble) in predicted.items():
-        names.setdefault((round(held, 6), round(bubble, 6)), []).append(name)
-    wide_as, tall_as = (1.25 * max(values) or 1 for values in zip(*predicted.values(), strict=True))
-    svg, left, top, tall = Svg(), 50, 26, 260
-    width, bottom = COLUMN - left - 18, top + tall
-    svg.text(0, 10, y)
-    for tick in ticks(tall_as, 5):
-        at = bottom - tick / tall_as * tall
-        svg.line([(left, at), (left + width, at)], LINE)
-        svg.text(left - 6, at, f"{tick:.0%}", "end")
-    for tick in ticks(wide_as, 8):
-        svg.text(left + tick / wide_as * width, bottom + 14, f"{tick:g}", "middle")
-    svg.text(left + width, bottom + 32, x, "end")
-    taken: dict[float, float] = {}  # height -> how far its labels reach to the right
-    for (held, bubble), those in sorted(names.items()):
-        px, py = left + held / wide_as * width, bottom - bubble / tall_as * tall
-        svg.dot(px, py, 5, bubble_and_memory.PREDICTED)
-        below = px < taken.get(bubble, -1)
-        for k, name in enumerate(those if below else reversed(those)):
-            svg.text(px + 8, py + (12 + 15 * k if below else -12 - 15 * k), name)
-        taken[bubble] = px + 8 + max(map(wide, those))
-    return svg.picture(bottom + 42, alt or bubble_and_memory.sentence(predicted, x, y))
-
-
 def install() -> None:
     """From now on ``from simulator.plots import plot_timeline`` gives the function of this file, and so on."""
     from play.browser.histories import plot_bytes_over_time
 
     for function in (plot_timeline, plot_memory, plot_bytes_over_time):
         setattr(plots, function.__name__, function)
-    bubble_and_memory.plot_bubble_and_memory = plot_bubble_and_memory

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from simulator.plots.bubble_and_memory import PREDICTED
 from simulator.plots.picture import COLUMN, Picture
 from simulator.plots.style import CATEGORIES
 from simulator.plots.timeline import COLOURS, IDLE, INK, lightness
@@ -16,7 +15,6 @@ LETTER = 0.56  # of the size: the width of an average letter, a little more than
 LINE = "#d0d7de"
 # What is dark in a picture on white would vanish on a dark page. style.css gives these variables other values there.
 THEMED = {INK: "ink", IDLE: "idle", LINE: "line", "#ffffff": "paper", CATEGORIES["parameters"]: "parameters"}
-THEMED[PREDICTED] = "dot"
 THEMED |= {colour: f"weights-{i}" for i, colour in enumerate(COLOURS["weight gradients"])}
 
 
@@ -48,9 +46,6 @@ class Svg:
         """A filled polygon."""
         path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
         self.parts.append(f'<polygon points="{path}" style="fill: {_paint(colour)}"/>')
-
-    def dot(self, x: float, y: float, radius: float, colour: str) -> None:
-        self.parts.append(f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{radius}" style="fill: {_paint(colour)}"/>')
 
     def text(
         self,

@@ -1,12 +1,12 @@
-"""Chapter 16's use of a cache: for each way to reserve memory, what its slots hold, in percent."""
+"""Chapter 16's use of a cache: for each way to reserve memory, what its slots hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import PARTS, TEXT, WIDTH, bare
+from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
 
 # Hatched is what is reserved and empty, and white is free, as in ``plot_cache``.
 LOOKS: tuple[dict[str, Any], ...] = (
@@ -15,6 +15,59 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"facecolor": "white", "edgecolor": "#4a86ba", "hatch": "....."},
     {"facecolor": "white", "edgecolor": "#999999"},
 )
+
+NO_ROOM = "#e02020"
+
+
+def plot_answers(lengths: Sequence[int], room: int, region: int = 0, wide: int = 8 * 8192) -> Picture:
+    """A cache drawn as lines of slots, filled with one answer after the other; red is reserved beyond its end.
+
+    Args:
+        lengths: tokens of each answer.
+        room: slots of the cache.
+        region: slots that each answer reserves; 0: blocks of 16, as many as its tokens need.
+        wide: slots in a line.
+
+    Raises:
+        ValueError: there is no answer, or one is longer than its region.
+    """
+    from matplotlib.figure import Figure
+
+    if not lengths or (region and max(lengths) > region):
+        raise ValueError(f"give one or more lengths, of at most {region or 'any number of'} tokens")
+    sizes = [region or -(-length // 16) * 16 for length in lengths]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    rows = -(-max(room, sum(sizes)) // wide)
+    figure = Figure(figsize=(WIDTH, 0.3 + 0.22 * rows), layout="constrained")
+    axis = figure.subplots()
+    for row, left, width in _lines(0, room, wide):
+        axis.barh(row, width, 0.8, left, facecolor="white", edgecolor="#999999", linewidth=0.8)
+    fit = 0
+    for start, size, length in zip(starts, sizes, lengths, strict=True):
+        inside = start + size <= room
+        fit += inside
+        edge = PARTS[1] if inside else NO_ROOM
+        for row, left, width in _lines(start, size, wide) if region else ():
+            look = {"facecolor": "white", "edgecolor": edge, "hatch": "/////", "linewidth": 0.8}
+            axis.barh(row, width, 0.8, left, **look)
+        for row, left, width in _lines(start, length, wide):
+            colour = PARTS[0] if inside else NO_ROOM
+            axis.barh(row, width, 0.8, left, color=colour, edgecolor="white", linewidth=0.4)
+    axis.set(xlim=(-0.002 * wide, 1.002 * wide), ylim=(rows - 0.5, -0.5), xticks=[], yticks=[])
+    axis.axis("off")
+    said = f"{fit} of {len(lengths)} answers fit"
+    axis.set_title(said, loc="left", fontsize=TITLE)
+    way = f"regions of {region:,} slots" if region else "blocks of 16 slots"
+    return render(figure, f"{said} into a cache of {room:,} slots in {way}; {sum(lengths):,} are tokens.")
+
+
+def _lines(start: int, size: int, wide: int) -> Iterator[tuple[int, int, int]]:
+    """Row, left end and width of each line that these slots lie in."""
+    while size > 0:
+        row, left = divmod(start, wide)
+        width = min(size, wide - left)
+        yield row, left, width
+        start, size = start + width, size - width
 
 
 def plot_cache_use(

@@ -65,7 +65,7 @@ def plot_cache(
         _come(axis, stays, arrivals, history.slots, follow)
         axis.set_ylim(0, history.slots)
         axis.set_ylabel("slots", fontsize=TEXT)
-        axis.yaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 4, 8, 10]))
+        axis.set_yticks([0, history.slots // 2, history.slots])
         bare(axis)
     axes[0].set_xlim(0, max(len(history.steps) for history in histories))
     axes[-1].set_xlabel("step", fontsize=TEXT, loc="right")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.cache_use import plot_cache_use
+from course_lib.chapters.cache_use import NO_ROOM, plot_answers, plot_cache_use
 
 WAYS = {
     "regions": {"hold tokens": 20.0, "never filled": 70.0, "free": 10.0},
@@ -30,3 +30,19 @@ def test_measured_shares_have_a_line_and_a_key():
 def test_parts_that_differ_are_refused(ways):
     with pytest.raises(ValueError, match="each with the same parts"):
         plot_cache_use(ways)
+
+
+def test_answers_fill_regions_or_blocks_and_those_without_room_are_red():
+    regions, blocks = (plot_answers([16, 40, 7], room=100, region=region, wide=60) for region in (48, 0))
+    assert regions.alt == (
+        "2 of 3 answers fit into a cache of 100 slots in regions of 48 slots; 63 are tokens."
+    )
+    assert blocks.alt == "3 of 3 answers fit into a cache of 100 slots in blocks of 16 slots; 63 are tokens."
+    assert NO_ROOM in regions.svg
+    assert NO_ROOM not in blocks.svg
+
+
+@pytest.mark.parametrize(("lengths", "region"), [([], 8), ([9, 3], 8)])
+def test_an_answer_longer_than_its_region_is_refused(lengths, region):
+    with pytest.raises(ValueError, match="at most 8 tokens"):
+        plot_answers(lengths, 100, region)

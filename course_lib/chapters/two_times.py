@@ -32,8 +32,8 @@ def plot_two_times(steps: Mapping[str, tuple[float, float]], alt: str | None = N
     axis = figure.subplots()
     places = range(len(steps))
     for shift, times, colour, name in (
-        (-0.19, arithmetic, PARTS[2], "arithmetic"),
-        (0.19, memory, PARTS[1], "memory"),
+        (-0.19, arithmetic, PARTS[6], "arithmetic"),
+        (0.19, memory, PARTS[5], "memory"),
     ):
         axis.barh([p + shift for p in places], [t / size for t in times], 0.36, color=colour, label=name)
         for p, t in zip(places, times, strict=True):

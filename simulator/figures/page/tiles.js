@@ -6,7 +6,7 @@ import { scaleOf } from "./scale.js";
 import { show } from "./figure.js";
 
 const CELL = 27, LEFT = 92, TOP = 62; // px
-const PAINT = { Q: "parameters", K: "gradients", V: "optimizer_states", O: "weights", L: "activations" };
+const ON_CHIP = "forward", FLASH = "activations", STANDARD = "parameters"; // as in the chapter's other pictures
 const written = (value) => String(Number(value.toFixed(2)));
 
 /**
@@ -45,14 +45,14 @@ const risen = (now, rows) => now.m.map((_, query) => query).find((query) => rise
 /** Two lines: how the sum of the query whose largest score rises comes about, in words and in numbers. */
 function rescaled({ m, l, was }, before, query) {
   const factor = Math.exp(was[query] - m[query]), old = before.l[query];
-  return [`sum × e^(${was[query]} − ${m[query]}) + new:`, `${old.toFixed(3)} × ${factor.toFixed(3)} + ${(l[query] - old * factor).toFixed(3)} = ${written(l[query])}`];
+  return [`sum × e^(${was[query]} − ${m[query]}) + new:`, `${old.toFixed(2)} × ${factor.toFixed(3)} + ${(l[query] - old * factor).toFixed(2)} = ${l[query].toFixed(2)}`];
 }
 
 function sentence({ i, j, first, last, m, was }, { block_q: rows, block_k: keys }) {
   if (i < 0) return "Q, K and V lie in the slow memory. The fast memory has room for a block of queries, a block of keys and values, and one tile of scores.";
   const query = risen({ i, m, was }, rows) ?? i * rows, what = first ? `Queries ${range(i, rows)} are loaded, and keys and values ${range(j, keys)}. ` : `The queries stay, keys and values ${range(j, keys)} are loaded. `;
   const changed = first ? `The largest score of query ${query} is ${m[query]}.` : m[query] === was[query] ? `The largest score of query ${query} stays ${m[query]}, so nothing is rescaled.` :
-    `The largest score of query ${query} rises from ${was[query]} to ${m[query]}, so its sum so far is multiplied by ${written(Math.exp(was[query] - m[query]))}.`;
+    `The largest score of query ${query} rises from ${was[query]} to ${m[query]}, so its sum so far is multiplied by ${Math.exp(was[query] - m[query]).toFixed(3)}.`;
   return `${what}${changed}${last ? " These queries are done: O and one number a query are written." : ""}`;
 }
 
@@ -61,11 +61,11 @@ export function draw(values, step, given) {
   const marks = [label(LEFT + end / 2, 10, "keys and values", { anchor: "middle" }), label(0, TOP + 8, "queries"), label(LEFT + end + 24, TOP - 20, "largest"), label(LEFT + end + 84, TOP - 20, "sum")];
   for (let at = 0; at < n; at++) {
     const [byQuery, byKey] = [Math.floor(at / rows) === now.i, Math.floor(at / keys) === now.j], place = at * CELL, y = TOP + place + CELL / 2, begun = now.m[at] !== null;
-    marks.push(box(LEFT - 34, TOP + place, 26, CELL - 2, byQuery ? "parameters" : "idle", String(at)), box(LEFT + place, TOP - 36, CELL - 2, 12, byKey ? "gradients" : "idle"));
-    marks.push(box(LEFT + place, TOP - 22, CELL - 2, 12, byKey ? "optimizer_states" : "idle"));
+    marks.push(box(LEFT - 34, TOP + place, 26, CELL - 2, byQuery ? ON_CHIP : "idle", String(at)), box(LEFT + place, TOP - 36, CELL - 2, 12, byKey ? ON_CHIP : "idle"));
+    marks.push(box(LEFT + place, TOP - 22, CELL - 2, 12, byKey ? ON_CHIP : "idle"));
     for (let key = 0; key < n; key++) {
       const here = byQuery && Math.floor(key / keys) === now.j, gone = begun && (!byQuery || Math.floor(key / keys) < now.j);
-      marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? "forward" : gone ? "paper" : "idle", here ? String(scores[at][key]) : ""));
+      marks.push(box(LEFT + key * CELL, TOP + place, CELL - 1, CELL - 1, here ? ON_CHIP : gone ? "paper" : "idle", here ? String(scores[at][key]) : ""));
     }
     const look = rises(now, at, rows) ? { colour: "accent", bold: true } : { colour: byQuery ? "ink" : "quiet" };
     if (begun) marks.push(label(LEFT + end + 24, y, String(now.m[at]), look), label(LEFT + end + 84, y, written(now.l[at]), look));
@@ -75,16 +75,14 @@ export function draw(values, step, given) {
   marks.push(label(LEFT - 40, TOP - 30, "K", { anchor: "end" }), label(LEFT - 40, TOP - 16, "V", { anchor: "end" }));
   const right = LEFT + end + 138, whole = Math.max(standard, sum(all.at(-1).moved)), x = scaleOf([0, whole], [right, WIDTH - 10]);
   let y = TOP;
-  for (const [words, parts] of [["bytes moved so far", now.moved], ["standard attention", { S: standard }]]) {
-    let from = 0;
-    marks.push(label(right, y + 2, words), box(x(0), y + 12, x(whole) - x(0), 22, "idle"));
-    for (const [name, bytes] of Object.entries(parts)) if (bytes) marks.push(box(x(from), y + 12, x(from += bytes) - x(from - bytes), 22, PAINT[name] ?? "buffers", PAINT[name] && name !== "L" ? name : ""));
-    if (from) marks.push(from < 0.8 * whole ? label(x(from) + 6, y + 23, String(from), { colour: "ink" }) : label(WIDTH - 12, y + 3, String(from), { anchor: "end", colour: "ink" }));
-    y += 82;
+  for (const [words, bytes, colour] of [["FlashAttention, bytes so far", sum(now.moved), FLASH], ["standard, bytes", standard, STANDARD]]) {
+    marks.push(label(right, y + 2, words), box(x(0), y + 12, x(whole) - x(0), 22, "idle"), box(x(0), y + 12, x(bytes) - x(0), 22, colour));
+    marks.push(bytes < 0.8 * whole ? label(x(bytes) + 6, y + 23, String(bytes), { colour: "ink" }) : label(WIDTH - 12, y + 3, String(bytes), { anchor: "end", colour: "ink" }));
+    y += 58;
   }
-  marks.push(...legend(TOP + 50, [[PAINT.Q, "Q"], [PAINT.O, "O"], [PAINT.L, "one a query"]], right));
+  marks.push(...legend(TOP + end - 8, [[ON_CHIP, "in the fast memory"]], right));
   const query = risen(now, rows);
-  if (query !== undefined) rescaled(now, all[step - 1], query).forEach((words, line) => marks.push(label(WIDTH - 2, TOP + 160 + 22 * line, words, { anchor: "end", colour: line ? "accent" : "quiet" })));
+  if (query !== undefined) rescaled(now, all[step - 1], query).forEach((words, line) => marks.push(label(right, TOP + 138 + 22 * line, words, { colour: line ? "accent" : "quiet" })));
   return {
     marks, height: TOP + end + 8, says: sentence(now, values),
     numbers: [["bytes moved so far", String(sum(now.moved))], ["in all", String(sum(all.at(-1).moved))], ["by standard attention", String(standard)]],

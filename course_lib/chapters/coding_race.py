@@ -1,12 +1,7 @@
-"""Chapter 19: whole gradients against 1 %, on ten ranks whose backward hides messages, but not the coding, and on eight
-machines that hide nothing."""
+"""Chapter 19: whole gradients against 1 %, on ten ranks whose backward hides messages, but not the coding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from course_lib.chapters.eight_machines import GPUS as MACHINES
-from course_lib.chapters.eight_machines import method_on_gpus, one_gpu, step_on_gpus
 from course_lib.chapters.refused import Refused
 from simulator.inputs.checks import not_negative
 from simulator.ledgers.timeline import Span, Timeline
@@ -116,21 +111,8 @@ def plot_saved(coding: float) -> Picture:
     return render(figure, f"Ms saved by 1 %: {said}. Coding takes {coded}: faster from {start:.3g} ms on.")
 
 
-def exposed_with(method: str) -> Timeline:
-    """A step of the eight machines of chapter 05, of which nothing overlaps, with one of ``METHODS``. In ms."""
-    computing, step = 1e3 * one_gpu() / MACHINES, 1e3 * step_on_gpus(method_on_gpus(method))
-    message = "all-gather" if method == "top-k" else "all-reduce"
-    spans = [
-        Span(0, "compute", "forward + backward", 0, computing),
-        Span(0, "communication", message, computing, step),
-    ]
-    return Timeline(spans)
-
-
-def plot_steps(steps: Mapping[str, Timeline]) -> Picture:
-    """Steps of one rank, to one scale; the titles say how long they take, and how much of it is computing."""
-    titles = []
-    for name, line in steps.items():
-        computing = sum(span.duration for span in line.of(0, "compute"))
-        titles.append(f"{name}: {line.makespan:.3g} ms, {computing:.0f} of them computing")
-    return plot_timeline(*steps.values(), titles=titles, unit="ms")
+def plot_step(line: Timeline) -> Picture:
+    """A step of one rank; the title says how long it takes, and how much of it is computing."""
+    computing = sum(span.duration for span in line.of(0, "compute"))
+    title = f"whole gradients: all sent after {line.makespan:.3g} ms, {computing:.0f} of them computing"
+    return plot_timeline(line, titles=[title], unit="ms")

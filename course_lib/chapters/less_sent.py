@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
+from math import inf
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from course_lib.by_hand.compress import Compressed, DiLoCo, PowerSGD, TopK, train
+from course_lib.by_hand.compress import Compressed, TopK, train
 from course_lib.chapters.refused import Refused
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
-from simulator.inputs.checks import at_least, positive
+from simulator.inputs.checks import positive
 from simulator.plots import plot_curves
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
@@ -26,6 +27,7 @@ from simulator.predict.traffic import ddp_traffic
 
 Learned = dict[str, tuple[list[float], float, list[float]]]
 LOOKS = (("#222222", "-"), ("#cc6a26", "-"))
+LOSS = 0.5  # that the race is run to
 
 
 class Everything(Compressed):
@@ -35,15 +37,6 @@ class Everything(Compressed):
         mean = wanted / self.p
         dist.all_reduce(mean)
         return mean, wanted
-
-
-class Half(Compressed):
-    """Whole gradients in bf16, without error feedback, as DDP's hook sends them."""
-
-    def exchange(self, i: int, wanted: Tensor):
-        mean = (wanted / self.p).bfloat16()
-        dist.all_reduce(mean)
-        return mean.to(wanted), wanted
 
 
 def network() -> nn.Sequential:
@@ -89,15 +82,6 @@ def plot_learned(found: Learned, log: bool = False) -> Picture:
     return plot_curves(curves, log=log, alt=f"Loss over steps, {', '.join(curves)}.")
 
 
-def plot_changed(found: Learned) -> Picture:
-    """The part of the weights that each run has changed, over the steps."""
-    curves = {name: [100 * part for part in changed] for name, (_, _, changed) in found.items()}
-    said = ", ".join(f"{name} {values[-1]:.0f} %" for name, values in curves.items())
-    return plot_curves(
-        curves, first=1, y="weights changed, %", bottom=0, alt=f"Weights that have changed: {said}."
-    )
-
-
 def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     """Bytes that a rank sends in a step of the network above, by method, as predicted."""
     shapes = [tuple(w.shape) for w in network().parameters()]
@@ -109,70 +93,58 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     }
 
 
-def choices(
-    density: float, r: int, H: int, thin: float, ranks: int = 8
-) -> dict[str, tuple[type, dict, float]]:
-    """Top-k, PowerSGD and local SGD for ``learn``, by name, and the share of the bytes of whole gradients that each
-    sends on so many ranks.
-
-    Args:
-        thin: the share of PowerSGD with ``r``, which depends on the shapes of a model.
+def top_k(density: float) -> tuple[type, dict]:
+    """Top-k for ``learn``.
 
     Raises:
-        Refused: a setting that cannot be.
+        Refused: a density that cannot be.
     """
     try:
         positive(density=density)
-        at_least(1, r=r, H=H)
         if density > 1:
             raise ValueError(f"density must be at most 1, not {density}")
     except ValueError as refused:
         raise Refused(str(refused)) from None
-    return {
-        f"top-k, {100 * density:.3g} %": (TopK, {"density": density}, ranks * density),
-        f"PowerSGD, r = {r}": (PowerSGD, {"r": r}, thin),
-        f"local SGD, H = {H}": (DiLoCo, {"H": H, "lr": 1.0, "momentum": 0.0}, 1 / H),
-    }
+    return TopK, {"density": density}
 
 
-def plot_choices(found: Mapping[str, tuple[float, float]], one: float) -> Picture:
-    """The loss over the ms of a step, a dot a choice.
+def steps_to(curve: Sequence[float], loss: float = LOSS) -> float:
+    """The first step, from 1 on, whose loss is at most this; infinite if none is."""
+    return next((step for step, found in enumerate(curve, 1) if found <= loss), inf)
+
+
+def plot_tries(tries: Mapping[float, float], whole: float) -> Picture:
+    """Seconds to a loss over the density of top-k, a dot a try; the dashed line is that of whole gradients.
 
     Args:
-        found: the ms of a step and the last loss, by name.
-        one: ms of a step of one GPU; the grey part is at least three times as fast.
+        tries: seconds by density; those that are infinite are left out.
+        whole: seconds of whole gradients.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    dots = {density: seconds for density, seconds in sorted(tries.items()) if seconds < inf}
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     axis = figure.subplots()
-    axis.axvspan(20, one / 3, color="#eeeeee")
-    axis.axvline(one, color="#8a8a8a", linewidth=1, linestyle=":")
-    top = 0.04 + max(loss for _, loss in found.values())
-    for x, said in (
-        (20.5, f"three times\none GPU:\n{one / 3:.0f} ms"),
-        (one * 1.02, f"one GPU: {one:.0f} ms"),
-    ):
-        axis.text(x, top, said, fontsize=TEXT, va="top")
-    below = 0.0  # the loss of the last dot, from below
-    for name, (ms, loss) in sorted(found.items(), key=lambda dot: dot[1][1]):
-        close = loss - below < 0.07 * (top - 0.2)
-        colour, beside, side = "#cc6a26", (7, 7 if close else -3), "left"
-        below = loss if ms <= 300 else below
-        if ms > 300:  # above, as two of them lie on one height
-            colour, beside, side = "#222222", (5, 8), "right"
-        axis.plot(ms, loss, "o", color=colour, markersize=7)
-        place = {"xytext": beside, "textcoords": "offset points", "ha": side, "fontsize": TEXT}
-        axis.annotate(name, (ms, loss), color=colour, **place)
-    axis.set(xscale="log", xlim=(20, 800), ylim=(0.2, top + 0.005))
-    axis.set_xticks([20, 50, 100, 200, 500], ["20", "50", "100", "200", "500"])
+    axis.axhline(whole, color="#222222", linestyle="--", linewidth=1.4)
+    place = {"textcoords": "offset points", "fontsize": TEXT}
+    axis.annotate(f"whole gradients: {whole:.3g} s", (1.1e-4, whole), xytext=(0, 5), **place)
+    axis.plot(list(dots), list(dots.values()), "o", color="#cc6a26", markersize=7)
+    for density, seconds in dots.items():
+        said = f"{seconds:.2f} s"
+        axis.annotate(said, (density, seconds), xytext=(0, 8), ha="center", color="#cc6a26", **place)
+    ends = [whole, *dots.values()]
+    axis.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(min(ends) / 1.6, max(ends) * 1.8))
+    axis.set_xticks([1e-4, 1e-3, 1e-2, 1e-1, 1], ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"])
+    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if min(ends) / 1.6 < t < max(ends) * 1.8]
+    axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xlabel("ms of a step", fontsize=TEXT, loc="right")
-    axis.set_ylabel("loss", fontsize=TEXT)
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("numbers that are sent", fontsize=TEXT, loc="right")
+    axis.set_ylabel("seconds to the loss", fontsize=TEXT)
     plain_axes(axis)
-    said = "; ".join(f"{name} {ms:.0f} ms, loss {loss:.2f}" for name, (ms, loss) in found.items())
-    return render(figure, f"Loss over ms of a step. {said}.")
+    said = "; ".join(f"{100 * density:.3g} % {seconds:.2f}" for density, seconds in dots.items())
+    return render(figure, f"Seconds to the loss: whole gradients {whole:.3g}; {said}.")
 
 
 def plot_thin(G: Tensor, columns: Tensor, column: Tensor, rows: Tensor, row: Tensor) -> Picture:

@@ -1,19 +1,20 @@
 """Chapter 19's runs: what they send is what was predicted, and the residual's rule is the only thing that changes."""
 
+from math import inf
+
 import pytest
 import torch
 
-from course_lib.by_hand.compress import DiLoCo, PowerSGD, TopK
+from course_lib.by_hand.compress import TopK
 from course_lib.chapters.less_sent import (
     Everything,
-    Half,
-    choices,
     learn,
-    plot_changed,
-    plot_choices,
     plot_sent_over_ranks,
     plot_thin,
+    plot_tries,
     sent_on,
+    steps_to,
+    top_k,
 )
 from course_lib.chapters.refused import Refused
 from course_lib.runtime import launch
@@ -30,7 +31,6 @@ def some_steps():
         "all numbers": (Everything, {}),
         "top-k": (TopK, {"density": 0.01}),
         "forgets": (Forgets, {}),
-        "bf16": (Half, {}),
     }
     return learn(methods, steps=4)
 
@@ -42,9 +42,6 @@ def test_residuals_change_what_is_learned_and_all_send_what_was_predicted():
     assert found["forgets"][2][-1] < 0.1 < 0.7 < found["all numbers"][2][-1]  # of the weights changed
     assert found["forgets"][2] == sorted(found["forgets"][2])
     assert len(found["forgets"][2]) == 4
-    assert "forgets" in plot_changed(found).alt
-    assert found["bf16"][1] == found["all numbers"][1] / 2
-    assert found["bf16"][0] == pytest.approx(found["all numbers"][0], rel=1e-3)
     predicted = sent_on(2)
     for run, name in (("all numbers", "all numbers"), ("top-k", "top-k, 1 %")):
         assert found[run][1] == pytest.approx(predicted[name])
@@ -56,15 +53,18 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
     assert "64 ranks" in plot_sent_over_ranks().alt
 
 
-def test_choices_send_the_share_that_is_said():
-    top_k, power_sgd, rarely = choices(density=0.01, r=2, H=28, thin=0.0045).values()
-    assert top_k == (TopK, {"density": 0.01}, 0.08)
-    assert power_sgd == (PowerSGD, {"r": 2}, 0.0045)
-    assert rarely == (DiLoCo, {"H": 28, "lr": 1.0, "momentum": 0.0}, 1 / 28)
-    assert "bf16 368 ms, loss 0.25" in plot_choices({"bf16": (368, 0.25)}, one=122).alt
-    for wrong in ({"density": 0}, {"density": 2}, {"r": 0}, {"H": 0}):
-        with pytest.raises(Refused, match=next(iter(wrong))):
-            choices(**{"density": 0.01, "r": 2, "H": 28, "thin": 0.0045} | wrong)
+def test_a_race_counts_steps_to_a_loss_and_draws_those_that_get_there():
+    assert steps_to([2, 0.5, 0.4]) == 2
+    assert steps_to([2, 1]) == inf
+    said = plot_tries({0.01: 0.79, 0.001: 0.56, 1e-4: inf}, whole=23.1).alt
+    assert said == "Seconds to the loss: whole gradients 23.1; 0.1 % 0.56; 1 % 0.79."
+
+
+@pytest.mark.parametrize("density", [0, 2])
+def test_a_density_that_cannot_be_is_refused_in_one_line(density):
+    assert top_k(0.01) == (TopK, {"density": 0.01})
+    with pytest.raises(Refused, match="density"):
+        top_k(density)
 
 
 def test_a_step_of_power_sgd_is_drawn_with_the_row_that_both_ranks_get():

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from course_lib.chapters.zero_seconds import COMPUTING, Cluster, Step, box, fewest_passes, named, quickest
+from course_lib.chapters.zero_seconds import (
+    COMPUTING,
+    STAGES,
+    Cluster,
+    Step,
+    box,
+    fewest_passes,
+    named,
+    quickest,
+)
 from course_lib.chapters.zero_step import COLOURS
 from simulator.inputs.known_models import MODELS
 from simulator.plots.picture import Picture, render
@@ -28,12 +38,13 @@ def time_alone(gpu: str, speed: float) -> str:
     return "\n".join(lines)
 
 
-def plot_timeline(gpu: str, speed: float) -> Picture:
-    """A step of each stage in the fewest passes that fit: weights come before what computes with them."""
+def plot_timeline(gpu: str, speed: float, stages: Sequence[int] = STAGES) -> Picture:
+    """A step of these stages in the fewest passes that fit: weights come before what computes with them."""
     from matplotlib.figure import Figure
 
     cluster = Cluster(gpu, speed)
-    steps, best = fewest_passes(cluster), quickest(cluster)
+    steps = [one for one in fewest_passes(cluster) if one.stage in stages]
+    best = quickest(cluster) if len(steps) > 1 else None
     figure = Figure(figsize=(WIDTH, 0.6 + 1.0 * len(steps)), layout="constrained")
     axis, told = figure.subplots(), []
     for row, one in enumerate(steps):
@@ -97,5 +108,7 @@ def draw_line(axis: Any, row: int, found: Step) -> None:
             told()
             sends(hidden, "reduce-scatter\ngradients", before=False)
     if found.update > 0.1:
-        axis.text(now + found.update, row - 0.31, "update", ha="right", va="bottom", fontsize=TEXT)
+        axis.text(
+            now + found.update, row - 0.31, "accumulation, update", ha="right", va="bottom", fontsize=TEXT
+        )
         axis.barh(row - 0.18, found.update, 0.22, left=now, color=COMPUTING)

@@ -41,7 +41,7 @@ CHAPTERS = {
     "03": Chapter("where_memory_goes", ("00",), 40),
     "04": Chapter("collectives", ("00",), 32),
     "05": Chapter("ddp", ("04",), 32, "data parallelism"),
-    "06": Chapter("zero", ("03", "05"), 29, "ZeRO"),
+    "06": Chapter("zero", ("03", "05"), 28, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 40, "FSDP"),
     "08": Chapter("recomputation", ("03",), 27),
     "09": Chapter("tensor_parallel", ("03", "04", "07"), 36, "tensor parallelism"),

@@ -90,7 +90,7 @@ def plot_steps(
         steps, titles: one title for each step.
         names: what is kept, and what comes back; with one name both have one colour.
         ground: a name and bytes, below all the time.
-        line: a name and bytes, such as those of a GPU; what stays free below it is marked.
+        line: a name and bytes, such as those of a GPU; more than a tenth of the height below it is marked as free.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -123,15 +123,17 @@ def plot_steps(
             axis.annotate(
                 line[0], (0.01 * end, line[1] / 1e9), (0, 3), textcoords="offset points", fontsize=TEXT
             )
+        room = line[1] / 1e9 - peak
+        above = peak + room if 0 < room <= 0.1 * top else peak  # the words do not stand on the line
         axis.annotate(
             human(1e9 * peak),
-            (times[every.index(peak)], peak),
+            (times[every.index(peak)], above),
             (3, 3),
             textcoords="offset points",
             fontsize=TEXT,
         )
         alt.append(f"{title}: the peak is {human(1e9 * peak)}")
-        if (room := line[1] / 1e9 - peak) > 0:
+        if room > 0.1 * top:
             middle, arrow = 0.8 * longest, {"arrowstyle": "<->", "color": "#222222"}
             axis.annotate("", (middle, peak), (middle, line[1] / 1e9), arrowprops=arrow)
             free = f"{human(1e9 * room)} free"
@@ -147,6 +149,7 @@ def plot_steps(
             alt[-1] += f", {free}"
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
-    axes[-1].legend(loc="upper right", fontsize=TEXT, frameon=False)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=TEXT, frameon=False)
     named = [name for name in (ground[0], *names) if name]
     return render(figure, f"Memory over a step. {'; '.join(alt)}. From below: {', '.join(named)}.")

@@ -1,58 +1,56 @@
-"""Chapter 08's drawing of a block's second run: which inputs are kept, which come back, and what does not run again."""
+"""Chapter 08's drawing of a block: what each operation hands on, what of it is kept, and what runs again."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH
+from simulator.plots.style import TEXT, WIDTH
 
-OPERATIONS = ("attention", "gate, up", "multiply", "down")
-KEPT, BACK = "#bbbbbb", "#1b3a5c"  # as in the chapter's steps
-EMPTY, PALE, INK = "white", "#aaaaaa", "#222222"
-LAST = len(OPERATIONS) - 1
+KEPT, BACK, INK = "#bbbbbb", "#1b3a5c", "#222222"
+TALL = 1.5  # of the largest bar
 
 
-def plot_second_run() -> Picture:
-    """Forward keeps the block's input alone; the second run brings back the inputs that backward needs, and stops."""
+def plot_block(sizes: Mapping[str, float], again: Collection[str], last: str) -> Picture:
+    """Operations from left to right, and under each arrow a bar, as high as what is handed on: blue comes back.
+
+    Args:
+        sizes: the block's input, then each operation in its order -> GB of what it hands on.
+        again: the operations that run again.
+        last: the operation behind all of these; backward does not need what it hands on.
+
+    Raises:
+        ValueError: an operation in ``again`` is none of the block's.
+    """
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
 
-    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
+    entry, *operations = sizes
+    if strange := sorted(set(again) - set(operations)):
+        raise ValueError(f"{strange[0]!r} cannot run again: the names are {', '.join(map(repr, operations))}")
+    figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axis = figure.subplots()
-    for name, y, again in (("forward", 0.0, False), ("second run", -2.0, True)):
-        axis.text(-1.35, y, name, va="center", fontsize=TITLE)
-        axis.text(-1.35, y - 0.85, "inputs", va="center", fontsize=TITLE)
-        axis.text(0.02, y, "x", va="center", ha="center", fontsize=TITLE)
-        for place, operation in enumerate(OPERATIONS):
-            x, tone = 1 + 1.2 * place, PALE if again and place == LAST else INK
-            _arrow(axis, (0.15 if place == 0 else x - 0.77, y), (x - 0.45, y), INK)
-            _box(axis, (x, y), (0.43, 0.27), EMPTY, tone, operation)
-            face = KEPT if place == 0 else BACK if again else EMPTY
-            _arrow(axis, (x - 0.61, y - 0.05), (x - 0.61, y - 0.6), INK)
-            _box(axis, (x - 0.61, y - 0.85), (0.24, 0.22), face, INK, line="--" if face == EMPTY else "-")
-        end = 1 + 1.2 * LAST
-        if again:
-            axis.text(end + 0.5, y, "does not\nrun again", va="center", fontsize=TEXT)
-        else:
-            _arrow(axis, (end + 0.45, y), (end + 0.75, y), INK)
-            axis.text(end + 0.85, y, "y", va="center", ha="center", fontsize=TITLE)
-        said = "all are there\nfor backward" if again else "only x is kept"
-        axis.text(end - 0.27, y - 0.85, said, va="center", fontsize=TEXT)
-    axis.set(xlim=(-1.4, 5.95), ylim=(-3.15, 0.35))
+    highest, words = max(sizes.values()), {"ha": "center", "va": "center", "fontsize": TEXT}
+    for place, operation in enumerate([*operations, last]):
+        runs = operation in again
+        edge = BACK if runs else INK
+        corner, face = (place + 0.16, -0.19), BACK if runs else "white"
+        axis.add_patch(Rectangle(corner, 0.78, 0.38, facecolor=face, edgecolor=edge))
+        axis.text(place + 0.55, 0, operation, color="white" if runs else INK, **words)
+    for place, (name, size) in enumerate(sizes.items()):
+        arrow = {"arrowstyle": "-", "color": INK, "lw": 1}
+        axis.annotate("", (place + 0.17, 0), (place - 0.06, 0), arrowprops=arrow)
+        axis.annotate("", (place + 0.05, -0.38), (place + 0.05, 0), arrowprops=arrow | {"arrowstyle": "->"})
+        height = TALL * size / highest
+        colour = BACK if name in again else KEPT
+        axis.add_patch(Rectangle((place - 0.2, -0.42 - height), 0.5, height, facecolor=colour, lw=0))
+        axis.text(place + 0.05, -0.55 - height, f"{size:.1f} GB", **words)
+    axis.text(-0.18, 0, entry, **words)
+    axis.set(xlim=(-0.45, len(sizes) + 0.05), ylim=(-0.7 - TALL, 0.25))
     axis.axis("off")
+    patches = [Patch(color=KEPT, label="kept"), Patch(color=BACK, label="runs again in backward")]
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
+    amounts = (f"{name} {size:.1f} GB{', again' if name in again else ''}" for name, size in sizes.items())
     return render(
-        figure,
-        f"A block as {', '.join(OPERATIONS)}, each with its input. Forward keeps the first input alone. The second run "
-        f"brings the others back, and {OPERATIONS[-1]} does not run again.",
+        figure, f"A block's input and operations, and what each hands on: {'; '.join(amounts)}; {last}."
     )
-
-
-def _box(axis, middle, half, face, edge, text="", line="-") -> None:
-    from matplotlib.patches import Rectangle
-
-    (x, y), (width, height) = middle, half
-    corner = (x - width, y - height)
-    axis.add_patch(Rectangle(corner, 2 * width, 2 * height, facecolor=face, edgecolor=edge, linestyle=line))
-    axis.text(x, y, text, ha="center", va="center", fontsize=TITLE, color=edge)
-
-
-def _arrow(axis, start, end, colour) -> None:
-    axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.2})

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.chapters.recomputed_step import plot_steps, step_of
-from course_lib.chapters.second_run import plot_second_run
+from course_lib.chapters.second_run import plot_block
 from simulator.predict.recomputation import Segment, peak_bytes
 
 
@@ -69,6 +69,20 @@ def test_what_comes_back_is_named():
     )
 
 
-def test_the_second_run_stops_before_down():
-    assert "Forward keeps the first input alone" in plot_second_run().alt
-    assert "down does not run again" in plot_second_run().alt
+SIZES = {"x": 1, "norm": 1, "up": 4}
+
+
+def test_what_runs_again_is_marked():
+    alt = plot_block(SIZES, ["norm"], "down").alt
+    assert alt.endswith("x 1.0 GB; norm 1.0 GB, again; up 4.0 GB; down.")
+
+
+@pytest.mark.parametrize("name", ["x", "down", "core"])
+def test_the_input_and_what_is_none_of_the_blocks_cannot_run_again(name):
+    with pytest.raises(ValueError, match=f"'{name}' cannot run again: the names are 'norm', 'up'"):
+        plot_block(SIZES, [name], "down")
+
+
+def test_steps_beside_each_other_mark_no_sliver_of_free_memory():
+    alt = plot_steps([step_of(2e9, 5e9, 4)] * 3, ["a", "b", "c"], ["kept"], line=("a GPU", 29e9)).alt
+    assert "free" not in alt

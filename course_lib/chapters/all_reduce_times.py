@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from course_lib.chapters.all_reduce_ways import equal_at, three_ways
 from simulator.inputs.checks import positive
-from simulator.inputs.hardware import Hardware, Link
+from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 from simulator.predict.collective_time import ALGORITHMS, all_reduce_seconds, tree_ring_crossover
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Told apart by lightness and by the shape of dots and lines as well.
 LOOKS = {
     "naive": ("#e0a030", ":", "s"),
     "tree": ("#cc6a26", "--", "^"),
     "ring": ("#143f70", "-", "o"),
-    "rings by levels": ("#6f9fc8", "-.", "D"),
 }
 SIZES = {1: "1 B", 1e3: "1 kB", 1e6: "1 MB", 1e9: "1 GB"}
 TIMES = {
@@ -37,20 +30,14 @@ def plot_all_reduce_times(
     largest: float = 1e8,
     measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     algorithms: Sequence[str] = ALGORITHMS,
-    marked: Sequence[float] = (),
-    asked: Sequence[float] = (),
-    levels: Hardware | None = None,
 ) -> Picture:
-    """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and from where another is the fastest.
+    """Seconds of each all-reduce from ``smallest`` to ``largest`` bytes, and from where the ring is faster.
 
     Args:
         link: what every message travels over.
         ranks: how many share the sum.
         measured: for an algorithm, its (bytes, seconds); drawn as dots.
         algorithms: which are drawn.
-        marked: sizes at which each line has a dot.
-        asked: sizes of which one is where the lines cross: they are drawn in place of the lines.
-        levels: draw tree, ring and rings by levels on such machines, whatever ``algorithms`` says.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -61,51 +48,25 @@ def plot_all_reduce_times(
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axis = figure.subplots()
     sizes = [smallest * (largest / smallest) ** (i / 80) for i in range(81)]
-    ways: dict[str, Callable[[float], float]] = {
-        name: partial(all_reduce_seconds, name, ranks=ranks, link=link) for name in algorithms
-    }
-    if levels is not None:
-        ways = three_ways(link, levels, ranks)
-    for name, seconds_of in ways.items():
+    for name in algorithms:
         colour, line, dot = LOOKS[name]
-        if asked:
-            line = " "  # keeps the axes as they will be
-        seconds = [seconds_of(size) for size in sizes]
+        seconds = [all_reduce_seconds(name, size, ranks, link) for size in sizes]
         axis.plot(
             sizes,
             seconds,
             line,
             color=colour,
             linewidth=1.8,
-            label=None if asked else f"{name}, predicted" if measured else name,
+            label=f"{name}, predicted" if measured else name,
         )
-        times = [seconds_of(size) for size in marked]
-        axis.plot(marked, times, dot, color=colour, label=name if asked else None)
         if measured and name in measured:
             axis.plot(*zip(*measured[name], strict=True), dot, color=colour, label=f"{name}, measured")
     crossover = tree_ring_crossover(ranks, link)
-    for i, size in enumerate(asked):
-        axis.axvline(size, color="#8a8a8a", linewidth=1, linestyle=":")
-        axis.annotate(
-            human(float(f"{size:.3g}")),
-            (size, 0.06 + 0.08 * (i % 2)),
-            xycoords=("data", "axes fraction"),
-            xytext=(4 if i % 2 else -4, 0),
-            textcoords="offset points",
-            ha="left" if i % 2 else "right",
-            fontsize=TEXT,
-        )
-    bounds: list[float] = []
-    if levels is not None:
-        tree, ring, by_level = ways.values()
-        bounds = [equal_at(tree, by_level), equal_at(by_level, ring)]
-    if bounds and not asked:
-        _tell_fastest(axis, *bounds)
-    elif not asked and smallest < crossover < largest:
+    if smallest < crossover < largest:
         axis.axvline(crossover, color="#8a8a8a", linewidth=1)
         axis.annotate(
             "the ring is faster →" if measured else f"from {human(crossover)}\nthe ring is faster →",
-            (crossover, 0.12 if marked else 0.97),
+            (crossover, 0.97),
             xycoords=("data", "axes fraction"),
             xytext=(5, 0),
             textcoords="offset points",
@@ -116,7 +77,6 @@ def plot_all_reduce_times(
     axis.set_xlabel("size of the tensor", fontsize=TEXT)
     axis.set_ylabel("time", fontsize=TEXT)
     ticks = {size: name for size, name in SIZES.items() if smallest <= size <= largest}
-    ticks |= {size: human(size) for size in marked}
     axis.set_xticks(list(ticks), list(ticks.values()))
     low, high = axis.get_ylim()
     seconds = [time for time in TIMES if low <= time <= high]
@@ -125,42 +85,7 @@ def plot_all_reduce_times(
     axis.xaxis.set_minor_locator(NullLocator())
     plain_axes(axis)
     axis.legend(frameon=False, fontsize=TEXT)
-    if asked:
-        sizes = ", ".join(human(float(f"{size:.3g}")) for size in asked)
-        return render(figure, f"Times of tree and rings at marked sizes alone; where do they cross? {sizes}.")
-    if bounds:
-        return render(
-            figure,
-            f"Time of an all-reduce on {ranks} ranks over the size of the tensor: the tree is the fastest up to "
-            f"{_short(bounds[0])}, then rings by levels, and the ring from {_short(bounds[1])} on.",
-        )
     return render(figure, _sentence(ranks, crossover, bool(measured)))
-
-
-def _tell_fastest(axis: Axes, levels: float, ring: float) -> None:
-    """Lines at the two sizes, and which way is the fastest between them."""
-    for size in (levels, ring):
-        axis.axvline(size, color="#8a8a8a", linewidth=1)
-    for told, size, high, side, shift in (
-        (f"up to {_short(levels)}\nthe tree is the fastest", levels, 0.97, "right", -5),
-        ("rings\nby levels", (levels * ring) ** 0.5, 0.14, "center", 0),
-        (f"from {_short(ring)}\nthe ring", ring, 0.14, "left", 5),
-    ):
-        axis.annotate(
-            told,
-            (size, high),
-            xycoords=("data", "axes fraction"),
-            xytext=(shift, 0),
-            textcoords="offset points",
-            ha=side,
-            va="top",
-            fontsize=TEXT,
-        )
-
-
-def _short(size: float) -> str:
-    """Two digits: ``"27 MB"``."""
-    return human(float(f"{size:.2g}"))
 
 
 def _sentence(ranks: int, crossover: float, measured: bool) -> str:

@@ -8,22 +8,29 @@ from functools import partial
 from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
 from simulator.inputs.hardware import Hardware, Link
-from simulator.predict.collective_time import all_reduce_rounds, all_reduce_seconds, collective_seconds
+from simulator.predict.collective_time import (
+    all_reduce_rounds,
+    all_reduce_seconds,
+    collective_seconds,
+    group_link,
+)
 
 RANKS = 1000
 SIZES = {"1 GB": 1e9, "4 bytes": 4}
 
+Ways = dict[str, Callable[[float], float]]  # seconds by bytes
 
-def price_ways(ways: Sequence[str], link: Link, unknown: str = "") -> Shown:
+
+def price_ways(ways: Sequence[str], link: Link, unknown: Sequence[str] = ()) -> Shown:
     """A row for each way: its rounds, and how long it takes for each of ``SIZES``.
 
     Args:
-        unknown: a way whose last time is left open; then no rounds are told either, but what a message takes.
+        unknown: ways whose last time is left open; then no rounds are told either, but what a message takes.
     """
     rows = []
     for way in ways:
         times = [_told(all_reduce_seconds(way, size, RANKS, link)) for size in SIZES.values()]
-        if way == unknown:
+        if way in unknown:
             times[-1] = "?"
         rows.append([way, *([] if unknown else [all_reduce_rounds(way, RANKS)]), *times])
     if not unknown:
@@ -31,28 +38,39 @@ def price_ways(ways: Sequence[str], link: Link, unknown: str = "") -> Shown:
     return headed(f"A message takes {_message(link)} more for each GB.", table(["", *SIZES], rows))
 
 
-def price_levels(link: Link, hardware: Hardware) -> Shown:
-    """The same of ``three_ways``, and what a message takes between machines and inside one."""
+def price_levels(hardware: Hardware) -> Shown:
+    """The same for trees and rings by levels, and for eight rings over all ranks."""
     each = hardware.node_size
-    rounds = {way: all_reduce_rounds(way, RANKS) for way in ("tree", "ring")}
-    rounds["rings by levels"] = 2 * (each - 1) + all_reduce_rounds("ring", RANKS // each)
-    rows = [
-        [way, rounds[way], *(_told(seconds(size)) for size in SIZES.values())]
-        for way, seconds in three_ways(link, hardware).items()
-    ]
-    return headed(
-        f"Between machines a message takes {_message(link)} for each GB that goes through all {each} network cards; "
-        f"inside, {_message(hardware.node)} for each GB.",
-        table(["", "rounds", *SIZES], rows),
-    )
-
-
-def three_ways(link: Link, hardware: Hardware, ranks: int = RANKS) -> dict[str, Callable[[float], float]]:
-    """Seconds by bytes of an all-reduce over ``link`` in a tree and around rings, and of rings by levels."""
-    ways: dict[str, Callable[[float], float]] = {
-        way: partial(all_reduce_seconds, way, ranks=ranks, link=link) for way in ("tree", "ring")
+    inside = 2 * (each - 1)
+    rounds = {
+        "trees by levels": (all_reduce_rounds("tree", RANKS // each), inside),
+        "rings by levels": (all_reduce_rounds("ring", RANKS // each), inside),
+        "eight rings": (all_reduce_rounds("ring", RANKS), 0),
     }
-    return ways | {"rings by levels": partial(by_levels, hardware=hardware, ranks=ranks)}
+    ways = ways_by_levels(hardware) | {"eight rings": eight_rings(hardware)}
+    rows = [
+        [way, *rounds[way], *(_told(seconds(size)) for size in SIZES.values())]
+        for way, seconds in ways.items()
+    ]
+    return table(["", "rounds between machines", "rounds inside", *SIZES], rows)
+
+
+def ways_of_one(link: Link, ranks: int = RANKS) -> Ways:
+    """One tree and one ring, in which all messages travel over ``link``."""
+    return {way: partial(all_reduce_seconds, way, ranks=ranks, link=link) for way in ("tree", "ring")}
+
+
+def ways_by_levels(hardware: Hardware, ranks: int = RANKS) -> Ways:
+    """Trees and rings over machines, one for each of a machine's ranks, after every machine has added up."""
+    return {
+        f"{way}s by levels": partial(by_levels, way, hardware=hardware, ranks=ranks)
+        for way in ("tree", "ring")
+    }
+
+
+def eight_rings(hardware: Hardware, ranks: int = RANKS) -> Callable[[float], float]:
+    """Seconds by bytes: rings over all ranks, each with its part, leave a machine through another network card."""
+    return partial(all_reduce_seconds, "ring", ranks=ranks, link=group_link(ranks, 1, hardware))
 
 
 def equal_at(first: Callable[[float], float], then: Callable[[float], float]) -> float:
@@ -62,14 +80,14 @@ def equal_at(first: Callable[[float], float], then: Callable[[float], float]) ->
     return 1e9 * later / saved
 
 
-def by_levels(size: float, hardware: Hardware, ranks: int = RANKS) -> float:
+def by_levels(algorithm: str, size: float, hardware: Hardware, ranks: int = RANKS) -> float:
     """Seconds: reduce-scatter in every machine, all-reduce of each of its chunks over machines, all-gather.
 
     One after another. The chunks of a machine travel at once, each through its own network card.
     """
     each = hardware.node_size
     inside = [collective_seconds(name, size, each, 1, hardware) for name in ("reduce-scatter", "all-gather")]
-    over = all_reduce_seconds("ring", size / each, ranks // each, hardware.network)
+    over = all_reduce_seconds(algorithm, size / each, ranks // each, hardware.network)
     return sum(inside) + over
 
 

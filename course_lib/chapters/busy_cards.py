@@ -9,11 +9,12 @@ from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Hardware, Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, human
+from simulator.predict.collective_time import all_reduce_rounds, all_reduce_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-OUT, WITHIN, IDLE = "#cc6a26", "#7d99b3", "#d9d9d9"
+OUT, WITHIN, IDLE, EDGE = "#cc6a26", "#7d99b3", "#d9d9d9", "#8a8a8a"
 CARD, TIP = 1.6, 2.4  # how far from the middle, where a rank is 1 away
 
 
@@ -33,16 +34,17 @@ def through_cards(ranks: int, each: int, rings: int = 1) -> list[float]:
     return out
 
 
-def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Picture:
-    """A machine of ``each`` ranks in one ring, in one of as many rings as it has cards, and in all of them."""
+def plot_busy_cards(ranks: int, payload: float, card: Link, each: int = 8) -> Picture:
+    """A machine of eight ranks in one ring, in one of eight rings, each with its part, and in all of them."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     shown = {
         "one ring": (1, [each - 1]),
-        f"one of {each} rings": (each, [2]),
-        f"all {each} rings": (each, [*range(each)]),
+        "one of eight rings": (each, [2]),
+        "all eight rings": (each, [*range(each)]),
     }
-    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     told = []
     for axis, (name, (rings, last)) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
         size = payload * max(through_cards(ranks, each, rings))
@@ -55,6 +57,15 @@ def plot_busy_cards(ranks: int, each: int, payload: float, card: Link) -> Pictur
         axis.set_title(name, fontsize=TITLE)
         axis.text(0, -TIP - 0.35, "\n".join(ends), fontsize=TEXT, ha="center", va="top")
         _draw_machine(axis, each, last)
+    signs = [Line2D([], [], marker="s", ls="", ms=9, color=c, mec=EDGE) for c in (OUT, WITHIN, IDLE)]
+    figure.legend(
+        signs,
+        ["network card that sends", "one that only receives", "unused"],
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=TEXT,
+    )
     return render(
         figure, f"A machine of {each} of {ranks:,} ranks, each with a network card. {'; '.join(told)}."
     )
@@ -83,7 +94,7 @@ def plot_machine(hardware: Hardware) -> Picture:
             fontsize=TEXT,
             ha="left" if x > 0 else "right",
             va="center",
-            arrowprops={"arrowstyle": "-", "color": "#8a8a8a", "shrinkB": 0},
+            arrowprops={"arrowstyle": "-", "color": EDGE, "shrinkB": 0},
         )
     return render(
         figure,
@@ -92,8 +103,70 @@ def plot_machine(hardware: Hardware) -> Picture:
     )
 
 
-def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
-    """The ring leaves the machine at each rank of ``last``, and comes into it at the next one; none: no ring."""
+def plot_levels(ranks: int, payload: float, hardware: Hardware) -> Picture:
+    """The three parts of an all-reduce by levels, the second over four machines, and how long they take."""
+    from matplotlib.figure import Figure
+
+    each = hardware.node_size
+    machines, part = ranks // each, payload / each
+    inside = 1e3 * hardware.node.seconds((each - 1) * part, each - 1)
+    ways = [
+        f"eight {way}s: {all_reduce_rounds(way, machines)} rounds, "
+        f"{_two(1e3 * all_reduce_seconds(way, part, machines, hardware.network))} ms"
+        for way in ("tree", "ring")
+    ]
+    steps = {
+        "1. reduce-scatter inside": f"each rank gets an eighth of\nits machine's sum: {inside:.1f} ms",
+        f"2. between machines, 4 of {machines}": "\n".join(ways),
+        "3. all-gather inside": f"each rank gets\nthe whole sum: {inside:.1f} ms",
+    }
+    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    for i, (axis, (name, told)) in enumerate(zip(figure.subplots(1, 3), steps.items(), strict=True)):
+        axis.set_title(name, fontsize=TITLE)
+        axis.text(0, -TIP + 0.1, told, fontsize=TEXT, ha="center", va="top")
+        if i == 1:
+            _draw_rings(axis, each)
+        else:
+            _draw_machine(axis, each, [], links=False)
+        axis.set_ylim(-TIP - 0.8, CARD + 0.2)
+    shown = "; ".join(f"{name}: {' '.join(told.split())}" for name, told in steps.items())
+    return render(figure, f"An all-reduce by levels. {shown}.")
+
+
+def _two(number: float) -> str:
+    """Two digits."""
+    return f"{number:.2g}" if number < 10 else f"{number:.0f}"
+
+
+def _draw_rings(axis: Axes, each: int) -> None:
+    """Four machines; each of a machine's ranks sends its eighth to the same rank of the next machine."""
+    from matplotlib.patches import Circle
+
+    far = 1.05
+    for x, y in ((-far, far), (far, far), (far, -far), (-far, -far)):
+        axis.add_patch(Circle((x, y), 0.6, fc="#f4f4f4", ec=EDGE, zorder=0))
+        for rank in range(each):
+            angle = pi / 2 - 2 * pi * (rank + 0.5) / each
+            axis.plot(x + 0.42 * cos(angle), y + 0.42 * sin(angle), "o", ms=4.5, color="#143f70", zorder=2)
+    style = {"arrowstyle": "-|>", "color": OUT, "lw": 0.9, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
+    for rank in range(each):
+        off = 0.11 * (rank - (each - 1) / 2)
+        for start, end in (
+            ((-0.4, far + off), (0.4, far + off)),
+            ((far + off, 0.4), (far + off, -0.4)),
+            ((0.4, -far + off), (-0.4, -far + off)),
+            ((-far + off, -0.4), (-far + off, 0.4)),
+        ):
+            axis.annotate("", end, start, arrowprops=style)
+    axis.set(xlim=(-TIP, TIP), aspect="equal")
+    axis.axis("off")
+
+
+def _draw_machine(axis: Axes, each: int, last: list[int], links: bool = True) -> None:
+    """The ring leaves the machine at each rank of ``last``, and comes into it at the next one.
+
+    Without any ``last`` either the links are drawn, or a ring that stays inside.
+    """
     from matplotlib.patches import Circle
 
     def at(rank: float, far: float) -> tuple[float, float]:
@@ -104,11 +177,11 @@ def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
         style = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
         axis.annotate("", end, start, arrowprops=style, zorder=2)
 
-    axis.add_patch(Circle((0, 0), CARD, fc="#f4f4f4", ec="#8a8a8a", zorder=0))
+    axis.add_patch(Circle((0, 0), CARD, fc="#f4f4f4", ec=EDGE, zorder=0))
     whole = len(last) == each
     for rank in range(each):
         enters = (rank - 1) % each in last
-        if not last:
+        if links and not last:
             for other in range(rank):
                 axis.plot(*zip(at(rank, 1), at(other, 1), strict=True), color=WITHIN, lw=0.6, zorder=1)
             axis.plot(*zip(at(rank, 1), at(rank, CARD), strict=True), color=WITHIN, lw=1.3, zorder=1)
@@ -120,8 +193,8 @@ def _draw_machine(axis: Axes, each: int, last: list[int]) -> None:
             arrow(at(rank + 0.2, TIP), at(rank + 0.12, CARD + 0.12), WITHIN, 1.3)
         elif enters:
             arrow(at(rank, TIP), at(rank, 1.2), WITHIN, 1.3)
-        colour = OUT if rank in last else IDLE
-        axis.plot(*at(rank, CARD), "s", ms=9, color=colour, mec="#8a8a8a", zorder=3)
+        colour = OUT if rank in last else WITHIN if enters else IDLE
+        axis.plot(*at(rank, CARD), "s", ms=9, color=colour, mec=EDGE, zorder=3)
         axis.plot(*at(rank, 1), "o", ms=12, color="#143f70", zorder=4)
         axis.text(
             *at(rank, 1), str(rank), fontsize=TEXT, color="white", ha="center", va="center_baseline", zorder=5

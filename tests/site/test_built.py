@@ -202,7 +202,7 @@ def test_an_answer_and_the_words_that_tell_it_wait_for_the_bet(browser, address)
 
 def test_formulas_are_set(browser, address):
     with watched(browser) as (page, wrong):
-        page.goto(f"{address}/notebooks/04_collectives.html")
+        page.goto(f"{address}/notebooks/15_flash_attention.html")
         page.wait_for_selector("mjx-container svg", state="attached")  # the first may wait for a bet
         page.evaluate("window.MathJax.startup.promise")
         assert page.locator("mjx-container").count() >= 4

@@ -2,15 +2,21 @@
 
 import pytest
 
-from course_lib.chapters.all_reduce_times import plot_all_reduce_times
-from course_lib.chapters.all_reduce_ways import equal_at, price_levels, price_ways, three_ways
-from course_lib.chapters.busy_cards import plot_busy_cards, plot_machine, through_cards
+from course_lib.chapters.all_reduce_ways import (
+    eight_rings,
+    equal_at,
+    price_levels,
+    price_ways,
+    ways_by_levels,
+    ways_of_one,
+)
+from course_lib.chapters.busy_cards import plot_busy_cards, plot_levels, plot_machine, through_cards
+from course_lib.chapters.crossings import plot_crossings
 from simulator.inputs.known_devices import find_device
 from simulator.plots.picture import smallest_text
-from simulator.predict.collective_time import group_link, tree_ring_crossover
+from simulator.predict.collective_time import tree_ring_crossover
 
 H100 = find_device("h100")
-CARDS = group_link(1000, 1, H100)
 
 
 def test_a_card_for_each_rank():
@@ -23,47 +29,52 @@ def test_a_card_for_each_rank():
 
 
 def test_rings_by_levels_need_fewer_rounds():
-    told = price_levels(CARDS, H100).text
-    assert told.startswith(
-        "Between machines a message takes 6 µs, and 3.1 ms for each GB that goes through all 8 network cards; "
-        "inside, 3 µs, and 2.8 ms for each GB."
-    )
-    assert [line.split() for line in told.splitlines()[3:]] == [
-        ["tree", "20", "63", "ms", "0.12", "ms"],
-        ["ring", "1,998", "18", "ms", "12", "ms"],
-        ["rings", "by", "levels", "262", "13", "ms", "1.5", "ms"],
+    told = price_levels(H100).text
+    assert [line.split() for line in told.splitlines()[2:]] == [
+        ["trees", "by", "levels", "14", "14", "49", "ms", "0.13", "ms"],
+        ["rings", "by", "levels", "248", "14", "13", "ms", "1.5", "ms"],
+        ["eight", "rings", "1,998", "0", "18", "ms", "12", "ms"],
     ]
 
 
-def test_each_way_is_the_fastest_between_two_sizes():
-    tree, ring, levels = three_ways(CARDS, H100).values()
-    for first, then in ((tree, levels), (levels, ring)):
+def test_each_way_is_the_faster_one_from_a_size_on():
+    tree, ring = ways_of_one(H100.network).values()
+    trees, rings = ways_by_levels(H100).values()
+    eight = eight_rings(H100)
+    for first, then in ((tree, ring), (trees, rings), (rings, eight), (trees, eight)):
         size = equal_at(first, then)
         assert first(size) == pytest.approx(then(size))
         assert first(size / 2) < then(size / 2)
-    assert equal_at(tree, ring) == pytest.approx(tree_ring_crossover(1000, CARDS))
-    assert equal_at(tree, levels) < equal_at(tree, ring) < equal_at(levels, ring)
+    assert equal_at(tree, ring) == pytest.approx(tree_ring_crossover(1000, H100.network))
+    assert equal_at(trees, rings) < equal_at(trees, eight) < equal_at(rings, eight)
 
 
-def test_the_picture_says_which_way_is_the_fastest():
-    picture = plot_all_reduce_times(CARDS, 1000, 2, 1e11, marked=(4, 1e9), levels=H100)
-    assert picture.alt.endswith(
-        "the tree is the fastest up to 27 MB, then rings by levels, and the ring from 2.1 GB on."
-    )
-    assert smallest_text(picture.svg) >= 11
+def test_a_sum_by_levels_sends_what_its_three_parts_send():
+    trees, _ = ways_by_levels(H100).values()
+    inside = 2 * H100.node.seconds(7 / 8 * 1e9, 7)
+    assert trees(1e9) == pytest.approx(inside + 14 * H100.network.seconds(1e9 / 8, 1))
 
 
-def test_a_picture_of_marks_does_not_tell_which_is_right():
-    picture = plot_all_reduce_times(CARDS, 1000, 2, 1e11, marked=(4, 1e9), asked=(1e6, 2e8), levels=H100)
-    assert picture.alt.endswith("where do they cross? 1 MB, 200 MB.")
+def test_the_pictures_say_from_where_rings_are_faster():
+    one, levels = ways_of_one(H100.network), ways_by_levels(H100)
+    assert plot_crossings(one).alt.endswith("Faster from 26 MB on: ring.")
+    both = plot_crossings(one, levels)
+    assert both.alt.endswith("Faster from 26 MB on: ring; from 37 MB on: rings by levels.")
+    assert smallest_text(both.svg) >= 11
+
+
+def test_the_picture_of_three_levels():
+    picture = plot_levels(1000, 1e9, H100)
+    for words in ("its machine's sum: 2.5 ms", "14 rounds, 44 ms", "248 rounds, 7.7 ms"):
+        assert words in picture.alt
     assert smallest_text(picture.svg) >= 11
 
 
 def test_what_is_asked_is_not_told():
-    told = price_ways(["naive", "ring"], H100.network, unknown="ring").text
+    told = price_ways(["naive", "ring"], H100.network, unknown=["naive", "ring"]).text
     assert told.startswith("A message takes 6 µs, and 25 ms more for each GB.")
     assert "1,998" not in told
-    assert [line.split()[-1] for line in told.splitlines()[3:]] == ["ms", "?"]
+    assert [line.split()[-1] for line in told.splitlines()[3:]] == ["?", "?"]
 
 
 def test_what_leaves_a_machine_through_each_card():
@@ -76,10 +87,10 @@ def test_what_leaves_a_machine_through_each_card():
 
 
 def test_the_picture_of_a_machine():
-    picture = plot_busy_cards(1000, 8, 1e9, H100.network)
+    picture = plot_busy_cards(1000, 1e9, H100.network)
     assert "one ring: 2 GB through one network card: 50 ms" in picture.alt
-    assert "one of 8 rings: 250 MB through one network card: 6 ms" in picture.alt
-    assert "all 8 rings: 250 MB through each network card: 6 ms" in picture.alt
+    assert "one of eight rings: 250 MB through one network card: 6 ms" in picture.alt
+    assert "all eight rings: 250 MB through each network card: 6 ms" in picture.alt
     assert smallest_text(picture.svg) >= 11
 
 

@@ -1,0 +1,59 @@
+"""The drawing of where a ring becomes faster than a tree, and of where eight rings do (chapter 04)."""
+
+from __future__ import annotations
+
+from course_lib.chapters.all_reduce_ways import Ways, equal_at
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, human, plain_axes
+
+TREE, RING, GREY = "#cc6a26", "#143f70", "#8a8a8a"
+SIZES = {1e4: "10 kB", 1e6: "1 MB", 1e8: "100 MB", 1e10: "10 GB"}
+TIMES = {1e-4: "0.1 ms", 1e-3: "1 ms", 1e-2: "10 ms", 1e-1: "100 ms", 1: "1 s"}
+
+
+def plot_crossings(*pairs: Ways) -> Picture:
+    """Time over the size of the tensor, of a tree and of what has more latencies; a pair after the first is strong.
+
+    A line marks the size from which the second way of each pair is the faster one.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    axis = figure.subplots()
+    sizes = [1e4 * 10 ** (i / 20) for i in range(121)]
+    told = []
+    for turn, pair in enumerate(pairs):
+        pale = turn < len(pairs) - 1
+        alpha, width = (0.45, 1.4) if pale else (1, 2.2)
+        for (name, seconds), colour, line in zip(pair.items(), (TREE, RING), ("--", "-"), strict=True):
+            times = [seconds(size) for size in sizes]
+            axis.plot(sizes, times, line, color=colour, label=name, alpha=alpha, linewidth=width)
+        size, name = equal_at(*pair.values()), list(pair)[1]
+        told.append(f"from {short(size)} on: {name}")
+        axis.axvline(size, color=GREY, linewidth=1, linestyle=":" if pale else "-")
+        axis.annotate(
+            f"from {short(size)}:\n{name}",
+            (size, 0.11),
+            xycoords=("data", "axes fraction"),
+            xytext=(5 if turn == len(pairs) - 1 else -5, 0),
+            textcoords="offset points",
+            ha="left" if turn == len(pairs) - 1 else "right",
+            va="top",
+            fontsize=TEXT,
+        )
+    axis.set(xscale="log", yscale="log", xlim=(1e4, 1e10), ylim=(7e-5, 3))
+    axis.set_xlabel("size of the tensor", fontsize=TEXT)
+    axis.set_ylabel("time", fontsize=TEXT)
+    axis.set_xticks(list(SIZES), list(SIZES.values()))
+    axis.set_yticks(list(TIMES), list(TIMES.values()))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_locator(NullLocator())
+    plain_axes(axis)
+    axis.legend(frameon=False, fontsize=TEXT, loc="upper left")
+    return render(figure, f"Time over the size of the tensor. Faster {'; '.join(told)}.")
+
+
+def short(size: float) -> str:
+    """Two digits: ``"26 MB"``."""
+    return human(float(f"{size:.2g}"))

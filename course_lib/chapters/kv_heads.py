@@ -1,4 +1,4 @@
-"""Heads of queries over the heads of keys and values that they share: drawn, judged, and in bytes of a cache."""
+"""Heads of queries over the KV heads that they share, judged and drawn; what a cache keeps; and the room it leaves."""
 
 from __future__ import annotations
 
@@ -16,26 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KEYS, QUERIES, WRONG = PARTS[0], PARTS[1], "#b3261e"
-
-
-def plot_kv_heads(heads: int, over: Sequence[int]) -> Picture:
-    """A panel for each number of KV heads: each head of queries with a line to the KV head that it uses.
-
-    Raises:
-        ValueError: there is no number of KV heads, or one does not divide ``heads``.
-    """
-    from matplotlib.figure import Figure
-
-    if not over or any(count < 1 or heads % count for count in over):
-        raise ValueError(f"give numbers of KV heads that divide {heads}, not {list(over)}")
-    figure = Figure(figsize=(WIDTH, 1.0 * len(over)), layout="constrained")
-    for axis, count in zip(figure.subplots(len(over), 1, squeeze=False)[:, 0], over, strict=True):
-        _draw(axis, [i // (heads // count) for i in range(heads)], count)
-        axis.set_title(f"{count} KV head{'s' * (count > 1)}", fontsize=TITLE, loc="left")
-    return render(
-        figure,
-        f"{heads} heads of queries, with lines to {', '.join(map(str, over))} KV heads that they share.",
-    )
+SIZES = {"layers", "kv_heads", "d", "weights_gb"}
 
 
 def judge_share(
@@ -69,18 +50,16 @@ def judge_share(
     return render(figure, f"{title}.{f' Wrong: {wrong}.' * bool(wrong)}")
 
 
-def _draw(axis: Axes, used: Sequence[int], count: int, right: Sequence[bool] | None = None) -> None:
+def _draw(axis: Axes, used: Sequence[int], count: int, right: Sequence[bool]) -> None:
     """Queries above, KV heads below, each in the middle of the heads that should use it; wrong lines are red."""
     heads = len(used)
     places = [(j + 0.5) * heads / count - 0.5 for j in range(count)]
     for i, j in enumerate(used):
-        wrong = right is not None and not right[i]
-        line = {"color": WRONG, "lw": 1.4, "ls": "--"} if wrong else {"color": "#999999", "lw": 1}
+        line = {"color": "#999999", "lw": 1} if right[i] else {"color": WRONG, "lw": 1.4, "ls": "--"}
         axis.plot([i, places[j]], [1, 0], zorder=1, **line)
-    side = 8 if heads > 16 else 15  # points
     for row, at, colour in ((1, range(heads), QUERIES), (0, places, KEYS)):
-        axis.scatter(at, [row] * len(at), s=side**2, marker="s", color=colour, zorder=2)
-        for number, place in enumerate(at if side > TEXT else ()):
+        axis.scatter(at, [row] * len(at), s=15**2, marker="s", color=colour, zorder=2)
+        for number, place in enumerate(at):
             axis.annotate(
                 str(number), (place, row), ha="center", va="center_baseline", color="white", fontsize=TEXT
             )
@@ -125,46 +104,50 @@ def plot_caches(shapes: Mapping[str, tuple[int, int, int, int]]) -> Picture:
     axis.set(xticks=[], yticks=[], ylim=(len(shapes) - 0.6, -0.55))
     bare(axis)
     axis.spines["bottom"].set_visible(False)
-    axis.set_title("kept of a token while the model writes", fontsize=TITLE, loc="left")
+    axis.set_title("what a token leaves, in all layers", fontsize=TITLE, loc="left")
     return render(figure, f"Bars. {'. '.join(said)}.")
 
 
-def plot_room(
-    layers: int, kv_heads: int, d: int, weights_gb: float, wanted: int = 0, gpu_gb: float = 80
-) -> Picture:
-    """A GPU's memory, filled with a model's weights and with the caches of as many sequences as fit.
+def plot_rooms(models: Mapping[str, Mapping[str, float]], tokens: int = 2048, gpu_gb: float = 80) -> Picture:
+    """For each model a GPU's memory, filled with its weights and with the caches of as many sequences as fit.
 
     Args:
-        wanted: the number of sequences that must fit; 0 judges nothing.
+        models: name -> layers, kv_heads, d (numbers of a head) and weights_gb.
+        tokens: of each sequence.
 
     Raises:
-        ValueError: a size is not above 0.
+        ValueError: there is no model, a size is missing, or one is not above 0.
     """
     from matplotlib.figure import Figure
 
-    if min(layers, kv_heads, d, weights_gb, gpu_gb) <= 0:
-        raise ValueError("layers, KV heads, d, the GB of the weights and of the GPU are above 0")
-    one = 4096 * kv_cache_bytes_per_token(layers, kv_heads, d) / 1e9  # GB of a sequence
-    count = max(0, int((gpu_gb - weights_gb) / one))
-    title = f"{kv_heads} KV head{'s' * (kv_heads > 1)}: {count:,} sequences of 4,096 tokens"
-    if weights_gb > gpu_gb:
-        title = f"weights of {weights_gb:g} GB do not fit into {gpu_gb:g} GB"
-    elif wanted and count < wanted:
-        title += f", {wanted - count} too few"
-    elif wanted:
-        title += ", but more KV heads fit too" if count >= 2 * wanted else f": room for {wanted}"
-    figure = Figure(figsize=(WIDTH, 1.1), layout="constrained")
-    axis = figure.subplots()
-    axis.barh(0, min(weights_gb, gpu_gb), color=PARTS[1])
-    axis.barh(0, count * one, left=weights_gb, color=PARTS[2])
-    axis.barh(0, gpu_gb, facecolor="none", edgecolor="#444444")
-    axis.text(
-        min(weights_gb, gpu_gb) / 2, 0, "weights", ha="center", va="center", fontsize=TEXT, color="white"
-    )
-    if count:
-        axis.text(weights_gb + count * one / 2, 0, "caches", ha="center", va="center", fontsize=TEXT)
-    axis.set(xlim=(0, gpu_gb * 1.02), ylim=(-0.5, 0.5), yticks=[], xticks=[0, gpu_gb / 2, gpu_gb])
+    if not models or any(set(model) != SIZES for model in models.values()):
+        raise ValueError(f"give one or more models, each with {', '.join(sorted(SIZES))}")
+    if min(tokens, gpu_gb, *(size for model in models.values() for size in model.values())) <= 0:
+        raise ValueError("layers, KV heads, d, tokens, and the GB of the weights and of the GPU are above 0")
+    figure = Figure(figsize=(WIDTH, 0.45 + 0.65 * len(models)), layout="constrained")
+    axis, said = figure.subplots(), []
+    for row, (name, model) in enumerate(models.items()):
+        weights, shape = model["weights_gb"], [int(model[size]) for size in ("layers", "kv_heads", "d")]
+        one = tokens * kv_cache_bytes_per_token(*shape) / 1e9  # GB of a sequence
+        count = max(0, int((gpu_gb - weights) / one))
+        title = f"{name}: {count:,} sequences of {tokens:,} tokens"
+        if weights > gpu_gb:
+            title = f"{name}: weights of {weights:g} GB do not fit into {gpu_gb:g} GB"
+        axis.barh(row, min(weights, gpu_gb), 0.42, color=PARTS[1])
+        axis.barh(row, count * one, 0.42, left=weights, color=PARTS[2])
+        if count <= 150:  # each sequence can be seen
+            cuts = [weights + i * one for i in range(1, count)]
+            axis.vlines(cuts, row - 0.21, row + 0.21, color="white", lw=1.2)
+        axis.barh(row, gpu_gb, 0.42, facecolor="none", edgecolor="#444444")
+        middle = {"ha": "center", "va": "center", "fontsize": TEXT}
+        axis.text(min(weights, gpu_gb) / 2, row, "weights", color="white", **middle)
+        if count:
+            box = {"facecolor": PARTS[2], "edgecolor": "none", "pad": 2}
+            axis.text(weights + count * one / 2, row, "caches", bbox=box, **middle)
+        axis.text(0, row - 0.4, title, fontsize=TITLE, va="center")
+        said.append(title)
+    axis.set(xlim=(0, gpu_gb * 1.02), ylim=(len(models) - 0.7, -0.6))
+    axis.set(yticks=[], xticks=[0, gpu_gb / 2, gpu_gb])
     axis.set_xlabel("GB of the GPU", fontsize=TEXT)
     bare(axis)
-    axis.set_title(title, fontsize=TITLE, loc="left")
-    return render(figure, f"A bar of {gpu_gb:g} GB with the weights and the caches. {title}.")
+    return render(figure, f"Bars of {gpu_gb:g} GB with the weights and the caches. {'; '.join(said)}.")

@@ -48,7 +48,7 @@ def plot_new_query(
             axis.scatter([place], [0], s=16**2, marker="s", zorder=2, **look)
             middle = {"ha": "center", "va": "center_baseline", "fontsize": TEXT, "zorder": 3}
             axis.text(place, 0, str(place), color="white" if there else "#444444", **middle)
-            axis.text(place, -0.62, f"{100 * weight:.0f} %", **middle)
+            axis.text(place, -0.62, f"{100 * weight:.0f} %" if there else "none", **middle)
         axis.scatter([last], [1], s=16**2, marker="s", color=QUERIES, zorder=2)
         axis.text(last, 1, str(last), color="white", **middle)
         axis.set_title(title, fontsize=TITLE, loc="left")
@@ -61,18 +61,14 @@ def plot_new_query(
     return render(figure, f"{said}{'; '.join(alts)}.")
 
 
-def judge_cache(
-    next_row: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tensor, Cache]],
-    attention: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-) -> Picture:
-    """A learner's row of the newest token, made six times with what it kept, beside PyTorch's attention of all tokens.
+def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tensor, Cache]]) -> Picture:
+    """A learner's results of six tokens, three in one call and then one a call, beside PyTorch's of all at once.
 
     Args:
-        next_row: next_row(x, W, kept) of one token: its row, and the kept keys and values, both (heads, tokens, d).
-        attention: attention(x, W) of all tokens at once; it must be right as well.
+        step: step(x, W, kept) of the new tokens: their results, and the kept keys and values, (heads, tokens, d).
 
     Raises:
-        ValueError: a row or what it keeps has the wrong shape.
+        ValueError: a result or what it keeps has the wrong shape.
     """
     draw = torch.Generator().manual_seed(1)
     # The values of head 1 are ones in a token's own place, so its results are the weights of the tokens.
@@ -81,24 +77,21 @@ def judge_cache(
     W |= dict.fromkeys("vo", torch.eye(2 * D))
     q, k, v = ((x @ W[name].T).unflatten(-1, (HEADS, D)).transpose(0, 1) for name in "qkv")
     right = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)
-    rows, kept = [], (k[:, :0], v[:, :0])
-    for i in range(TOKENS):
-        row, kept = next_row(x[i : i + 1].clone(), W, kept)
-        if not isinstance(row, Tensor) or row.shape != (1, 2 * D):
-            raise ValueError(f"next_row gives {_shape(row)}; the row of one token is {(1, 2 * D)}")
+    results, kept = [], (k[:, :0], v[:, :0])
+    for new in (x[:3], *x[3:].split(1)):
+        result, kept = step(new.clone(), W, kept)
+        if not isinstance(result, Tensor) or result.shape != new.shape:
+            raise ValueError(f"step gives {_shape(result)}; the result has the shape of x, {_shape(new)}")
         if any(not isinstance(one, Tensor) or one.dim() != 3 or one.shape[::2] != (HEADS, D) for one in kept):
             wanted = f"({HEADS}, tokens, {D})"
-            raise ValueError(f"next_row keeps {', '.join(map(_shape, kept))}; keys and values are {wanted}")
-        rows.append(row[0])
-
-    def alike(mine: Tensor) -> int:
-        return sum(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, right, strict=True))
-
+            raise ValueError(f"step keeps {', '.join(map(_shape, kept))}; keys and values are {wanted}")
+        results += result
+    good = sum(torch.allclose(a, b, atol=1e-4) for a, b in zip(results, right, strict=True))
     there = [any(torch.allclose(one, key, atol=1e-4) for one in kept[0][0]) for key in k[0]]
-    title = f"right rows: {alike(torch.stack(rows))} of 6 token by token, {alike(attention(x, W))} of 6 all at once"
-    missing = ", ".join(str(i) for i, good in enumerate(there, 1) if not good)
+    title = f"right results: {good} of 6"
+    missing = ", ".join(str(i) for i, found in enumerate(there, 1) if not found)
     said = f"Not in the cache: {missing}. " if missing else ""
-    return plot_new_query({title: rows[-1][D : D + TOKENS].tolist()}, there, said)
+    return plot_new_query({title: results[-1][D : D + TOKENS].tolist()}, there, said)
 
 
 def _shape(given: object) -> str:

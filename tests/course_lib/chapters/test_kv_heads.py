@@ -2,7 +2,8 @@
 
 import pytest
 
-from course_lib.chapters.kv_heads import judge_share, plot_caches, plot_kv_heads, plot_room
+from course_lib.chapters.kv_heads import judge_share, plot_caches, plot_rooms
+from simulator.plots.picture import smallest_text
 
 
 def neighbours(x, heads):
@@ -40,32 +41,30 @@ def test_a_share_that_changes_what_it_was_given_is_still_judged_by_the_keys():
     assert "Wrong" in judge_share(lambda x, heads: x.zero_().repeat(heads // len(x), 1, 1)).alt
 
 
-def test_kv_heads_divide_the_heads():
-    assert "32, 8, 1 KV heads" in plot_kv_heads(32, (32, 8, 1)).alt
-    for wrong in ([], [5], [0]):
-        with pytest.raises(ValueError, match="divide"):
-            plot_kv_heads(32, wrong)
-
-
 def test_each_cache_is_its_product():
     alt = plot_caches({"a": (80, 64, 8, 128), "b": (32, 32, 32, 128)}).alt
     assert "2 × 80 layers × 8 KV heads × 128 numbers × 2 bytes, 328 kB; 2,621 kB if each of 64" in alt
     assert alt.endswith("524 kB.")
 
 
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (32, "30 sequences of 4,096 tokens, 70 too few."),
-        (8, ": room for 100."),
-        (4, "more KV heads fit too."),
-    ],
-)
-def test_the_room_for_a_hundred_sequences_is_judged(count, said):
-    assert plot_room(32, count, 128, 13.5, wanted=100).alt.endswith(said)
+def model(kv_heads, weights_gb=13.5, layers=32):
+    return {"layers": layers, "kv_heads": kv_heads, "d": 128, "weights_gb": weights_gb}
+
+
+def test_the_room_of_each_model_is_said_and_a_sequence_is_seen_where_few_fit():
+    picture = plot_rooms({"a": model(32), "b": model(8)})
+    assert picture.alt.endswith("a: 61 sequences of 2,048 tokens; b: 247 sequences of 2,048 tokens.")
+    (cuts,) = picture._figure.axes[0].collections
+    assert len(cuts.get_segments()) == 60
+    assert "a: 30 sequences of 4,096 tokens" in plot_rooms({"a": model(32)}, tokens=4096).alt
+    assert smallest_text(picture.svg) >= 11
 
 
 def test_weights_that_fill_the_gpu_leave_no_room():
-    assert "weights of 138 GB do not fit into 80 GB" in plot_room(80, 8, 128, 138).alt
+    assert "weights of 138 GB do not fit into 80 GB" in plot_rooms({"a": model(8, 138, 80)}).alt
     with pytest.raises(ValueError, match="above 0"):
-        plot_room(80, 0, 128, 138)
+        plot_rooms({"a": model(0)})
+    with pytest.raises(ValueError, match="one or more models"):
+        plot_rooms({})
+    with pytest.raises(ValueError, match="each with d, kv_heads"):
+        plot_rooms({"a": {"layers": 2}})

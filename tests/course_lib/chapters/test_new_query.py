@@ -16,16 +16,12 @@ def learners(triangle, append):
     def split(x):
         return x.unflatten(-1, (-1, 32)).transpose(0, 1)
 
-    def attention(x, W):
-        q, k, v = (split(x @ W[name].T) for name in "qkv")
-        return core(q, k, v).transpose(0, 1).flatten(1) @ W["o"].T
-
-    def next_row(x, W, kept):
+    def step(x, W, kept):
         q, k, v = (split(x @ W[name].T) for name in "qkv")
         k, v = append(kept[0], k), append(kept[1], v)
         return core(q, k, v).transpose(0, 1).flatten(1) @ W["o"].T, (k, v)
 
-    return next_row, attention
+    return step
 
 
 def first_key(queries, keys):
@@ -41,29 +37,30 @@ def behind(kept, new):
 
 
 @pytest.mark.parametrize(
-    ("triangle", "append", "said"),
+    ("triangle", "append", "right"),
     [
-        (last_key, behind, "right rows: 6 of 6 token by token, 6 of 6 all at once"),
-        (first_key, behind, "right rows: 1 of 6 token by token, 6 of 6 all at once"),
-        (first_key, lambda kept, new: new, "right rows: 1 of 6 token by token, 6 of 6 all at once"),
-        (lambda queries, keys: torch.zeros(queries, keys, dtype=torch.bool), behind, "1 of 6 all at once"),
+        (last_key, behind, 6),
+        (first_key, behind, 3),
+        (first_key, lambda kept, new: new, 3),
+        (lambda queries, keys: torch.zeros(queries, keys, dtype=torch.bool), behind, 4),
     ],
 )
-def test_both_ways_are_compared_with_pytorch(triangle, append, said):
-    assert said in judge_cache(*learners(triangle, append)).alt
+def test_three_at_once_and_three_one_by_one_are_compared_with_pytorch(triangle, append, right):
+    assert f"right results: {right} of 6" in judge_cache(learners(triangle, append)).alt
 
 
 def test_a_key_that_was_not_kept_is_named():
-    assert "Not in the cache: 1, 2, 3, 4, 5." in judge_cache(*learners(last_key, lambda kept, new: new)).alt
-    assert "Not in" not in judge_cache(*learners(last_key, behind)).alt
+    picture = judge_cache(learners(last_key, lambda kept, new: new))
+    assert "Not in the cache: 1, 2, 3, 4, 5." in picture.alt
+    assert [text.get_text() for text in picture._figure.axes[0].texts].count("none") == 5
+    assert "Not in" not in judge_cache(learners(last_key, behind)).alt
 
 
-def test_what_is_no_row_is_refused():
-    _, attention = learners(last_key, behind)
-    with pytest.raises(ValueError, match="gives NoneType; the row"):
-        judge_cache(lambda x, W, kept: (None, kept), attention)
+def test_what_is_no_result_is_refused():
+    with pytest.raises(ValueError, match="gives NoneType; the result"):
+        judge_cache(lambda x, W, kept: (None, kept))
     with pytest.raises(ValueError, match="keeps NoneType, NoneType"):
-        judge_cache(lambda x, W, kept: (x, (None, None)), attention)
+        judge_cache(lambda x, W, kept: (x, (None, None)))
     with pytest.raises(ValueError, match="give one or more panels"):
         plot_new_query({})
 

@@ -1,4 +1,4 @@
-"""Chapter 08's drawing of a block: what each operation hands on, what of it is kept, and what runs again."""
+"""Chapter 08's drawing of a block: each operation's output, which of them are kept, and which run again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TALL = 1.5  # of the largest bar
 
 
 def plot_block(sizes: Mapping[str, float], again: Collection[str], last: str) -> Picture:
-    """Operations from left to right, and under each arrow a bar, as high as what is handed on: blue comes back.
+    """Operations from left to right, and under each arrow a bar for the output: blue runs again.
 
     Args:
-        sizes: the block's input, then each operation in its order -> GB of what it hands on.
+        sizes: the block's input, then each operation in its order -> GB of its output.
         again: the operations that run again.
-        last: the operation behind all of these; backward does not need what it hands on.
+        last: the operation behind all of these; backward does not need its output.
 
     Raises:
         ValueError: an operation in ``again`` is none of the block's.
@@ -51,6 +51,4 @@ def plot_block(sizes: Mapping[str, float], again: Collection[str], last: str) ->
     patches = [Patch(color=KEPT, label="kept"), Patch(color=BACK, label="runs again in backward")]
     figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
     amounts = (f"{name} {size:.1f} GB{', again' if name in again else ''}" for name, size in sizes.items())
-    return render(
-        figure, f"A block's input and operations, and what each hands on: {'; '.join(amounts)}; {last}."
-    )
+    return render(figure, f"A block's input and operations, and their outputs: {'; '.join(amounts)}; {last}.")

@@ -1,4 +1,4 @@
-"""The reduce-scatter that the learner of chapter 04 writes: judged by what it returns, and its slips."""
+"""The ring all-reduce that the learner of chapter 04 writes: judged by what it returns, and its slips."""
 
 import json
 from pathlib import Path
@@ -30,25 +30,27 @@ def ring_of_the_chapter(slip):
         ("now = ...", "now = (me - 1) % p"),
         ("now = ...", "now = (now - 1) % p"),
         ("= ...", "= chunks[now] + came"),
+        ("now = ...", "now = (now - 1) % p"),
+        ("= ...", "= came"),
     ]
-    source = listing("ring_reduce_scatter")
-    names = {"dist": dist, "pass_right": pass_right, "try_ring": id}
+    source = listing("ring_all_reduce")
+    names = {"dist": dist, "torch": torch, "pass_right": pass_right, "try_ring": id}
     for old, new in [*answer, *slip]:
         assert old in source
         source = source.replace(old, new, 1)
     exec(source, names)
     t = torch.arange(8.0) * (dist.get_rank() + 1)
     with record_traffic() as log:
-        chunk = names["ring_reduce_scatter"](t)
-    return chunk.equal((torch.arange(8.0) * 10).chunk(4)[dist.get_rank()]), log.traffic.sent
+        total = names["ring_all_reduce"](t)
+    return total.equal(torch.arange(8.0) * 10), log.traffic.sent
 
 
 @pytest.mark.parametrize(
     ("slip", "right", "sent"),
     [
-        ([], True, 24),
-        ([("range(p - 1)", "range(p)")], True, 32),  # one chunk more
-        ([("chunks[now] +", "")], False, 24),
+        ([], True, 48),
+        ([("range(p - 1):  # the all", "range(p):  # the all")], True, 56),  # one chunk more
+        ([("= came\n", "= chunks[now] + came\n")], False, 48),
     ],
 )
 def test_the_slips_move_what_the_chapter_says(slip, right, sent):
@@ -57,45 +59,40 @@ def test_the_slips_move_what_the_chapter_says(slip, right, sent):
     assert all(each[0] for each in found) == right
 
 
-def ring(first, extra=0):
-    def reduce_scatter(t):
+def ring(first=lambda me, p: (me - 1) % p, extra=0, always=False):
+    def all_reduce(t):
         p, me = dist.get_world_size(), dist.get_rank()
         chunks, now = list(t.chunk(p)), first(me, p)
-        for _ in range(p - 1 + extra):
+        for turn in range(2 * (p - 1) + extra):
             came = exchange(chunks[now], (me + 1) % p, chunks[now], (me - 1) % p)
             now = (now - 1) % p
-            chunks[now] = chunks[now] + came
-        return chunks[me]
+            chunks[now] = chunks[now] + came if always or turn < p - 1 else came
+        return torch.cat(chunks)
 
-    return reduce_scatter
+    return all_reduce
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("answer", "words"),
     [
-        (lambda me, p: (me - 1) % p, "Right"),
-        (lambda me, p: me, "Not yet"),
-        (lambda me, p: 0, "no whole chunk, or added one chunk to another"),
-        (lambda me, p: p, "IndexError"),
+        (ring(), "Right: each rank returns the whole sum, and sends 6 chunks."),
+        (ring(extra=2), "The sums are right, but a rank sends 8 chunks where 6 are enough."),
+        (ring(extra=-1), "Not yet: what rank 0 returns is not the whole sum."),
+        (ring(lambda me, p: me), "Right"),  # every rank is then responsible for another chunk
+        (ring(always=True), "Not yet: what a rank sends in round 5 is no sum of one chunk."),
+        (ring(lambda me, p: 0), "Not yet: what a rank sends in round 2 is no sum of one chunk."),
+        (ring(lambda me, p: p), "IndexError"),
     ],
 )
-def test_a_ring_is_judged_by_what_it_returns(first, words):
-    assert words in try_ring(ring(first)).text.splitlines()[0]
+def test_a_ring_is_judged_by_what_it_returns(answer, words):
+    shown = try_ring(answer)
+    assert words in shown.text.splitlines()[0]
+    assert shown.html.count("<img") == ("IndexError" not in words)
 
 
 def test_a_ring_that_is_not_written_yet():
-    def reduce_scatter(t):
+    def all_reduce(t):
         now = ...
         return t[now]
 
-    assert (
-        try_ring(reduce_scatter).text == "Not written yet: put your expressions in place of the three dots."
-    )
-
-
-def test_a_ring_shows_what_was_sent():
-    longer = try_ring(ring(lambda me, p: (me - 1) % p, extra=1))
-    assert longer.text.startswith("The sums are right, but a rank sends 4 chunks where 3 are enough.")
-    shown = try_ring(ring(lambda me, p: (me - 1) % p))
-    assert all([line.split()[-1] == "3" for line in shown.text.splitlines()[-4:]])
-    assert shown.html.count("<img") == 1
+    assert try_ring(all_reduce).text == "Not written yet: put your expressions in place of the dots."

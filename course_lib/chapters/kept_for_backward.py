@@ -10,11 +10,11 @@ from simulator.plots.style import TEXT, WIDTH, bare
 
 
 def plot_kept(rows: Mapping[str, Mapping[str, int]]) -> Picture:
-    """A bar for each way of training, divided into the tensors that are kept; what is too thin for its name stands at
-    the end of the bar, beside the total.
+    """A bar for each way of training. Each tensor has its own place and colour in all rows; where a row does not keep
+    it, a dashed empty box stands there. What is too thin for its name stands beside the total.
 
     Args:
-        rows: way -> (tensor -> numbers kept for a token). A tensor has the same colour in all rows.
+        rows: way -> (tensor -> numbers kept for a token).
 
     Raises:
         ValueError: there is no row.
@@ -23,37 +23,50 @@ def plot_kept(rows: Mapping[str, Mapping[str, int]]) -> Picture:
 
     if not rows:
         raise ValueError("there is nothing to draw: give at least one row")
-    colours: dict[str, str] = {}
+    widths: dict[str, int] = {}
     for parts in rows.values():
-        for part in parts:
-            colours.setdefault(part, PALETTE[len(colours) % len(PALETTE)])
-    longest = 1.6 * max(sum(parts.values()) for parts in rows.values())
-    figure = Figure(figsize=(WIDTH, 0.5 + 0.62 * len(rows)), layout="constrained")
+        for part, numbers in parts.items():
+            widths[part] = max(widths.get(part, 0), numbers)
+    whole = sum(widths.values())
+    thin = {part for part, width in widths.items() if width < 0.05 * whole}
+    longest = 1.35 * whole
+    figure = Figure(figsize=(WIDTH, 0.75 + 0.55 * len(rows)), layout="constrained")
     axis = figure.subplots()
     for place, parts in enumerate(rows.values()):
-        left, thin = 0, []
-        for part, numbers in parts.items():
-            edge = "white" if numbers > 0.02 * longest else colours[part]  # a thin one is seen without
-            axis.barh(place, numbers, 0.7, left, color=colours[part], edgecolor=edge)
-            if numbers > 0.08 * longest:
-                said = f"{part}\n{numbers:,}"
-                axis.text(left + numbers / 2, place, said, ha="center", va="center", fontsize=TEXT)
-            else:
-                thin.append(f"{numbers:,} of them {part}")
-            left += numbers
-        axis.annotate(
-            "\n".join([f"{left:,} in all", *thin]),
-            (left, place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=TEXT,
-        )
+        left, said = 0, [f"{sum(parts.values()):,} in all"]
+        for at, (part, width) in enumerate(widths.items()):
+            numbers, colour = parts.get(part, 0), PALETTE[at % len(PALETTE)]
+            if numbers:
+                axis.barh(
+                    place, numbers, 0.7, left, color=colour, edgecolor=colour if part in thin else "white"
+                )
+            elif part not in thin:
+                axis.barh(
+                    place,
+                    width,
+                    0.66,
+                    left,
+                    facecolor="none",
+                    edgecolor="#666666",
+                    linestyle="--",
+                    linewidth=1.2,
+                )
+            if part not in thin:
+                inside = f"{numbers:,}" if numbers else "none"
+                axis.text(left + width / 2, place, inside, ha="center", va="center", fontsize=TEXT)
+            elif numbers:
+                said.append(f"{numbers:,} of them {part}")
+            if place == 0 and part not in thin:
+                name = part if width > 0.2 * whole else part.replace(" of ", "\nof ")
+                axis.text(left + width / 2, -0.45, name, ha="center", va="bottom", fontsize=TEXT)
+            left += width
+        end = (whole, place)
+        axis.annotate("\n".join(said), end, (6, 0), textcoords="offset points", va="center", fontsize=TEXT)
     axis.set_yticks(range(len(rows)), list(rows), fontsize=TEXT)
     axis.set_xlim(0, longest)
+    axis.set_ylim(len(rows) - 0.5, -1.1)
     axis.set_xticks([])
     axis.set_xlabel("numbers kept for one token", fontsize=TEXT, loc="left")
-    axis.invert_yaxis()
     bare(axis)
     axis.spines["bottom"].set_visible(False)
     said = (

@@ -1,4 +1,4 @@
-"""Chapter 17: memory and time of a step with LoRA in a LLaMA, what fits into a GPU, and what LoRA learned."""
+"""Chapter 17: memory and time of a step with LoRA in Hugging Face's LLaMA, and what LoRA learned."""
 
 from __future__ import annotations
 
@@ -7,162 +7,148 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from simulator.inputs.checks import at_least, one_of, positive, refuse
+from simulator.inputs.checks import at_least, one_of, refuse
 from simulator.inputs.hardware import Hardware
 from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
-from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, WIDTH, human, plain_axes, ticks_in
-from simulator.predict.memory import head_bytes, layer_bytes, model_states
+from simulator.plots.style import TEXT, WIDTH, plain_axes
 from simulator.predict.stages import unit_seconds
 
 COLOURS = ("#1b3a5c", "#cc6a24", "#23614a")
 MATRICES: tuple[str, ...] = ("query", "key", "value", "output", "gate", "up", "down")
-PLAN = Plan(attention="flash")  # bf16 with Adam: 16 bytes for a trained number, 2 for a frozen one
+PLAN = Plan(attention="flash")
+STATES = 16  # bytes of a trained number with Adam, its gradient included
+WEIGHT = {16: 2.0, 4: 4.127 / 8}  # bits -> bytes of a frozen weight; QLoRA's scales take 0.127 bits more
 
 
-class Line(NamedTuple):
-    """Bytes of a step: what stays, however many tokens it has, and what each token adds."""
+class Kept(NamedTuple):
+    """What a layer keeps of a token: what it is, its bytes, and whose backward needs it."""
 
-    stays: float
-    token: float
-
-    def at(self, tokens: float) -> float:
-        return self.stays + tokens * self.token
-
-    def fit(self, capacity: float) -> float:
-        """Tokens with which the capacity is full."""
-        return (capacity - self.stays) / self.token
+    what: str
+    bytes: int
+    needed: tuple[str, ...]
 
 
-def kept_rows(shape: ModelShape) -> list[tuple[str, int, tuple[str, ...]]]:
-    """What a LLaMA's layer keeps of a token: what it is, how many numbers, and whose backward needs it.
-
-    As ``layer_bytes`` counts it, without FlashAttention's one number for each head.
-    """
-    h, f = shape.hidden, shape.mlp_width
+def kept_rows(shape: ModelShape) -> list[Kept]:
+    """What a layer of Hugging Face's LLaMA keeps of a token in bf16. A norm keeps its input in fp32, and SwiGLU is
+    three operations. A few numbers of the norms and of FlashAttention are left out, see ``FEW``."""
+    h, f = 2 * shape.hidden, 2 * shape.mlp_width
     return [
-        ("the layer's input", h, ("the first norm",)),
-        ("what the first norm gives", h, MATRICES[:3]),
-        ("what query, key and value give", shape.attention_width + shape.kv_columns(1), ("attention",)),
-        ("what attention gives", h, ("attention", "output")),
-        ("the sum behind attention", h, ("the second norm",)),
-        ("what the second norm gives", h, ("gate", "up")),
-        ("what gate and up give", 2 * f, ("SwiGLU",)),
-        ("what SwiGLU gives", f, ("down",)),
+        Kept("the layer's input, in fp32", 2 * h, ("the first norm",)),
+        Kept("what the first norm gives", h, MATRICES[:3]),
+        Kept(
+            "what query, key and value give",
+            2 * int(shape.attention_width + shape.kv_columns(1)),
+            ("attention",),
+        ),
+        Kept("what attention gives", h, ("attention", "output")),
+        Kept("the sum behind attention, in fp32", 2 * h, ("the second norm",)),
+        Kept("what the second norm gives", h, ("gate", "up")),
+        Kept("what gate gives", f, ("SiLU",)),
+        Kept("what SiLU gives", f, ("the product",)),
+        Kept("what up gives", f, ("the product",)),
+        Kept("the product", f, ("down",)),
     ]
 
 
-class LoraStep(NamedTuple):
-    """How many numbers LoRA trains, and the memory of a step by category, without and with its tokens."""
+class Step(NamedTuple):
+    """Bytes of a step at its peak, where backward leaves the loss."""
 
     trained: int
-    states: MemoryBreakdown
-    line: Line
+    activations: float
+    weights: float
+    gradients: float
+    optimizer: float
+    loss: float
 
-    def at(self, tokens: float) -> MemoryBreakdown:
-        return self.states + MemoryBreakdown(activations=tokens * self.line.token)
+    @property
+    def total(self) -> float:
+        return sum(self[1:])
 
 
 def lora_step(
-    shape: ModelShape, places: Collection[str], rank: int = 8, lowest: int = 1, recomputed: int = 0
-) -> LoraStep:
-    """LoRA beside these matrices of a LLaMA, in the layers from ``lowest`` (counted from 1) up.
+    shape: ModelShape,
+    tokens: int,
+    places: Collection[str] = MATRICES,
+    rank: int = 8,
+    recomputed: int = 0,
+    bits: int = 16,
+) -> Step:
+    """LoRA beside these matrices in every layer of Hugging Face's LLaMA, with one sequence of so many tokens.
 
-    Below the lowest layer nothing is kept; in the layers above, an input that only matrices need is kept if an A
-    reads it. Of these layers the lowest ``recomputed`` keep their input only, and backward brings back one at a time.
+    An input that only matrices need is kept if an A reads it, and each B keeps the ``rank`` numbers of its A. A
+    recomputed layer keeps its input alone, in bf16.
 
     Raises:
-        ValueError: no place or an unknown one is named, or there are no such layers.
+        ValueError: no place or an unknown one is named, there are no such layers, or weights of so many bits.
     """
     if not places:
         refuse("places", f"one or more of {', '.join(MATRICES)}", "none")
     for place in places:
         one_of("place", place, MATRICES)
-    at_least(1, rank=rank)
+    one_of("bits", bits, tuple(WEIGHT))
+    at_least(1, rank=rank, tokens=tokens)
+    _check_layers(shape, recomputed)
     h, f, kv = shape.hidden, shape.mlp_width, shape.kv_columns(1) // 2
     widths = dict(zip(MATRICES, (2 * h, h + kv, h + kv, 2 * h, h + f, h + f, f + h), strict=True))
-    layers = _layers(shape, lowest, recomputed)
-    trained = rank * layers * sum(widths[place] for place in set(places))
-    forgotten = [n for _, n, needed in kept_rows(shape) if set(needed) <= set(MATRICES) - set(places)]
-    tokens = PLAN.micro_batch * shape.sequence
-    kept = layer_bytes(shape, PLAN) / tokens + PLAN.itemsize * (rank * len(set(places)) - sum(forgotten))
-    frozen = MemoryBreakdown(parameters=model_states(shape.parameters, PLAN).parameters)
-    states = frozen + model_states(trained, PLAN)
-    held = recomputed * PLAN.itemsize * h + max(layers - recomputed, 1) * kept
-    return LoraStep(trained, states, Line(states.total, held + head_bytes(shape, PLAN) / tokens))
+    trained = int(rank * shape.layers * sum(widths[place] for place in set(places)))
+    forgotten = sum(row.bytes for row in kept_rows(shape) if set(row.needed) <= set(MATRICES) - set(places))
+    layer = _layer(shape) - forgotten + 2 * rank * len(set(places))
+    kept = recomputed * 2 * h + (shape.layers - recomputed) * layer + 4 * h + 4 * shape.vocab
+    ends = 2 * shape.vocab * h  # numbers of embedding and head, which stay in 16 bits
+    weights = 2 * ends + WEIGHT[bits] * (shape.parameters - ends) + 4 * trained
+    return Step(trained, tokens * kept, weights, 4 * trained, 8 * trained, _loss(shape, tokens))
 
 
-def lora_seconds(
-    shape: ModelShape, tokens: int, hardware: Hardware, lowest: int = 1, recomputed: int = 0
-) -> float:
-    """Seconds of a step with one text, as the simulator predicts them, without what A and B add.
+def full_step(shape: ModelShape, tokens: int) -> Step:
+    """All weights are trained, in mixed precision. A norm also keeps what its weight multiplies, and the head its
+    input."""
+    n, h = shape.parameters, shape.hidden
+    kept = shape.layers * (_layer(shape) + 4 * h) + 8 * h + 4 * shape.vocab
+    return Step(int(n), tokens * kept, 2 * n, 2 * n, (STATES - 4) * n, _loss(shape, tokens))
 
-    A frozen matrix has no product for its weights in backward, and below the lowest layer there is no backward.
+
+def _layer(shape: ModelShape) -> int:
+    """Bytes of a token in a layer: ``kept_rows``, a number of each norm and one of attention for each head."""
+    return sum(row.bytes for row in kept_rows(shape)) + 4 * shape.heads + 8
+
+
+def _loss(shape: ModelShape, tokens: int) -> int:
+    """The gradients of logits and of log-probabilities, both in fp32; the log-probabilities are an activation."""
+    return 8 * shape.vocab * tokens
+
+
+def fewest_recomputed(
+    shape: ModelShape,
+    tokens: int,
+    capacity: float,
+    places: Collection[str] = MATRICES,
+    rank: int = 8,
+    bits: int = 16,
+) -> int | None:
+    """With so many recomputed layers the step fits, and with one less it does not. None: it never fits."""
+    for recomputed in range(shape.layers + 1):
+        if lora_step(shape, tokens, places, rank, recomputed, bits).total <= capacity:
+            return recomputed
+    return None
+
+
+def lora_seconds(shape: ModelShape, tokens: int, hardware: Hardware, recomputed: int = 0) -> float:
+    """Seconds of a step with one sequence, as the simulator predicts them, without what A and B add.
+
+    A frozen matrix has no product for its weights in backward.
     """
-    layers = _layers(shape, lowest, recomputed)
+    _check_layers(shape, recomputed)
     units = unit_seconds(replace(shape, sequence=tokens), PLAN, hardware)
     (layer,) = units.layers.values()
     ahead = (shape.layers + recomputed) * layer.forward_seconds + units.embedding / 2
-    return ahead + layers * (layer.backward_seconds - layer.weight) + units.logits * 2 / 3
+    return ahead + shape.layers * (layer.backward_seconds - layer.weight) + units.logits * 2 / 3
 
 
-def _layers(shape: ModelShape, lowest: int, recomputed: int) -> int:
-    """How many layers have LoRA."""
-    at_least(1, lowest=lowest)
-    if lowest > shape.layers:
-        refuse("lowest", f"at most the {shape.layers} layers", lowest)
-    layers = shape.layers - lowest + 1
-    if not 0 <= recomputed <= layers:
-        refuse("recomputed", f"0 to {layers}, the layers that have LoRA", recomputed)
-    return layers
-
-
-def plot_tokens_that_fit(
-    lines: Mapping[str, Line], capacity: float, end: int, wanted: int | None = None
-) -> Picture:
-    """Memory over the tokens of a step, a line for each way of training, up to where the GPU is full.
-
-    An earlier line is wider, so that one sees it below a later one that is the same.
-
-    Args:
-        end: tokens at the right end of the axis.
-        wanted: tokens that are to fit.
-
-    Raises:
-        ValueError: there is no line, there are more than can be told apart, or one does not fit at all.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
-
-    positive(capacity=capacity, end=end)
-    if not 1 <= len(lines) <= len(COLOURS):
-        raise ValueError(f"give 1 to {len(COLOURS)} lines, not {len(lines)}")
-    if full := [name for name, line in lines.items() if line.stays >= capacity]:
-        raise ValueError(f"{', '.join(full)}: {human(capacity)} are full before the first token")
-    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-    axis = figure.subplots()
-    axis.axhline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
-    axis.text(0, 1.01 * capacity / 1e9, f" {human(capacity)}: full", va="bottom", fontsize=TEXT)
-    if wanted is not None:
-        axis.axvline(wanted, color="#8a8a8a", linestyle=":", linewidth=1.6)
-        axis.text(wanted, 0, f"  wanted:\n  {wanted:,}", va="bottom", fontsize=TEXT)
-    told = []
-    for place, ((name, line), colour) in enumerate(zip(lines.items(), COLOURS, strict=False)):
-        tokens, wide = line.fit(capacity), 2.2 + 1.8 * (len(lines) - 1 - place)
-        told.append(f"{name}: {round(tokens, -2):,.0f} tokens fit")
-        axis.plot(
-            [0, tokens], [line.stays / 1e9, capacity / 1e9], color=colour, linewidth=wide, label=told[-1]
-        )
-        axis.plot(tokens, capacity / 1e9, "X", color=colour, markersize=7 + wide)
-    axis.set(xlim=(0, end), ylim=(0, 1.12 * capacity / 1e9))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axis.yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
-    axis.set_xlabel("tokens of a step", fontsize=TEXT, loc="right")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
-    plain_axes(axis)
-    return render(figure, f"Memory over the tokens of a step, up to {human(capacity)}. {'; '.join(told)}.")
+def _check_layers(shape: ModelShape, recomputed: int) -> None:
+    if not 0 <= recomputed <= shape.layers:
+        refuse("recomputed", f"0 to {shape.layers}, the layers", recomputed)
 
 
 def plot_seeds(groups: Mapping[str, Mapping[str, Sequence[float]]], coin: float) -> Picture:

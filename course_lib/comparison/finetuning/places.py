@@ -13,12 +13,12 @@ from course_lib.comparison.finetuning.methods import METHODS, Method
 from course_lib.comparison.walk import best
 
 FOUR = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-# Which matrices, and the learning rate: the best one in every layer; of the four, of 0.001 and 0.003 from layer 3 up.
+# Which matrices, and the learning rates: the best one in every layer; of the four, of 0.001 and 0.003 from layer 3 up.
 PLACES = {
-    "qv": (("attention.self.query", "attention.self.value"), 3e-3),
-    "attention": (FOUR, 1e-3),
-    "five": ((*FOUR, "intermediate.dense"), 1e-3),  # without the MLP's second matrix; the rate of all six
-    "all": ((*FOUR, "intermediate.dense", "output.dense"), 1e-3),
+    "qv": (("attention.self.query", "attention.self.value"), (3e-3,)),
+    "attention": (FOUR, (1e-3,)),
+    "five": ((*FOUR, "intermediate.dense"), (3e-4, 1e-3, 3e-3)),  # without the MLP's second matrix
+    "all": ((*FOUR, "intermediate.dense", "output.dense"), (1e-3,)),
 }
 LAYERS, LOWEST = 6, range(3, 7)  # MiniLM's
 # Three seeds each; the others have one.
@@ -29,10 +29,10 @@ NAMES |= {"gate": "intermediate.dense", "up": "intermediate.dense", "down": "out
 
 
 def _method(place: str, lowest: int) -> Method:
-    names, rate = PLACES[place]
+    names, rates = PLACES[place]
     targets = tuple(f"layer.{i}.{name}" for i in range(lowest - 1, LAYERS) for name in names)
     start = {"targets": targets, "rank": 8, "alpha": 16}
-    return Method("lora", {"": start}, (rate,), variant=f", rank 8, {place}, from layer {lowest}")
+    return Method("lora", {"": start}, rates, variant=f", rank 8, {place}, from layer {lowest}")
 
 
 UPPER = [place for place in PLACES if place != "five"]
@@ -41,10 +41,16 @@ PLACED["lora-five-r8"] = _method("five", 1)
 
 
 def right_answers(place: str, lowest: int, seed: int = 0, rank: int = 8) -> float | None:
-    """The share of the test part, at the rate that is best on the validation part; None: not run."""
+    """The share of the test part, at the rate that is best on the first seed's validation part; None: not run."""
     name = f"lora-{place}-r{rank}" + (f"-from{lowest}" if lowest > 1 else "")
-    own = [run for run in kept_runs() if run["method"] == name and run["seed"] == seed]
-    return best(own)["test"] if own else None
+    own = [run for run in kept_runs() if run["method"] == name]
+    tried = [run for run in own if run["seed"] == SEEDS[0]]
+    found = (
+        [run["test"] for run in own if run["seed"] == seed and run["lr"] == best(tried)["lr"]]
+        if tried
+        else []
+    )
+    return found[0] if found else None
 
 
 def as_in_llama(places: Collection[str], rank: int, lowest: int, layers: int = 32) -> list[float]:
@@ -69,7 +75,7 @@ def main() -> None:
     like = Setting("word-order", "minilm", "", "", lr=0, seed=0, steps=STEPS, matmul=MATMUL)
     runs = Runs(FOLDER / "runs.jsonl")
     for methods, seeds in ((list(PLACED), [0]), (THRICE, SEEDS)):
-        Comparison(like, lambda: (load_minilm()[0], word_order()), runs, methods, seeds).run()
+        Comparison(like, lambda: (load_minilm()[0], word_order()), runs, methods, seeds, finer=True).run()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    head = len(LAYERS)  # the row above the layers
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     panels = figure.subplots(1, 3, width_ratios=(7.1, 5.8, 5.8))
     for axis, title in zip(panels, ("prompt", "prefix", "LoRA"), strict=True):
         for row, layer in enumerate(LAYERS):
@@ -61,12 +62,16 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
                 )
             for place in range(TOKENS):
                 _place(axis, VIRTUAL + GAP + place, row, FROZEN)
+        if title == "prompt":
+            axis.text(-0.2, head + 0.4, "head", ha="right", va="center", fontsize=TEXT)
+        for place in range(TOKENS):  # the head reads the text alone
+            _place(axis, VIRTUAL + GAP + place, head, FROZEN)
         if title != "LoRA":
             axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
         axis.text(VIRTUAL + GAP + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
         beside = f": {trained[title]} trained" if trained else ""
         axis.set_title(title + beside, loc="left", fontsize=TITLE)
-        axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + GAP + TOKENS), ylim=(-0.8, len(LAYERS)))
+        axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + GAP + TOKENS), ylim=(-0.8, head + 1))
         axis.set_axis_off()
     looks = {
         "trained": COLOURS.values(),
@@ -89,8 +94,8 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
         figure,
         "A prompt trains vectors below the layers, and frozen weights make their keys and values in every layer. "
         "A prefix trains keys and values in every layer, which the text reads, and no layer computes their "
-        "places. LoRA trains matrices in every layer, which add to what is computed for the text."
-        + (f" Trained numbers: {counts}." if counts else ""),
+        "places. LoRA trains matrices in every layer, which add to what is computed for the text. The head computes "
+        "the text's places alone." + (f" Trained numbers: {counts}." if counts else ""),
     )
 
 

@@ -44,6 +44,8 @@ KNOWN: dict[str, Callable[[str], str]] = {
 }
 NEW: dict[str, Callable[[str], str]] = {
     "shout": lambda text: halves(text)[-1].upper(),  # two known tasks in one
+    "yell": lambda text: text[::-1].upper(),  # two others
+    "bang": lambda text: text + "!",  # a letter that the model never wrote, as that of stars
     "crosses": lambda text: re.sub("[aeiouAEIOU]", "x", text),
     "stars": lambda text: re.sub("[aeiouAEIOU]", "*", text),
     "next": lambda text: re.sub("[a-zA-Z]", lambda letter: chr(ord(letter[0]) + 1), text),

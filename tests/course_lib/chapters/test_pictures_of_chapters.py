@@ -107,7 +107,7 @@ def test_each_method_trains_in_its_own_places():
         COLOURS["prompt"]: VIRTUAL,
         COLOURS["prefix"]: VIRTUAL * above,
         COLOURS["LoRA"]: above,  # A and B
-        FROZEN: VIRTUAL * above + TOKENS * 3 * len(LAYERS),
+        FROZEN: VIRTUAL * above + TOKENS * 3 * (len(LAYERS) + 1),  # the head, too
     }
     picture = plot_virtual_places({"prompt": "0.08 million", "prefix": "2 million", "LoRA": "1 million"})
     assert "prompt: 0.08 million trained" in set(texts(picture))

@@ -91,7 +91,14 @@ def test_the_runs_that_are_kept_find_the_task_that_the_model_knows():
 def test_a_prompt_finds_two_known_tasks_in_one_and_nothing_new():
     found = kept_lines()
     assert found["shout", "prompt"].test > 0.95
-    assert found["stars", "prompt"].test < 0.05
+    assert found["yell", "prompt"].test > 0.8
+    assert all(found[task, "prompt"].test < 0.05 for task in ("stars", "bang"))
+
+
+def test_lora_adds_what_the_model_never_wrote():
+    found = kept_lines()
+    assert all(found[task, "lora-r8"].test > 0.5 for task in ("stars", "bang"))
+    assert all(found[task, "p-tuning-v2"].test < 0.5 for task in ("stars", "bang"))
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, few):

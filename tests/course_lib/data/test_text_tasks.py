@@ -30,6 +30,8 @@ from course_lib.data.text_tasks import (
         "swap": ("exit.sys", "file open"),
         "kind": ("python", "words"),
         "shout": ("EXIT", "FILE"),
+        "yell": ("TIXE.SYS", "ELIF NEPO"),
+        "bang": ("sys.exit!", "open file!"),
         "crosses": ("sys.xxxt", "xpxn fxlx"),
         "stars": ("sys.*x*t", "*p*n f*l*"),
         "next": ("tzt.fyju", "pqfo gjmf"),

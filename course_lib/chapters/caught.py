@@ -8,6 +8,8 @@ from simulator.plots.curves import STROKES
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
+LEAST = 2e-8  # smaller differences, and none, are drawn here
+
 
 def first_beyond(differences: Sequence[float], tolerance: float) -> int | None:
     """The first step whose difference is larger than the tolerance, counted from 1; None if there is none."""
@@ -15,26 +17,44 @@ def first_beyond(differences: Sequence[float], tolerance: float) -> int | None:
 
 
 def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Picture:
-    """A curve for each run over a grey band as wide as the tolerance; a dot marks the step in which it is caught.
+    """A curve for each run, logarithmic, and a line at the tolerance; a dot marks the step in which it is caught.
 
     Args:
-        runs: name -> for each step the difference of its loss, as a part of one device's.
+        runs: name -> for each step the difference of its loss, as a fraction of one device's.
+
+    Raises:
+        ValueError: the tolerance is not above 0.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, NullLocator
 
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    if not tolerance > 0:
+        raise ValueError(f"a tolerance is above 0, not {tolerance}")
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis, said = figure.subplots(), []
+    axis.set_yscale("log")
     for (name, values), (colour, width, style) in zip(runs.items(), STROKES, strict=False):
         step = first_beyond(values, tolerance)
         said.append(f"{name}: step {step}" if step else f"{name}: never")
         line = {"color": colour, "linewidth": width, "linestyle": style, "label": said[-1]}
-        axis.plot(range(1, len(values) + 1), values, **line)
+        sizes = [max(abs(value), LEAST) for value in values]
+        axis.plot(range(1, len(sizes) + 1), sizes, **line)
         if step:
-            axis.plot(step, values[step - 1], "o", color=colour, markersize=8, markeredgecolor="#222222")
-    axis.axhspan(-tolerance, tolerance, color="#e4e4e4", linewidth=0, zorder=0, label=f"within {tolerance:g}")
+            axis.plot(step, sizes[step - 1], "o", color=colour, markersize=8, markeredgecolor="#222222")
+    axis.axhline(tolerance, color="#8a8a8a", linewidth=1.5, linestyle=(0, (6, 3)), zorder=0)
+    axis.set_ylim(bottom=LEAST / 2)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_formatter(lambda value, _: plain(value))  # exponents would be too small to read
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("step", fontsize=TEXT, loc="right")
-    axis.set_ylabel("difference / one device's loss", fontsize=TEXT)
+    axis.set_ylabel("|difference| / one device's loss", fontsize=TEXT)
     plain_axes(axis)
-    legend = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "title": "caught in", "alignment": "left"}
+    title = f"caught by {plain(tolerance)} (dashed) in"
+    legend = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "title": title, "alignment": "left"}
     axis.legend(fontsize=TEXT, title_fontsize=TEXT, frameon=False, **legend)
-    return render(figure, f"With a tolerance of {tolerance:g}, the step that catches {', '.join(said)}.")
+    return render(figure, f"With a tolerance of {plain(tolerance)}, the step that catches {', '.join(said)}.")
+
+
+def plain(value: float) -> str:
+    """0.00001, and not 1e-05."""
+    return f"{value:.12f}".rstrip("0").rstrip(".")

@@ -7,7 +7,7 @@ reader sees at the end is what was run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from random import Random
@@ -26,6 +26,7 @@ from course_lib.observe.show.tables import table
 from course_lib.runtime import launch
 
 Change = tuple[str, str]  # a piece of a line, and what stands in its place
+Axes = Mapping[str, Sequence[str]]  # kind of weight -> axes
 Weights = dict[
     str, tuple[Tensor, int | None]
 ]  # name -> what a rank holds of it, and the dimension in which it is cut
@@ -102,66 +103,93 @@ def changed(change: Change) -> dict[str, Any]:
     return names
 
 
-def run_on_rank(change: Change, steps: int, look: Callable[[Any], Any] | None) -> tuple[list, list, Any]:
-    """Train; losses, norms, and what ``look(rank)`` finds in the last step, between the gradients and clipping."""
+def run_on_rank(change: Change, steps: int, added: Axes | None = None) -> SimpleNamespace:
+    """Train; the losses and the norms that were reported, and what the rank holds at the end."""
     torch.manual_seed(0)
     rank = changed(change)["Rank"](GPT(CONFIG), SIZES)
     optimizer = AdamW(rank.parameters().values(), lr=1e-3)
-    losses, norms, found = [], [], None
-    for step, batch in enumerate(text_batches(steps)):
+    losses, norms = [], []
+    for batch in text_batches(steps):
         own = [part.chunk(SIZES["dp"])[rank.at["dp"]] for part in batch]
         losses.append(rank.step(*(part.chunk(MICRO) for part in own)).item())
-        norm = rank.gradient_norm()
+        norm = rank.gradient_norm() if added is None else norm_along(rank, added)
         norms.append(norm.item())
-        if look is not None and step == steps - 1:
-            found = look(rank)
         rank.clip(norm, MAX_NORM)
         optimizer.step()
         optimizer.zero_grad()
-    return losses, norms, found
+    return SimpleNamespace(losses=losses, norms=norms, held=weights_of(rank))
 
 
-def run_all_on_rank(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any] | None) -> dict:
-    return {name: run_on_rank(change, steps, look) for name, change in runs.items()}
+def norm_along(rank: Any, added: Axes) -> Tensor:
+    """The root of all squares, where those of each kind of weight are added up along these axes."""
+    squares = torch.zeros(())
+    for kind, axes in added.items():
+        of_kind = [w.grad.square().sum() for name, w in rank.parameters().items() if kind_of(name, w) == kind]
+        of_all = torch.stack(of_kind).sum()
+        for axis in axes:
+            of_all = three_dimensions.summed(of_all, rank.group[axis])
+        squares = squares + of_all
+    return squares.sqrt()
 
 
-def train_runs(steps: int, runs: Mapping[str, Change] = RUNS) -> dict[str, tuple[list[float], list[float]]]:
-    """Losses and gradient norms of each run, on 8 ranks."""
-    return {name: found[:2] for name, found in _launched(runs, steps, None)[0].items()}
+def run_all_on_rank(steps: int, *runs: tuple[Change, Axes | None]) -> list[SimpleNamespace]:
+    return [run_on_rank(change, steps, added) for change, added in runs]
 
 
-def ask_runs(
-    look: Callable[[Any], Any], steps: int, runs: Mapping[str, Change] = RUNS
-) -> dict[str, list[Any]]:
-    """Train each run again on 8 ranks; for each what ``look(rank)`` found there, in rank order.
+def train_runs(steps: int, runs: Mapping[str, Change] = RUNS) -> dict[str, SimpleNamespace]:
+    """Each run on 8 ranks: its losses and gradient norms, and ``held``, what each rank holds after the last step."""
+    ranks = _launched(steps, *((change, None) for change in runs.values()))
+    return {
+        name: SimpleNamespace(losses=of[0].losses, norms=of[0].norms, held=[rank.held for rank in of])
+        for name, of in zip(runs, zip(*ranks, strict=True), strict=True)
+    }
+
+
+def train_clipping(steps: int, *added: Axes) -> list[SimpleNamespace]:
+    """The right run, but clipping takes another norm: its losses, and each rank's norm in the first step.
 
     Args:
-        look: gets the ``Rank`` in the last step, when its gradients are complete and not clipped yet.
+        added: for each run: kind of weight -> the axes along which the squares of its gradients are added up.
+
+    Raises:
+        ValueError: there is no such kind, or no such axis.
     """
-    ranks = _launched(runs, steps, look)
-    return {name: [found[name][2] for found in ranks] for name in runs}
+    for axes in added:
+        _known(axes)
+    ranks = _launched(steps, *((NOTHING, {kind: tuple(axes[kind]) for kind in axes}) for axes in added))
+    return [
+        SimpleNamespace(losses=of[0].losses, norms=[rank.norms[0] for rank in of])
+        for of in zip(*ranks, strict=True)
+    ]
 
 
-def _launched(runs: Mapping[str, Change], steps: int, look: Callable[[Any], Any] | None) -> list[dict]:
-    return launch(run_all_on_rank, ranks=8, args=(dict(runs), steps, look), quiet=True)
+def _launched(steps: int, *runs: tuple[Change, Axes | None]) -> list[list[SimpleNamespace]]:
+    return launch(run_all_on_rank, ranks=8, args=(steps, *runs), quiet=True)
 
 
-def runs_apart(
-    saved: Mapping[str, list[Weights]], copies: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[list[str], list[str]]]:
+def _known(given: Axes) -> None:
+    kinds, axes = set(given), {axis for listed in given.values() for axis in listed}
+    for some, known in ((kinds, set(COPIES)), (axes, set(SIZES))):
+        if some - known:
+            raise ValueError(f"{sorted(some - known)[0]!r} is none of {', '.join(map(repr, sorted(known)))}")
+
+
+def kind_of(name: str, w: Any) -> str:
+    """A kind of ``COPIES``."""
+    return "matrix" if getattr(w, "cut", None) is not None else "embedding" if name in TIED else "LayerNorm"
+
+
+def runs_apart(saved: Mapping[str, list[Weights]], copies: Axes) -> dict[str, tuple[list[str], list[str]]]:
     """Along each axis: which kinds of weights were compared there, and the runs in which two copies differ.
 
     Args:
-        saved: run -> what ``weights_of`` found on each rank.
+        saved: run -> what each rank held.
         copies: kind of weight -> the axes along which other ranks are said to hold copies of it.
 
     Raises:
         ValueError: there is no such kind, or no such axis.
     """
-    kinds, axes = set(copies), {axis for listed in copies.values() for axis in listed}
-    for given, known in ((kinds, set(COPIES)), (axes, set(SIZES))):
-        if given - known:
-            raise ValueError(f"{sorted(given - known)[0]!r} is none of {', '.join(map(repr, sorted(known)))}")
+    _known(copies)
     found = {}
     for axis in SIZES:
         listed = [kind for kind in copies if axis in copies[kind]]
@@ -186,7 +214,7 @@ def _copies_along(
             yield from ((kind, w, copy) for copy in copies if kind in kinds)
 
 
-def show_apart(saved: Mapping[str, list[Weights]], copies: Mapping[str, Sequence[str]]) -> Shown:
+def show_apart(saved: Mapping[str, list[Weights]], copies: Axes) -> Shown:
     """``runs_apart`` as a table: a row for each axis."""
     rows = [
         [f"along {axis}", ", ".join(kinds) or "nothing", ", ".join(apart) or ("none" if kinds else "?")]
@@ -204,7 +232,7 @@ def loss_after_loading(ranks: list[Weights], steps: int, tied: bool = True) -> f
     """One device reads a checkpoint in which each weight stands once, and computes the loss of the batch of a step.
 
     Args:
-        ranks: what ``weights_of`` found on each rank. Where several hold a weight, that of the first is in the file.
+        ranks: what each rank held. Where several hold a weight, that of the first is in the file.
         steps: the batch is the last one of so many.
         tied: the embedding stands once, too. Otherwise the last stage's copy is in the file beside the first's.
     """

@@ -68,13 +68,14 @@ def test_each_bug_shows_where_the_chapter_says():
     alone, runs = suspects.one_device(2), suspects.train_runs(2)
 
     def is_right(name, which):
-        return runs[name][which] == pytest.approx((alone.losses, alone.norms)[which], rel=1e-5)
+        reported = runs[name].losses, runs[name].norms
+        return reported[which] == pytest.approx((alone.losses, alone.norms)[which], rel=1e-5)
 
     first_losses = {
-        name: losses[0] == pytest.approx(alone.losses[0], rel=1e-5) for name, (losses, _) in runs.items()
+        name: run.losses[0] == pytest.approx(alone.losses[0], rel=1e-5) for name, run in runs.items()
     }
     first_norms = {
-        name: norms[0] == pytest.approx(alone.norms[0], rel=1e-5) for name, (_, norms) in runs.items()
+        name: run.norms[0] == pytest.approx(alone.norms[0], rel=1e-5) for name, run in runs.items()
     }
     assert first_losses == {"A": True, "B": True, "C": False, "D": True, "E": True}
     assert first_norms == {"A": True, "B": False, "C": False, "D": True, "E": False}
@@ -83,7 +84,7 @@ def test_each_bug_shows_where_the_chapter_says():
 
 
 def test_copies_come_apart_in_two_runs():
-    saved = suspects.ask_runs(suspects.weights_of, steps=3)
+    saved = {name: run.held for name, run in suspects.train_runs(2).items()}
     assert suspects.runs_apart(saved, suspects.COPIES) == {
         "tp": (["LayerNorm", "embedding"], ["A"]),
         "dp": (["matrix", "LayerNorm", "embedding"], []),
@@ -103,6 +104,21 @@ def test_copies_come_apart_in_two_runs():
     ]
 
 
+def test_squares_of_copies_count_once_in_the_norm():
+    alone = suspects.one_device(STEPS)
+    right = {"matrix": ["tp", "pp"], "LayerNorm": ["pp"], "embedding": []}
+    twice = {kind: [*axes, "dp"] for kind, axes in right.items()}
+    own = dict.fromkeys(right, ())
+    mended, doubled, local = suspects.train_clipping(STEPS, right, twice, own)
+    assert mended.norms == pytest.approx([alone.norms[0]] * 8, rel=1e-5)
+    assert mended.losses == pytest.approx(alone.losses, rel=1e-6)
+    assert doubled.norms == pytest.approx([2**0.5 * alone.norms[0]] * 8, rel=1e-5)
+    assert local.losses == suspects.train_runs(STEPS, {"A": suspects.RUNS["A"]})["A"].losses
+    assert max(local.norms) < alone.norms[0]
+    with pytest.raises(ValueError, match="'cp' is none of 'dp', 'pp', 'tp'"):
+        suspects.train_clipping(STEPS, {"matrix": ["cp"]})
+
+
 def test_a_check_of_unknown_copies_is_refused():
     with pytest.raises(ValueError, match="'norm' is none of 'LayerNorm', 'embedding', 'matrix'"):
         suspects.runs_apart({}, {"norm": ["dp"]})
@@ -111,7 +127,7 @@ def test_a_check_of_unknown_copies_is_refused():
 
 
 def test_only_the_untied_run_is_ruined_by_loading_it():
-    found = suspects.ask_runs(suspects.weights_of, steps=5)
+    found = {name: run.held for name, run in suspects.train_runs(4).items()}
     loaded = {run: suspects.loss_after_loading(ranks, 5) for run, ranks in found.items()}
     alone = suspects.one_device(5)
     assert loaded["D"] == pytest.approx(alone.losses[4], rel=1e-5)
@@ -172,6 +188,9 @@ def test_a_run_is_caught_in_the_first_step_beyond_the_tolerance():
     assert [first_beyond(values, 1e-3) for values in runs.values()] == [2, None]
     picture = plot_caught(runs, 1e-3)
     assert picture.alt == "With a tolerance of 0.001, the step that catches run A: step 2, run D: never."
+    assert "tolerance of 0.00001," in plot_caught(runs, 1e-5).alt
+    with pytest.raises(ValueError, match="a tolerance is above 0, not 0"):
+        plot_caught(runs, 0)
 
 
 def test_what_a_rank_holds_is_the_digits_of_its_number():

@@ -50,15 +50,15 @@ def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
     for r in range(count):
         y = -r - 0.4
         axis.plot((half, across), (y, y), **_route(r, count))
-        said = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    for r, arrow in ((0, "←"), (count - 1, "→")):
         axis.text(
             (half + across) / 2,
-            y,
-            f"{'→' if r else '←'} {hop:.0f} MB" if r in (0, count - 1) else f"{hop:.0f} MB",
+            -r - 0.4,
+            f"{arrow} {hop:.0f} MB",
             ha="center",
             va="center",
             fontsize=TEXT,
-            bbox=said,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )
     axis.text(
         (half + across) / 2,

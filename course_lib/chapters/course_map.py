@@ -44,7 +44,7 @@ CHAPTERS = {
     "06": Chapter("zero", ("03", "05"), 28, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 40, "FSDP"),
     "08": Chapter("recomputation", ("03",), 26),
-    "09": Chapter("tensor_parallel", ("03", "04", "07"), 36, "tensor parallelism"),
+    "09": Chapter("tensor_parallel", ("03", "04", "07"), 39, "tensor parallelism"),
     "10": Chapter("sequence_parallel", ("08", "09"), 35, "sequence parallelism"),
     "11": Chapter("pipeline_parallel", ("03", "04", "07"), 40, "pipeline parallelism"),
     "12": Chapter("three_dimensions", ("05", "09", "11"), 30),

@@ -49,7 +49,7 @@ def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Pictur
     axis.set_xlabel("step", fontsize=TEXT, loc="right")
     axis.set_ylabel("|difference| / one device's loss", fontsize=TEXT)
     plain_axes(axis)
-    title = f"caught by {plain(tolerance)} (dashed) in"
+    title = f"caught by {plain(tolerance)} (dashed)"
     legend = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "title": title, "alignment": "left"}
     axis.legend(fontsize=TEXT, title_fontsize=TEXT, frameon=False, **legend)
     return render(figure, f"With a tolerance of {plain(tolerance)}, the step that catches {', '.join(said)}.")

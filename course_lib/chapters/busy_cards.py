@@ -76,16 +76,19 @@ def plot_machine(hardware: Hardware) -> Picture:
     from matplotlib.figure import Figure
 
     each = hardware.node_size
-    inside, out = (1e3 * link.seconds(1e9, 0) for link in (hardware.node, hardware.network))
+    inside, out = (
+        f"{1e6 * link.latency:.0f} µs, and {_two(1e3 * link.seconds(1e9, 0))} ms for 1 GB"
+        for link in (hardware.node, hardware.network)
+    )
     figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axis = figure.subplots()
     _draw_machine(axis, each, [])
     axis.set_ylim(-CARD - 0.25, CARD + 0.25)
     axis.set_xlim(-6, 6)
     for told, (x, y), end in (
-        (f"links between all GPUs:\n{inside:.1f} ms for 1 GB", (-2.2, 0.9), (-0.55, 0.5)),
+        (f"links between all GPUs:\n{inside}", (-2.2, 0.9), (-0.55, 0.5)),
         ("a rank's GPU", (2.4, -0.45), (1.2, -0.4)),
-        (f"its network card:\n{out:.0f} ms for 1 GB", (2.4, 0.85), (1.7, 0.65)),
+        (f"its network card:\n{out}", (2.4, 0.85), (1.7, 0.65)),
     ):
         axis.annotate(
             told,
@@ -98,39 +101,34 @@ def plot_machine(hardware: Hardware) -> Picture:
         )
     return render(
         figure,
-        f"A machine: {each} GPUs with links between them, {inside:.1f} ms for 1 GB, "
-        f"each with its own network card, {out:.0f} ms.",
+        f"A machine: {each} GPUs with links between them, {inside}, each with its own network card, {out}.",
     )
 
 
 def plot_levels(ranks: int, payload: float, hardware: Hardware) -> Picture:
-    """The three parts of an all-reduce by levels, the second over four machines, and how long they take."""
+    """The parts of an all-reduce by levels, the one over four machines in trees and in rings, and their times."""
     from matplotlib.figure import Figure
 
     each = hardware.node_size
     machines, part = ranks // each, payload / each
-    inside = 1e3 * hardware.node.seconds((each - 1) * part, each - 1)
-    ways = [
-        f"eight {way}s: {all_reduce_rounds(way, machines)} rounds, "
-        f"{_two(1e3 * all_reduce_seconds(way, part, machines, hardware.network))} ms"
-        for way in ("tree", "ring")
-    ]
-    steps = {
-        "1. reduce-scatter inside": f"each rank gets an eighth of\nits machine's sum: {inside:.1f} ms",
-        f"2. between machines, 4 of {machines}": "\n".join(ways),
-        "3. all-gather inside": f"each rank gets\nthe whole sum: {inside:.1f} ms",
-    }
+    inside = _two(1e3 * hardware.node.seconds((each - 1) * part, each - 1))
+    steps = {"inside a machine": f"1. reduce-scatter: {inside} ms\n3. all-gather: {inside} ms"}
+    for way in ("tree", "ring"):
+        took = _two(1e3 * all_reduce_seconds(way, part, machines, hardware.network))
+        steps[f"2. between machines: {each} {way}s"] = f"{all_reduce_rounds(way, machines)} rounds: {took} ms"
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
-    for i, (axis, (name, told)) in enumerate(zip(figure.subplots(1, 3), steps.items(), strict=True)):
+    for axis, (name, told) in zip(figure.subplots(1, 3), steps.items(), strict=True):
         axis.set_title(name, fontsize=TITLE)
         axis.text(0, -TIP + 0.1, told, fontsize=TEXT, ha="center", va="top")
-        if i == 1:
-            _draw_rings(axis, each)
+        if "tree" in name:
+            _draw_machines(axis, each, [(2, 0), (3, 1), (1, 0)], "<|-|>")
+        elif "ring" in name:
+            _draw_machines(axis, each, [(0, 1), (1, 3), (3, 2), (2, 0)], "-|>")
         else:
             _draw_machine(axis, each, [], links=False)
         axis.set_ylim(-TIP - 0.8, CARD + 0.2)
     shown = "; ".join(f"{name}: {' '.join(told.split())}" for name, told in steps.items())
-    return render(figure, f"An all-reduce by levels. {shown}.")
+    return render(figure, f"An all-reduce by levels; 4 of {machines} machines. {shown}.")
 
 
 def _two(number: float) -> str:
@@ -138,26 +136,30 @@ def _two(number: float) -> str:
     return f"{number:.2g}" if number < 10 else f"{number:.0f}"
 
 
-def _draw_rings(axis: Axes, each: int) -> None:
-    """Four machines; each of a machine's ranks sends its eighth to the same rank of the next machine."""
+def _draw_machines(axis: Axes, each: int, ways: list[tuple[int, int]], style: str) -> None:
+    """Four machines, two in a row; on each way a machine's ranks send their eighths to the same ranks of another."""
     from matplotlib.patches import Circle
 
-    far = 1.05
-    for x, y in ((-far, far), (far, far), (far, -far), (-far, -far)):
+    far, gap = 1.05, 0.65
+    places = [(-far, far), (far, far), (-far, -far), (far, -far)]
+    for x, y in places:
         axis.add_patch(Circle((x, y), 0.6, fc="#f4f4f4", ec=EDGE, zorder=0))
         for rank in range(each):
             angle = pi / 2 - 2 * pi * (rank + 0.5) / each
             axis.plot(x + 0.42 * cos(angle), y + 0.42 * sin(angle), "o", ms=4.5, color="#143f70", zorder=2)
-    style = {"arrowstyle": "-|>", "color": OUT, "lw": 0.9, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
-    for rank in range(each):
-        off = 0.11 * (rank - (each - 1) / 2)
-        for start, end in (
-            ((-0.4, far + off), (0.4, far + off)),
-            ((far + off, 0.4), (far + off, -0.4)),
-            ((0.4, -far + off), (-0.4, -far + off)),
-            ((-far + off, -0.4), (-far + off, 0.4)),
-        ):
-            axis.annotate("", end, start, arrowprops=style)
+    props = {"arrowstyle": style, "color": OUT, "lw": 0.9, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
+    for start, end in ways:
+        (x, y), (to_x, to_y) = places[start], places[end]
+        along_x, along_y = (to_x - x) / (2 * far), (to_y - y) / (2 * far)
+        for rank in range(each):
+            off = 0.11 * (rank - (each - 1) / 2)
+            side_x, side_y = off * abs(along_y), off * abs(along_x)
+            axis.annotate(
+                "",
+                (to_x - gap * along_x + side_x, to_y - gap * along_y + side_y),
+                (x + gap * along_x + side_x, y + gap * along_y + side_y),
+                arrowprops=props,
+            )
     axis.set(xlim=(-TIP, TIP), aspect="equal")
     axis.axis("off")
 

@@ -18,7 +18,7 @@ def explore_ring(ranks: int = 4) -> Figure:
         ranks: 2 to 8.
     """
     return Figure(
-        "ring", "Ring all-reduce", [Slider("ranks", ranks, range(2, 9), "ranks")], shown=2, bytes=TENSOR
+        "ring", "Ring all-reduce", [Slider("ranks", ranks, range(2, 9), "ranks")], shown=4, bytes=TENSOR
     )
 
 

@@ -115,7 +115,7 @@ def plot_levels(ranks: int, payload: float, hardware: Hardware) -> Picture:
     steps = {"inside a machine": f"1. reduce-scatter: {inside} ms\n3. all-gather: {inside} ms"}
     for way in ("tree", "ring"):
         took = _two(1e3 * all_reduce_seconds(way, part, machines, hardware.network))
-        steps[f"2. between machines: {each} {way}s"] = f"{all_reduce_rounds(way, machines)} rounds: {took} ms"
+        steps[f"2. in {each} {way}s"] = f"{all_reduce_rounds(way, machines)} rounds: {took} ms"
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
     for axis, (name, told) in zip(figure.subplots(1, 3), steps.items(), strict=True):
         axis.set_title(name, fontsize=TITLE)

@@ -67,8 +67,8 @@ def test_the_picture_of_three_levels():
     picture = plot_levels(1000, 1e9, H100)
     for words in (
         "reduce-scatter: 2.5 ms",
-        "machines: 8 trees: 14 rounds: 44 ms",
-        "machines: 8 rings: 248 rounds: 7.7 ms",
+        "in 8 trees: 14 rounds: 44 ms",
+        "in 8 rings: 248 rounds: 7.7 ms",
     ):
         assert words in picture.alt
     assert smallest_text(picture.svg) >= 11

@@ -50,7 +50,7 @@ CHAPTERS = {
     "12": Chapter("three_dimensions", ("05", "09", "11"), 30),
     "13": Chapter("galaxy", ("09", "10"), 23, "Galaxy"),
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
-    "15": Chapter("flash_attention", ("02", "08"), 35, "FlashAttention"),
+    "15": Chapter("flash_attention", ("02", "08"), 37, "FlashAttention"),
     "16": Chapter("paged_attention", ("02", "15"), 33),
     "17": Chapter("lora_and_adapters", ("02", "03"), 27, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 26),

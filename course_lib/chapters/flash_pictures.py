@@ -27,12 +27,12 @@ PRODUCTS = [  # from, to, and what is multiplied; the first only FlashAttention 
     ("dS", "dQ", "dS K"),
     ("dS", "dK", "dSᵀ Q"),
 ]
-NUMBER_BY_NUMBER = [("S", "P", "exp(S − L)"), ("P", "dS", ""), ("dP", "dS", "")]
+NUMBER_BY_NUMBER = [("S", "P", "exp(S − L)"), ("P", "dS", ""), ("dP", "dS", "P × (dP − D)")]
 
 
 def plot_backward_tile() -> Picture:
     """Backward in one tile: a thick arrow is a matrix product, the orange one is FlashAttention's own; along a thin
-    arrow each number of a tile is computed from those at its place."""
+    arrow each number of a tile is computed from those at its place, and from its query's L or D."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
@@ -57,6 +57,9 @@ def plot_backward_tile() -> Picture:
             axis.text(*at, words, ha="center", va="bottom", fontsize=TITLE, color=colour)
     for column, words in ((0, "loaded"), (1.5, "one tile, on the chip"), (3, "added up")):
         axis.text(column, 2.62, words, ha="center", fontsize=TEXT, color="#666666")
+    axis.text(
+        1.5, 0.76, "D: each query's\nsum of O × dO", ha="center", va="top", fontsize=TEXT, color="#666666"
+    )
     key = [
         (3.0, "#444444", "matrix product"),
         (3.0, FLASH, "only FlashAttention"),
@@ -71,7 +74,8 @@ def plot_backward_tile() -> Picture:
     return render(
         figure,
         "Backward in one tile. Five matrix products: Q and K give S, which only FlashAttention computes again; P and "
-        "dO give dV; dO and V give dP; dS and K give dQ; dS and Q give dK. Without one: P from S, dS from P and dP.",
+        "dO give dV; dO and V give dP; dS and K give dQ; dS and Q give dK. Without one: P from S; "
+        "dS = P × (dP − D), where D is each query's sum of O × dO.",
     )
 
 

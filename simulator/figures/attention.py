@@ -7,14 +7,15 @@ from simulator.predict.attention_io import ROW, standard_forward, total_bytes
 
 TOKENS, SIZE, ITEMSIZE = 8, 2, 2  # a sequence, the size of its head, bytes of a number
 SIDES = (1, 2, 4, 8)
+VALUES = [2, 5, 1, 4, 3, 1, 6, 2]  # of each key the first of its value's numbers
 REQUESTS = [(10, 9, 0), (9, 14, 0), (11, 8, 2), (10, 12, 3), (3, 10, 5)]  # prompt, answer, and when it comes
 
 
 def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
-    """FlashAttention's forward, tile by tile: scores, each query's running maximum and sum, and the bytes moved.
+    """FlashAttention's forward, tile by tile: scores, each query's running m, l and o, and the bytes moved.
 
-    One head of size 2, 8 tokens in 16 bits, with scores that are made up: small enough to be seen whole. Bytes are
-    those of ``flash_forward`` (version 2) and ``standard_forward``.
+    One head of size 2, 8 tokens in 16 bits, with made-up scores and values: small enough to be seen whole. Of V and o
+    the first of two numbers is drawn. Bytes are those of ``flash_forward`` (version 2) and ``standard_forward``.
 
     Args:
         block_q, block_k: queries and keys of a tile; 1, 2, 4 or 8.
@@ -28,6 +29,7 @@ def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
         ],
         shown=6,
         scores=[[(5 * i + 3 * j) % 13 // 2 - 1 for j in range(TOKENS)] for i in range(TOKENS)],
+        v=VALUES,
         size=SIZE,
         itemsize=ITEMSIZE,
         row=ROW,

@@ -163,10 +163,12 @@ const [given, cases] = questions;
 console.log(JSON.stringify(cases.map((values) => tiles(values, given))));
 """
     scores = np.array(given["scores"], float)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
     for values, found in zip(cases, run_in_node(program, [given, cases], "tiles"), strict=True):
         end = found[-1]
         assert end["m"] == scores.max(1).tolist()
-        assert end["l"] == pytest.approx(np.exp(scores - scores.max(1, keepdims=True)).sum(1))
+        assert end["l"] == pytest.approx(weights.sum(1))
+        assert end["o"] == pytest.approx(weights @ given["v"])
         moved = flash_forward(len(scores), given["size"], **values, itemsize=given["itemsize"])
         assert end["moved"] == {name: bytes.read + bytes.written for name, bytes in moved.items()}
 

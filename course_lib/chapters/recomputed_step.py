@@ -97,20 +97,22 @@ def plot_steps(
 
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axes = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
-    top = 1.25 * max(ground[1] + step.peak for step in steps) / 1e9
+    highest = max(ground[1] + step.peak for step in steps)
+    unit, size = ("GB", 1e9) if highest >= 1e9 else ("MB", 1e6)
+    top = 1.25 * highest / size
     longest = max(step.times[-1] for step in steps)
     alt = []
     for axis, step, title in zip(axes, steps, titles, strict=True):
         times, half, end = step.times, step.backward, step.times[-1]
-        kept = [(ground[1] + x) / 1e9 for x in step.kept]
-        every = [k + x / 1e9 for k, x in zip(kept, step.back, strict=True)]
+        kept = [(ground[1] + x) / size for x in step.kept]
+        every = [k + x / size for k, x in zip(kept, step.back, strict=True)]
         peak = max(every)
         if ground[1]:
-            axis.fill_between(times, ground[1] / 1e9, color=GROUND, lw=0, label=ground[0])
+            axis.fill_between(times, ground[1] / size, color=GROUND, lw=0, label=ground[0])
         if len(names) == 1:
-            axis.fill_between(times, ground[1] / 1e9, every, color=KEPT, lw=0, label=names[0])
+            axis.fill_between(times, ground[1] / size, every, color=KEPT, lw=0, label=names[0])
         else:
-            axis.fill_between(times, ground[1] / 1e9, kept, color=KEPT, lw=0, label=names[0])
+            axis.fill_between(times, ground[1] / size, kept, color=KEPT, lw=0, label=names[0])
             axis.fill_between(times, kept, every, color=BACK, lw=0, label=names[1])
         axis.axvline(half, 0, 0.8, color="#777777", linestyle=":", linewidth=1)
         axis.set(xlim=(0, longest), ylim=(0, top))
@@ -119,24 +121,25 @@ def plot_steps(
         axis.set_title(title, loc="left", fontsize=TITLE)
         bare(axis)
         if line[1]:
-            axis.axhline(line[1] / 1e9, color="#222222", linestyle="--", linewidth=1)
+            axis.axhline(line[1] / size, color="#222222", linestyle="--", linewidth=1)
             axis.annotate(
-                line[0], (0.01 * end, line[1] / 1e9), (0, 3), textcoords="offset points", fontsize=TEXT
+                line[0], (0.01 * end, line[1] / size), (0, 3), textcoords="offset points", fontsize=TEXT
             )
-        room = line[1] / 1e9 - peak
-        above = peak + room if 0 < room <= 0.1 * top else peak  # the words do not stand on the line
+        room = line[1] / size - peak
+        close = 0 < room <= 0.1 * top  # then the words stand below the line, beside the peak
         axis.annotate(
-            human(1e9 * peak),
-            (times[every.index(peak)], above),
-            (3, 3),
+            human(size * peak),
+            (times[every.index(peak)], peak + room if close else peak),
+            (28, -4) if close else (3, 3),
             textcoords="offset points",
+            va="top" if close else "baseline",
             fontsize=TEXT,
         )
-        alt.append(f"{title}: the peak is {human(1e9 * peak)}")
+        alt.append(f"{title}: the peak is {human(size * peak)}")
         if room > 0.1 * top:
             middle, arrow = 0.8 * longest, {"arrowstyle": "<->", "color": "#222222"}
-            axis.annotate("", (middle, peak), (middle, line[1] / 1e9), arrowprops=arrow)
-            free = f"{human(1e9 * room)} free"
+            axis.annotate("", (middle, peak), (middle, line[1] / size), arrowprops=arrow)
+            free = f"{human(size * room)} free"
             axis.annotate(
                 free,
                 (middle, peak + room / 2),
@@ -148,7 +151,7 @@ def plot_steps(
             )
             alt[-1] += f", {free}"
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in("GB")))
+    axes[0].yaxis.set_major_formatter(FuncFormatter(ticks_in(unit)))
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=TEXT, frameon=False)
     named = [name for name in (ground[0], *names) if name]

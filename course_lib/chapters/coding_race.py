@@ -1,4 +1,4 @@
-"""Chapter 19: whole gradients against 1 %, on ten ranks whose backward hides messages, but not the coding."""
+"""Chapter 19: whole gradients, bf16 and 1 %, on ten ranks whose backward hides messages, but not the coding."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from simulator.plots.style import TEXT, WIDTH, plain_axes
 BUCKETS = 10
 BACKWARD = 10.0  # ms of backward for a bucket
 PART = 0.1  # of a whole bucket's message: 1 % on ten ranks
+HALF = 0.5  # of it: bf16
+COLOURS = {"whole gradients": "#222222", "bf16": "#1f7a6d", "1 %": "#cc6a26"}
 
 
 def backward_with(message: float, coding: float = 0.0, name: str = "bucket") -> Timeline:
@@ -26,93 +28,102 @@ def backward_with(message: float, coding: float = 0.0, name: str = "bucket") -> 
     return Timeline(span for span in spans if span.duration)
 
 
+def lines(message: float, coding: float) -> dict[str, Timeline]:
+    """The three rivals. Rounding to bf16 is taken to cost nothing."""
+    return {
+        "whole gradients": backward_with(message),
+        "bf16": backward_with(HALF * message),
+        "1 %": backward_with(PART * message, coding, "all-gather"),
+    }
+
+
 def race(message: float, coding: float) -> Picture:
-    """Whole gradients and 1 % on ten ranks, until all buckets are sent.
+    """Whole gradients, bf16 and 1 % on ten ranks, until all buckets are sent.
 
     Args:
         message: ms that the message of a whole bucket takes.
-        coding: ms that the GPU needs to code a bucket.
+        coding: ms that the GPU needs to code a bucket for 1 %.
 
     Raises:
         Refused: one of them is negative.
     """
+    checked(message=message, coding=coding)
+    three = lines(message, coding)
+    titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in three.items()]
+    return plot_timeline(*three.values(), titles=titles, unit="ms")
+
+
+def checked(**times: float) -> None:
     try:
-        not_negative(message=message, coding=coding)
+        not_negative(**times)
     except ValueError as refused:
         raise Refused(str(refused)) from None
-    both = {
-        "whole gradients": backward_with(message),
-        "1 %": backward_with(PART * message, coding, "all-gather"),
-    }
-    titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in both.items()]
-    return plot_timeline(*both.values(), titles=titles, unit="ms")
 
 
-def saved(message: float) -> float:
-    """Ms by which 1 % without coding is sent earlier, where the message of a whole bucket takes so many."""
-    return backward_with(message).makespan - BUCKETS * BACKWARD - PART * message
-
-
-def faster_from(coding: float) -> float:
-    """Ms of a whole bucket's message from which 1 % is faster, if the coding of a bucket takes so many.
+def coding_below(message: float) -> float:
+    """Ms of coding a bucket below which 1 % is faster than bf16, if a whole bucket's message takes so many.
 
     Raises:
         Refused: it is negative.
     """
-    try:
-        not_negative(coding=coding)
-    except ValueError as refused:
-        raise Refused(str(refused)) from None
+    checked(message=message)
+    return (backward_with(HALF * message).makespan - BUCKETS * BACKWARD - PART * message) / BUCKETS
+
+
+def faster_from(coding: float) -> float:
+    """Ms of a whole bucket's message from which 1 % is faster than bf16, if the coding of a bucket takes so many.
+
+    Raises:
+        Refused: it is negative.
+    """
+    checked(coding=coding)
     needed = BUCKETS * coding
-    hidden = needed / (1 - PART)  # only the last message is exposed
-    return hidden if hidden <= BACKWARD else (needed + (BUCKETS - 1) * BACKWARD) / (BUCKETS - PART)
+    hidden = needed / (HALF - PART)  # only the last message is exposed
+    queue = BACKWARD / HALF  # from here on the messages of bf16 queue
+    return hidden if hidden <= queue else (needed + (BUCKETS - 1) * BACKWARD) / (BUCKETS * HALF - PART)
 
 
-def plot_saved(coding: float) -> Picture:
-    """What 1 % saves over the length of a message, and what coding costs. The dot is where 1 % becomes faster.
+def plot_steps(coding: float) -> Picture:
+    """How long a step takes over the length of a message. The dot is where 1 % becomes faster than bf16.
 
     Args:
-        coding: ms that the GPU needs to code a bucket.
+        coding: ms that the GPU needs to code a bucket for 1 %.
     """
     from matplotlib.figure import Figure
 
-    start, cost = faster_from(coding), BUCKETS * coding
-    longest = max(2 * BACKWARD, 1.4 * start)
+    start = faster_from(coding)
+    longest = max(2 * BACKWARD / HALF, 1.4 * start)
+    points = [0, BACKWARD, BACKWARD / HALF, longest]
+    steps = {name: [lines(m, coding)[name].makespan for m in points] for name in COLOURS}
+    top, bottom = 1.08 * steps["bf16"][-1], 0.8 * BUCKETS * BACKWARD
+    leaves = (0.94 * top - BACKWARD) / BUCKETS  # where the line of whole gradients is near the top
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axis = figure.subplots()
-    points = [0, BACKWARD, longest]
-    axis.axvspan(0, BACKWARD, color="#eeeeee")
-    axis.plot(points, [saved(m) for m in points], color="#cc6a26", linewidth=2.2)
-    axis.axhline(cost, color="#222222", linestyle="--", linewidth=1.4)
-    axis.plot(start, cost, "o", color="#222222", markersize=7)
-    top = saved(longest)
-    axis.text(0.02 * longest, 0.97 * top, "backward hides\nnine of ten", fontsize=TEXT, va="top")
-    coded = f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
-    low = cost < top / 8  # no room below the line
-    end, above = (longest, "right") if low else (0.02 * longest, "left")
+    for name, colour in COLOURS.items():
+        axis.plot(points, steps[name], color=colour, linewidth=2.2)
+    end = lines(start, coding)["1 %"].makespan
+    axis.plot(start, end, "o", color="#222222", markersize=7)
     notes = (
-        ("saved by sending 1 %", 0.93 * longest, saved(0.93 * longest), (-8, 2), "right"),
-        (f"coding ten buckets: {coded} ms", end, cost, (0, 5), above),
-        (
-            f"faster from {start:.3g} ms on",
-            start,
-            cost,
-            (-2, 8) if low else (8, -14),
-            "right" if low else "left",
-        ),
+        ("whole gradients", "#222222", leaves, 0.94 * top, (-8, 0), "right"),
+        ("bf16", COLOURS["bf16"], longest, steps["bf16"][-1], (6, 0), "left"),
+        ("1 %", COLOURS["1 %"], longest, steps["1 %"][-1], (6, 0), "left"),
+        (f"1 % is first from {start:.3g} ms on", "#222222", start, end, (-6, 12), "right"),
     )
-    for text, x, y, beside, side in notes:
-        axis.annotate(text, (x, y), xytext=beside, textcoords="offset points", ha=side, fontsize=TEXT)
-    axis.set(xlim=(0, longest), ylim=(0, top))
+    for text, colour, x, y, beside, side in notes:
+        place = {"xytext": beside, "textcoords": "offset points", "ha": side, "va": "center"}
+        axis.annotate(text, (x, y), color=colour, fontsize=TEXT, **place)
+    axis.set(xlim=(0, longest), ylim=(bottom, top))
     axis.set_xlabel("ms for the message of a whole bucket", fontsize=TEXT, loc="right")
-    axis.set_ylabel("ms of a step", fontsize=TEXT)
+    axis.set_ylabel("all sent after, ms", fontsize=TEXT)
     plain_axes(axis)
-    said = f"up to {BACKWARD:g} ms at most {saved(BACKWARD):.3g}, at {longest:.3g} ms {top:.3g}"
-    return render(figure, f"Ms saved by 1 %: {said}. Coding takes {coded}: faster from {start:.3g} ms on.")
+    return render(
+        figure,
+        f"Ms of a step over the message of a bucket: 1 % is first from {start:.3g} ms on, {end:.4g} ms.",
+    )
 
 
-def plot_step(line: Timeline) -> Picture:
-    """A step of one rank; the title says how long it takes, and how much of it is computing."""
-    computing = sum(span.duration for span in line.of(0, "compute"))
-    title = f"whole gradients: all sent after {line.makespan:.3g} ms, {computing:.0f} of them computing"
+def plot_step(line: Timeline, name: str = "whole gradients") -> Picture:
+    """A step of one rank; the title says how long it takes, and how much of it is backward."""
+    backward = sum(span.duration for span in line.of(0, "compute") if span.name != "coding")
+    title = f"{name}: all sent after {line.makespan:.3g} ms, {backward:.0f} of them backward"
     return plot_timeline(line, titles=[title], unit="ms")

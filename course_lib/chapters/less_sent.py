@@ -39,6 +39,14 @@ class Everything(Compressed):
         return mean, wanted
 
 
+class InBf16(Everything):
+    """All numbers in half the bytes, as DDP's ``bf16_compress_hook`` sends them."""
+
+    def exchange(self, i: int, wanted: Tensor):
+        mean, _ = super().exchange(i, wanted.bfloat16())
+        return mean.to(wanted.dtype), wanted
+
+
 def network() -> nn.Sequential:
     """64 pixels to 10 digits. Without biases, which would send as many messages again."""
     linear = partial(nn.Linear, bias=False)
@@ -196,7 +204,7 @@ def plot_thin(G: Tensor, columns: Tensor, column: Tensor, rows: Tensor, row: Ten
 
 
 def plot_sent_over_ranks(ranks: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256)) -> Picture:
-    """All numbers and top-k of ``sent_on`` over the number of ranks; both axes are logarithmic."""
+    """All numbers and top-k of ``sent_on`` over the number of ranks, with 10 and 100 marked; axes are logarithmic."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, NullLocator
 
@@ -207,6 +215,12 @@ def plot_sent_over_ranks(ranks: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256))
         axis.plot(ranks, [column[name] for column in columns], style, color=colour, linewidth=2.2)
         place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
         axis.annotate(name, (ranks[-1], last), color=colour, **place)
+    beside = ((10, "10 ranks: a tenth", (9, -12), "left"), (100, "100 ranks: the same", (-4, 9), "right"))
+    for p, said, away, side in beside:
+        both = [sent_on(p)[name] for name in columns[-1]]
+        axis.plot([p, p], both, "o:", color="#777777", markersize=6)
+        place = {"xytext": away, "textcoords": "offset points", "ha": side, "fontsize": TEXT}
+        axis.annotate(said, (p, both[-1]), **place)
     axis.set(xscale="log", yscale="log", xlim=(ranks[0], ranks[-1]), ylim=(5e3, 4e6))
     axis.set_xticks(ranks, [str(p) for p in ranks])
     axis.set_yticks([1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])

@@ -7,11 +7,12 @@ import pytest
 from course_lib.chapters.coding_race import (
     PART,
     backward_with,
+    coding_below,
     faster_from,
-    plot_saved,
+    lines,
     plot_step,
+    plot_steps,
     race,
-    saved,
 )
 from course_lib.chapters.refused import Refused
 
@@ -27,26 +28,35 @@ def test_coding_of_0_9_ms_takes_back_what_the_longest_hidden_message_saves():
     assert backward_with(PART * 10, 0.9).makespan == pytest.approx(backward_with(10).makespan)
 
 
-@pytest.mark.parametrize(("coding", "message"), [(0, 0), (0.54, 6), (0.9, 10), (5.4, 14.545), (50, 59.596)])
-def test_one_percent_is_faster_from_the_message_on_that_two_timelines_end_with_alike(coding, message):
+@pytest.mark.parametrize(("coding", "message"), [(0, 0), (0.24, 6), (0.8, 20), (5.7, 30), (50, 120.408)])
+def test_one_percent_is_faster_from_the_message_on_that_bf16_ends_with_alike(coding, message):
     assert faster_from(coding) == pytest.approx(message, abs=1e-3)
-    whole, percent = backward_with(faster_from(coding)), backward_with(PART * faster_from(coding), coding)
-    assert whole.makespan == pytest.approx(percent.makespan)
-    assert saved(faster_from(coding)) == pytest.approx(10 * coding)
+    three = lines(faster_from(coding), coding)
+    assert three["bf16"].makespan == pytest.approx(three["1 %"].makespan)
+    assert three["bf16"].makespan <= three["whole gradients"].makespan
+    assert coding_below(faster_from(coding)) == pytest.approx(coding)
 
 
-def test_what_is_saved_rises_ten_times_as_steeply_where_messages_queue():
-    assert "at most 9, at 20.4 ms 112. Coding takes 54: faster from 14.5 ms on" in plot_saved(5.4).alt
-    assert "Coding takes 5.4: faster from 6 ms on" in plot_saved(0.54).alt
-    assert "Coding takes 6,800" in plot_saved(680).alt
+def test_bf16_is_first_until_its_own_messages_queue():
+    assert "1 % is first from 30 ms on, 160 ms" in plot_steps(5.7).alt
+    assert "1 % is first from 6 ms on, 103 ms" in plot_steps(0.24).alt
 
 
 def test_pictures_say_what_is_seen():
     assert "115.6 long" in race(6, 1.5).alt
-    assert "106 ms, 100 of them computing" in plot_step(backward_with(6)).alt
+    assert "bf16: all sent after 103 ms" in race(6, 1.5).alt
+    assert "106 ms, 100 of them backward" in plot_step(backward_with(6)).alt
+    assert (
+        "1 %: all sent after 106 ms, 100 of them backward" in plot_step(backward_with(0.6, 0.54), "1 %").alt
+    )
 
 
-@pytest.mark.parametrize("draw", [partial(race, 6), plot_saved])
+@pytest.mark.parametrize("draw", [partial(race, 6), plot_steps])
 def test_a_coding_that_cannot_be_is_refused_in_one_line(draw):
     with pytest.raises(Refused, match="coding"):
         draw(-1)
+
+
+def test_a_message_that_cannot_be_is_refused_in_one_line():
+    with pytest.raises(Refused, match="message"):
+        coding_below(-1)

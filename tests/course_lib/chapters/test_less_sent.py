@@ -8,6 +8,7 @@ import torch
 from course_lib.by_hand.compress import TopK
 from course_lib.chapters.less_sent import (
     Everything,
+    InBf16,
     learn,
     plot_sent_over_ranks,
     plot_thin,
@@ -29,6 +30,7 @@ class Forgets(TopK):
 def some_steps():
     methods = {
         "all numbers": (Everything, {}),
+        "bf16": (InBf16, {}),
         "top-k": (TopK, {"density": 0.01}),
         "forgets": (Forgets, {}),
     }
@@ -42,6 +44,9 @@ def test_residuals_change_what_is_learned_and_all_send_what_was_predicted():
     assert found["forgets"][2][-1] < 0.1 < 0.7 < found["all numbers"][2][-1]  # of the weights changed
     assert found["forgets"][2] == sorted(found["forgets"][2])
     assert len(found["forgets"][2]) == 4
+    assert found["bf16"][0] != found["all numbers"][0]
+    assert found["bf16"][0] == pytest.approx(found["all numbers"][0], rel=1e-2)
+    assert found["bf16"][1] == found["all numbers"][1] / 2
     predicted = sent_on(2)
     for run, name in (("all numbers", "all numbers"), ("top-k", "top-k, 1 %")):
         assert found[run][1] == pytest.approx(predicted[name])

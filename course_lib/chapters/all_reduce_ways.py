@@ -16,7 +16,7 @@ from simulator.predict.collective_time import (
 )
 
 RANKS = 1000
-SIZES = {"1 GB": 1e9, "4 bytes": 4}
+SIZES = {"1 GB": 1e9, "25 MB": 25e6, "4 bytes": 4}
 
 Ways = dict[str, Callable[[float], float]]  # seconds by bytes
 
@@ -25,13 +25,13 @@ def price_ways(ways: Sequence[str], link: Link, unknown: Sequence[str] = ()) -> 
     """A row for each way: its rounds, and how long it takes for each of ``SIZES``.
 
     Args:
-        unknown: ways whose last time is left open; then no rounds are told either, but what a message takes.
+        unknown: ways of which only the first time is told; then no rounds are told either, but what a message takes.
     """
     rows = []
     for way in ways:
         times = [_told(all_reduce_seconds(way, size, RANKS, link)) for size in SIZES.values()]
         if way in unknown:
-            times[-1] = "?"
+            times[1:] = ["?"] * (len(SIZES) - 1)
         rows.append([way, *([] if unknown else [all_reduce_rounds(way, RANKS)]), *times])
     if not unknown:
         return table(["", "rounds", *SIZES], rows)
@@ -39,25 +39,26 @@ def price_ways(ways: Sequence[str], link: Link, unknown: Sequence[str] = ()) -> 
 
 
 def price_levels(hardware: Hardware) -> Shown:
-    """The same for trees and rings by levels, and for eight rings over all ranks."""
+    """The same for trees and rings by levels."""
     each = hardware.node_size
-    inside = 2 * (each - 1)
-    rounds = {
-        "trees by levels": (all_reduce_rounds("tree", RANKS // each), inside),
-        "rings by levels": (all_reduce_rounds("ring", RANKS // each), inside),
-        "eight rings": (all_reduce_rounds("ring", RANKS), 0),
-    }
-    ways = ways_by_levels(hardware) | {"eight rings": eight_rings(hardware)}
     rows = [
-        [way, *rounds[way], *(_told(seconds(size)) for size in SIZES.values())]
-        for way, seconds in ways.items()
+        [
+            f"{way}s by levels",
+            all_reduce_rounds(way, RANKS // each),
+            2 * (each - 1),
+            *(_told(by_levels(way, size, hardware)) for size in SIZES.values()),
+        ]
+        for way in ("tree", "ring")
     ]
     return table(["", "rounds between machines", "rounds inside", *SIZES], rows)
 
 
 def ways_of_one(link: Link, ranks: int = RANKS) -> Ways:
     """One tree and one ring, in which all messages travel over ``link``."""
-    return {way: partial(all_reduce_seconds, way, ranks=ranks, link=link) for way in ("tree", "ring")}
+    return {
+        f"{way} of {ranks:,} ranks": partial(all_reduce_seconds, way, ranks=ranks, link=link)
+        for way in ("tree", "ring")
+    }
 
 
 def ways_by_levels(hardware: Hardware, ranks: int = RANKS) -> Ways:

@@ -1,4 +1,4 @@
-"""The drawing of where a ring becomes faster than a tree, and of where eight rings do (chapter 04)."""
+"""The drawing of where a ring becomes faster than a tree (chapter 04)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 
 TREE, RING, GREY = "#cc6a26", "#143f70", "#8a8a8a"
 SIZES = {1e4: "10 kB", 1e6: "1 MB", 1e8: "100 MB", 1e10: "10 GB"}
-TIMES = {1e-4: "0.1 ms", 1e-3: "1 ms", 1e-2: "10 ms", 1e-1: "100 ms", 1: "1 s"}
+TIMES = {1e-5: "10 µs", 1e-4: "0.1 ms", 1e-3: "1 ms", 1e-2: "10 ms", 1e-1: "100 ms", 1: "1 s"}
 
 
 def plot_crossings(*pairs: Ways) -> Picture:
@@ -42,7 +42,7 @@ def plot_crossings(*pairs: Ways) -> Picture:
             va="top",
             fontsize=TEXT,
         )
-    axis.set(xscale="log", yscale="log", xlim=(1e4, 1e10), ylim=(7e-5, 3))
+    axis.set(xscale="log", yscale="log", xlim=(1e4, 1e10), ylim=(5e-6, 3))
     axis.set_xlabel("size of the tensor", fontsize=TEXT)
     axis.set_ylabel("time", fontsize=TEXT)
     axis.set_xticks(list(SIZES), list(SIZES.values()))

@@ -22,18 +22,17 @@ H100 = find_device("h100")
 def test_a_card_for_each_rank():
     told = price_ways(["naive", "tree", "ring"], H100.network).text
     assert [line.split() for line in told.splitlines()[2:]] == [
-        ["naive", "1,998", "50", "s", "12", "ms"],
-        ["tree", "20", "500", "ms", "0.12", "ms"],
-        ["ring", "1,998", "62", "ms", "12", "ms"],
+        ["naive", "1,998", "50", "s", "1.3", "s", "12", "ms"],
+        ["tree", "20", "500", "ms", "13", "ms", "0.12", "ms"],
+        ["ring", "1,998", "62", "ms", "13", "ms", "12", "ms"],
     ]
 
 
 def test_rings_by_levels_need_fewer_rounds():
     told = price_levels(H100).text
     assert [line.split() for line in told.splitlines()[2:]] == [
-        ["trees", "by", "levels", "14", "14", "49", "ms", "0.13", "ms"],
-        ["rings", "by", "levels", "248", "14", "13", "ms", "1.5", "ms"],
-        ["eight", "rings", "1,998", "0", "18", "ms", "12", "ms"],
+        ["trees", "by", "levels", "14", "14", "49", "ms", "1.3", "ms", "0.13", "ms"],
+        ["rings", "by", "levels", "248", "14", "13", "ms", "1.8", "ms", "1.5", "ms"],
     ]
 
 
@@ -56,11 +55,12 @@ def test_a_sum_by_levels_sends_what_its_three_parts_send():
 
 
 def test_the_pictures_say_from_where_rings_are_faster():
-    one, levels = ways_of_one(H100.network), ways_by_levels(H100)
-    assert plot_crossings(one).alt.endswith("Faster from 26 MB on: ring.")
-    both = plot_crossings(one, levels)
-    assert both.alt.endswith("Faster from 26 MB on: ring; from 37 MB on: rings by levels.")
+    few, many = (ways_of_one(H100.network, ranks) for ranks in (8, 1000))
+    told = "from 26 MB on: ring of 1,000 ranks"
+    both = plot_crossings(few, many)
+    assert both.alt.endswith(f"Faster from 450 kB on: ring of 8 ranks; {told}.")
     assert smallest_text(both.svg) >= 11
+    assert plot_crossings(many, ways_by_levels(H100)).alt.endswith(f"{told}; from 37 MB on: rings by levels.")
 
 
 def test_the_picture_of_three_levels():
@@ -78,7 +78,7 @@ def test_what_is_asked_is_not_told():
     told = price_ways(["naive", "ring"], H100.network, unknown=["naive", "ring"]).text
     assert told.startswith("A message takes 6 µs, and 25 ms more for each GB.")
     assert "1,998" not in told
-    assert [line.split()[-1] for line in told.splitlines()[3:]] == ["?", "?"]
+    assert [line.split()[-2:] for line in told.splitlines()[3:]] == [["?", "?"], ["?", "?"]]
 
 
 def test_what_leaves_a_machine_through_each_card():

@@ -37,7 +37,7 @@ CHAPTERS = {
     "00": Chapter("start_here", (), 23),
     "01": Chapter("seeing_networks", ("00",), 22),
     "25": Chapter("text_and_tasks", ("00",), 22, "tokens and new words"),
-    "02": Chapter("anatomy_of_llms", ("00",), 38, "anatomy of LLMs"),
+    "02": Chapter("anatomy_of_llms", ("00",), 34, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 40),
     "04": Chapter("collectives", ("00",), 33),
     "05": Chapter("ddp", ("04",), 32, "data parallelism"),

@@ -12,13 +12,17 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, TITLE, WIDTH, bare
 
 KEYS, QUERIES = PARTS[0], PARTS[1]
+RIGHT, WRONG = "#23614a", "#b3261e"
 TOKENS, HEADS, D = 6, 2, 32
 
 Cache = tuple[Tensor, Tensor]
 
 
 def plot_new_query(
-    panels: Mapping[str, Sequence[float]], kept: Sequence[bool] | None = None, said: str = ""
+    panels: Mapping[str, Sequence[float]],
+    kept: Sequence[bool] | None = None,
+    said: str = "",
+    right: Sequence[bool] = (),
 ) -> Picture:
     """For each panel the last token's query, with a line to each key, as thick as the weight that it puts on it.
 
@@ -26,6 +30,7 @@ def plot_new_query(
         panels: title -> the weight of each token, between 0 and 1.
         kept: whether a token's key is there; by default all are.
         said: a sentence before the weights in the text that says what is seen.
+        right: of each token whether its result is right; then all queries are drawn, green or red.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -49,10 +54,13 @@ def plot_new_query(
             middle = {"ha": "center", "va": "center_baseline", "fontsize": TEXT, "zorder": 3}
             axis.text(place, 0, str(place), color="white" if there else "#444444", **middle)
             axis.text(place, -0.62, f"{100 * weight:.0f} %" if there else "none", **middle)
-        axis.scatter([last], [1], s=16**2, marker="s", color=QUERIES, zorder=2)
-        axis.text(last, 1, str(last), color="white", **middle)
+        for place in range(1, last + 1) if right else (last,):
+            colour = (RIGHT if right[place - 1] else WRONG) if right else QUERIES
+            axis.scatter([place], [1], s=16**2, marker="s", color=colour, zorder=2)
+            axis.text(place, 1, str(place), color="white", **middle)
         axis.set_title(title, fontsize=TITLE, loc="left")
-        axis.set_yticks([1, 0, -0.62], ["query", "keys, values", "weight"])
+        rows = ["queries" if right else "query", "keys, values", f"weight for {last}" if right else "weight"]
+        axis.set_yticks([1, 0, -0.62], rows)
         axis.set(xlim=(0.5, last + 0.5), ylim=(-0.9, 1.4), xticks=[])
         bare(axis)
         axis.spines["bottom"].set_visible(False)
@@ -86,12 +94,12 @@ def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tens
             wanted = f"({HEADS}, tokens, {D})"
             raise ValueError(f"step keeps {', '.join(map(_shape, kept))}; keys and values are {wanted}")
         results += result
-    good = sum(torch.allclose(a, b, atol=1e-4) for a, b in zip(results, right, strict=True))
+    good = [torch.allclose(a, b, atol=1e-4) for a, b in zip(results, right, strict=True)]
     there = [any(torch.allclose(one, key, atol=1e-4) for one in kept[0][0]) for key in k[0]]
-    title = f"right results: {good} of 6"
+    title = f"right results: {sum(good)} of {TOKENS}"
     missing = ", ".join(str(i) for i, found in enumerate(there, 1) if not found)
     said = f"Not in the cache: {missing}. " if missing else ""
-    return plot_new_query({title: results[-1][D : D + TOKENS].tolist()}, there, said)
+    return plot_new_query({title: results[-1][D : D + TOKENS].tolist()}, there, said, good)
 
 
 def _shape(given: object) -> str:

@@ -41,7 +41,8 @@ def right_step(places: Callable[[Tensor, Cache], Tensor]) -> Step:
 
 
 def write_tune(step: Step, cache: bool = True, count: int = 8) -> tuple[str, list[int | None]]:
-    """The tune and ``count`` notes that ``step`` writes behind it, and the places that the kept keys tell.
+    """The tune and ``count`` notes that ``step`` writes behind it, and the places that the kept keys tell (None: it
+    keeps no such key).
 
     The head's queries look ``BACK`` places before their own, whatever the note, and its values are the notes.
 
@@ -65,7 +66,10 @@ def write_tune(step: Step, cache: bool = True, count: int = 8) -> tuple[str, lis
         if kept[0].dim() != 3 or kept[0].shape[0] != 1:
             raise ValueError(f"step keeps keys {tuple(kept[0].shape)}; one head's are (1, tokens, {D})")
         if i < count:
-            text = [*text, int(result[-1, : len(TUNE)].argmax())]
+            shares = result[-1, : len(TUNE)].round(
+                decimals=3
+            )  # of equal ones the first wins on every machine
+            text = [*text, int(shares.argmax())]
             new = text[-1:] if cache else text
     keys, key = kept[0][0], W["k"][None, :, -1]
     known = {place: turned(key, torch.tensor([place]))[0] for place in range(len(text) + 1)}
@@ -102,13 +106,13 @@ def plot_tune(ways: Mapping[str, tuple[str, Sequence[int | None]]]) -> Picture:
             colour = "#777777" if i < len(TUNE) else LIKE if right[i] else UNLIKE
             axis.scatter([i], [1], s=16**2, marker="s", color=colour)
             axis.text(i, 1, note, color="white", **middle)
-            axis.text(i, 0.2, "?" if place is None else str(place), color=PARTS[0], **middle)
+            axis.text(i, 0.2, "no\nkey" if place is None else str(place), color=PARTS[0], **middle)
         axis.set_title(title, fontsize=TITLE, loc="left")
         axis.set_yticks([1, 0.2], ["note", "place in its key"])
         axis.set(xlim=(-0.6, len(text) - 0.4), ylim=(-0.1, 1.45), xticks=[])
         bare(axis)
         axis.spines["bottom"].set_visible(False)
-        at = ", ".join("?" if place is None else str(place) for place in places)
+        at = ", ".join("no key" if place is None else str(place) for place in places)
         said.append(f"{title}: {text}; places {at}")
     return render(figure, f"A tune of {len(TUNE)} notes, and what was written behind it. {'. '.join(said)}.")
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.colors import to_rgba
 
-from course_lib.chapters.new_query import judge_cache, plot_new_query
+from course_lib.chapters.new_query import RIGHT, judge_cache, plot_new_query
 
 
 def learners(triangle, append):
@@ -56,6 +57,14 @@ def test_a_key_that_was_not_kept_is_named():
     assert "Not in" not in judge_cache(learners(last_key, behind)).alt
 
 
+def test_all_queries_are_drawn_green_or_red():
+    axis = judge_cache(learners(first_key, behind))._figure.axes[0]
+    drawn = [(point.get_offsets()[0], point.get_facecolor()[0]) for point in axis.collections]
+    colours = [tuple(colour) for (_, height), colour in drawn if height == 1]
+    assert len(colours) == 6
+    assert [colour == to_rgba(RIGHT) for colour in colours] == [True] * 3 + [False] * 3
+
+
 def test_what_is_no_result_is_refused():
     with pytest.raises(ValueError, match="gives NoneType; the result"):
         judge_cache(lambda x, W, kept: (None, kept))
@@ -63,6 +72,16 @@ def test_what_is_no_result_is_refused():
         judge_cache(lambda x, W, kept: (x, (None, None)))
     with pytest.raises(ValueError, match="give one or more panels"):
         plot_new_query({})
+
+
+def test_pytorch_with_the_mask_that_ends_at_the_last_key_is_right_behind_a_cache():
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(n, 6, 32, generator=draw) for n in (8, 2, 2))
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    for new in (1, 3, 6):
+        mask = ~last_key(new, 6)
+        some = F.scaled_dot_product_attention(q[:, -new:], k, v, attn_mask=mask, enable_gqa=True)
+        torch.testing.assert_close(some, whole[:, -new:])
 
 
 def test_pytorchs_triangle_too_begins_at_the_first_key():

@@ -19,6 +19,11 @@ def test_new_notes_at_place_0_write_the_note_that_stands_there():
     assert write_tune(from_zero) == ("CAGE" + "C" * 8, [0, 1, 2, 3] + [0] * 8)
 
 
+def test_keys_without_places_are_all_alike_and_the_first_note_wins():
+    nowhere = right_step(lambda x, kept: torch.zeros(len(x)))
+    assert write_tune(nowhere) == ("CAGE" + "C" * 8, [0] * 12)
+
+
 def test_a_turn_the_other_way_plays_another_tune(monkeypatch):
     monkeypatch.setattr("course_lib.chapters.written.RATES", -torch.ones(16))
     assert write_tune(behind, cache=False)[0] == "CAGECAGECAGE"  # head and judge turn alike
@@ -63,6 +68,7 @@ def test_keys_that_were_dropped_have_no_place():
         return result, (k[:, -len(x) :], v[:, -len(x) :])
 
     assert write_tune(forgets)[1] == [None] * 11 + [0]
+    assert "places no key, no key" in play_tune(forgets).alt
 
 
 def test_what_is_no_result_is_refused():

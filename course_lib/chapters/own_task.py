@@ -1,4 +1,4 @@
-"""Chapter 18: the learner's own text task. A bet on it comes first, then a prompt of 8 vectors is trained on it."""
+"""Chapter 18: the learner's own forward with a prompt and own text task; a bet comes before the training."""
 
 from __future__ import annotations
 
@@ -6,19 +6,67 @@ import random
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from course_lib.by_hand.prompt import Prompt, add
 from course_lib.comparison.finetuning.selection.run import right_answers
 from course_lib.data.task_gpt import answer, load_task_gpt
 from course_lib.data.text_tasks import ASK, BEGIN, END, VOCABULARY, draw_texts, encode
+from course_lib.models.gpt import GPT
 from course_lib.one_device.loop import cross_entropy
 from course_lib.one_device.schedule import warmed_up
 
-RATE, BATCH, LONGEST = 0.1, 16, 22
+RATE, BATCH, LONGEST, VECTORS = 0.1, 16, 22, 8
 SHOWN = "open file", "sys.exit"
 Task = Callable[[str], str]
+Forward = Callable[[GPT, Tensor, Tensor], Tensor]  # model, P of (8, d), tokens -> logits
+
+
+class WithPrompt(nn.Module):
+    """The frozen model with 8 vectors, as the learner's ``forward`` joins them."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.model, self.joined = load_task_gpt().requires_grad_(False), forward
+        draw = random.Random(0)  # they begin as letters that say nothing
+        ids = [draw.randrange(ord("a"), ord("z") + 1) for _ in range(VECTORS)]
+        self.P = nn.Parameter(self.model.get_parameter("embedding.tokens.weight")[ids].clone())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.joined(self.model, self.P, tokens)
+
+
+def try_forward(forward: Forward) -> None:
+    """Prints whether a forward joins and drops the vectors as it has to."""
+    print(
+        fault_of_forward(forward)
+        or "Right: the logits are those of the text, and the vectors get a gradient."
+    )
+
+
+def fault_of_forward(forward: Forward) -> str:
+    """What is wrong with a forward, in a sentence; nothing if a prompt can be trained with it."""
+    yours, right = WithPrompt(forward), load_task_gpt()
+    add(right, Prompt, n=VECTORS).P.data.copy_(yours.P.data)
+    tokens = torch.randint(VOCABULARY, (3, 40), generator=torch.Generator().manual_seed(0))
+    try:
+        logits = yours(tokens)
+    except Exception as error:
+        if "ellipsis" in str(error):
+            return "Write your forward first: it has a line with dots."
+        return f"Your forward stopped with {type(error).__name__}: {error}"
+    wanted = right(tokens)
+    if not isinstance(logits, Tensor) or logits.shape != wanted.shape:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        return f"Texts of {tuple(tokens.shape)} need logits of {tuple(wanted.shape)}; yours: {found}."
+    if logits.requires_grad:
+        logits.square().sum().backward()
+    if yours.P.grad is None or not yours.P.grad.any():
+        return "The text does not read the vectors: a place reads only what stands before it."
+    if not torch.allclose(logits, wanted, atol=1e-3):
+        return "The shapes are right, but these are not the logits of the text's places."
+    return ""
 
 
 class OwnTasks:
@@ -27,10 +75,11 @@ class OwnTasks:
     def __init__(self) -> None:
         self.won: list[bool] = []
 
-    def train_prompt(self, task: Task, learns: object = ..., steps: int = 100) -> None:
+    def train_prompt(self, forward: Forward, task: Task, learns: object = ..., steps: int = 100) -> None:
         """Prints what the task wants, then what a trained prompt makes of new texts, and who was right.
 
         Args:
+            forward: the learner's.
             task: the right answer to a text.
             learns: the bet, "yes" or "no": is the prompt right on more than half of the new texts?
             steps: of training, with 16 texts each.
@@ -40,13 +89,16 @@ class OwnTasks:
             return
         for text in SHOWN:
             print(f"wanted: {text} → {task(text)}")
+        if fault := fault_of_forward(forward):
+            print(fault)
+            return
         if learns not in ("yes", "no"):
             print('Bet first: write "yes" or "no" in place of the dots.')
             return
         if not 1 <= steps <= 1000:
             print("Take 1 to 1,000 steps.")
             return
-        model = load_task_gpt()
+        model = WithPrompt(forward)
         tune(model, task, steps)
         right = right_answers(model, lines(task, draw_texts("test", None, random.Random(0))))
         for text in SHOWN:
@@ -75,14 +127,10 @@ def lines(task: Task, texts: list[str]) -> tuple[Tensor, Tensor]:
     return encode([f"{BEGIN}{text}{ASK}" for text in texts], [task(text) for text in texts])
 
 
-def tune(model: torch.nn.Module, task: Task, steps: int) -> None:
-    """Puts 8 vectors before the frozen model's texts, and trains them as the kept runs do."""
+def tune(model: WithPrompt, task: Task, steps: int) -> None:
+    """Trains the vectors as the kept runs do."""
     draw = random.Random(0)
-    prompt = add(model, Prompt, n=8)
-    with torch.no_grad():  # they begin as letters that say nothing
-        ids = torch.tensor([draw.randrange(ord("a"), ord("z") + 1) for _ in range(prompt.n)])
-        prompt.P.copy_(torch.eye(VOCABULARY)[ids] @ _embeddings(model))
-    optimizer = torch.optim.Adam([prompt.P], lr=RATE)
+    optimizer = torch.optim.Adam([model.P], lr=RATE)
     schedule = LambdaLR(optimizer, lambda done: warmed_up(done, steps))
     for _ in range(steps):
         tokens, targets = lines(task, draw_texts("train", BATCH, draw))
@@ -90,7 +138,3 @@ def tune(model: torch.nn.Module, task: Task, steps: int) -> None:
         cross_entropy(model(tokens), targets).backward()
         optimizer.step()
         schedule.step()
-
-
-def _embeddings(model: torch.nn.Module) -> Tensor:
-    return model.get_submodule("embedding.tokens").get_parameter("weight")

@@ -1,4 +1,4 @@
-"""Chapter 18: what a prompt, a prefix and LoRA can change, what is trained, and what computes each place."""
+"""Chapter 18: what all weights, LoRA, a prefix and a prompt train, and what is computed for it."""
 
 from __future__ import annotations
 
@@ -11,97 +11,112 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VIRTUAL, TOKENS, GAP = 2, 3, 0.6  # places; the text reads across the gap
+VIRTUAL = TOKENS = 2  # places drawn of 100 each
 LAYERS = ("vectors", "layer 1", "layer 2", "layer 3")  # from below
 COLOURS = {
-    "prompt": "#e8c547",
-    "prefix": "#7d5ba6",
+    "all weights": "#1b3a5c",
     "LoRA": "#23614a",
+    "prefix": "#7d5ba6",
+    "prompt": "#e8c547",
 }  # of each method, in all of the chapter
-FROZEN = "#dcdcdc"
+COMPUTED, FROZEN = "#dcdcdc", "#ffffff"
+BESIDE = {
+    "all weights": 0.0,
+    "LoRA": 1.4,
+    "prefix": 2.0,
+    "prompt": 2.0,
+}  # width between the weights and the text
+GAP = 0.7
 
 
 def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
-    """A panel for each method. A prompt trains vectors below the layers, a prefix keys and values in each of them,
-    and LoRA trains matrices beside those of each layer.
+    """A panel for each method: the weights of a layer, what the method puts beside them, and the text's places.
 
     Args:
-        trained: what stands beside a method's name: "0.08 million".
+        trained: what stands below a method's name: "0.08 million".
     """
     from matplotlib.figure import Figure
-    from matplotlib.legend_handler import HandlerTuple
-    from matplotlib.patches import Patch
 
-    head = len(LAYERS)  # the row above the layers
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    panels = figure.subplots(1, 3, width_ratios=(7.1, 5.8, 5.8))
-    for axis, title in zip(panels, ("prompt", "prefix", "LoRA"), strict=True):
-        for row, layer in enumerate(LAYERS):
-            if title == "prompt":
-                axis.text(-0.2, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
-            own = (title == "prompt") == (row == 0)
-            if title != "LoRA" and (row or own):
-                for place in range(VIRTUAL):
-                    _place(axis, place, row, COLOURS[title] if own else FROZEN, "k v" if row else "")
-            if title == "LoRA" and row:
-                _place(axis, 0.9, row, COLOURS[title], "A B")
-            if title == "prompt" and row:  # a layer computes the place from the one below
-                for place in range(VIRTUAL):
-                    axis.annotate(
-                        "",
-                        (place + 0.44, row + 0.06),
-                        (place + 0.44, row - 0.26),
-                        arrowprops={"arrowstyle": "-|>", "color": "#222222", "mutation_scale": 7},
-                    )
-            if row:
-                axis.annotate(
-                    "",
-                    (2.5, row + 0.4),
-                    (1.9, row + 0.4),
-                    arrowprops={"arrowstyle": "->", "color": "#222222"},
-                )
-            for place in range(TOKENS):
-                _place(axis, VIRTUAL + GAP + place, row, FROZEN)
-        if title == "prompt":
-            axis.text(-0.2, head + 0.4, "head", ha="right", va="center", fontsize=TEXT)
-        for place in range(TOKENS):  # the head reads the text alone
-            _place(axis, VIRTUAL + GAP + place, head, FROZEN)
-        if title != "LoRA":
-            axis.text(VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
-        axis.text(VIRTUAL + GAP + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
-        beside = f": {trained[title]} trained" if trained else ""
-        axis.set_title(title + beside, loc="left", fontsize=TITLE)
-        axis.set(xlim=(-1.5 if title == "prompt" else -0.2, VIRTUAL + GAP + TOKENS), ylim=(-0.8, head + 1))
+    ends = {title: 1 + GAP + beside + (GAP if beside else 0) + TOKENS for title, beside in BESIDE.items()}
+    left = {title: -1.7 if title == "all weights" else -0.3 for title in ends}
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    panels = figure.subplots(1, len(ends), width_ratios=[ends[title] - left[title] for title in ends])
+    for axis, title in zip(panels, ends, strict=True):
+        _draw(axis, title, ends[title] - TOKENS)
+        if title == "all weights":
+            for row, layer in enumerate((*LAYERS, "head")):
+                axis.text(-0.25, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
+        below = f"\n{trained[title]}" if trained else ""
+        axis.set_title(title + below, loc="left", x=0.3 / (ends[title] + 0.3) if left[title] > -1 else 0.3)
+        axis.title.set_fontsize(TITLE)
+        axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(LAYERS) + 1))
         axis.set_axis_off()
-    looks = {
-        "trained": COLOURS.values(),
-        "computed": [FROZEN],
-    }
-    patches = [
-        tuple(Patch(facecolor=colour, edgecolor="#444444") for colour in group) for group in looks.values()
-    ]
-    figure.legend(
-        patches,  # pyright: ignore[reportArgumentType] - a tuple of patches is one entry
-        looks.keys(),
-        handler_map={tuple: HandlerTuple(ndivide=None)},
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=TEXT,
-    )
+    _legend(figure)
     counts = "; ".join(f"{title}: {count}" for title, count in (trained or {}).items())
     return render(
         figure,
-        "A prompt trains vectors below the layers, and frozen weights make their keys and values in every layer. "
-        "A prefix trains keys and values in every layer, which the text reads, and no layer computes their "
-        "places. LoRA trains matrices in every layer, which add to what is computed for the text. The head computes "
-        "the text's places alone." + (f" Trained numbers: {counts}." if counts else ""),
+        "Layers from below, each with its weights W and the places that it computes. With all weights, W is trained. "
+        "In the others it is frozen: LoRA trains A and B, which are added to W; a prefix trains keys and values in "
+        "every layer, which the text reads; a prompt trains vectors below the layers, and each layer computes their "
+        "keys and values, which the text reads. The head computes the text's places alone."
+        + (f" Trained numbers: {counts}." if counts else ""),
     )
 
 
-def _place(axis: Axes, place: float, row: int, colour: str, says: str = "") -> None:
+def _draw(axis: Axes, title: str, text: float) -> None:
+    virtual = 1 + GAP
+    for row in range(len(LAYERS) + 1):
+        layer = 0 < row < len(LAYERS)
+        for place in range(TOKENS):
+            _box(axis, text + place, row, COMPUTED)
+        if layer:
+            _box(axis, 0, row, COLOURS[title] if title == "all weights" else FROZEN, "W")
+        if layer and title == "LoRA":
+            axis.text(virtual - 0.4, row + 0.4, "+", ha="center", va="center", fontsize=TITLE)
+            _box(axis, virtual - 0.2, row, COLOURS[title], "AB", width=1.2)
+        for place in range(VIRTUAL):
+            if title == "prompt" and row == 0:
+                _box(axis, virtual + place, row, COLOURS[title])
+            if title in ("prefix", "prompt") and layer:
+                own = COLOURS[title] if title == "prefix" else COMPUTED
+                _box(axis, virtual + place, row, own, "kv")
+            if title == "prompt" and layer:  # a layer reads the places below it
+                _arrow(axis, (virtual + place + 0.44, row - 0.24), (virtual + place + 0.44, row + 0.06))
+        if title in ("prefix", "prompt") and layer:
+            _arrow(axis, (text - GAP - 0.06, row + 0.4), (text - 0.02, row + 0.4))
+    if title in ("prefix", "prompt"):
+        axis.text(virtual + VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
+    axis.text(text + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
+
+
+def _arrow(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    looks = {"arrowstyle": "-|>", "color": "#222222", "mutation_scale": 7, "shrinkA": 0, "shrinkB": 0}
+    axis.annotate("", end, start, arrowprops=looks)
+
+
+def _box(axis: Axes, x: float, row: int, colour: str, says: str = "", width: float = 0.88) -> None:
     from matplotlib.patches import Rectangle
 
-    axis.add_patch(Rectangle((place, row), 0.88, 0.8, facecolor=colour, edgecolor="#444444"))
-    ink = "white" if colour in (COLOURS["prefix"], COLOURS["LoRA"]) else "#222222"
-    axis.text(place + 0.44, row + 0.4, says, ha="center", va="center", fontsize=TEXT, color=ink)
+    axis.add_patch(Rectangle((x, row), width, 0.8, facecolor=colour, edgecolor="#444444"))
+    ink = "#222222" if colour in (COLOURS["prompt"], COMPUTED, FROZEN) else "white"
+    axis.text(x + width / 2, row + 0.4, says, ha="center", va="center", fontsize=TEXT, color=ink)
+
+
+def _legend(figure) -> None:
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    looks = {"trained": COLOURS.values(), "frozen weights": [FROZEN], "a computed place": [COMPUTED]}
+    entries = [tuple(Patch(facecolor=one, edgecolor="#444444") for one in group) for group in looks.values()]
+    arrow = Line2D([], [], color="#222222", marker=r"$\rightarrow$", linestyle="", markersize=13)
+    figure.legend(
+        [*entries, arrow],
+        [*looks, "is read by"],
+        handler_map={tuple: HandlerTuple(ndivide=None)},
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=TEXT,
+        columnspacing=1.4,
+    )

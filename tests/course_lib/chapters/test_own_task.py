@@ -1,10 +1,10 @@
-"""Chapter 18: a bet comes before the training of a task of one's own, and what is no task is told in a sentence."""
+"""Chapter 18: a wrong forward and what is no task are told in a sentence; a bet comes before the training."""
 
 import pytest
 import torch
 
 from course_lib.chapters import own_task
-from course_lib.chapters.own_task import OwnTasks, fault_of, lines, tune
+from course_lib.chapters.own_task import OwnTasks, WithPrompt, fault_of, lines, try_forward, tune
 from course_lib.data.task_gpt import load_task_gpt
 from course_lib.data.text_tasks import samples
 
@@ -13,10 +13,57 @@ def first(text):
     return text[0]
 
 
+def made(joined, dropped):
+    """The forward of the chapter with its two lines."""
+
+    def forward(model, P, tokens):
+        text = model.embedding.tokens(tokens)
+        x = joined(P.expand(len(text), -1, -1), text)
+        x = x + model.embedding.positions.weight[: x.shape[1]]
+        for block in model.blocks:
+            x = block(x)
+        return model.head(model.norm(dropped(x)))
+
+    return forward
+
+
+def before(P, text):
+    return torch.cat((P, text), dim=1)
+
+
+forward = made(before, lambda x: x[:, 8:])
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (forward, "Right"),
+        (made(lambda P, text: ..., lambda x: x), "a line with dots"),
+        (made(before, lambda x: ...), "a line with dots"),
+        (made(lambda P, text: torch.cat((P, text)), lambda x: x[:, 8:]), "stopped with RuntimeError"),
+        (made(before, lambda x: x), "need logits of (3, 40, 128); yours: (3, 48, 128)"),
+        (made(before, lambda x: x[:, :-8]), "not the logits of the text's places"),
+        (made(lambda P, text: torch.cat((text, P), dim=1), lambda x: x[:, :-8]), "does not read the vectors"),
+        (made(lambda P, text: text, lambda x: x), "does not read the vectors"),
+        (made(lambda P, text: before(P.detach(), text), lambda x: x[:, 8:]), "does not read the vectors"),
+        (lambda *_: None, "yours: NoneType"),
+    ],
+)
+def test_a_forward_is_judged(own, told, capsys):
+    try_forward(own)
+    assert told in capsys.readouterr().out
+
+
+def test_with_a_wrong_forward_nothing_is_trained(capsys, monkeypatch):
+    monkeypatch.setattr(own_task, "tune", lambda *_: pytest.fail("it was trained"))
+    OwnTasks().train_prompt(made(before, lambda x: x), first, learns="yes")
+    assert "need logits" in capsys.readouterr().out
+
+
 def test_without_a_bet_nothing_is_trained(capsys, monkeypatch):
     monkeypatch.setattr(own_task, "tune", lambda *_: pytest.fail("it was trained"))
     tries = OwnTasks()
-    tries.train_prompt(first)
+    tries.train_prompt(forward, first)
     assert capsys.readouterr().out.splitlines() == [
         "wanted: open file → o",
         "wanted: sys.exit → s",
@@ -28,17 +75,19 @@ def test_without_a_bet_nothing_is_trained(capsys, monkeypatch):
 def test_a_bet_is_judged_by_the_new_texts(capsys):
     tries = OwnTasks()
     for bet in ("yes", "no"):  # after one step nothing is learned
-        tries.train_prompt(first, learns=bet, steps=1)
+        tries.train_prompt(forward, first, learns=bet, steps=1)
     assert tries.won == [False, True]
     assert capsys.readouterr().out.splitlines()[-1] == "your bet is won: 1 of 2 so far"
 
 
 def test_only_the_vectors_are_trained():
-    model, plain = load_task_gpt(), load_task_gpt()
+    model, plain = WithPrompt(forward), load_task_gpt()
+    start = model.P.detach().clone()
     tune(model, first, steps=2)
-    changed = model.state_dict()
+    changed = model.model.state_dict()
     assert all(torch.equal(changed[name], weight) for name, weight in plain.state_dict().items())
-    assert model.get_parameter("prompt.P").numel() == 1152
+    assert model.P.numel() == 1152
+    assert not torch.equal(model.P, start)
 
 
 def test_lines_are_those_of_the_kept_runs():
@@ -61,10 +110,10 @@ def test_lines_are_those_of_the_kept_runs():
 )
 def test_what_is_no_task_is_told(task, told, capsys):
     assert told in fault_of(task)
-    OwnTasks().train_prompt(task, learns="yes")
+    OwnTasks().train_prompt(forward, task, learns="yes")
     assert told in capsys.readouterr().out
 
 
 def test_steps_have_an_end(capsys):
-    OwnTasks().train_prompt(first, learns="yes", steps=5000)
+    OwnTasks().train_prompt(forward, first, learns="yes", steps=5000)
     assert "1 to 1,000 steps" in capsys.readouterr().out

@@ -1,9 +1,11 @@
 """Pictures that serve one chapter: what they say, and what they refuse."""
 
 import math
+from collections import Counter
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.colors import to_hex
 
 from course_lib.chapters.masks import plot_masks
 from course_lib.chapters.roofline import _covers, _raised, plot_roofline
@@ -12,6 +14,7 @@ from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
 from course_lib.chapters.virtual_places import (
     COLOURS,
+    COMPUTED,
     FROZEN,
     LAYERS,
     TOKENS,
@@ -97,18 +100,17 @@ def test_two_times_say_both_of_each_step_and_refuse_nonsense():
 
 
 def test_each_method_trains_in_its_own_places():
-    colours = plot_virtual_places().svg
-    above = len(LAYERS) - 1
-    counted = {
-        colour: colours.count(f"fill: {colour}") - 1  # the legend
-        for colour in (*COLOURS.values(), FROZEN)
-    }
-    assert counted == {
+    picture = plot_virtual_places()
+    drawn = Counter(to_hex(patch.get_facecolor()) for axis in picture._figure.axes for patch in axis.patches)
+    layers = len(LAYERS) - 1
+    assert {colour: drawn[colour] for colour in (*COLOURS.values(), FROZEN, COMPUTED)} == {
+        COLOURS["all weights"]: layers,
+        COLOURS["LoRA"]: layers,  # A and B
+        COLOURS["prefix"]: VIRTUAL * layers,
         COLOURS["prompt"]: VIRTUAL,
-        COLOURS["prefix"]: VIRTUAL * above,
-        COLOURS["LoRA"]: above,  # A and B
-        FROZEN: VIRTUAL * above + TOKENS * 3 * (len(LAYERS) + 1),  # the head, too
+        FROZEN: 3 * layers,
+        COMPUTED: VIRTUAL * layers + TOKENS * 4 * (layers + 2),  # the vectors and the head, too
     }
-    picture = plot_virtual_places({"prompt": "0.08 million", "prefix": "2 million", "LoRA": "1 million"})
-    assert "prompt: 0.08 million trained" in set(texts(picture))
+    picture = plot_virtual_places(dict.fromkeys(COLOURS, "2 million") | {"prompt": "0.08 million"})
+    assert "0.08 million" in set(texts(picture))
     assert "prefix: 2 million" in picture.alt

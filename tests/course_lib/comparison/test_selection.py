@@ -101,6 +101,16 @@ def test_lora_adds_what_the_model_never_wrote():
     assert all(found[task, "p-tuning-v2"].test < 0.5 for task in ("stars", "bang"))
 
 
+def test_with_the_numbers_of_a_prefix_lora_learns_bang_and_no_more_of_stars():
+    found = kept_lines()
+    lora, prefix = (
+        {task: found[task, way] for task in ("bang", "stars")} for way in ("lora-r1", "p-tuning-v2")
+    )
+    assert lora["bang"].trainable < 1.2 * prefix["bang"].trainable
+    assert min(lora["bang"].tests) > 0.5 > 0.05 > max(prefix["bang"].tests)
+    assert lora["stars"].test < prefix["stars"].test
+
+
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, few):
     asked = ["--tasks=vowels", "--methods=prompt", "--steps=1", "--batch=2", f"--out={tmp_path}"]
     first = CliRunner().invoke(main, [*asked, "--seeds", "1"])

@@ -1,8 +1,8 @@
 """The finished runs that the course keeps, what was chosen among them, and the table of both kinds of tasks.
 
 ``kept/runs.jsonl`` beside this file has a line for each run. ``COMMAND``, given in the project's folder, runs what is
-missing there and changes nothing else. Three methods have more tasks: ``COMMAND`` with
-``--tasks shout,yell,bang --methods prompt,p-tuning-v2,lora-r8``, which writes its own table over ``kept/table.md``.
+missing there and changes nothing else. Four methods have more tasks: ``COMMAND`` with ``--tasks shout,yell,bang
+--methods prompt,p-tuning-v2,lora-r1,lora-r8``, which writes its own table over ``kept/table.md``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ CHAPTERS = {
     "15": Chapter("flash_attention", ("02", "08"), 37, "FlashAttention"),
     "16": Chapter("paged_attention", ("02", "15"), 33),
     "17": Chapter("lora_and_adapters", ("02", "03"), 27, "LoRA and adapters"),
-    "18": Chapter("prompt_tuning", ("17",), 26),
+    "18": Chapter("prompt_tuning", ("17",), 23),
     "19": Chapter("gradient_compression", ("05",), 36),
     "20": Chapter("elastic_training", ("04", "05"), 35),
     "21": Chapter("planner", ("12",)),

@@ -13,12 +13,19 @@ from simulator.inputs.plan import Plan
 from simulator.inputs.shape import ModelShape
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
 from simulator.predict.stages import unit_seconds
 
 COLOURS = ("#1b3a5c", "#cc6a24", "#23614a")
 MATRICES: tuple[str, ...] = ("query", "key", "value", "output", "gate", "up", "down")
 PLAN = Plan(attention="flash")
 STATES = 16  # bytes of a trained number with Adam, its gradient included
+RANK = 8
+RESULTS = (*MATRICES, "attention")  # what a recomputed layer can keep
+# Bytes that everything but a layer's frozen products and attention reads and writes, for each number of a token's width
+# and of its MLP's: each operation that is not a view reads its inputs and writes its result. Again: everything is kept
+# that a frozen product, attention or an A gives; all again: nothing is.
+OTHER = {"forward": (198, 36), "backward": (365, 44), "again": (168, 34), "all again": (180, 36)}
 WEIGHT = {16: 2.0, 4: 4.127 / 8}  # bits -> bytes of a frozen weight; QLoRA's scales take 0.127 bits more
 
 
@@ -32,7 +39,7 @@ class Kept(NamedTuple):
 
 def kept_rows(shape: ModelShape) -> list[Kept]:
     """What a layer of Hugging Face's LLaMA keeps of a token in bf16. A norm keeps its input in fp32, and SwiGLU is
-    three operations. A few numbers of the norms and of FlashAttention are left out, see ``FEW``."""
+    three operations. A few numbers of the norms and of FlashAttention are left out."""
     h, f = 2 * shape.hidden, 2 * shape.mlp_width
     return [
         Kept("the layer's input, in fp32", 2 * h, ("the first norm",)),
@@ -43,7 +50,7 @@ def kept_rows(shape: ModelShape) -> list[Kept]:
             ("attention",),
         ),
         Kept("what attention gives", h, ("attention", "output")),
-        Kept("the sum behind attention, in fp32", 2 * h, ("the second norm",)),
+        Kept("the residual sum after attention, in fp32", 2 * h, ("the second norm",)),
         Kept("what the second norm gives", h, ("gate", "up")),
         Kept("what gate gives", f, ("SiLU",)),
         Kept("what SiLU gives", f, ("the product",)),
@@ -71,31 +78,36 @@ def lora_step(
     shape: ModelShape,
     tokens: int,
     places: Collection[str] = MATRICES,
-    rank: int = 8,
     recomputed: int = 0,
     bits: int = 16,
+    keep: Collection[str] = (),
 ) -> Step:
     """LoRA beside these matrices in every layer of Hugging Face's LLaMA, with one sequence of so many tokens.
 
-    An input that only matrices need is kept if an A reads it, and each B keeps the ``rank`` numbers of its A. A
-    recomputed layer keeps its input alone, in bf16.
+    An input that only matrices need is kept if an A reads it, and each B keeps the ``RANK`` numbers of its A. A
+    recomputed layer keeps its input, in bf16, and the results that ``keep`` names; with any of these, those of each A
+    too.
 
     Raises:
-        ValueError: no place or an unknown one is named, there are no such layers, or weights of so many bits.
+        ValueError: no place or an unknown one is named, there are no such layers, weights of so many bits, or results.
     """
     if not places:
         refuse("places", f"one or more of {', '.join(MATRICES)}", "none")
     for place in places:
         one_of("place", place, MATRICES)
     one_of("bits", bits, tuple(WEIGHT))
-    at_least(1, rank=rank, tokens=tokens)
-    _check_layers(shape, recomputed)
-    h, f, kv = shape.hidden, shape.mlp_width, shape.kv_columns(1) // 2
-    widths = dict(zip(MATRICES, (2 * h, h + kv, h + kv, 2 * h, h + f, h + f, f + h), strict=True))
-    trained = int(rank * shape.layers * sum(widths[place] for place in set(places)))
+    at_least(1, tokens=tokens)
+    _check_layers(shape, recomputed, keep)
+    h = shape.hidden
+    widths = {name: sum(sides) for name, sides in _sides(shape).items()}
+    trained = int(RANK * shape.layers * sum(widths[place] for place in set(places)))
     forgotten = sum(row.bytes for row in kept_rows(shape) if set(row.needed) <= set(MATRICES) - set(places))
-    layer = _layer(shape) - forgotten + 2 * rank * len(set(places))
-    kept = recomputed * 2 * h + (shape.layers - recomputed) * layer + 4 * h + 4 * shape.vocab
+    of_a = 2 * RANK * len(set(places))
+    layer = _layer(shape) - forgotten + of_a
+    results = {name: 2 * out for name, (_, out) in _sides(shape).items()}
+    results["attention"] = 2 * shape.attention_width + 4 * shape.heads
+    again = 2 * h + sum(results[name] for name in set(keep)) + of_a * bool(keep)
+    kept = recomputed * again + (shape.layers - recomputed) * layer + 4 * h + 4 * shape.vocab
     ends = 2 * shape.vocab * h  # numbers of embedding and head, which stay in 16 bits
     weights = 2 * ends + WEIGHT[bits] * (shape.parameters - ends) + 4 * trained
     return Step(trained, tokens * kept, weights, 4 * trained, 8 * trained, _loss(shape, tokens))
@@ -119,36 +131,44 @@ def _loss(shape: ModelShape, tokens: int) -> int:
     return 8 * shape.vocab * tokens
 
 
-def fewest_recomputed(
-    shape: ModelShape,
-    tokens: int,
-    capacity: float,
-    places: Collection[str] = MATRICES,
-    rank: int = 8,
-    bits: int = 16,
-) -> int | None:
-    """With so many recomputed layers the step fits, and with one less it does not. None: it never fits."""
-    for recomputed in range(shape.layers + 1):
-        if lora_step(shape, tokens, places, rank, recomputed, bits).total <= capacity:
-            return recomputed
-    return None
+def _sides(shape: ModelShape) -> dict[str, tuple[int, int]]:
+    """What each matrix reads of a token, and gives."""
+    h, f, kv, wide = shape.hidden, shape.mlp_width, shape.kv_columns(1) // 2, shape.attention_width
+    sides = ((h, wide), (h, kv), (h, kv), (wide, h), (h, f), (h, f), (f, h))
+    return {name: (int(a), int(b)) for name, (a, b) in zip(MATRICES, sides, strict=True)}
 
 
-def lora_seconds(shape: ModelShape, tokens: int, hardware: Hardware, recomputed: int = 0) -> float:
-    """Seconds of a step with one sequence, as the simulator predicts them, without what A and B add.
+def lora_seconds(
+    shape: ModelShape, tokens: int, hardware: Hardware, recomputed: int = 0, keep: Collection[str] = ()
+) -> float:
+    """Seconds of a step with one sequence, LoRA beside all matrices, where recomputed layers keep these results.
 
-    A frozen matrix has no product for its weights in backward.
+    A frozen matrix has no product for its weights in backward. Everything but its products and attention takes as long
+    as its bytes, see ``OTHER``.
     """
-    _check_layers(shape, recomputed)
+    _check_layers(shape, recomputed, keep)
     units = unit_seconds(replace(shape, sequence=tokens), PLAN, hardware)
-    (layer,) = units.layers.values()
-    ahead = (shape.layers + recomputed) * layer.forward_seconds + units.embedding / 2
-    return ahead + shape.layers * (layer.backward_seconds - layer.weight) + units.logits * 2 / 3
+    ahead, back = {}, {}
+    for name, (wide, out) in _sides(shape).items():
+        ahead[name] = matmul_seconds(tokens, out, wide, hardware)
+        back[name] = matmul_seconds(tokens, wide, out, hardware)
+    width = int(shape.attention_width / shape.heads)
+    ahead["attention"], back["attention"] = flash_seconds(shape.heads, tokens, tokens, width, hardware)
+
+    def other(when: str) -> float:
+        of_hidden, of_mlp = OTHER[when]
+        return memory_seconds(tokens * (of_hidden * shape.hidden + of_mlp * shape.mlp_width), hardware)
+
+    once = sum(ahead.values()) + sum(back.values()) + other("forward") + other("backward")
+    again = sum(ahead[name] for name in RESULTS if name not in keep) + other("again" if keep else "all again")
+    return shape.layers * once + recomputed * again + units.embedding / 2 + units.logits * 2 / 3
 
 
-def _check_layers(shape: ModelShape, recomputed: int) -> None:
+def _check_layers(shape: ModelShape, recomputed: int, keep: Collection[str]) -> None:
     if not 0 <= recomputed <= shape.layers:
-        refuse("recomputed", f"0 to {shape.layers}, the layers", recomputed)
+        refuse("layers", f"0 to {shape.layers}", recomputed)
+    for name in keep:
+        one_of("keep", name, RESULTS)
 
 
 def plot_seeds(groups: Mapping[str, Mapping[str, Sequence[float]]], coin: float) -> Picture:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from simulator.plots.curves import STROKES
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
 LEAST = 2e-8  # smaller differences, and none, are drawn here
+# Four bugs and none: wide and pale below. The colours are not those of the five runs (``STROKES``).
+BUGS = (
+    ("#e3bf4d", 7.0, "-"),
+    ("#b8325c", 3.5, "-"),
+    ("#16888f", 1.8, "-"),
+    ("#6b4423", 1.5, "--"),
+    ("#808080", 1.5, ":"),
+)
 
 
 def first_beyond(differences: Sequence[float], tolerance: float) -> int | None:
@@ -17,7 +24,7 @@ def first_beyond(differences: Sequence[float], tolerance: float) -> int | None:
 
 
 def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Picture:
-    """A curve for each run, logarithmic, and a line at the tolerance; a dot marks the step in which it is caught.
+    """A curve for each bug, logarithmic, and a line at the tolerance; a dot marks the step in which it is caught.
 
     Args:
         runs: name -> for each step the difference of its loss, as a fraction of one device's.
@@ -33,7 +40,7 @@ def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Pictur
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis, said = figure.subplots(), []
     axis.set_yscale("log")
-    for (name, values), (colour, width, style) in zip(runs.items(), STROKES, strict=False):
+    for (name, values), (colour, width, style) in zip(runs.items(), BUGS, strict=False):
         step = first_beyond(values, tolerance)
         said.append(f"{name}: step {step}" if step else f"{name}: never")
         line = {"color": colour, "linewidth": width, "linestyle": style, "label": said[-1]}
@@ -41,7 +48,7 @@ def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Pictur
         axis.plot(range(1, len(sizes) + 1), sizes, **line)
         if step:
             axis.plot(step, sizes[step - 1], "o", color=colour, markersize=8, markeredgecolor="#222222")
-    axis.axhline(tolerance, color="#8a8a8a", linewidth=1.5, linestyle=(0, (6, 3)), zorder=0)
+    axis.axhline(tolerance, color="#222222", linewidth=1.2, linestyle=(0, (6, 3)), zorder=0)
     axis.set_ylim(bottom=LEAST / 2)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_formatter(lambda value, _: plain(value))  # exponents would be too small to read

@@ -10,13 +10,17 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 # axis -> what it divides, the names of its halves, and the colour of its arrows
 CUTS = {
-    "tp": ("each matrix", ("one", "other"), "#cc6a24"),
+    "tp": ("the layers' matrices", ("one", "other"), "#cc6a24"),
     "dp": ("the batch", ("first", "second"), "#4a86ba"),
     "pp": ("the layers", ("first", "last"), "#23614a"),
 }
-WIDE, HIGH = 1.5, 0.62  # of a rank
+WIDE, HIGH = 1.6, 0.9  # of a rank
 RIGHT, LOWER = 2.7, 0.85  # from a rank to the next along tp
 DOWN, STAGE = 2.1, 6.4  # along dp, and along pp
+EMBEDDING, LAYERS = (
+    "#222222",
+    ("#b98b4e", "#c06c84"),
+)  # the colours of the embedding, and of each stage's layers
 
 
 def plot_held(sizes: Mapping[str, int]) -> Picture:
@@ -30,12 +34,26 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
 
     if dict(sizes) != dict.fromkeys(CUTS, 2):
         raise ValueError(f"only halves are drawn, so tp, dp and pp must be 2, not {dict(sizes)}")
-    figure = Figure(figsize=(WIDTH, 4.3), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.9), layout="constrained")
     axes, told = figure.subplots(), []
 
     def arrow(axis: str, start: tuple[float, float], end: tuple[float, float]) -> None:
         style = {"arrowstyle": "<->", "color": CUTS[axis][2], "lw": 2, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", end, start, arrowprops=style, zorder=1 if axis == "pp" else 3)
+
+    def block(x: float, y: float, wide: float, high: float, colour: str) -> None:
+        axes.add_patch(Rectangle((x, y - high / 2), wide, high, facecolor=colour, lw=0, zorder=4))
+
+    def embedding(x: float, y: float) -> None:
+        block(x, y, 0.4, 0.3, EMBEDDING)
+
+    def layer_norms(x: float, y: float, colour: str) -> None:
+        block(x, y, 0.4, 0.1, colour)
+
+    def matrices(x: float, y: float, colour: str, half: int) -> None:
+        block(x + 0.2 * half, y, 0.2, 0.3, colour)
+        outline = {"fill": False, "edgecolor": colour, "lw": 1, "zorder": 5}
+        axes.add_patch(Rectangle((x, y - 0.15), 0.4, 0.3, **outline))
 
     for rank in range(8):
         held = digits_of(rank, sizes)
@@ -44,28 +62,41 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
         axes.add_patch(
             Rectangle(corner, WIDE, HIGH, facecolor="#eeeeee", edgecolor="#888888", lw=0.8, zorder=2)
         )
-        axes.text(x, y, f"rank {rank}", ha="center", va="center", fontsize=TEXT)
+        axes.text(x, y - 0.2, f"rank {rank}", ha="center", va="center", fontsize=TEXT)
+        embedding(x - 0.7, y + 0.2)
+        layer_norms(x - 0.2, y + 0.2, LAYERS[held["pp"]])
+        matrices(x + 0.3, y + 0.2, LAYERS[held["pp"]], held["tp"])
         if held["tp"] == 0:
             step = RIGHT - WIDE, LOWER * (RIGHT - WIDE) / RIGHT
             near = x + WIDE / 2, y + LOWER / 2 - step[1] / 2
             arrow("tp", near, (near[0] + step[0], near[1] + step[1]))
         if held["dp"] == 0:
             arrow("dp", (x, y + HIGH / 2), (x, y + DOWN - HIGH / 2))
-            text = f"tp {held['tp']}: {CUTS['tp'][1][held['tp']]} half\nof each matrix"
+            text = f"tp {held['tp']}: {CUTS['tp'][1][held['tp']]} half\nof the matrices"
             axes.text(x, -0.75, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
         if held["pp"] == 0:
             arrow("pp", (x + WIDE / 2, y), (x + STAGE - WIDE / 2, y))
         halves = (f"{CUTS[axis][1][digit]} half of {CUTS[axis][0]}" for axis, digit in held.items())
-        told.append(f"rank {rank}: " + ", ".join(halves))
+        told.append(f"rank {rank}: the whole embedding, whole LayerNorms, " + ", ".join(halves))
     for stage, half in enumerate(CUTS["pp"][1]):
         middle = STAGE * stage + RIGHT / 2
-        frame = (middle - 2.55, -1.5), 5.1, DOWN + LOWER + 2.1
+        frame = (middle - 2.55, -1.5), 5.1, DOWN + LOWER + 2.2
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=CUTS["pp"][2], lw=1.4))
         text = f"pp {stage}: {half} half of the layers,\nand the tied embedding"
         axes.text(middle, -1.65, text, ha="center", fontsize=TITLE)
     for row, half in enumerate(CUTS["dp"][1]):
         text = f"dp {row}: {half} half\nof the batch"
         axes.text(-1.45, DOWN * row, text, ha="right", va="center", color=CUTS["dp"][2], fontsize=TEXT)
-    axes.set(xlim=(-3.8, STAGE + RIGHT + 1.3), ylim=(DOWN + LOWER + 0.7, -2.6))
+    foot = DOWN + LOWER + 1.15
+    embedding(-3.4, foot)
+    layer_norms(0.35, foot, LAYERS[0])
+    matrices(5.75, foot, LAYERS[0], 0)
+    for x, text in (
+        (-3.4, "whole embedding"),
+        (0.35, "LayerNorms of its layers, whole"),
+        (5.75, "matrices of its layers, half"),
+    ):
+        axes.text(x + 0.6, foot, text, va="center", fontsize=TEXT)
+    axes.set(xlim=(-3.8, STAGE + RIGHT + 1.3), ylim=(foot + 0.3, -2.6))
     axes.axis("off")
     return render(figure, "; ".join(told) + ".")

@@ -103,7 +103,7 @@ def changed(change: Change) -> dict[str, Any]:
     return names
 
 
-def run_on_rank(change: Change, steps: int, added: Axes | None = None) -> SimpleNamespace:
+def run_on_rank(change: Change, steps: int) -> SimpleNamespace:
     """Train; the losses and the norms that were reported, and what the rank holds at the end."""
     torch.manual_seed(0)
     rank = changed(change)["Rank"](GPT(CONFIG), SIZES)
@@ -112,7 +112,7 @@ def run_on_rank(change: Change, steps: int, added: Axes | None = None) -> Simple
     for batch in text_batches(steps):
         own = [part.chunk(SIZES["dp"])[rank.at["dp"]] for part in batch]
         losses.append(rank.step(*(part.chunk(MICRO) for part in own)).item())
-        norm = rank.gradient_norm() if added is None else norm_along(rank, added)
+        norm = rank.gradient_norm()
         norms.append(norm.item())
         rank.clip(norm, MAX_NORM)
         optimizer.step()
@@ -120,51 +120,17 @@ def run_on_rank(change: Change, steps: int, added: Axes | None = None) -> Simple
     return SimpleNamespace(losses=losses, norms=norms, held=weights_of(rank))
 
 
-def norm_along(rank: Any, added: Axes) -> Tensor:
-    """The root of all squares, where those of each kind of weight are added up along these axes."""
-    squares = torch.zeros(())
-    for kind, axes in added.items():
-        of_kind = [w.grad.square().sum() for name, w in rank.parameters().items() if kind_of(name, w) == kind]
-        of_all = torch.stack(of_kind).sum()
-        for axis in axes:
-            of_all = three_dimensions.summed(of_all, rank.group[axis])
-        squares = squares + of_all
-    return squares.sqrt()
-
-
-def run_all_on_rank(steps: int, *runs: tuple[Change, Axes | None]) -> list[SimpleNamespace]:
-    return [run_on_rank(change, steps, added) for change, added in runs]
+def run_all_on_rank(steps: int, *runs: Change) -> list[SimpleNamespace]:
+    return [run_on_rank(change, steps) for change in runs]
 
 
 def train_runs(steps: int, runs: Mapping[str, Change] = RUNS) -> dict[str, SimpleNamespace]:
     """Each run on 8 ranks: its losses and gradient norms, and ``held``, what each rank holds after the last step."""
-    ranks = _launched(steps, *((change, None) for change in runs.values()))
+    ranks = launch(run_all_on_rank, ranks=8, args=(steps, *runs.values()), quiet=True)
     return {
         name: SimpleNamespace(losses=of[0].losses, norms=of[0].norms, held=[rank.held for rank in of])
         for name, of in zip(runs, zip(*ranks, strict=True), strict=True)
     }
-
-
-def train_clipping(steps: int, *added: Axes) -> list[SimpleNamespace]:
-    """The right run, but clipping takes another norm: its losses, and each rank's norm in the first step.
-
-    Args:
-        added: for each run: kind of weight -> the axes along which the squares of its gradients are added up.
-
-    Raises:
-        ValueError: there is no such kind, or no such axis.
-    """
-    for axes in added:
-        _known(axes)
-    ranks = _launched(steps, *((NOTHING, {kind: tuple(axes[kind]) for kind in axes}) for axes in added))
-    return [
-        SimpleNamespace(losses=of[0].losses, norms=[rank.norms[0] for rank in of])
-        for of in zip(*ranks, strict=True)
-    ]
-
-
-def _launched(steps: int, *runs: tuple[Change, Axes | None]) -> list[list[SimpleNamespace]]:
-    return launch(run_all_on_rank, ranks=8, args=(steps, *runs), quiet=True)
 
 
 def _known(given: Axes) -> None:
@@ -172,11 +138,6 @@ def _known(given: Axes) -> None:
     for some, known in ((kinds, set(COPIES)), (axes, set(SIZES))):
         if some - known:
             raise ValueError(f"{sorted(some - known)[0]!r} is none of {', '.join(map(repr, sorted(known)))}")
-
-
-def kind_of(name: str, w: Any) -> str:
-    """A kind of ``COPIES``."""
-    return "matrix" if getattr(w, "cut", None) is not None else "embedding" if name in TIED else "LayerNorm"
 
 
 def runs_apart(saved: Mapping[str, list[Weights]], copies: Axes) -> dict[str, tuple[list[str], list[str]]]:

@@ -5,7 +5,7 @@ import torch
 from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
-from course_lib.chapters.caught import first_beyond, plot_caught
+from course_lib.chapters.caught import BUGS, first_beyond, plot_caught
 from course_lib.chapters.evidence import plot_board
 from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import (
@@ -22,6 +22,7 @@ from course_lib.runtime import launch
 from simulator.inputs.known_devices import GPUS
 from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
+from simulator.plots.curves import STROKES
 from simulator.plots.picture import smallest_text
 
 STEPS = 3
@@ -104,21 +105,6 @@ def test_copies_come_apart_in_two_runs():
     ]
 
 
-def test_squares_of_copies_count_once_in_the_norm():
-    alone = suspects.one_device(STEPS)
-    right = {"matrix": ["tp", "pp"], "LayerNorm": ["pp"], "embedding": []}
-    twice = {kind: [*axes, "dp"] for kind, axes in right.items()}
-    own = dict.fromkeys(right, ())
-    mended, doubled, local = suspects.train_clipping(STEPS, right, twice, own)
-    assert mended.norms == pytest.approx([alone.norms[0]] * 8, rel=1e-5)
-    assert mended.losses == pytest.approx(alone.losses, rel=1e-6)
-    assert doubled.norms == pytest.approx([2**0.5 * alone.norms[0]] * 8, rel=1e-5)
-    assert local.losses == suspects.train_runs(STEPS, {"A": suspects.RUNS["A"]})["A"].losses
-    assert max(local.norms) < alone.norms[0]
-    with pytest.raises(ValueError, match="'cp' is none of 'dp', 'pp', 'tp'"):
-        suspects.train_clipping(STEPS, {"matrix": ["cp"]})
-
-
 def test_a_check_of_unknown_copies_is_refused():
     with pytest.raises(ValueError, match="'norm' is none of 'LayerNorm', 'embedding', 'matrix'"):
         suspects.runs_apart({}, {"norm": ["dp"]})
@@ -189,13 +175,17 @@ def test_a_run_is_caught_in_the_first_step_beyond_the_tolerance():
     picture = plot_caught(runs, 1e-3)
     assert picture.alt == "With a tolerance of 0.001, the step that catches run A: step 2, run D: never."
     assert "tolerance of 0.00001," in plot_caught(runs, 1e-5).alt
+    assert not {colour for colour, *_ in BUGS} & {colour for colour, *_ in STROKES}  # bugs are not runs
     with pytest.raises(ValueError, match="a tolerance is above 0, not 0"):
         plot_caught(runs, 0)
 
 
 def test_what_a_rank_holds_is_the_digits_of_its_number():
     told = plot_held({"tp": 2, "dp": 2, "pp": 2}).alt.split("; ")
-    assert told[6] == "rank 6: one half of each matrix, second half of the batch, last half of the layers"
+    assert told[6] == (
+        "rank 6: the whole embedding, whole LayerNorms, one half of the layers' matrices, second half of the batch, "
+        "last half of the layers"
+    )
     assert len(told) == 8
     with pytest.raises(ValueError, match="tp, dp and pp must be 2"):
         plot_held({"tp": 4, "dp": 2, "pp": 1})

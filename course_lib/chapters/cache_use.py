@@ -52,13 +52,13 @@ def plot_answers(lengths: Sequence[int], room: int, region: int = 0, wide: int =
             axis.barh(row, width, 0.8, left, **look)
         for row, left, width in _lines(start, length, wide):
             colour = PARTS[0] if inside else NO_ROOM
-            axis.barh(row, width, 0.8, left, color=colour, edgecolor="white", linewidth=0.4)
+            axis.barh(row, width, 0.8, left, color=colour, linewidth=0)
     axis.set(xlim=(-0.002 * wide, 1.002 * wide), ylim=(rows - 0.5, -0.5), xticks=[], yticks=[])
     axis.axis("off")
-    said = f"{fit} of {len(lengths)} answers fit"
+    way = f"regions of {region:,} slots" if region else f"{sum(sizes) // 16:,} blocks of 16 slots"
+    said = f"{fit} of {len(lengths)} answers fit, in {way}"
     axis.set_title(said, loc="left", fontsize=TITLE)
-    way = f"regions of {region:,} slots" if region else "blocks of 16 slots"
-    return render(figure, f"{said} into a cache of {room:,} slots in {way}; {sum(lengths):,} are tokens.")
+    return render(figure, f"{said}; of the cache's {room:,} slots {sum(lengths):,} are for tokens.")
 
 
 def _lines(start: int, size: int, wide: int) -> Iterator[tuple[int, int, int]]:

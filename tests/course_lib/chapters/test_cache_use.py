@@ -35,9 +35,12 @@ def test_parts_that_differ_are_refused(ways):
 def test_answers_fill_regions_or_blocks_and_those_without_room_are_red():
     regions, blocks = (plot_answers([16, 40, 7], room=100, region=region, wide=60) for region in (48, 0))
     assert regions.alt == (
-        "2 of 3 answers fit into a cache of 100 slots in regions of 48 slots; 63 are tokens."
+        "2 of 3 answers fit, in regions of 48 slots; of the cache's 100 slots 63 are for tokens."
     )
-    assert blocks.alt == "3 of 3 answers fit into a cache of 100 slots in blocks of 16 slots; 63 are tokens."
+    assert (
+        blocks.alt
+        == "3 of 3 answers fit, in 5 blocks of 16 slots; of the cache's 100 slots 63 are for tokens."
+    )
     assert NO_ROOM in regions.svg
     assert NO_ROOM not in blocks.svg
 

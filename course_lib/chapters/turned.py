@@ -25,7 +25,8 @@ def plot_turned(places: Sequence[tuple[int, int]], fast: float = 1.0) -> Picture
 
     if not places:
         raise ValueError("there is nothing to draw: give at least one (place of the query, place of the key)")
-    figure = Figure(figsize=(WIDTH, 0.8 * WIDTH / max(3, len(places))), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.7 * WIDTH / max(3, len(places))))
+    figure.subplots_adjust(left=0, right=1, bottom=0.1, top=0.72, wspace=0)
     said = []
     for axis, at in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):
         ends = {name: BEFORE + fast * m for name, m in zip(COLOURS, at, strict=True)}
@@ -39,14 +40,15 @@ def plot_turned(places: Sequence[tuple[int, int]], fast: float = 1.0) -> Picture
                 "", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": COLOURS[name], "lw": 2}
             )
             side = "left" if x > 0 else "right"  # of the place, so that the word stands outside of the circle
-            axis.text(1.1 * x, 1.15 * y, name, fontsize=TEXT, ha=side, va="center")
+            axis.text(1.1 * x, 1.35 * y, name, fontsize=TEXT, ha=side, va="center")
         between = math.degrees(ends["query"] - ends["key"]) % 360
         between = min(between, 360 - between)
         axis.add_patch(_circle())
-        axis.set_title(f"query at {at[0]:,}, key at {at[1]:,}\n{between:.0f}° between them", fontsize=TEXT)
-        axis.set(xlim=(-1.7, 1.7), ylim=(-1.3, 1.1), aspect="equal")
+        axis.set_title(f"query at {at[0]:,}\nkey at {at[1]:,}\n{between:.0f}° between them", fontsize=TEXT)
+        axis.set(xlim=(-1.9, 1.9), ylim=(-1.4, 1.2), aspect="equal")
         axis.axis("off")
         said.append(f"query at {at[0]:,}, key at {at[1]:,}: {between:.0f} degrees between them")
+    figure.supxlabel("dotted: how far the query was turned", fontsize=TEXT)
     return render(figure, f"Two arrows in a circle. {'; '.join(said)}.")
 
 

@@ -140,7 +140,7 @@ def plot_next(theirs: Sequence[int], yours: Sequence[int], kept: int, enough: in
             axis.text(place, height, str(token), fontsize=TEXT, ha="center", va="center", color=colour)
     title = f"the same next token at {sum(equal)} of {len(equal)} places"
     axis.set_title(title, fontsize=TITLE, loc="left")
-    bytes_ = f"a token leaves {kept:,} bytes" + (
+    bytes_ = f"a token leaves {kept:,} bytes (in all layers, 2 a number)" + (
         f", {kept / enough:g} times what is needed" if kept != enough else ""
     )
     axis.text(-0.5, -0.75, bytes_, fontsize=TITLE, va="center", color=LIKE if kept == enough else UNLIKE)

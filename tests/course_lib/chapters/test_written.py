@@ -81,7 +81,9 @@ def test_what_is_no_result_is_refused():
 def test_next_tokens_are_compared_place_by_place_and_the_cache_with_what_is_needed():
     picture = plot_next([7, 8, 255], [7, 9, 255], kept=4096, enough=1024)
     assert "the same next token at 2 of 3 places: 1, 3;" in picture.alt
-    assert picture.alt.endswith("a token leaves 4,096 bytes, 4 times what is needed.")
-    assert plot_next([7], [7], kept=1024, enough=1024).alt.endswith("a token leaves 1,024 bytes.")
+    assert picture.alt.endswith(
+        "a token leaves 4,096 bytes (in all layers, 2 a number), 4 times what is needed."
+    )
+    assert plot_next([7], [7], kept=1024, enough=1024).alt.endswith("2 a number).")
     with pytest.raises(ValueError, match="for 1 and 2"):
         plot_next([1], [1, 2], 1, 1)

@@ -10,6 +10,7 @@ from course_lib.chapters.coding_race import (
     coding_below,
     faster_from,
     lines,
+    plot_saved,
     plot_step,
     plot_steps,
     race,
@@ -38,17 +39,15 @@ def test_one_percent_is_faster_from_the_message_on_that_bf16_ends_with_alike(cod
 
 
 def test_bf16_is_first_until_its_own_messages_queue():
-    assert "1 % is first from 30 ms on, 160 ms" in plot_steps(5.7).alt
-    assert "1 % is first from 6 ms on, 103 ms" in plot_steps(0.24).alt
+    assert "1 % is first above 30 ms, 160 ms" in plot_steps(5.7).alt
+    assert "1 % is first above 6 ms, 103 ms" in plot_steps(0.24).alt
 
 
 def test_pictures_say_what_is_seen():
     assert "115.6 long" in race(6, 1.5).alt
     assert "bf16: all sent after 103 ms" in race(6, 1.5).alt
     assert "106 ms, 100 of them backward" in plot_step(backward_with(6)).alt
-    assert (
-        "1 %: all sent after 106 ms, 100 of them backward" in plot_step(backward_with(0.6, 0.54), "1 %").alt
-    )
+    assert "both sent after 106 ms; saved: 5.4 ms = 10 × 0.54 ms of coding" in plot_saved(6, 0.54).alt
 
 
 @pytest.mark.parametrize("draw", [partial(race, 6), plot_steps])

@@ -10,6 +10,7 @@ from course_lib.chapters.less_sent import (
     Everything,
     InBf16,
     learn,
+    plot_links,
     plot_sent_over_ranks,
     plot_thin,
     plot_tries,
@@ -61,8 +62,19 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
 def test_a_race_counts_steps_to_a_loss_and_draws_those_that_get_there():
     assert steps_to([2, 0.5, 0.4]) == 2
     assert steps_to([2, 1]) == inf
-    said = plot_tries({0.01: 0.79, 0.001: 0.56, 1e-4: inf}, whole=23.1).alt
-    assert said == "Seconds to the loss: whole gradients 23.1; 0.1 % 0.56; 1 % 0.79."
+    said = plot_tries({0.01: 0.79, 0.001: 0.56, 1e-4: inf}, goal=0.6).alt
+    assert said == "Seconds to the loss: goal 0.6; 0.1 % 0.56; 1 % 0.79."
+
+
+def test_the_first_on_each_link_is_named():
+    took = {
+        "whole gradients": {"whole gradients": (3e5, [20.0, 0.2])},
+        "bf16": {"bf16": (1.5e5, [10.0, 0.1])},
+        "top-k": {"1 %": (7e3, [0.8, 0.3]), "0.1 %": (7e2, [0.6, 0.5])},
+        "PowerSGD": {"r = 4": (2e4, [1.4, inf])},
+    }
+    said = plot_links(took, ["slow", "fast"]).alt
+    assert said.endswith("First on slow: 0.1 %, 0.60 s; fast: bf16, 0.10 s.")
 
 
 @pytest.mark.parametrize("density", [0, 2])

@@ -38,19 +38,19 @@ def price_ways(ways: Sequence[str], link: Link, unknown: Sequence[str] = ()) -> 
     return headed(f"A message takes {_message(link)} more for each GB.", table(["", *SIZES], rows))
 
 
-def price_levels(hardware: Hardware) -> Shown:
-    """The same for trees and rings by levels."""
-    each = hardware.node_size
+def price_machines(hardware: Hardware, ranks: int = RANKS) -> Shown:
+    """A row for trees that begin when each machine has added up, and one for rings: a bucket, and 1 GB in buckets."""
+    buckets = {
+        "one bucket of 25 MB": (1, 25e6),
+        "40 of 25 MB": (40, 25e6),
+        "10 of 100 MB": (10, 100e6),
+        "1 of 1 GB": (1, 1e9),
+    }
     rows = [
-        [
-            f"{way}s by levels",
-            all_reduce_rounds(way, RANKS // each),
-            2 * (each - 1),
-            *(_told(by_levels(way, size, hardware)) for size in SIZES.values()),
-        ]
-        for way in ("tree", "ring")
+        [f"eight {way}", *(_told(count * seconds(size)) for count, size in buckets.values())]
+        for way, seconds in ways_in_machines(hardware, ranks).items()
     ]
-    return table(["", "rounds between machines", "rounds inside", *SIZES], rows)
+    return table(["", *buckets], rows)
 
 
 def ways_of_one(link: Link, ranks: int = RANKS) -> Ways:
@@ -61,17 +61,32 @@ def ways_of_one(link: Link, ranks: int = RANKS) -> Ways:
     }
 
 
-def ways_by_levels(hardware: Hardware, ranks: int = RANKS) -> Ways:
-    """Trees and rings over machines, one for each of a machine's ranks, after every machine has added up."""
-    return {
-        f"{way}s by levels": partial(by_levels, way, hardware=hardware, ranks=ranks)
-        for way in ("tree", "ring")
-    }
+def ways_in_machines(hardware: Hardware, ranks: int = RANKS) -> Ways:
+    """As many trees and rings as a machine has ranks; a single machine has one of each, over its links.
+
+    Args:
+        ranks: at least a machine's, and no machine half full.
+    """
+    each = hardware.node_size
+    if ranks < each or ranks % each:
+        raise ValueError(f"{ranks} GPUs do not fill machines of {each}")
+    tree = (
+        partial(by_levels, "tree", hardware=hardware, ranks=ranks)
+        if ranks > each
+        else partial(all_reduce_seconds, "tree", ranks=ranks, link=hardware.node)
+    )
+    return {"trees": tree, "rings": partial(rings_over_all, hardware=hardware, ranks=ranks)}
 
 
-def eight_rings(hardware: Hardware, ranks: int = RANKS) -> Callable[[float], float]:
-    """Seconds by bytes: rings over all ranks, each with its part, leave a machine through another network card."""
-    return partial(all_reduce_seconds, "ring", ranks=ranks, link=group_link(ranks, 1, hardware))
+def rings_over_all(size: float, hardware: Hardware, ranks: int = RANKS) -> float:
+    """Seconds: rings over all ranks, each with its part, leave a machine through another network card.
+
+    Bytes occupy a link, so the slowest one rules; latencies do not, so a chunk waits for those of its own hops.
+    """
+    hops = all_reduce_rounds("ring", ranks)
+    between = 2 * (ranks // hardware.node_size) if ranks > hardware.node_size else 0
+    latencies = between * hardware.network.latency + (hops - between) * hardware.node.latency
+    return latencies + hops / ranks * size / group_link(ranks, 1, hardware).rate
 
 
 def equal_at(first: Callable[[float], float], then: Callable[[float], float]) -> float:

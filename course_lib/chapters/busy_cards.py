@@ -35,14 +35,13 @@ def through_cards(ranks: int, each: int, rings: int = 1) -> list[float]:
 
 
 def plot_busy_cards(ranks: int, payload: float, card: Link, each: int = 8) -> Picture:
-    """A machine of eight ranks in one ring, in one of eight rings, each with its part, and in all of them."""
+    """A machine of eight ranks in one ring, and in eight rings, each with its part."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     shown = {
-        "one ring": (1, [each - 1]),
-        "one of eight rings": (each, [2]),
-        "all eight rings": (each, [*range(each)]),
+        "one ring: one card sends": (1, [each - 1]),
+        "eight rings: each card sends and receives": (each, [*range(each)]),
     }
     figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     told = []
@@ -105,30 +104,29 @@ def plot_machine(hardware: Hardware) -> Picture:
     )
 
 
-def plot_levels(ranks: int, payload: float, hardware: Hardware) -> Picture:
-    """The parts of an all-reduce by levels, the one over four machines in trees and in rings, and their times."""
+def plot_trees(ranks: int, payload: float, hardware: Hardware) -> Picture:
+    """The parts of an all-reduce in trees over machines, four of which are drawn, and their times."""
     from matplotlib.figure import Figure
 
     each = hardware.node_size
     machines, part = ranks // each, payload / each
     inside = _two(1e3 * hardware.node.seconds((each - 1) * part, each - 1))
-    steps = {"inside a machine": f"1. reduce-scatter: {inside} ms\n3. all-gather: {inside} ms"}
-    for way in ("tree", "ring"):
-        took = _two(1e3 * all_reduce_seconds(way, part, machines, hardware.network))
-        steps[f"2. in {each} {way}s"] = f"{all_reduce_rounds(way, machines)} rounds: {took} ms"
+    took = _two(1e3 * all_reduce_seconds("tree", part, machines, hardware.network))
+    steps = {
+        "inside a machine": f"1. reduce-scatter: {inside} ms\n3. all-gather: {inside} ms",
+        f"2. in {each} trees": f"{all_reduce_rounds('tree', machines)} rounds: {took} ms",
+    }
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
-    for axis, (name, told) in zip(figure.subplots(1, 3), steps.items(), strict=True):
+    for axis, (name, told) in zip(figure.subplots(1, 2), steps.items(), strict=True):
         axis.set_title(name, fontsize=TITLE)
         axis.text(0, -TIP + 0.1, told, fontsize=TEXT, ha="center", va="top")
         if "tree" in name:
             _draw_machines(axis, each, [(2, 0), (3, 1), (1, 0)], "<|-|>")
-        elif "ring" in name:
-            _draw_machines(axis, each, [(0, 1), (1, 3), (3, 2), (2, 0)], "-|>")
         else:
             _draw_machine(axis, each, [], links=False)
         axis.set_ylim(-TIP - 0.8, CARD + 0.2)
     shown = "; ".join(f"{name}: {' '.join(told.split())}" for name, told in steps.items())
-    return render(figure, f"An all-reduce by levels; 4 of {machines} machines. {shown}.")
+    return render(figure, f"An all-reduce in trees; 4 of {machines} machines. {shown}.")
 
 
 def _two(number: float) -> str:

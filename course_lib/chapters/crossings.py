@@ -1,48 +1,40 @@
-"""The drawing of where a ring becomes faster than a tree (chapter 04)."""
+"""The drawings of where a ring becomes faster than a tree (chapter 04)."""
 
 from __future__ import annotations
 
-from course_lib.chapters.all_reduce_ways import Ways, equal_at
+from course_lib.chapters.all_reduce_ways import Ways, equal_at, ways_in_machines
+from simulator.inputs.hardware import Hardware
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 
 TREE, RING, GREY = "#cc6a26", "#143f70", "#8a8a8a"
 SIZES = {1e4: "10 kB", 1e6: "1 MB", 1e8: "100 MB", 1e10: "10 GB"}
-TIMES = {1e-5: "10 µs", 1e-4: "0.1 ms", 1e-3: "1 ms", 1e-2: "10 ms", 1e-1: "100 ms", 1: "1 s"}
+TICKS = {1e5: "100 kB", 1e6: "1 MB", 1e7: "10 MB", 1e8: "100 MB", 1e9: "1 GB"}
+TIMES = {1e-4: "0.1 ms", 1e-3: "1 ms", 1e-2: "10 ms", 1e-1: "100 ms", 1: "1 s"}
 
 
-def plot_crossings(*pairs: Ways) -> Picture:
-    """Time over the size of the tensor, of a tree and of what has more latencies; a pair after the first is strong.
-
-    A line marks the size from which the second way of each pair is the faster one.
-    """
+def plot_crossing(pair: Ways) -> Picture:
+    """Time over the size of the tensor, of a tree and of a ring, and the size from which the ring is faster."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axis = figure.subplots()
     sizes = [1e4 * 10 ** (i / 20) for i in range(121)]
-    told = []
-    for turn, pair in enumerate(pairs):
-        pale = turn < len(pairs) - 1
-        alpha, width = (0.45, 1.4) if pale else (1, 2.2)
-        for (name, seconds), colour, line in zip(pair.items(), (TREE, RING), ("--", "-"), strict=True):
-            times = [seconds(size) for size in sizes]
-            axis.plot(sizes, times, line, color=colour, label=name, alpha=alpha, linewidth=width)
-        size, name = equal_at(*pair.values()), list(pair)[1]
-        told.append(f"from {short(size)} on: {name}")
-        axis.axvline(size, color=GREY, linewidth=1, linestyle=":" if pale else "-")
-        axis.annotate(
-            f"from {short(size)}:\n{name}",
-            (size, 0.11),
-            xycoords=("data", "axes fraction"),
-            xytext=(5 if turn == len(pairs) - 1 else -5, 0),
-            textcoords="offset points",
-            ha="left" if turn == len(pairs) - 1 else "right",
-            va="top",
-            fontsize=TEXT,
-        )
-    axis.set(xscale="log", yscale="log", xlim=(1e4, 1e10), ylim=(5e-6, 3))
+    for (name, seconds), colour, line in zip(pair.items(), (TREE, RING), ("--", "-"), strict=True):
+        axis.plot(sizes, [seconds(size) for size in sizes], line, color=colour, label=name, linewidth=2.2)
+    size = equal_at(*pair.values())
+    axis.axvline(size, color=GREY, linewidth=1)
+    axis.annotate(
+        f"from {short(size)} on\nthe ring is faster",
+        (size, 0.05),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="bottom",
+        fontsize=TEXT,
+    )
+    axis.set(xscale="log", yscale="log", xlim=(1e4, 1e10), ylim=(5e-5, 3))
     axis.set_xlabel("size of the tensor", fontsize=TEXT)
     axis.set_ylabel("time", fontsize=TEXT)
     axis.set_xticks(list(SIZES), list(SIZES.values()))
@@ -51,7 +43,47 @@ def plot_crossings(*pairs: Ways) -> Picture:
     axis.xaxis.set_minor_locator(NullLocator())
     plain_axes(axis)
     axis.legend(frameon=False, fontsize=TEXT, loc="upper left")
-    return render(figure, f"Time over the size of the tensor. Faster {'; '.join(told)}.")
+    return render(figure, f"Time over the size of the tensor. The ring is faster from {short(size)} on.")
+
+
+def plot_clusters(*gpus: int, hardware: Hardware, bucket: float = 25e6) -> Picture:
+    """For each number of GPUs the size from which rings are faster than trees, beside DDP's bucket."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    found = {n: equal_at(*ways_in_machines(hardware, n).values()) for n in sorted(set(gpus))}
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axis = figure.subplots()
+    low, high = min(1e5, *found.values()), max(1e10, *(4 * size for size in found.values()))
+    for gpu, size in found.items():
+        for ends, colour, way in (((low, size), TREE, "trees"), ((size, high), RING, "rings")):
+            label = f"{way} are faster" if gpu == min(found) else None
+            axis.plot([gpu, gpu], ends, color=colour, lw=12, alpha=0.55, solid_capstyle="butt", label=label)
+        axis.annotate(
+            f"{short(size)}", (gpu, size), (9, 0), textcoords="offset points", fontsize=TEXT, va="center"
+        )
+    axis.axhline(bucket, color=GREY, linewidth=1.4, linestyle="--")
+    axis.annotate(
+        f"DDP's bucket,\n{short(bucket)}",
+        (0.99, bucket * 0.85),
+        xycoords=axis.get_yaxis_transform(),
+        fontsize=TEXT,
+        ha="right",
+        va="top",
+    )
+    axis.set(xscale="log", yscale="log", xlim=(min(found) / 1.6, max(found) * 4), ylim=(low, high))
+    figure.legend(frameon=False, fontsize=TEXT, loc="outside upper center", ncols=2)
+    axis.set_xlabel("GPUs", fontsize=TEXT)
+    axis.set_ylabel("size of the tensor", fontsize=TEXT)
+    axis.set_xticks(list(found), [f"{gpu:,}" for gpu in found])
+    axis.set_yticks(list(TICKS), list(TICKS.values()))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_locator(NullLocator())
+    plain_axes(axis)
+    told = "; ".join(f"{gpu:,} GPUs: from {short(size)} on" for gpu, size in found.items())
+    return render(
+        figure, f"Where rings are faster than trees, beside DDP's bucket of {short(bucket)}. {told}."
+    )
 
 
 def short(size: float) -> str:

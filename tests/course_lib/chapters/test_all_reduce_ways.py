@@ -3,15 +3,14 @@
 import pytest
 
 from course_lib.chapters.all_reduce_ways import (
-    eight_rings,
     equal_at,
-    price_levels,
+    price_machines,
     price_ways,
-    ways_by_levels,
+    ways_in_machines,
     ways_of_one,
 )
-from course_lib.chapters.busy_cards import plot_busy_cards, plot_levels, plot_machine, through_cards
-from course_lib.chapters.crossings import plot_crossings
+from course_lib.chapters.busy_cards import plot_busy_cards, plot_machine, plot_trees, through_cards
+from course_lib.chapters.crossings import plot_clusters, plot_crossing
 from simulator.inputs.known_devices import find_device
 from simulator.plots.picture import smallest_text
 from simulator.predict.collective_time import tree_ring_crossover
@@ -28,49 +27,51 @@ def test_a_card_for_each_rank():
     ]
 
 
-def test_rings_by_levels_need_fewer_rounds():
-    told = price_levels(H100).text
+def test_machines_make_buckets_faster_in_trees():
+    told = price_machines(H100).text
     assert [line.split() for line in told.splitlines()[2:]] == [
-        ["trees", "by", "levels", "14", "14", "49", "ms", "1.3", "ms", "0.13", "ms"],
-        ["rings", "by", "levels", "248", "14", "13", "ms", "1.8", "ms", "1.5", "ms"],
+        ["eight", "trees", "1.3", "ms", "54", "ms", "50", "ms", "49", "ms"],
+        ["eight", "rings", "6.9", "ms", "276", "ms", "74", "ms", "13", "ms"],
     ]
+
+
+def test_a_ring_through_machines_pays_for_its_own_hops():
+    _, rings = ways_in_machines(H100).values()
+    near, far = H100.node.latency, H100.network.latency
+    assert rings(0) == pytest.approx(2 * (125 * far + 875 * near) - 2 * near)
+    assert rings(1e9) - rings(0) == pytest.approx(2 * 0.999 * 1e9 / 8 / H100.network.rate)
 
 
 def test_each_way_is_the_faster_one_from_a_size_on():
     tree, ring = ways_of_one(H100.network).values()
-    trees, rings = ways_by_levels(H100).values()
-    eight = eight_rings(H100)
-    for first, then in ((tree, ring), (trees, rings), (rings, eight), (trees, eight)):
+    for first, then in ((tree, ring), *(ways_in_machines(H100, n).values() for n in (8, 64, 1000))):
         size = equal_at(first, then)
         assert first(size) == pytest.approx(then(size))
         assert first(size / 2) < then(size / 2)
     assert equal_at(tree, ring) == pytest.approx(tree_ring_crossover(1000, H100.network))
-    assert equal_at(trees, rings) < equal_at(trees, eight) < equal_at(rings, eight)
+    assert equal_at(*ways_in_machines(H100, 8).values()) == pytest.approx(tree_ring_crossover(8, H100.node))
 
 
-def test_a_sum_by_levels_sends_what_its_three_parts_send():
-    trees, _ = ways_by_levels(H100).values()
+def test_trees_over_machines_send_what_their_three_parts_send():
+    trees, _ = ways_in_machines(H100).values()
     inside = 2 * H100.node.seconds(7 / 8 * 1e9, 7)
     assert trees(1e9) == pytest.approx(inside + 14 * H100.network.seconds(1e9 / 8, 1))
 
 
 def test_the_pictures_say_from_where_rings_are_faster():
-    few, many = (ways_of_one(H100.network, ranks) for ranks in (8, 1000))
-    told = "from 26 MB on: ring of 1,000 ranks"
-    both = plot_crossings(few, many)
-    assert both.alt.endswith(f"Faster from 450 kB on: ring of 8 ranks; {told}.")
-    assert smallest_text(both.svg) >= 11
-    assert plot_crossings(many, ways_by_levels(H100)).alt.endswith(f"{told}; from 37 MB on: rings by levels.")
+    one = plot_crossing(ways_of_one(H100.network))
+    assert one.alt.endswith("The ring is faster from 26 MB on.")
+    all_three = plot_clusters(8, 64, 1000, hardware=H100)
+    assert all_three.alt.endswith("8 GPUs: from 2 MB on; 64 GPUs: from 20 MB on; 1,000 GPUs: from 160 MB on.")
+    assert min(smallest_text(one.svg), smallest_text(all_three.svg)) >= 11
+    with pytest.raises(ValueError, match="20 GPUs do not fill machines of 8"):
+        plot_clusters(20, hardware=H100)
 
 
-def test_the_picture_of_three_levels():
-    picture = plot_levels(1000, 1e9, H100)
-    for words in (
-        "reduce-scatter: 2.5 ms",
-        "in 8 trees: 14 rounds: 44 ms",
-        "in 8 rings: 248 rounds: 7.7 ms",
-    ):
-        assert words in picture.alt
+def test_the_picture_of_trees_over_machines():
+    picture = plot_trees(1000, 1e9, H100)
+    assert "reduce-scatter: 2.5 ms" in picture.alt
+    assert "in 8 trees: 14 rounds: 44 ms" in picture.alt
     assert smallest_text(picture.svg) >= 11
 
 
@@ -92,9 +93,8 @@ def test_what_leaves_a_machine_through_each_card():
 
 def test_the_picture_of_a_machine():
     picture = plot_busy_cards(1000, 1e9, H100.network)
-    assert "one ring: 2 GB through one network card: 50 ms" in picture.alt
-    assert "one of eight rings: 250 MB through one network card: 6 ms" in picture.alt
-    assert "all eight rings: 250 MB through each network card: 6 ms" in picture.alt
+    assert "one card sends: 2 GB through one network card: 50 ms" in picture.alt
+    assert "sends and receives: 250 MB through each network card: 6 ms" in picture.alt
     assert smallest_text(picture.svg) >= 11
 
 

@@ -126,13 +126,11 @@ def plot_steps(
                 line[0], (0.01 * end, line[1] / size), (0, 3), textcoords="offset points", fontsize=TEXT
             )
         room = line[1] / size - peak
-        close = 0 < room <= 0.1 * top  # then the words stand below the line, beside the peak
         axis.annotate(
             human(size * peak),
-            (times[every.index(peak)], peak + room if close else peak),
-            (28, -4) if close else (3, 3),
+            (times[every.index(peak)], peak),
+            (3, 3),
             textcoords="offset points",
-            va="top" if close else "baseline",
             fontsize=TEXT,
         )
         alt.append(f"{title}: the peak is {human(size * peak)}")

@@ -8,19 +8,24 @@ from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH
 
 KEPT, BACK, INK = "#bbbbbb", "#1b3a5c", "#222222"
-TALL = 1.5  # of the largest bar
+TALL, RESIDUAL = 1.5, 0.56  # of the largest bar, and above the operations
 
 
 def plot_block(
-    sizes: Mapping[str, float], again: Collection[str], last: str, prices: Mapping[str, float]
+    sizes: Mapping[str, float],
+    again: Collection[str],
+    last: str,
+    adding: Collection[str] = (),
+    prices: Mapping[str, float] | None = None,
 ) -> Picture:
-    """Operations from left to right, above each its price, and under each arrow a bar for the output: blue runs again.
+    """Operations from left to right, and under each a bar for its output: blue runs again.
 
     Args:
         sizes: the block's input, then each operation in its order -> GB of its output.
         again: the operations that run again.
         last: the operation behind all of these; backward does not need its output.
-        prices: operation -> how many % longer it takes to run it again.
+        adding: the operations whose output is added to the residual, a line above the operations.
+        prices: operation -> how many % longer it takes to run it again; above those that are named.
 
     Raises:
         ValueError: an operation in ``again`` is none of the block's.
@@ -31,27 +36,36 @@ def plot_block(
     entry, *operations = sizes
     if strange := sorted(set(again) - set(operations)):
         raise ValueError(f"{strange[0]!r} cannot run again: the names are {', '.join(map(repr, operations))}")
-    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+    prices = prices or {}
+    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
     axis = figure.subplots()
     highest, words = max(sizes.values()), {"ha": "center", "va": "center", "fontsize": TEXT}
-    for place, operation in enumerate([*operations, last]):
-        runs = operation in again
-        edge = BACK if runs else INK
-        corner, face = (place + 0.16, -0.19), BACK if runs else "white"
-        axis.add_patch(Rectangle(corner, 0.78, 0.38, facecolor=face, edgecolor=edge))
-        axis.text(place + 0.55, 0, operation, color="white" if runs else INK, **words)
-        if operation != last:
-            axis.text(place + 0.55, 0.38, f"+{prices[operation]:.1f} %", **words)
-    for place, (name, size) in enumerate(sizes.items()):
-        arrow = {"arrowstyle": "-", "color": INK, "lw": 1}
-        axis.annotate("", (place + 0.17, 0), (place - 0.06, 0), arrowprops=arrow)
-        axis.annotate("", (place + 0.05, -0.38), (place + 0.05, 0), arrowprops=arrow | {"arrowstyle": "->"})
-        height = TALL * size / highest
-        colour = BACK if name in again else KEPT
-        axis.add_patch(Rectangle((place - 0.2, -0.42 - height), 0.5, height, facecolor=colour, lw=0))
-        axis.text(place + 0.05, -0.55 - height, f"{size:.1f} GB", **words)
-    axis.text(-0.18, 0, entry, **words)
-    axis.set(xlim=(-0.45, len(sizes) + 0.05), ylim=(-0.7 - TALL, 0.55))
+    row, places = [entry, *operations, last], [0.0]
+    for name in row[:-1]:
+        places.append(places[-1] + (1.28 if name in adding else 1))
+    line, arrow = {"color": INK, "lw": 1}, {"arrowstyle": "->", "color": INK, "lw": 1}
+    plus = [place + 0.64 for place, name in zip(places, row, strict=True) if name in adding]
+    end = places[-1] + (0.85 if last in adding else 0.45)
+    axis.plot((0.15, end), (0, 0), **line, zorder=0)
+    for start, stop in zip([0.3, *(x + 0.13 for x in plus)], plus, strict=False):
+        axis.plot((start, start, stop), (0, RESIDUAL, RESIDUAL), **line, zorder=0)
+        axis.annotate("", (stop, 0.06), (stop, RESIDUAL + 0.01), arrowprops=arrow)
+    axis.plot(plus, [0] * len(plus), "o", ms=10, mfc="white", mec=INK)
+    axis.plot(plus, [0] * len(plus), "+", ms=6, color=INK)
+    for place, name in zip(places, row, strict=True):
+        runs = name in again
+        if name != entry:
+            face, edge = (BACK, BACK) if runs else ("white", INK)
+            axis.add_patch(Rectangle((place - 0.43, -0.19), 0.86, 0.38, facecolor=face, edgecolor=edge))
+        axis.text(place, 0, name, color="white" if runs else INK, **words)
+        if name in prices:
+            axis.text(place, 0.34, f"+{prices[name]:.1f} %", **words)
+        if name in sizes:
+            height, colour = TALL * sizes[name] / highest, BACK if runs else KEPT
+            axis.annotate("", (place, -0.42), (place, -0.19), arrowprops=arrow)
+            axis.add_patch(Rectangle((place - 0.25, -0.42 - height), 0.5, height, facecolor=colour, lw=0))
+            axis.text(place, -0.55 - height, f"{sizes[name]:.1f} GB", **words)
+    axis.set(xlim=(-0.4, end), ylim=(-0.7 - TALL, RESIDUAL + 0.1))
     axis.axis("off")
     patches = [Patch(color=KEPT, label="kept"), Patch(color=BACK, label="runs again in backward")]
     figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)

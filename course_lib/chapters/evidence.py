@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
 FINE, WRONG = "#dcebe1", "#e8a07c"
-Finding = tuple[str, bool]  # what stands in the field, and whether it is as it should be
+Finding = tuple[str, bool | None]  # what stands in the field, and whether that is right, if known
 
 
 def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
-    """A board; what is not as it should be is dark, with a cross.
+    """A board; what is not as it should be is dark, with a cross, and what nobody has judged has no colour.
 
     Args:
         findings: column -> row -> what was found, and whether it is right. The rows are the same in all columns.
@@ -31,11 +31,9 @@ def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
     for x, (title, column) in enumerate(findings.items()):
         axis.text(x + 0.5, -0.15, title, ha="center", va="bottom", fontsize=TEXT)
         for y, (text, right) in enumerate(column.values()):
-            colour = FINE if right else WRONG
+            colour = "none" if right is None else FINE if right else WRONG
             axis.add_patch(Rectangle((x + 0.02, y + 0.05), 0.96, 0.9, facecolor=colour))
-            axis.text(
-                x + 0.5, y + 0.5, text if right else f"✗ {text}", ha="center", va="center", fontsize=TEXT
-            )
+            axis.text(x + 0.5, y + 0.5, _marked(text, right), ha="center", va="center", fontsize=TEXT)
     axis.set_xlim(0, len(findings))
     axis.set_ylim(len(rows), -0.9)
     axis.set_yticks([y + 0.5 for y in range(len(rows))], rows, fontsize=TITLE)
@@ -45,7 +43,32 @@ def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
     return render(figure, ". ".join(map(_said, findings.items())) + ".")
 
 
+def plot_grid(wrong: Mapping[str, Sequence[int]], bugs: int = 4) -> Picture:
+    """The learner's board: a row for each bug.
+
+    Args:
+        wrong: column -> the numbers of the bugs that make it wrong. Where none is listed, nothing is said yet.
+
+    Raises:
+        ValueError: there is no such bug.
+    """
+    rows = range(1, bugs + 1)
+    if strange := [bug for listed in wrong.values() for bug in listed if bug not in rows]:
+        raise ValueError(f"the bugs are 1 to {bugs}, and {strange[0]!r} is none of them")
+
+    def field(listed: Sequence[int], bug: int) -> Finding:
+        return ("?", None) if not listed else ("wrong", False) if bug in listed else ("right", True)
+
+    return plot_board(
+        {column: {f"bug {bug}": field(listed, bug) for bug in rows} for column, listed in wrong.items()}
+    )
+
+
+def _marked(text: str, right: bool | None) -> str:
+    return f"✗ {text}" if right is False else text
+
+
 def _said(item: tuple[str, Mapping[str, Finding]]) -> str:
     title, column = item
-    marks = (f"{row} {text}{'' if right else ' (✗)'}" for row, (text, right) in column.items())
+    marks = (f"{row} {text}{' (✗)' if right is False else ''}" for row, (text, right) in column.items())
     return f"{' '.join(title.split())}: " + ", ".join(marks)

@@ -1,9 +1,10 @@
-"""Chapter 12's picture of 8 ranks: what each holds, and which of them form a group."""
+"""Chapter 12's picture of 8 ranks: what each holds and sends, and where the four bugs sit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from course_lib.chapters.caught import BUGS
 from course_lib.chapters.three_dimensions import digits_of
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
@@ -16,15 +17,18 @@ CUTS = {
 }
 WIDE, HIGH = 1.6, 0.9  # of a rank
 RIGHT, LOWER = 2.7, 0.85  # from a rank to the next along tp
-DOWN, STAGE = 2.1, 6.4  # along dp, and along pp
+DOWN, STAGE = 2.1, 7.4  # along dp, and along pp
 EMBEDDING, LAYERS = (
     "#222222",
     ("#b98b4e", "#c06c84"),
 )  # the colours of the embedding, and of each stage's layers
+# A place of each bug: between the stages, on a rank, between the dp ranks of the last stage, at half a matrix
+BETWEEN, SIDE = (STAGE + RIGHT) / 2, RIGHT + WIDE / 2
+PLACES = ((BETWEEN, DOWN), (SIDE, LOWER - HIGH / 2), (STAGE, DOWN / 2), (SIDE, DOWN + LOWER + HIGH / 2))
 
 
 def plot_held(sizes: Mapping[str, int]) -> Picture:
-    """Two stages of 2 x 2 ranks, and arrows between those that form a group.
+    """Two stages of 2 x 2 ranks, arrows between those that form a group, and a numbered dot for each bug.
 
     Raises:
         ValueError: an axis is not cut in two.
@@ -80,23 +84,37 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
         told.append(f"rank {rank}: the whole embedding, whole LayerNorms, " + ", ".join(halves))
     for stage, half in enumerate(CUTS["pp"][1]):
         middle = STAGE * stage + RIGHT / 2
-        frame = (middle - 2.55, -1.5), 5.1, DOWN + LOWER + 2.2
+        frame = (middle - 2.65, -1.5), 5.3, DOWN + LOWER + 2.2
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=CUTS["pp"][2], lw=1.4))
         text = f"pp {stage}: {half} half of the layers,\nand the tied embedding"
-        axes.text(middle, -1.65, text, ha="center", fontsize=TITLE)
+        axes.text(middle, -1.65, text, ha="center", color=CUTS["pp"][2], fontsize=TITLE)
     for row, half in enumerate(CUTS["dp"][1]):
         text = f"dp {row}: {half} half\nof the batch"
         axes.text(-1.45, DOWN * row, text, ha="right", va="center", color=CUTS["dp"][2], fontsize=TEXT)
     foot = DOWN + LOWER + 1.15
     embedding(-3.4, foot)
-    layer_norms(0.35, foot, LAYERS[0])
-    matrices(5.75, foot, LAYERS[0], 0)
+    for stage, colour in enumerate(LAYERS):
+        layer_norms(1.6 + 0.5 * stage, foot, colour)
+        matrices(6.6 + 0.5 * stage, foot, colour, 0)
     for x, text in (
         (-3.4, "whole embedding"),
-        (0.35, "LayerNorms of its layers, whole"),
-        (5.75, "matrices of its layers, half"),
+        (2.1, "its layers' LayerNorms"),
+        (7.1, "half of their matrices"),
     ):
         axes.text(x + 0.6, foot, text, va="center", fontsize=TEXT)
-    axes.set(xlim=(-3.8, STAGE + RIGHT + 1.3), ylim=(foot + 0.3, -2.6))
+    for axis, x, y, text, where in (
+        ("tp", 1.5, 0.2, "activations", "left"),
+        ("dp", 0.12, DOWN / 2, "gradients", "left"),
+        ("pp", BETWEEN, -0.16, "activations →", "center"),
+        ("pp", BETWEEN, 0.18, "← gradients", "center"),
+    ):
+        axes.text(x, y, text, ha=where, va="center", color=CUTS[axis][2], fontsize=TEXT)
+    for number, ((x, y), (colour, *_)) in enumerate(zip(PLACES, BUGS, strict=False), 1):
+        round_box = {"boxstyle": "circle,pad=0.2", "facecolor": "white", "edgecolor": colour, "linewidth": 2}
+        axes.text(x, y, str(number), ha="center", va="center", fontsize=TEXT, bbox=round_box, zorder=6)
+    axes.set(xlim=(-3.8, STAGE + RIGHT + 1.4), ylim=(foot + 0.3, -2.6))
     axes.axis("off")
+    told.append(
+        "bug 1 is between the stages, 2 on a rank, 3 between last stages along dp, 4 at half a matrix"
+    )
     return render(figure, "; ".join(told) + ".")

@@ -1,12 +1,22 @@
 """Chapter 12: the step by hand is one device's; each of the four bugs does what the chapter says; its pictures."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
 from course_lib.chapters.caught import BUGS, first_beyond, plot_caught
-from course_lib.chapters.evidence import plot_board
+from course_lib.chapters.evidence import plot_board, plot_grid
 from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import (
     Priced,
@@ -84,6 +94,54 @@ def test_each_bug_shows_where_the_chapter_says():
     assert is_right("D", 1)
 
 
+def listing(name):
+    """A function of "In practice", as it stands there."""
+    path = Path(__file__).parents[3] / "notebooks" / "12_three_dimensions.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    source = next(
+        code for code in re.findall(r"```python\n(.*?)```", prose, re.DOTALL) if f"def {name}(" in code
+    )
+    names = {"torch": torch, "dist": dist, "DTensor": DTensor}
+    exec(source, names)
+    return names[name]
+
+
+def stage_backward(stage):
+    torch.manual_seed(stage)
+    x = torch.randn(4, 6)
+    model = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 10), nn.GELU(), nn.Linear(10, 6))
+    return model, lambda: model(x).square().sum().backward()
+
+
+def checked_in_practice(fsdp):
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+    model, backward = stage_backward(mesh["pp"].get_local_rank())
+    parallelize_module(model, mesh["tp"], {"1": ColwiseParallel(), "3": RowwiseParallel()})
+    if fsdp:
+        fully_shard(model, mesh=mesh["dp"])
+    backward()
+    global_norm, along_pp = listing("global_norm"), mesh["pp"].get_group()
+    norm = global_norm(model.parameters(), along_pp)
+    nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=False)
+    assert global_norm(model.parameters(), along_pp).item() == pytest.approx(1.0, rel=1e-5)
+    check, along_tp = listing("check_copies"), mesh["tp"].get_group()
+    check({name: w for name, w in model.named_parameters() if name[0] == "0"}, along_tp)
+    with pytest.raises(AssertionError, match=r"1\.weight comes apart"):
+        check({"1.weight": model[1].weight}, along_tp)  # each tp rank holds another part
+    return norm.item()
+
+
+@pytest.mark.parametrize("fsdp", [True, False])
+def test_the_checks_of_in_practice(fsdp):
+    squares = 0.0
+    for model, backward in map(stage_backward, range(2)):
+        backward()
+        squares += nn.utils.clip_grad_norm_(model.parameters(), 1.0).item() ** 2
+    norms = launch(checked_in_practice, ranks=8, args=(fsdp,), quiet=True)
+    assert norms == pytest.approx([squares**0.5] * 8, rel=1e-5)
+
+
 def test_copies_come_apart_in_two_runs():
     saved = {name: run.held for name, run in suspects.train_runs(2).items()}
     assert suspects.runs_apart(saved, suspects.COPIES) == {
@@ -137,6 +195,7 @@ SPENT = {"computing": 6.0, "bubble": 0.5, "exposed communication": 1.0}
 def pictures():
     column = {f"run {run}": ("131.1 kB", run != "E") for run in "ABCDE"}
     yield plot_board({f"column\n{i}": column for i in range(6)})
+    yield plot_grid({"first loss": [4], "first norm": []})
     yield plot_caught({f"run {run}": [0.0, 0.002] for run in "ABCDE"}, 1e-3)
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     yield plot_spent(
@@ -154,6 +213,10 @@ def test_the_board_says_what_is_wrong():
     picture = plot_board({"copies\nalong tp": {"A": ("apart", False), "B": ("equal", True)}})
     assert picture.alt == "copies along tp: A apart (✗), B equal."
     assert "✗ apart" in picture.svg
+    grid = plot_grid({"loss": [2], "norm": []}, bugs=2)
+    assert grid.alt == "loss: bug 1 right, bug 2 wrong (✗). norm: bug 1 ?, bug 2 ?."
+    with pytest.raises(ValueError, match="the bugs are 1 to 4, and 5 is none of them"):
+        plot_grid({"loss": [5]})
     with pytest.raises(ValueError, match="the same rows in each"):
         plot_board({"a": {"A": ("x", True)}, "b": {"B": ("x", True)}})
 
@@ -186,7 +249,8 @@ def test_what_a_rank_holds_is_the_digits_of_its_number():
         "rank 6: the whole embedding, whole LayerNorms, one half of the layers' matrices, second half of the batch, "
         "last half of the layers"
     )
-    assert len(told) == 8
+    assert told[8].startswith("bug 1 is between the stages")
+    assert len(told) == 9
     with pytest.raises(ValueError, match="tp, dp and pp must be 2"):
         plot_held({"tp": 4, "dp": 2, "pp": 1})
 

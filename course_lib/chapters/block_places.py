@@ -166,9 +166,12 @@ def _plot(
     panels: Mapping[str, tuple[Mapping[int, str], Mapping[int, str]]], blocks: int, alt: str
 ) -> Picture:
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     rows = -(-blocks // ROW)
-    figure = Figure(figsize=(WIDTH, len(panels) * (0.5 * rows + 0.2 * any(panels))), layout="constrained")
+    figure = Figure(
+        figsize=(WIDTH, 0.25 + len(panels) * (0.5 * rows + 0.2 * any(panels))), layout="constrained"
+    )
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, (title, (slots, users)) in zip(axes, panels.items(), strict=True):
         axis.set_title(title, loc="left", fontsize=TITLE)
@@ -176,6 +179,12 @@ def _plot(
             _draw(axis, block, slots, users[block])
         axis.set(xlim=(-0.1, min(blocks, ROW) * (SIZE + 1)), ylim=(-rows * 2.4 + 1.1, 1.0))
         axis.axis("off")
+    looks = {SHARED: "shared", WRONG: "wrong", EMPTY: "in a block, empty"}
+    drawn = {colour for slots, _ in panels.values() for colour in (*slots.values(), EMPTY)}
+    keys = [Patch(color=colour, label=name) for colour, name in looks.items() if colour in drawn]
+    figure.legend(
+        handles=keys, loc="outside lower right", ncols=3, fontsize=TEXT, frameon=False, handlelength=1.2
+    )
     return render(figure, alt)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from course_lib.by_hand.prompt import Prompt, add
 from course_lib.comparison.finetuning.selection.run import right_answers
 from course_lib.data.task_gpt import answer, load_task_gpt
-from course_lib.data.text_tasks import ASK, BEGIN, END, VOCABULARY, draw_texts, encode
+from course_lib.data.text_tasks import ASK, BEGIN, END, KNOWN, VOCABULARY, draw_texts, encode, texts
 from course_lib.models.gpt import GPT
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
 from course_lib.one_device.loop import cross_entropy
 from course_lib.one_device.schedule import warmed_up
 
@@ -54,7 +58,7 @@ def fault_of_forward(forward: Forward) -> str:
         logits = yours(tokens)
     except Exception as error:
         if "ellipsis" in str(error):
-            return "Write your forward first: it has a line with dots."
+            return "Write your forward first: a line with dots is left."
         return f"Your forward stopped with {type(error).__name__}: {error}"
     wanted = right(tokens)
     if not isinstance(logits, Tensor) or logits.shape != wanted.shape:
@@ -69,14 +73,26 @@ def fault_of_forward(forward: Forward) -> str:
     return ""
 
 
+@cache
+def written() -> frozenset[str]:
+    """Every letter that some known task writes."""
+    own = chain(*texts("train"))
+    return frozenset(chain(END, *(known(text) for text in own for known in KNOWN.values())))
+
+
 class OwnTasks:
     """The learner's tries, and how many of the bets were won."""
 
     def __init__(self) -> None:
         self.won: list[bool] = []
+        self.board: list[list[str]] = []
 
-    def train_prompt(self, forward: Forward, task: Task, learns: object = ..., steps: int = 100) -> None:
+    def train_prompt(
+        self, forward: Forward, task: Task, learns: object = ..., steps: int = 100
+    ) -> Shown | None:
         """Prints what the task wants, then what a trained prompt makes of new texts, and who was right.
+
+        Returns a table of all tries. Nothing is trained, and there is no table, before there is a bet.
 
         Args:
             forward: the learner's.
@@ -86,26 +102,29 @@ class OwnTasks:
         """
         if fault := fault_of(task):
             print(fault)
-            return
+            return None
         for text in SHOWN:
             print(f"wanted: {text} → {task(text)}")
         if fault := fault_of_forward(forward):
             print(fault)
-            return
+            return None
         if learns not in ("yes", "no"):
             print('Bet first: write "yes" or "no" in place of the dots.')
-            return
+            return None
         if not 1 <= steps <= 1000:
             print("Take 1 to 1,000 steps.")
-            return
+            return None
         model = WithPrompt(forward)
         tune(model, task, steps)
         right = right_answers(model, lines(task, draw_texts("test", None, random.Random(0))))
         for text in SHOWN:
             print(f"written: {text} → {answer(model, text)}")
         self.won.append((right > 0.5) == (learns == "yes"))
-        print(f"right on {100 * right:.0f} % of new texts after {steps} steps")
         print(f"your bet is {'won' if self.won[-1] else 'lost'}: {sum(self.won)} of {len(self.won)} so far")
+        wanted = [task(text) for text in draw_texts("train", 200, random.Random(1))]
+        new = "".join(sorted(set(chain(*wanted)) - written()))
+        self.board.append([*map(task, SHOWN), new or "none", str(learns), f"{100 * right:.0f} %"])
+        return table([*SHOWN, "new letters", "your bet", "right"], self.board)
 
 
 def fault_of(task: Task) -> str:
@@ -122,9 +141,9 @@ def fault_of(task: Task) -> str:
     return ""
 
 
-def lines(task: Task, texts: list[str]) -> tuple[Tensor, Tensor]:
+def lines(task: Task, asked: list[str]) -> tuple[Tensor, Tensor]:
     """Tokens and targets of the texts, without any name before them."""
-    return encode([f"{BEGIN}{text}{ASK}" for text in texts], [task(text) for text in texts])
+    return encode([f"{BEGIN}{text}{ASK}" for text in asked], [task(text) for text in asked])
 
 
 def tune(model: WithPrompt, task: Task, steps: int) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VIRTUAL = TOKENS = 2  # places drawn of 100 each
-LAYERS = ("vectors", "layer 1", "layer 2", "layer 3")  # from below
+LAYERS = ("embedding", "layer 1", "layer 2", "layer 3")  # from below
 COLOURS = {
     "all weights": "#1b3a5c",
     "LoRA": "#23614a",
@@ -38,7 +38,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
     from matplotlib.figure import Figure
 
     ends = {title: 1 + GAP + beside + (GAP if beside else 0) + TOKENS for title, beside in BESIDE.items()}
-    left = {title: -1.7 if title == "all weights" else -0.3 for title in ends}
+    left = {title: -2.3 if title == "all weights" else -0.7 for title in ends}
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     panels = figure.subplots(1, len(ends), width_ratios=[ends[title] - left[title] for title in ends])
     for axis, title in zip(panels, ends, strict=True):
@@ -47,7 +47,7 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
             for row, layer in enumerate((*LAYERS, "head")):
                 axis.text(-0.25, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
         below = f"\n{trained[title]}" if trained else ""
-        axis.set_title(title + below, loc="left", x=0.3 / (ends[title] + 0.3) if left[title] > -1 else 0.3)
+        axis.set_title(title + below, loc="left", x=-left[title] / (ends[title] - left[title]))
         axis.title.set_fontsize(TITLE)
         axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(LAYERS) + 1))
         axis.set_axis_off()
@@ -55,7 +55,8 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
     counts = "; ".join(f"{title}: {count}" for title, count in (trained or {}).items())
     return render(
         figure,
-        "Layers from below, each with its weights W and the places that it computes. With all weights, W is trained. "
+        "Embedding, layers and head from below, each with its weights W and the places that it computes. With all "
+        "weights, every W is trained. "
         "In the others it is frozen: LoRA trains A and B, which are added to W; a prefix trains keys and values in "
         "every layer, which the text reads; a prompt trains vectors below the layers, and each layer computes their "
         "keys and values, which the text reads. The head computes the text's places alone."
@@ -69,8 +70,7 @@ def _draw(axis: Axes, title: str, text: float) -> None:
         layer = 0 < row < len(LAYERS)
         for place in range(TOKENS):
             _box(axis, text + place, row, COMPUTED)
-        if layer:
-            _box(axis, 0, row, COLOURS[title] if title == "all weights" else FROZEN, "W")
+        _box(axis, 0, row, COLOURS[title] if title == "all weights" else FROZEN, "W")
         if layer and title == "LoRA":
             axis.text(virtual - 0.4, row + 0.4, "+", ha="center", va="center", fontsize=TITLE)
             _box(axis, virtual - 0.2, row, COLOURS[title], "AB", width=1.2)

@@ -38,8 +38,8 @@ forward = made(before, lambda x: x[:, 8:])
     ("own", "told"),
     [
         (forward, "Right"),
-        (made(lambda P, text: ..., lambda x: x), "a line with dots"),
-        (made(before, lambda x: ...), "a line with dots"),
+        (made(lambda P, text: ..., lambda x: x), "a line with dots is left"),
+        (made(before, lambda x: ...), "a line with dots is left"),
         (made(lambda P, text: torch.cat((P, text)), lambda x: x[:, 8:]), "stopped with RuntimeError"),
         (made(before, lambda x: x), "need logits of (3, 40, 128); yours: (3, 48, 128)"),
         (made(before, lambda x: x[:, :-8]), "not the logits of the text's places"),
@@ -63,7 +63,7 @@ def test_with_a_wrong_forward_nothing_is_trained(capsys, monkeypatch):
 def test_without_a_bet_nothing_is_trained(capsys, monkeypatch):
     monkeypatch.setattr(own_task, "tune", lambda *_: pytest.fail("it was trained"))
     tries = OwnTasks()
-    tries.train_prompt(forward, first)
+    assert tries.train_prompt(forward, first) is None
     assert capsys.readouterr().out.splitlines() == [
         "wanted: open file → o",
         "wanted: sys.exit → s",
@@ -74,9 +74,13 @@ def test_without_a_bet_nothing_is_trained(capsys, monkeypatch):
 
 def test_a_bet_is_judged_by_the_new_texts(capsys):
     tries = OwnTasks()
-    for bet in ("yes", "no"):  # after one step nothing is learned
-        tries.train_prompt(forward, first, learns=bet, steps=1)
+    for bet, task in {"yes": first, "no": "(".__add__}.items():  # after one step nothing is learned
+        board = tries.train_prompt(forward, task, learns=bet, steps=1)
     assert tries.won == [False, True]
+    assert [line.split() for line in str(board).splitlines()[2:]] == [
+        ["o", "s", "none", "yes", "0", "%"],
+        ["(open", "file", "(sys.exit", "(", "no", "0", "%"],
+    ]
     assert capsys.readouterr().out.splitlines()[-1] == "your bet is won: 1 of 2 so far"
 
 

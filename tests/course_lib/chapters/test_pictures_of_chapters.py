@@ -104,12 +104,12 @@ def test_each_method_trains_in_its_own_places():
     drawn = Counter(to_hex(patch.get_facecolor()) for axis in picture._figure.axes for patch in axis.patches)
     layers = len(LAYERS) - 1
     assert {colour: drawn[colour] for colour in (*COLOURS.values(), FROZEN, COMPUTED)} == {
-        COLOURS["all weights"]: layers,
+        COLOURS["all weights"]: layers + 2,  # the embedding and the head, too
         COLOURS["LoRA"]: layers,  # A and B
         COLOURS["prefix"]: VIRTUAL * layers,
         COLOURS["prompt"]: VIRTUAL,
-        FROZEN: 3 * layers,
-        COMPUTED: VIRTUAL * layers + TOKENS * 4 * (layers + 2),  # the vectors and the head, too
+        FROZEN: 3 * (layers + 2),
+        COMPUTED: VIRTUAL * layers + TOKENS * 4 * (layers + 2),
     }
     picture = plot_virtual_places(dict.fromkeys(COLOURS, "2 million") | {"prompt": "0.08 million"})
     assert "0.08 million" in set(texts(picture))

@@ -1,10 +1,9 @@
-"""Chapter 17: memory and time of a step with LoRA in Hugging Face's LLaMA, and what LoRA learned."""
+"""Chapter 17: memory and time of a step with LoRA in Hugging Face's LLaMA."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from statistics import mean
 from typing import NamedTuple
 
 from simulator.inputs.checks import at_least, one_of, refuse
@@ -16,16 +15,31 @@ from simulator.plots.style import TEXT, WIDTH, plain_axes
 from simulator.predict.kernel_time import flash_seconds, matmul_seconds, memory_seconds
 from simulator.predict.stages import unit_seconds
 
-COLOURS = ("#1b3a5c", "#cc6a24", "#23614a")
 MATRICES: tuple[str, ...] = ("query", "key", "value", "output", "gate", "up", "down")
 PLAN = Plan(attention="flash")
 STATES = 16  # bytes of a trained number with Adam, its gradient included
 RANK = 8
-RESULTS = (*MATRICES, "attention")  # what a recomputed layer can keep
+RESULTS = (*MATRICES, "attention")
+CHEAP = {"SiLU": 4, "product": 6}  # bytes that it moves for each number of a token in the MLP
+KEEPABLE = (*RESULTS, *CHEAP)  # the results that a recomputed layer can keep
 # Bytes that everything but a layer's frozen products and attention reads and writes, for each number of a token's width
 # and of its MLP's: each operation that is not a view reads its inputs and writes its result. Again: everything is kept
 # that a frozen product, attention or an A gives; all again: nothing is.
 OTHER = {"forward": (198, 36), "backward": (365, 44), "again": (168, 34), "all again": (180, 36)}
+# For each of ``kept_rows``, and for what down gives: what computes it, and its part of OTHER["again"].
+MADE = (
+    ((), (0, 0)),
+    ((), (36, 0)),  # a norm
+    (MATRICES[:3], (78, 0)),  # 12 for what each B adds, 42 for the rotation of query and key
+    (("attention",), (0, 0)),
+    (("output",), (18, 0)),
+    ((), (36, 0)),
+    (("gate",), (0, 12)),
+    ((), (0, CHEAP["SiLU"])),
+    (("up",), (0, 12)),
+    ((), (0, CHEAP["product"])),
+    (("down",), (0, 0)),
+)
 WEIGHT = {16: 2.0, 4: 4.127 / 8}  # bits -> bytes of a frozen weight; QLoRA's scales take 0.127 bits more
 
 
@@ -106,6 +120,7 @@ def lora_step(
     layer = _layer(shape) - forgotten + of_a
     results = {name: 2 * out for name, (_, out) in _sides(shape).items()}
     results["attention"] = 2 * shape.attention_width + 4 * shape.heads
+    results |= dict.fromkeys(CHEAP, 2 * shape.mlp_width)
     again = 2 * h + sum(results[name] for name in set(keep)) + of_a * bool(keep)
     kept = recomputed * again + (shape.layers - recomputed) * layer + 4 * h + 4 * shape.vocab
     ends = 2 * shape.vocab * h  # numbers of embedding and head, which stay in 16 bits
@@ -148,67 +163,97 @@ def lora_seconds(
     """
     _check_layers(shape, recomputed, keep)
     units = unit_seconds(replace(shape, sequence=tokens), PLAN, hardware)
+    ahead, back = _frozen_seconds(shape, tokens, hardware)
+
+    def other(when: str) -> float:
+        return _moving_seconds(shape, tokens, hardware, *OTHER[when])
+
+    once = sum(ahead.values()) + sum(back.values()) + other("forward") + other("backward")
+    again = sum(ahead[name] for name in RESULTS if name not in keep) + other("again" if keep else "all again")
+    saved = sum(size for name, size in CHEAP.items() if name in keep)
+    again -= _moving_seconds(shape, tokens, hardware, 0, saved)
+    return shape.layers * once + recomputed * again + units.embedding / 2 + units.logits * 2 / 3
+
+
+def again_seconds(shape: ModelShape, tokens: int, hardware: Hardware) -> list[tuple[float, float]]:
+    """For each of ``kept_rows``, and for what down gives: seconds to compute it again in all layers, of frozen matrices
+    or attention, and of everything else. What every A gives is kept."""
+    ahead, _ = _frozen_seconds(shape, tokens, hardware)
+    return [
+        (
+            shape.layers * sum(ahead[name] for name in names),
+            shape.layers * _moving_seconds(shape, tokens, hardware, *rest),
+        )
+        for names, rest in MADE
+    ]
+
+
+def _frozen_seconds(
+    shape: ModelShape, tokens: int, hardware: Hardware
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Of a layer's frozen matrices and attention, in forward and in backward."""
     ahead, back = {}, {}
     for name, (wide, out) in _sides(shape).items():
         ahead[name] = matmul_seconds(tokens, out, wide, hardware)
         back[name] = matmul_seconds(tokens, wide, out, hardware)
     width = int(shape.attention_width / shape.heads)
     ahead["attention"], back["attention"] = flash_seconds(shape.heads, tokens, tokens, width, hardware)
+    return ahead, back
 
-    def other(when: str) -> float:
-        of_hidden, of_mlp = OTHER[when]
-        return memory_seconds(tokens * (of_hidden * shape.hidden + of_mlp * shape.mlp_width), hardware)
 
-    once = sum(ahead.values()) + sum(back.values()) + other("forward") + other("backward")
-    again = sum(ahead[name] for name in RESULTS if name not in keep) + other("again" if keep else "all again")
-    return shape.layers * once + recomputed * again + units.embedding / 2 + units.logits * 2 / 3
+def _moving_seconds(shape: ModelShape, tokens: int, hardware: Hardware, of_hidden: int, of_mlp: int) -> float:
+    return memory_seconds(tokens * (of_hidden * shape.hidden + of_mlp * shape.mlp_width), hardware)
 
 
 def _check_layers(shape: ModelShape, recomputed: int, keep: Collection[str]) -> None:
     if not 0 <= recomputed <= shape.layers:
         refuse("layers", f"0 to {shape.layers}", recomputed)
     for name in keep:
-        one_of("keep", name, RESULTS)
+        one_of("keep", name, KEEPABLE)
 
 
-def plot_seeds(groups: Mapping[str, Mapping[str, Sequence[float]]], coin: float) -> Picture:
-    """For each setting a dot for each seed, and the mean beside them.
+def plot_prices(
+    plans: Mapping[str, tuple[float, float, tuple[float, float]]], capacity: float, best: str
+) -> Picture:
+    """Each plan as a dot: the memory of its step across, how much longer it takes up.
 
     Args:
-        groups: what has one colour -> setting -> the share of right answers under each seed.
-        coin: the share that guessing gets.
+        plans: the plan -> bytes, % longer, and where its name stands, in points from the dot: left of it if
+            the first is below 0.
+        capacity: bytes of the GPU, a dashed line.
+        best: the plan that has a colour of its own.
 
     Raises:
-        ValueError: there is nothing to draw, or there are more groups than colours.
+        ValueError: there is nothing to draw, or ``best`` is none of the plans.
     """
     from matplotlib.figure import Figure
 
-    rows = [(group, name, tests) for group, own in groups.items() for name, tests in own.items()]
-    if not rows or len(groups) > len(COLOURS) or not all(tests for *_, tests in rows):
-        raise ValueError(f"give 1 to {len(COLOURS)} groups, each setting with its seeds")
-    figure = Figure(figsize=(WIDTH, 0.7 + 0.27 * len(rows)), layout="constrained")
+    one_of("best", best, tuple(plans))
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis, told = figure.subplots(), []
-    colours = dict(zip(groups, COLOURS, strict=False))
-    for place, (group, name, tests) in enumerate(rows):
-        percent = [100 * one for one in tests]
-        axis.plot(percent, [place] * len(percent), "o", color=colours[group], markersize=8, alpha=0.75)
-        said = f"{mean(percent):.1f} %"
+    for name, (size, longer, offset) in plans.items():
+        colour = "#cc6a24" if name == best else "#1b3a5c"
+        axis.plot(size / 1e9, longer, "o", color=colour, markersize=9, clip_on=False, zorder=3)
+        line = {"arrowstyle": "-", "color": "#999999", "relpos": (0, 0)} if offset[1] > 2 * TEXT else None
         axis.annotate(
-            said, (max(percent), place), (9, 0), textcoords="offset points", va="center", fontsize=TEXT
+            name,
+            (size / 1e9, longer),
+            offset,
+            textcoords="offset points",
+            fontsize=TEXT,
+            color=colour,
+            ha="right" if offset[0] < 0 else "left",
+            va="center",
+            arrowprops=line,
         )
-        told.append(f"{group}{': ' * bool(name)}{name} {said}")
-    axis.axvline(100 * coin, color="#222222", linestyle="--", linewidth=1)
-    axis.text(100 * coin, -0.45, " a coin", fontsize=TEXT, va="center")
-    axis.set_yticks(
-        range(len(rows)), [f"{group}{': ' * bool(name)}{name}" for group, name, _ in rows], fontsize=TEXT
-    )
-    for label, (group, *_) in zip(axis.get_yticklabels(), rows, strict=True):
-        label.set_color(colours[group])
-    highest = max(100 * one for *_, tests in rows for one in tests)
-    axis.set(xlim=(100 * coin - 1, highest + 5), ylim=(len(rows) - 0.4, -0.8))
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
-    axis.set_xlabel(
-        "right, of the test sentences; a dot for each seed, and their mean", fontsize=TEXT, loc="right"
-    )
+        told.append(f"{name.replace(chr(10), ' ')} {size / 1e9:.0f} GB, {longer:.0f} % longer")
+    limit = capacity / 1e9
+    axis.axvline(limit, color="#222222", linestyle="--", linewidth=1)
+    highest = max(longer for _, longer, _ in plans.values())
+    axis.text(limit, 1.1 * highest, f"  {limit:.0f} GB", fontsize=TEXT, va="top")
+    axis.set(xlim=(0, 1.25 * max(size for size, *_ in plans.values()) / 1e9), ylim=(0, 1.12 * highest or 1))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} GB")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    axis.set_title("longer than with nothing computed again", fontsize=TEXT, loc="left")
     plain_axes(axis)
-    return render(figure, f"Right answers, the mean over seeds. {'; '.join(told)}.")
+    return render(figure, f"Memory and time of each plan. {'; '.join(told)}.")

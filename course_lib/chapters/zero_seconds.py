@@ -230,7 +230,9 @@ def plot_plans(gpu: str, speed: float, *, gpus: int = 64, sequences: int = 4, mo
     axis.invert_yaxis()
     bare(axis)
     axis.spines["bottom"].set_visible(False)
-    hides = f"dark: computing; colour: halves; hatched: hidden, {steps[0].overlap:g} s in a second of both"
+    hides = (
+        f"dark: computing; colour: halves; hatched: hidden, {steps[0].overlap:g} s by a second of computing"
+    )
     figure.supxlabel(f"{hides}\nbold: the shortest, or within 1 % of it", fontsize=TEXT)
     said = f"{gpus} {gpu}s, {speed:g} GB/s, sequences on each: {sequences}; predicted"
     axis.set_title(said, fontsize=TITLE, loc="left")

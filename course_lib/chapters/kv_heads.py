@@ -1,4 +1,4 @@
-"""Heads of queries over the KV heads that they share, judged and drawn; what a cache keeps; and the room it leaves."""
+"""Heads of queries over the KV heads that they share, judged and drawn; the room of a cache, and what it is worth."""
 
 from __future__ import annotations
 
@@ -69,43 +69,65 @@ def _draw(axis: Axes, used: Sequence[int], count: int, right: Sequence[bool]) ->
     axis.spines["bottom"].set_visible(False)
 
 
-def plot_caches(shapes: Mapping[str, tuple[int, int, int, int]]) -> Picture:
-    """What each model's cache keeps of a token in two bytes a number, and what it would keep without sharing.
+def plot_rates(models: Mapping[str, Mapping[str, float]]) -> Picture:
+    """Tokens a second over the number of sequences that are written at once, up to as many as fit.
+
+    The longer one of reading and computing counts; a dashed line goes on where reading alone would count.
 
     Args:
-        shapes: model -> layers, heads of queries, KV heads, numbers of a head.
+        models: name -> weights, cache and computing (ms to read the weights once, to read the cache of a sequence,
+            and to compute a token), and fit (sequences).
+
+    Raises:
+        ValueError: there is no model.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, 0.3 + 0.85 * len(shapes)), layout="constrained")
+    if not models:
+        raise ValueError("give one or more models")
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axis, said = figure.subplots(), []
-    for row, (name, (layers, heads, count, d)) in enumerate(shapes.items()):
-        kept, own = (kv_cache_bytes_per_token(layers, n, d) / 1e3 for n in (count, heads))
-        many = f"{count} KV head{'s' * (count > 1)}"
-        product = f"2 × {layers} layers × {many} × {d} numbers × 2 bytes"
-        axis.text(0, row - 0.36, f"{name}: {product}", fontsize=TEXT, va="center")
-        bars = [(-0.08, kept, KEYS, f"{kept:,.3g} kB")]
-        if own != kept:
-            bars.append((0.2, own, PARTS[2], f"{own:,.0f} kB if each of {heads} heads kept its own"))
-        for down, amount, colour, text in bars:
-            axis.barh(row + down, amount, 0.24, color=colour)
-            inside = amount > 1500
-            end, shift = (amount, row + down), (-4 if inside else 4, 0)  # points
+    for (name, ms), colour in zip(models.items(), PARTS, strict=False):
+        fit = int(ms["fit"])
+        knee = ms["weights"] / gain if (gain := ms["computing"] - ms["cache"]) > 0 else fit + 1
+        counts = [fit ** (i / 200) for i in range(201)]
+        reads = [ms["weights"] + n * ms["cache"] for n in counts]
+        axis.plot(
+            counts, [1e3 * n / read for n, read in zip(counts, reads, strict=True)], "--", color=colour, lw=1
+        )
+        rates = [1e3 * n / max(read, n * ms["computing"]) for n, read in zip(counts, reads, strict=True)]
+        axis.plot(counts, rates, color=colour, lw=2.5)
+        axis.plot(fit, rates[-1], "o", color=colour)
+        times = f"reading {reads[-1]:.0f} ms, computing {fit * ms['computing']:.2g} ms"
+        parts = [name, f"{fit:,} sequences", f"{rates[-1]:,.0f} tokens a second", times]
+        side, shift = ("right", 0) if knee <= fit else ("left", 8)  # below the flat part, or behind the end
+        axis.annotate(
+            "\n".join(parts),
+            (fit, rates[-1]),
+            (shift, -8 if knee <= fit else 4),
+            textcoords="offset points",
+            ha=side,
+            va="top",
+            fontsize=TEXT,
+            color=colour,
+        )
+        said.append(", ".join(parts))
+        if knee <= fit:
+            text = f"from {knee:,.0f} sequences on\ncomputing takes longer"
+            axis.plot(knee, 1e3 / ms["computing"], "o", color=WRONG)
+            place = (knee, 1e3 / ms["computing"])
             axis.annotate(
-                text,
-                end,
-                shift,
-                textcoords="offset points",
-                ha="right" if inside else "left",
-                va="center",
-                fontsize=TEXT,
+                text, place, (-8, 6), textcoords="offset points", ha="right", fontsize=TEXT, color=WRONG
             )
-        said.append(f"{name}: {product}, {'; '.join(text for *_, text in bars)}")
-    axis.set(xticks=[], yticks=[], ylim=(len(shapes) - 0.6, -0.55))
-    bare(axis)
-    axis.spines["bottom"].set_visible(False)
-    axis.set_title("what a token leaves, in all layers", fontsize=TITLE, loc="left")
-    return render(figure, f"Bars. {'. '.join(said)}.")
+            said.append(text.replace("\n", " "))
+    axis.set(xscale="log", yscale="log")
+    for which in (axis.xaxis, axis.yaxis):
+        which.set_major_formatter(lambda amount, _: f"{amount:,.0f}")
+    axis.minorticks_off()
+    axis.tick_params(labelsize=TEXT)
+    axis.set_xlabel("sequences at once", fontsize=TEXT)
+    axis.set_title("tokens a second (dashed: if only reading took time)", fontsize=TITLE, loc="left")
+    return render(figure, f"Tokens a second over sequences. {'; '.join(said)}.")
 
 
 def plot_rooms(models: Mapping[str, Mapping[str, float]], tokens: int = 2048, gpu_gb: float = 80) -> Picture:

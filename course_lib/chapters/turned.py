@@ -15,7 +15,7 @@ COLOURS = {"query": PARTS[1], "key": PARTS[0]}
 def plot_turned(places: Sequence[tuple[int, int]], fast: float = 1.0) -> Picture:
     """For each (place of the query, place of the key) a panel with both arrows and the angle between them.
 
-    Before they are turned both point the same way. An arc shows how far the query was turned.
+    Before they are turned both point the same way. A spiral shows how far the query was turned.
 
     Args:
         places: at least one pair of places.
@@ -30,9 +30,11 @@ def plot_turned(places: Sequence[tuple[int, int]], fast: float = 1.0) -> Picture
     said = []
     for axis, at in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):
         ends = {name: BEFORE + fast * m for name, m in zip(COLOURS, at, strict=True)}
-        arc = [BEFORE + min(fast * at[0], math.tau) * i / 60 for i in range(61)]
+        arc = [
+            (0.3 + 0.04 * fast * at[0] * i / 90, BEFORE + fast * at[0] * i / 90) for i in range(91)
+        ]  # a spiral
         axis.plot(
-            [0.4 * math.cos(a) for a in arc], [0.4 * math.sin(a) for a in arc], ":", color=COLOURS["query"]
+            [r * math.cos(a) for r, a in arc], [r * math.sin(a) for r, a in arc], ":", color=COLOURS["query"]
         )
         for name, angle in ends.items():
             x, y = math.cos(angle), math.sin(angle)

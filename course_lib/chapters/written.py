@@ -78,9 +78,21 @@ def write_tune(step: Step, cache: bool = True, count: int = 8) -> tuple[str, lis
     return "".join(TUNE[note] for note in text), told
 
 
-def play_tune(step: Step, cache: bool = True) -> Picture:
-    """What a learner's ``step`` writes behind the tune, with a cache or with all notes in each call."""
-    return plot_tune({"with the cache" if cache else "all notes in each call": write_tune(step, cache)})
+def play_tune(places: Callable[[Tensor, Cache], Tensor]) -> Picture:
+    """What a right step writes behind the tune with a learner's ``places``, the only line that can be wrong.
+
+    Raises:
+        ValueError: it does not give a place for each new token.
+    """
+
+    def checked(x: Tensor, kept: Cache) -> Tensor:
+        at = places(x, kept)
+        if not isinstance(at, Tensor) or at.shape != (len(x),):
+            got = tuple(at.shape) if isinstance(at, Tensor) else type(at).__name__
+            raise ValueError(f"places gives {got}; a tensor of {len(x)} places is needed")
+        return at
+
+    return plot_tune({"with your places": write_tune(right_step(checked))})
 
 
 def plot_tune(ways: Mapping[str, tuple[str, Sequence[int | None]]]) -> Picture:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.chapters.kv_heads import judge_share, plot_caches, plot_rooms
+from course_lib.chapters.kv_heads import judge_share, plot_rates, plot_rooms
 from simulator.plots.picture import smallest_text
 
 
@@ -41,10 +41,16 @@ def test_a_share_that_changes_what_it_was_given_is_still_judged_by_the_keys():
     assert "Wrong" in judge_share(lambda x, heads: x.zero_().repeat(heads // len(x), 1, 1)).alt
 
 
-def test_each_cache_is_its_product():
-    alt = plot_caches({"a": (80, 64, 8, 128), "b": (32, 32, 32, 128)}).alt
-    assert "2 × 80 layers × 8 KV heads × 128 numbers × 2 bytes, 328 kB; 2,621 kB if each of 64" in alt
-    assert alt.endswith("524 kB.")
+def test_tokens_a_second_stop_growing_where_computing_passes_reading():
+    slow = {"weights": 4, "cache": 1, "computing": 0.01, "fit": 20}
+    fast = {"weights": 4, "cache": 0.01, "computing": 0.02, "fit": 1000}
+    picture = plot_rates({"a": slow, "b": fast})
+    assert "a, 20 sequences, 833 tokens a second, reading 24 ms, computing 0.2 ms" in picture.alt
+    assert "b, 1,000 sequences, 50,000 tokens a second, reading 14 ms, computing 20 ms" in picture.alt
+    assert picture.alt.endswith("; from 400 sequences on computing takes longer.")
+    assert smallest_text(picture.svg) >= 11
+    with pytest.raises(ValueError, match="one or more models"):
+        plot_rates({})
 
 
 def model(kv_heads, weights_gb=13.5, layers=32):

@@ -57,7 +57,8 @@ def test_the_picture_counts_right_notes_and_shows_the_places():
     assert "all: 8 of 8 written notes are right: CAGECAGECAGE" in picture.alt
     assert "cache: 2 of 8 written notes are right: CAGECCCCCCCC; places 0, 1, 2, 3, 0" in picture.alt
     assert smallest_text(picture.svg) >= 11
-    assert "with the cache: 8 of 8" in play_tune(behind).alt
+    right = play_tune(lambda x, kept: kept[0].shape[1] + torch.arange(len(x)))
+    assert "with your places: 8 of 8" in right.alt
     with pytest.raises(ValueError, match="one or more ways"):
         plot_tune({})
 
@@ -68,7 +69,7 @@ def test_keys_that_were_dropped_have_no_place():
         return result, (k[:, -len(x) :], v[:, -len(x) :])
 
     assert write_tune(forgets)[1] == [None] * 11 + [0]
-    assert "places no key, no key" in play_tune(forgets).alt
+    assert "places no key, no key" in plot_tune({"all": write_tune(forgets)}).alt
 
 
 def test_what_is_no_result_is_refused():
@@ -76,6 +77,10 @@ def test_what_is_no_result_is_refused():
         write_tune(lambda x, W, kept: (None, kept))
     with pytest.raises(ValueError, match="one head's are"):
         write_tune(lambda x, W, kept: (x, (x, x)))
+    with pytest.raises(ValueError, match="gives int; a tensor of 4 places"):
+        play_tune(lambda x, kept: 0)
+    with pytest.raises(ValueError, match=r"gives \(1,\); a tensor of 4 places"):
+        play_tune(lambda x, kept: torch.zeros(1))
 
 
 def test_next_tokens_are_compared_place_by_place_and_the_cache_with_what_is_needed():

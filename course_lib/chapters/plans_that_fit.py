@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from course_lib.chapters.layer_times import COMPUTING, SENDING
 from simulator.inputs.checks import amounts, positive
@@ -12,59 +12,88 @@ from simulator.plots.style import TEXT, TITLE, WIDTH, bare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-FITS, TOO_BIG = "#b9b9b9", "#555555"
+HELD = {"states": "#9cc9ee", "activations": "#f0b88a", "other": "#c9c9c9"}
+TIMES = {"computing": COMPUTING, "waiting for messages": SENDING}
 
 
-def plot_plans_that_fit(plans: Mapping[str, tuple[float, float, float]], capacity: float) -> Picture:
+def plot_plans_that_fit(
+    plans: Mapping[str, tuple[Sequence[float], float, float]], capacity: float
+) -> Picture:
     """For each plan two bars: its memory beside a line at ``capacity``, and, if it fits, the time of its step.
 
     Args:
-        plans: the plan -> bytes on the fullest GPU, seconds of computing, and of waiting for messages.
+        plans: the plan -> bytes on the fullest GPU (of states, activations and all other), seconds of computing, and
+            of waiting for messages.
         capacity: bytes of one GPU.
 
     Raises:
         ValueError: there is nothing to draw, or an amount is below 0.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+    from matplotlib import figure as figures
 
     positive(capacity=capacity)
     if not plans:
         raise ValueError("there is nothing to draw: give at least one plan")
-    figure = Figure(figsize=(WIDTH, 1.25 + 0.34 * len(plans)), layout="constrained")
+    figure = figures.Figure(figsize=(WIDTH, 1.25 + 0.34 * len(plans)), layout="constrained")
     memory, time = figure.subplots(1, 2, sharey=True)
-    told, most = [], 0.0
-    for place, (name, (held, computing, waiting)) in enumerate(plans.items()):
-        amounts(plan=[held, computing, waiting])
-        fits, total = held <= capacity, computing + waiting
-        memory.barh(place, held / 1e9, 0.62, color=FITS if fits else TOO_BIG)
-        _write(memory, 0, place, f"{held / 1e9:.0f}", "black" if fits else "white")
+    told, fullest, slowest = [], 0.0, 0.0
+    for place, (name, (held, *seconds)) in enumerate(plans.items()):
+        amounts(plan=[*held, *seconds])
+        fits, total = sum(held) <= capacity, sum(seconds)
+        fullest = max(fullest, sum(held) / 1e9)
+        _bar(memory, place, [part / 1e9 for part in held], HELD)
+        _write(memory, sum(held) / 1e9, place, f"{sum(held) / 1e9:.0f}")
         if fits:
-            time.barh(place, computing, 0.62, color=COMPUTING)
-            time.barh(place, waiting, 0.62, computing, color=SENDING)
-            most = max(most, total)
+            _bar(time, place, seconds, TIMES)
+            slowest = max(slowest, total)
         _write(time, total if fits else 0, place, f"{total:.1f}" if fits else "does not fit")
-        told.append(f"{name}: {held / 1e9:.0f} GB, {f'{total:.1f} s' if fits else 'does not fit'}")
+        parts = " + ".join(f"{part / 1e9:.0f}" for part in held)
+        told.append(f"{name}: {parts} GB, {f'{total:.1f} s' if fits else 'does not fit'}")
     memory.axvline(capacity / 1e9, color="#222222", linestyle="--", linewidth=1)
     memory.set_title(f"memory, GB of {capacity / 1e9:.0f}", loc="left", fontsize=TITLE)
-    memory.set_xlim(0, 1.05 * max(held for held, _, _ in plans.values()) / 1e9)
+    memory.set_xlim(0, 1.2 * fullest)
     memory.set_yticks(range(len(plans)), list(plans))
     memory.invert_yaxis()
     time.set_title("time of a step, s", loc="left", fontsize=TITLE)
-    time.set_xlim(0, 1.25 * (most or 1))
-    for axis in (memory, time):
-        bare(axis)
-    colours = {COMPUTING: "computing", SENDING: "waiting for messages"}
-    handles = [Patch(facecolor=colour, label=label) for colour, label in colours.items()]
-    figure.legend(
-        handles=handles, loc="outside lower right", ncols=2, fontsize=TEXT, frameon=False, handlelength=1.2
+    time.set_xlim(0, 1.25 * (slowest or 1))
+    bare(memory)
+    bare(time)
+    _explain(figure, HELD, "outside lower left")
+    _explain(figure, TIMES, "outside lower right")
+    return render(
+        figure, f"Memory (states, activations, other) and time of a step of each plan. {'; '.join(told)}."
     )
-    return render(figure, f"Memory and time of a step of each plan. {'; '.join(told)}.")
 
 
-def _write(axis: Axes, start: float, place: int, said: str, colour: str = "black") -> None:
-    inwards = (4, 0)  # points
+def _bar(axis: Axes, place: int, parts: Sequence[float], colours: Mapping[str, str]) -> None:
+    left = 0.0
+    for part, colour in zip(parts, colours.values(), strict=True):
+        axis.barh(place, part, 0.62, left, color=colour)
+        left += part
+
+
+def _explain(
+    figure: Figure, colours: Mapping[str, str], place: Literal["outside lower left", "outside lower right"]
+) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=label) for label, colour in colours.items()]
+    figure.legend(
+        handles=handles,
+        loc=place,
+        ncols=len(colours),
+        fontsize=TEXT,
+        frameon=False,
+        handlelength=1.0,
+        columnspacing=1.0,
+    )
+
+
+def _write(axis: Axes, start: float, place: int, said: str) -> None:
+    right = (4, 0)  # points
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # a dashed line ends beside a number
     axis.annotate(
-        said, (start, place), inwards, textcoords="offset points", va="center", fontsize=TEXT, color=colour
+        said, (start, place), right, textcoords="offset points", va="center", fontsize=TEXT, bbox=paper
     )

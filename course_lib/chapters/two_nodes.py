@@ -54,7 +54,7 @@ def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
         axis.text(
             (half + across) / 2,
             -r - 0.4,
-            f"{arrow} {hop:.0f} MB",
+            f"{arrow} {hop:.3g} MB",
             ha="center",
             va="center",
             fontsize=TEXT,
@@ -63,7 +63,7 @@ def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
     axis.text(
         (half + across) / 2,
         0.75,
-        f"each card sends {hop:.0f} MB\nat {card:.0f} GB/s",
+        f"each card sends {hop:.3g} MB\nat {card:.0f} GB/s",
         ha="center",
         va="center",
         fontsize=TEXT,
@@ -75,7 +75,7 @@ def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
     return render(
         figure,
         f"Two nodes of {count} GPUs, each with a network card. Of one all-reduce each GPU sends "
-        f"{(count - 1) * hop:.0f} MB over NVLink at {inside:.0f} GB/s, and {hop:.0f} MB through its card at "
+        f"{(count - 1) * hop:.0f} MB over NVLink at {inside:.0f} GB/s, and {hop:.3g} MB through its card at "
         f"{card:.0f}. The route of one ring is marked: down node 0, over the last card, and back over the first.",
     )
 

@@ -21,36 +21,22 @@ SIZES = {"1 GB": 1e9, "25 MB": 25e6, "4 bytes": 4}
 Ways = dict[str, Callable[[float], float]]  # seconds by bytes
 
 
-def price_ways(ways: Sequence[str], link: Link, unknown: Sequence[str] = ()) -> Shown:
+def price_ways(ways: Sequence[str], link: Link, known: Sequence[str] | None = None) -> Shown:
     """A row for each way: its rounds, and how long it takes for each of ``SIZES``.
 
     Args:
-        unknown: ways of which only the first time is told; then no rounds are told either, but what a message takes.
+        known: where given, only the first time of these ways is told, and instead of rounds what a message takes.
     """
     rows = []
     for way in ways:
         times = [_told(all_reduce_seconds(way, size, RANKS, link)) for size in SIZES.values()]
-        if way in unknown:
-            times[1:] = ["?"] * (len(SIZES) - 1)
-        rows.append([way, *([] if unknown else [all_reduce_rounds(way, RANKS)]), *times])
-    if not unknown:
+        if known is None:
+            rows.append([way, all_reduce_rounds(way, RANKS), *times])
+        else:
+            rows.append([way, times[0] if way in known else "?", *["?"] * (len(SIZES) - 1)])
+    if known is None:
         return table(["", "rounds", *SIZES], rows)
     return headed(f"A message takes {_message(link)} more for each GB.", table(["", *SIZES], rows))
-
-
-def price_machines(hardware: Hardware, ranks: int = RANKS) -> Shown:
-    """A row for trees that begin when each machine has added up, and one for rings: a bucket, and 1 GB in buckets."""
-    buckets = {
-        "one bucket of 25 MB": (1, 25e6),
-        "40 of 25 MB": (40, 25e6),
-        "10 of 100 MB": (10, 100e6),
-        "1 of 1 GB": (1, 1e9),
-    }
-    rows = [
-        [f"eight {way}", *(_told(count * seconds(size)) for count, size in buckets.values())]
-        for way, seconds in ways_in_machines(hardware, ranks).items()
-    ]
-    return table(["", *buckets], rows)
 
 
 def ways_of_one(link: Link, ranks: int = RANKS) -> Ways:

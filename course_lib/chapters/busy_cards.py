@@ -9,7 +9,6 @@ from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Hardware, Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, human
-from simulator.predict.collective_time import all_reduce_rounds, all_reduce_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,19 +34,16 @@ def through_cards(ranks: int, each: int, rings: int = 1) -> list[float]:
 
 
 def plot_busy_cards(ranks: int, payload: float, card: Link, each: int = 8) -> Picture:
-    """A machine of eight ranks in one ring, and in eight rings, each with its part."""
+    """A machine of eight ranks in one ring, and in eight rings, each with its part; one of them is coloured."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    shown = {
-        "one ring: one card sends": (1, [each - 1]),
-        "eight rings: each card sends and receives": (each, [*range(each)]),
-    }
+    shown = {"one ring": (1, each - 1), "eight rings": (each, 2)}
     figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     told = []
     for axis, (name, (rings, last)) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
         size = payload * max(through_cards(ranks, each, rings))
-        where = "one" if len(last) == 1 else "each"
+        where = "one" if rings == 1 else "each"
         ends = (
             f"{human(float(f'{size:.2g}'))} through {where}",
             f"network card: {1e3 * size / card.rate:.0f} ms",
@@ -55,11 +51,15 @@ def plot_busy_cards(ranks: int, payload: float, card: Link, each: int = 8) -> Pi
         told.append(f"{name}: {' '.join(ends)}")
         axis.set_title(name, fontsize=TITLE)
         axis.text(0, -TIP - 0.35, "\n".join(ends), fontsize=TEXT, ha="center", va="top")
-        _draw_machine(axis, each, last)
-    signs = [Line2D([], [], marker="s", ls="", ms=9, color=c, mec=EDGE) for c in (OUT, WITHIN, IDLE)]
+        _draw_machine(axis, each, last, alone=rings == 1)
+    signs = [
+        Line2D([], [], color=OUT, lw=2.2),
+        Line2D([], [], color=WITHIN, lw=1.3),
+        Line2D([], [], marker="s", ls="", ms=9, color=IDLE, mec=EDGE),
+    ]
     figure.legend(
         signs,
-        ["network card that sends", "one that only receives", "unused"],
+        ["one ring", "the other seven, outside the machine", "unused network card"],
         loc="outside lower center",
         ncols=3,
         frameon=False,
@@ -81,7 +81,7 @@ def plot_machine(hardware: Hardware) -> Picture:
     )
     figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axis = figure.subplots()
-    _draw_machine(axis, each, [])
+    _draw_machine(axis, each)
     axis.set_ylim(-CARD - 0.25, CARD + 0.25)
     axis.set_xlim(-6, 6)
     for told, (x, y), end in (
@@ -104,68 +104,16 @@ def plot_machine(hardware: Hardware) -> Picture:
     )
 
 
-def plot_trees(ranks: int, payload: float, hardware: Hardware) -> Picture:
-    """The parts of an all-reduce in trees over machines, four of which are drawn, and their times."""
-    from matplotlib.figure import Figure
-
-    each = hardware.node_size
-    machines, part = ranks // each, payload / each
-    inside = _two(1e3 * hardware.node.seconds((each - 1) * part, each - 1))
-    took = _two(1e3 * all_reduce_seconds("tree", part, machines, hardware.network))
-    steps = {
-        "inside a machine": f"1. reduce-scatter: {inside} ms\n3. all-gather: {inside} ms",
-        f"2. in {each} trees": f"{all_reduce_rounds('tree', machines)} rounds: {took} ms",
-    }
-    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
-    for axis, (name, told) in zip(figure.subplots(1, 2), steps.items(), strict=True):
-        axis.set_title(name, fontsize=TITLE)
-        axis.text(0, -TIP + 0.1, told, fontsize=TEXT, ha="center", va="top")
-        if "tree" in name:
-            _draw_machines(axis, each, [(2, 0), (3, 1), (1, 0)], "<|-|>")
-        else:
-            _draw_machine(axis, each, [], links=False)
-        axis.set_ylim(-TIP - 0.8, CARD + 0.2)
-    shown = "; ".join(f"{name}: {' '.join(told.split())}" for name, told in steps.items())
-    return render(figure, f"An all-reduce in trees; 4 of {machines} machines. {shown}.")
-
-
 def _two(number: float) -> str:
     """Two digits."""
     return f"{number:.2g}" if number < 10 else f"{number:.0f}"
 
 
-def _draw_machines(axis: Axes, each: int, ways: list[tuple[int, int]], style: str) -> None:
-    """Four machines, two in a row; on each way a machine's ranks send their eighths to the same ranks of another."""
-    from matplotlib.patches import Circle
+def _draw_machine(axis: Axes, each: int, last: int | None = None, alone: bool = True) -> None:
+    """A coloured ring leaves the machine at rank ``last`` and comes into it at the next one; without it, the links.
 
-    far, gap = 1.05, 0.65
-    places = [(-far, far), (far, far), (-far, -far), (far, -far)]
-    for x, y in places:
-        axis.add_patch(Circle((x, y), 0.6, fc="#f4f4f4", ec=EDGE, zorder=0))
-        for rank in range(each):
-            angle = pi / 2 - 2 * pi * (rank + 0.5) / each
-            axis.plot(x + 0.42 * cos(angle), y + 0.42 * sin(angle), "o", ms=4.5, color="#143f70", zorder=2)
-    props = {"arrowstyle": style, "color": OUT, "lw": 0.9, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
-    for start, end in ways:
-        (x, y), (to_x, to_y) = places[start], places[end]
-        along_x, along_y = (to_x - x) / (2 * far), (to_y - y) / (2 * far)
-        for rank in range(each):
-            off = 0.11 * (rank - (each - 1) / 2)
-            side_x, side_y = off * abs(along_y), off * abs(along_x)
-            axis.annotate(
-                "",
-                (to_x - gap * along_x + side_x, to_y - gap * along_y + side_y),
-                (x + gap * along_x + side_x, y + gap * along_y + side_y),
-                arrowprops=props,
-            )
-    axis.set(xlim=(-TIP, TIP), aspect="equal")
-    axis.axis("off")
-
-
-def _draw_machine(axis: Axes, each: int, last: list[int], links: bool = True) -> None:
-    """The ring leaves the machine at each rank of ``last``, and comes into it at the next one.
-
-    Without any ``last`` either the links are drawn, or a ring that stays inside.
+    Args:
+        alone: no other ring leaves it at another rank.
     """
     from matplotlib.patches import Circle
 
@@ -173,27 +121,27 @@ def _draw_machine(axis: Axes, each: int, last: list[int], links: bool = True) ->
         angle = pi / 2 - 2 * pi * (rank + 0.5) / each
         return far * cos(angle), far * sin(angle)
 
-    def arrow(start: tuple[float, float], end: tuple[float, float], color: str, width: float) -> None:
+    def arrow(start: tuple[float, float], end: tuple[float, float], ring: bool) -> None:
+        color, width = (OUT, 2.2) if ring else (WITHIN, 1.3)
         style = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
         axis.annotate("", end, start, arrowprops=style, zorder=2)
 
     axis.add_patch(Circle((0, 0), CARD, fc="#f4f4f4", ec=EDGE, zorder=0))
-    whole = len(last) == each
     for rank in range(each):
-        enters = (rank - 1) % each in last
-        if links and not last:
+        leaves, enters = rank == last, last is not None and rank == (last + 1) % each
+        if last is None:
             for other in range(rank):
                 axis.plot(*zip(at(rank, 1), at(other, 1), strict=True), color=WITHIN, lw=0.6, zorder=1)
             axis.plot(*zip(at(rank, 1), at(rank, CARD), strict=True), color=WITHIN, lw=1.3, zorder=1)
-        elif whole or rank not in last:
-            arrow(at(rank + 0.22, 0.97), at(rank + 0.78, 0.97), WITHIN, 1.3)
-        if rank in last:
-            arrow(at(rank, 1.2), at(rank, TIP), OUT, 2)
-        if enters and whole:  # a card sends and receives at the same time
-            arrow(at(rank + 0.2, TIP), at(rank + 0.12, CARD + 0.12), WITHIN, 1.3)
-        elif enters:
-            arrow(at(rank, TIP), at(rank, 1.2), WITHIN, 1.3)
-        colour = OUT if rank in last else WITHIN if enters else IDLE
+        else:
+            if not leaves:
+                arrow(at(rank + 0.22, 0.97), at(rank + 0.78, 0.97), ring=True)
+            if leaves or not alone:
+                arrow(at(rank - 0.1, 1.2 if leaves else CARD), at(rank - 0.1, TIP), ring=leaves)
+            if enters or not alone:
+                arrow(at(rank + 0.1, TIP), at(rank + 0.1, 1.2 if enters else CARD + 0.12), ring=enters)
+        used = leaves or enters or (not alone and last is not None)
+        colour = OUT if leaves or enters else WITHIN if used else IDLE
         axis.plot(*at(rank, CARD), "s", ms=9, color=colour, mec=EDGE, zorder=3)
         axis.plot(*at(rank, 1), "o", ms=12, color="#143f70", zorder=4)
         axis.text(

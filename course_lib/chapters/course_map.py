@@ -39,7 +39,7 @@ CHAPTERS = {
     "25": Chapter("text_and_tasks", ("00",), 22, "tokens and new words"),
     "02": Chapter("anatomy_of_llms", ("00",), 34, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 40),
-    "04": Chapter("collectives", ("00",), 30),
+    "04": Chapter("collectives", ("00",), 27),
     "05": Chapter("ddp", ("04",), 32, "data parallelism"),
     "06": Chapter("zero", ("03", "05"), 28, "ZeRO"),
     "07": Chapter("fsdp", ("06",), 40, "FSDP"),

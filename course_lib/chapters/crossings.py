@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from course_lib.chapters.all_reduce_ways import Ways, equal_at, ways_in_machines
-from simulator.inputs.hardware import Hardware
+from course_lib.chapters.all_reduce_ways import Ways, equal_at, ways_of_one
+from simulator.inputs.checks import at_least
+from simulator.inputs.hardware import Link
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 
@@ -46,44 +47,52 @@ def plot_crossing(pair: Ways) -> Picture:
     return render(figure, f"Time over the size of the tensor. The ring is faster from {short(size)} on.")
 
 
-def plot_clusters(*gpus: int, hardware: Hardware, bucket: float = 25e6) -> Picture:
-    """For each number of GPUs the size from which rings are faster than trees, beside DDP's bucket."""
+def plot_borders(*ranks: int, link: Link) -> Picture:
+    """For each number of ranks, all with links of one kind, the size from which the ring is faster than the tree."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    found = {n: equal_at(*ways_in_machines(hardware, n).values()) for n in sorted(set(gpus))}
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    at_least(4, ranks=min(ranks))  # with fewer a ring has no more rounds than a tree
+    found = {n: equal_at(*ways_of_one(link, n).values()) for n in sorted(set(ranks))}
+    counts, sizes = list(found), list(found.values())
+    low, high = min(1e5, min(sizes) / 2), max(1e8, 4 * max(sizes))
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     axis = figure.subplots()
-    low, high = min(1e5, *found.values()), max(1e10, *(4 * size for size in found.values()))
-    for gpu, size in found.items():
-        for ends, colour, way in (((low, size), TREE, "trees"), ((size, high), RING, "rings")):
-            label = f"{way} are faster" if gpu == min(found) else None
-            axis.plot([gpu, gpu], ends, color=colour, lw=12, alpha=0.55, solid_capstyle="butt", label=label)
-        axis.annotate(
-            f"{short(size)}", (gpu, size), (9, 0), textcoords="offset points", fontsize=TEXT, va="center"
+    axis.fill_between(counts, low, sizes, color=TREE, alpha=0.25, linewidth=0)
+    axis.fill_between(counts, sizes, high, color=RING, alpha=0.25, linewidth=0)
+    axis.plot(counts, sizes, "o-", color="#222222", linewidth=1.6)
+    for way, place in (("ring", (0.12, 0.93)), ("tree", (0.96, 0.07))):
+        axis.text(
+            *place,
+            f"the {way} is faster",
+            color="#222222",
+            transform=axis.transAxes,
+            fontsize=TEXT,
+            ha="left" if way == "ring" else "right",
+            va="top" if way == "ring" else "bottom",
         )
-    axis.axhline(bucket, color=GREY, linewidth=1.4, linestyle="--")
-    axis.annotate(
-        f"DDP's bucket,\n{short(bucket)}",
-        (0.99, bucket * 0.85),
-        xycoords=axis.get_yaxis_transform(),
-        fontsize=TEXT,
-        ha="right",
-        va="top",
-    )
-    axis.set(xscale="log", yscale="log", xlim=(min(found) / 1.6, max(found) * 4), ylim=(low, high))
-    figure.legend(frameon=False, fontsize=TEXT, loc="outside upper center", ncols=2)
-    axis.set_xlabel("GPUs", fontsize=TEXT)
+    for count, size in found.items():
+        axis.annotate(
+            short(size),
+            (count, size),
+            (0, 9),
+            textcoords="offset points",
+            fontsize=TEXT,
+            ha="right",
+            va="bottom",
+        )
+    axis.set(xscale="log", yscale="log", xlim=(min(counts) / 1.6, max(counts) * 1.15), ylim=(low, high))
+    axis.set_xlabel("ranks", fontsize=TEXT)
     axis.set_ylabel("size of the tensor", fontsize=TEXT)
-    axis.set_xticks(list(found), [f"{gpu:,}" for gpu in found])
-    axis.set_yticks(list(TICKS), list(TICKS.values()))
+    axis.set_xticks(counts, [f"{count:,}" for count in counts])
+    axis.set_yticks(
+        [t for t in TICKS if low <= t <= high], [told for t, told in TICKS.items() if low <= t <= high]
+    )
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
     plain_axes(axis)
-    told = "; ".join(f"{gpu:,} GPUs: from {short(size)} on" for gpu, size in found.items())
-    return render(
-        figure, f"Where rings are faster than trees, beside DDP's bucket of {short(bucket)}. {told}."
-    )
+    told = "; ".join(f"{count:,} ranks: from {short(size)} on" for count, size in found.items())
+    return render(figure, f"Where a ring is faster than a tree. {told}.")
 
 
 def short(size: float) -> str:

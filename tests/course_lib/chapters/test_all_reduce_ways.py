@@ -4,13 +4,12 @@ import pytest
 
 from course_lib.chapters.all_reduce_ways import (
     equal_at,
-    price_machines,
     price_ways,
     ways_in_machines,
     ways_of_one,
 )
-from course_lib.chapters.busy_cards import plot_busy_cards, plot_machine, plot_trees, through_cards
-from course_lib.chapters.crossings import plot_clusters, plot_crossing
+from course_lib.chapters.busy_cards import plot_busy_cards, plot_machine, through_cards
+from course_lib.chapters.crossings import plot_borders, plot_crossing
 from simulator.inputs.known_devices import find_device
 from simulator.plots.picture import smallest_text
 from simulator.predict.collective_time import tree_ring_crossover
@@ -24,14 +23,6 @@ def test_a_card_for_each_rank():
         ["naive", "1,998", "50", "s", "1.3", "s", "12", "ms"],
         ["tree", "20", "500", "ms", "13", "ms", "0.12", "ms"],
         ["ring", "1,998", "62", "ms", "13", "ms", "12", "ms"],
-    ]
-
-
-def test_machines_make_buckets_faster_in_trees():
-    told = price_machines(H100).text
-    assert [line.split() for line in told.splitlines()[2:]] == [
-        ["eight", "trees", "1.3", "ms", "54", "ms", "50", "ms", "49", "ms"],
-        ["eight", "rings", "6.9", "ms", "276", "ms", "74", "ms", "13", "ms"],
     ]
 
 
@@ -61,25 +52,24 @@ def test_trees_over_machines_send_what_their_three_parts_send():
 def test_the_pictures_say_from_where_rings_are_faster():
     one = plot_crossing(ways_of_one(H100.network))
     assert one.alt.endswith("The ring is faster from 26 MB on.")
-    all_three = plot_clusters(8, 64, 1000, hardware=H100)
-    assert all_three.alt.endswith("8 GPUs: from 2 MB on; 64 GPUs: from 20 MB on; 1,000 GPUs: from 160 MB on.")
+    all_three = plot_borders(8, 64, 1000, link=H100.network)
+    assert all_three.alt.endswith(
+        "8 ranks: from 450 kB on; 64 ranks: from 2.7 MB on; 1,000 ranks: from 26 MB on."
+    )
     assert min(smallest_text(one.svg), smallest_text(all_three.svg)) >= 11
     with pytest.raises(ValueError, match="20 GPUs do not fill machines of 8"):
-        plot_clusters(20, hardware=H100)
-
-
-def test_the_picture_of_trees_over_machines():
-    picture = plot_trees(1000, 1e9, H100)
-    assert "reduce-scatter: 2.5 ms" in picture.alt
-    assert "in 8 trees: 14 rounds: 44 ms" in picture.alt
-    assert smallest_text(picture.svg) >= 11
+        ways_in_machines(H100, 20)
 
 
 def test_what_is_asked_is_not_told():
-    told = price_ways(["naive", "ring"], H100.network, unknown=["naive", "ring"]).text
+    told = price_ways(["naive", "ring", "tree"], H100.network, known=["naive", "ring"]).text
     assert told.startswith("A message takes 6 µs, and 25 ms more for each GB.")
     assert "1,998" not in told
-    assert [line.split()[-2:] for line in told.splitlines()[3:]] == [["?", "?"], ["?", "?"]]
+    assert [line.split()[1:] for line in told.splitlines()[3:]] == [
+        ["50", "s", "?", "?"],
+        ["62", "ms", "?", "?"],
+        ["?", "?", "?"],
+    ]
 
 
 def test_what_leaves_a_machine_through_each_card():
@@ -93,8 +83,8 @@ def test_what_leaves_a_machine_through_each_card():
 
 def test_the_picture_of_a_machine():
     picture = plot_busy_cards(1000, 1e9, H100.network)
-    assert "one card sends: 2 GB through one network card: 50 ms" in picture.alt
-    assert "sends and receives: 250 MB through each network card: 6 ms" in picture.alt
+    assert "one ring: 2 GB through one network card: 50 ms" in picture.alt
+    assert "eight rings: 250 MB through each network card: 6 ms" in picture.alt
     assert smallest_text(picture.svg) >= 11
 
 

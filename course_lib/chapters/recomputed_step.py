@@ -126,11 +126,13 @@ def plot_steps(
                 line[0], (0.01 * end, line[1] / size), (0, 3), textcoords="offset points", fontsize=TEXT
             )
         room = line[1] / size - peak
+        near = 0 < room < 0.08 * top  # the line would cross the number
         axis.annotate(
             human(size * peak),
             (times[every.index(peak)], peak),
-            (3, 3),
+            (8, 0) if near else (3, 3),
             textcoords="offset points",
+            va="center" if near else "baseline",
             fontsize=TEXT,
         )
         alt.append(f"{title}: the peak is {human(size * peak)}")

@@ -9,6 +9,7 @@ from simulator.plots.style import TEXT, WIDTH
 
 KEPT, BACK, INK = "#bbbbbb", "#1b3a5c", "#222222"
 TALL, RESIDUAL = 1.5, 0.56  # of the largest bar, and above the operations
+ADDED = 0.62  # from an operation to the sum behind it
 
 
 def plot_block(
@@ -18,13 +19,14 @@ def plot_block(
     adding: Collection[str] = (),
     prices: Mapping[str, float] | None = None,
 ) -> Picture:
-    """Operations from left to right, and under each a bar for its output: blue runs again.
+    """Operations from left to right, and under each a bar for its output, or its sum: blue runs again.
 
     Args:
         sizes: the block's input, then each operation in its order -> GB of its output.
         again: the operations that run again.
         last: the operation behind all of these; backward does not need its output.
-        adding: the operations whose output is added to the residual, a line above the operations.
+        adding: the operations whose output is added to the residual, a line above the operations. The bar of
+            such an operation stands under the sum, which is as large.
         prices: operation -> how many % longer it takes to run it again; above those that are named.
 
     Raises:
@@ -42,9 +44,9 @@ def plot_block(
     highest, words = max(sizes.values()), {"ha": "center", "va": "center", "fontsize": TEXT}
     row, places = [entry, *operations, last], [0.0]
     for name in row[:-1]:
-        places.append(places[-1] + (1.28 if name in adding else 1))
+        places.append(places[-1] + (ADDED + 0.8 if name in adding else 1))
     line, arrow = {"color": INK, "lw": 1}, {"arrowstyle": "->", "color": INK, "lw": 1}
-    plus = [place + 0.64 for place, name in zip(places, row, strict=True) if name in adding]
+    plus = [place + ADDED for place, name in zip(places, row, strict=True) if name in adding]
     end = places[-1] + (0.85 if last in adding else 0.45)
     axis.plot((0.15, end), (0, 0), **line, zorder=0)
     for start, stop in zip([0.3, *(x + 0.13 for x in plus)], plus, strict=False):
@@ -62,7 +64,8 @@ def plot_block(
             axis.text(place, 0.34, f"+{prices[name]:.1f} %", **words)
         if name in sizes:
             height, colour = TALL * sizes[name] / highest, BACK if runs else KEPT
-            axis.annotate("", (place, -0.42), (place, -0.19), arrowprops=arrow)
+            place, start = (place + ADDED, -0.1) if name in adding else (place, -0.19)
+            axis.annotate("", (place, -0.42), (place, start), arrowprops=arrow)
             axis.add_patch(Rectangle((place - 0.25, -0.42 - height), 0.5, height, facecolor=colour, lw=0))
             axis.text(place, -0.55 - height, f"{sizes[name]:.1f} GB", **words)
     axis.set(xlim=(-0.4, end), ylim=(-0.7 - TALL, RESIDUAL + 0.1))
@@ -71,7 +74,8 @@ def plot_block(
     figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
     longer = {name: f", {price:.1f} % longer" for name, price in prices.items()}
     amounts = (
-        f"{name} {size:.1f} GB{longer.get(name, '')}{', again' if name in again else ''}"
+        f"{'the sum after ' * (name in adding)}{name} {size:.1f} GB{longer.get(name, '')}"
+        f"{', again' if name in again else ''}"
         for name, size in sizes.items()
     )
     return render(figure, f"A block's input and operations, and their outputs: {'; '.join(amounts)}; {last}.")

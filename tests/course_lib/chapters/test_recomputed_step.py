@@ -73,8 +73,13 @@ SIZES = {"x": 1, "norm": 1, "up": 4}
 
 
 def test_what_runs_again_is_marked():
-    alt = plot_block(SIZES, ["norm"], "down", ["norm", "down"]).alt
+    alt = plot_block(SIZES, ["norm"], "down").alt
     assert alt.endswith("x 1.0 GB; norm 1.0 GB, again; up 4.0 GB; down.")
+
+
+def test_what_is_added_to_the_residual_is_kept_as_the_sum():
+    alt = plot_block(SIZES, ["norm"], "down", ["norm", "down"]).alt
+    assert alt.endswith("x 1.0 GB; the sum after norm 1.0 GB, again; up 4.0 GB; down.")
 
 
 def test_only_the_prices_that_are_given_are_told():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
 
-LEAST = 2e-8  # smaller differences, and none, are drawn here
+LEAST = 1e-8  # no difference is drawn here, at the tick 0
 # Four bugs and none: wide and pale below. The colours are not those of the five runs (``STROKES``).
 BUGS = (
     ("#e3bf4d", 7.0, "-"),
@@ -33,7 +33,7 @@ def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Pictur
         ValueError: the tolerance is not above 0.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     if not tolerance > 0:
         raise ValueError(f"a tolerance is above 0, not {tolerance}")
@@ -45,14 +45,17 @@ def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Pictur
         said.append(f"{name}: step {step}" if step else f"{name}: never")
         line = {"color": colour, "linewidth": width, "linestyle": style, "label": said[-1]}
         sizes = [max(abs(value), LEAST) for value in values]
-        axis.plot(range(1, len(sizes) + 1), sizes, **line)
+        axis.plot(range(1, len(sizes) + 1), sizes, marker="." if style == ":" else None, **line)
         if step:
             axis.plot(step, sizes[step - 1], "o", color=colour, markersize=8, markeredgecolor="#222222")
-    axis.axhline(tolerance, color="#222222", linewidth=1.2, linestyle=(0, (6, 3)), zorder=0)
-    axis.set_ylim(bottom=LEAST / 2)
+    axis.axhline(tolerance, color="#222222", linewidth=1.2, linestyle=(0, (6, 3)), zorder=1)
+    axis.set_ylim(LEAST / 1.5, 2e-2)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.yaxis.set_major_formatter(lambda value, _: plain(value))  # exponents would be too small to read
+    axis.yaxis.set_major_locator(FixedLocator([10.0**n for n in range(-8, -1)]))
+    axis.yaxis.set_major_formatter(lambda value, _: plain(value) if value > 2 * LEAST else "0")
     axis.yaxis.set_minor_locator(NullLocator())
+    axis.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axis.set_axisbelow(True)
     axis.set_xlabel("step", fontsize=TEXT, loc="right")
     axis.set_ylabel("|difference| / one device's loss", fontsize=TEXT)
     plain_axes(axis)
@@ -63,5 +66,6 @@ def plot_caught(runs: Mapping[str, Sequence[float]], tolerance: float) -> Pictur
 
 
 def plain(value: float) -> str:
-    """0.00001, and not 1e-05."""
-    return f"{value:.12f}".rstrip("0").rstrip(".")
+    """1e-5, as one writes it in code."""
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"

@@ -47,7 +47,7 @@ CHAPTERS = {
     "09": Chapter("tensor_parallel", ("03", "04", "07"), 38, "tensor parallelism"),
     "10": Chapter("sequence_parallel", ("08", "09"), 35, "sequence parallelism"),
     "11": Chapter("pipeline_parallel", ("03", "04", "07"), 40, "pipeline parallelism"),
-    "12": Chapter("three_dimensions", ("05", "09", "11"), 26),
+    "12": Chapter("three_dimensions", ("05", "09", "11"), 25),
     "13": Chapter("galaxy", ("09", "10"), 23, "Galaxy"),
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
     "15": Chapter("flash_attention", ("02", "08"), 37, "FlashAttention"),

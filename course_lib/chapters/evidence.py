@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from course_lib.chapters.caught import BUGS
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
@@ -11,11 +12,12 @@ FINE, WRONG = "#dcebe1", "#e8a07c"
 Finding = tuple[str, bool | None]  # what stands in the field, and whether that is right, if known
 
 
-def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
+def plot_board(findings: Mapping[str, Mapping[str, Finding]], colours: Sequence[str] = ()) -> Picture:
     """A board; what is not as it should be is dark, with a cross, and what nobody has judged has no colour.
 
     Args:
         findings: column -> row -> what was found, and whether it is right. The rows are the same in all columns.
+        colours: of the frames around the names of the rows.
 
     Raises:
         ValueError: there is no column, or columns differ in their rows.
@@ -40,6 +42,11 @@ def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
     axis.set_xticks([])
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
+    figure.set_layout_engine("constrained", w_pad=0.1 if colours else 0.04)  # room for the frames
+    for label, colour in zip(axis.get_yticklabels(), colours, strict=False):
+        label.set_bbox(
+            {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour, "linewidth": 2}
+        )
     return render(figure, ". ".join(map(_said, findings.items())) + ".")
 
 
@@ -60,7 +67,8 @@ def plot_grid(wrong: Mapping[str, Sequence[int]], bugs: int = 4) -> Picture:
         return ("?", None) if not listed else ("wrong", False) if bug in listed else ("right", True)
 
     return plot_board(
-        {column: {f"bug {bug}": field(listed, bug) for bug in rows} for column, listed in wrong.items()}
+        {column: {f"bug {bug}": field(listed, bug) for bug in rows} for column, listed in wrong.items()},
+        [colour for colour, *_ in BUGS[:bugs]],
     )
 
 

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from course_lib.chapters import three_dimensions
+from course_lib.chapters.caught import BUGS
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
@@ -45,6 +46,29 @@ RUNS: dict[str, Change] = {
     "D": NOTHING,
     "E": ('dist.all_reduce(self.tied.grad, group=self.group["ends"])', "pass"),
 }
+
+# The bugs by number: in which run each is, and what is wrong. Run D has none.
+BUG_RUNS = {
+    1: ("E", "the stages do not add up their gradients of the embedding"),
+    2: ("A", "each rank clips by the norm of its own gradients"),
+    3: ("B", "backward starts from the mean of the dp ranks' means"),
+    4: ("C", "both tp ranks hold the same half of each matrix"),
+}
+
+
+def the_bugs(*numbers: int) -> Shown:
+    """Of each bug what is wrong, and the right line above the wrong one; which run has it is not said."""
+    texts, marked = [], []
+    for number in numbers:
+        run, wrong = BUG_RUNS[number]
+        lines = repr(the_line(run)).replace(f"run {run}", "wrong")
+        texts.append(f"bug {number}   {wrong}\n{lines}")
+        frame = f"border: 2px solid {BUGS[number - 1][0]}; border-radius: 4px; padding: 0 3px"
+        marked.append(
+            f'<p style="margin: 0.9em 0 0.2em"><b style="{frame}">bug {number}</b> {escape(wrong)}</p>'
+            f"<pre>{escape(lines)}</pre>"
+        )
+    return Shown("\n\n".join(texts), "".join(marked))
 
 
 def the_line(name: str) -> Shown:

@@ -187,6 +187,11 @@ def test_the_changed_line_must_stand_there_once():
         suspects.changed(("nothing like it", "x"))
     assert repr(suspects.the_line("C")).endswith("run C   held = nn.Parameter(parts[0].clone())")
     assert repr(suspects.the_line("D")) == "no line differs"
+    shown = suspects.the_bugs(3, 4)
+    assert repr(shown).startswith("bug 3   backward starts from")
+    assert repr(shown).endswith("wrong   held = nn.Parameter(parts[0].clone())")
+    assert "run " not in shown.html
+    assert BUGS[2][0] in shown.html
 
 
 SPENT = {"computing": 6.0, "bubble": 0.5, "exposed communication": 1.0}
@@ -214,6 +219,7 @@ def test_the_board_says_what_is_wrong():
     assert picture.alt == "copies along tp: A apart (✗), B equal."
     assert "✗ apart" in picture.svg
     grid = plot_grid({"loss": [2], "norm": []}, bugs=2)
+    assert BUGS[1][0] in grid.svg
     assert grid.alt == "loss: bug 1 right, bug 2 wrong (✗). norm: bug 1 ?, bug 2 ?."
     with pytest.raises(ValueError, match="the bugs are 1 to 4, and 5 is none of them"):
         plot_grid({"loss": [5]})
@@ -236,8 +242,8 @@ def test_a_run_is_caught_in_the_first_step_beyond_the_tolerance():
     runs = {"run A": [0.0, -0.002, 0.003], "run D": [0.0, 0.001, 0.0]}
     assert [first_beyond(values, 1e-3) for values in runs.values()] == [2, None]
     picture = plot_caught(runs, 1e-3)
-    assert picture.alt == "With a tolerance of 0.001, the step that catches run A: step 2, run D: never."
-    assert "tolerance of 0.00001," in plot_caught(runs, 1e-5).alt
+    assert picture.alt == "With a tolerance of 1e-3, the step that catches run A: step 2, run D: never."
+    assert "tolerance of 1e-5," in plot_caught(runs, 1e-5).alt
     assert not {colour for colour, *_ in BUGS} & {colour for colour, *_ in STROKES}  # bugs are not runs
     with pytest.raises(ValueError, match="a tolerance is above 0, not 0"):
         plot_caught(runs, 0)
@@ -249,8 +255,8 @@ def test_what_a_rank_holds_is_the_digits_of_its_number():
         "rank 6: the whole embedding, whole LayerNorms, one half of the layers' matrices, second half of the batch, "
         "last half of the layers"
     )
-    assert told[8].startswith("bug 1 is between the stages")
-    assert len(told) == 9
+    assert told[8].startswith("tp adds up activations")
+    assert len(told) == 10
     with pytest.raises(ValueError, match="tp, dp and pp must be 2"):
         plot_held({"tp": 4, "dp": 2, "pp": 1})
 

@@ -79,12 +79,14 @@ def plot_rates(models: Mapping[str, Mapping[str, float]]) -> Picture:
             and to compute a token), and fit (sequences).
 
     Raises:
-        ValueError: there is no model.
+        ValueError: there is no model, or no sequence of one fits.
     """
     from matplotlib.figure import Figure
 
     if not models:
         raise ValueError("give one or more models")
+    if full := [name for name, ms in models.items() if ms["fit"] < 1]:
+        raise ValueError(f"{', '.join(full)}: no sequence fits beside the weights")
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axis, said = figure.subplots(), []
     for (name, ms), colour in zip(models.items(), PARTS, strict=False):
@@ -121,6 +123,7 @@ def plot_rates(models: Mapping[str, Mapping[str, float]]) -> Picture:
             )
             said.append(text.replace("\n", " "))
     axis.set(xscale="log", yscale="log")
+    axis.margins(y=0.12)  # room for the words above a curve
     for which in (axis.xaxis, axis.yaxis):
         which.set_major_formatter(lambda amount, _: f"{amount:,.0f}")
     axis.minorticks_off()

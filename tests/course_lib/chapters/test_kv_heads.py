@@ -51,6 +51,8 @@ def test_tokens_a_second_stop_growing_where_computing_passes_reading():
     assert smallest_text(picture.svg) >= 11
     with pytest.raises(ValueError, match="one or more models"):
         plot_rates({})
+    with pytest.raises(ValueError, match="b: no sequence fits"):
+        plot_rates({"a": slow, "b": fast | {"fit": 0}})
 
 
 def model(kv_heads, weights_gb=13.5, layers=32):

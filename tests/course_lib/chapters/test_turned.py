@@ -17,6 +17,11 @@ def test_before_the_turn_both_point_the_same_way():
     assert re.findall(r"(\d+) degrees", plot_turned([(0, 0), (1, 0), (6, 0)]).alt) == ["0", "57", "16"]
 
 
+def test_the_cosine_of_the_angle_is_said():
+    alt = plot_turned([(1, 0), (3, 0), (6, 0), (9, 3)]).alt
+    assert re.findall(r"cos ([+−]\d\.\d\d)", alt) == ["+0.54", "−0.99", "+0.96", "+0.96"]
+
+
 def test_nothing_to_draw_is_said():
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_turned([])

@@ -15,6 +15,8 @@ BUCKETS = 10
 BACKWARD = 10.0  # ms of backward for a bucket
 PART = 0.1  # of a whole bucket's message: 1 % on ten ranks
 HALF = 0.5  # of it: bf16
+NUMBERS = 12_440_000  # in a bucket: a tenth of GPT-2
+SENT = 2 * 9 / 10 * 4 * NUMBERS  # bytes that one of ten ranks sends for a whole bucket
 COLOURS = {"whole gradients": "#222222", "bf16": "#1f7a6d", "1 %": "#cc6a26"}
 
 
@@ -40,7 +42,7 @@ def lines(message: float, coding: float) -> dict[str, Timeline]:
 
 
 def race(message: float, coding: float) -> Picture:
-    """Whole gradients, bf16 and 1 % on ten ranks, until all buckets are sent.
+    """Bf16 and 1 % on ten ranks, until all buckets are sent.
 
     Args:
         message: ms that the message of a whole bucket takes.
@@ -50,9 +52,9 @@ def race(message: float, coding: float) -> Picture:
         Refused: one of them is negative.
     """
     checked(message=message, coding=coding)
-    three = lines(message, coding)
-    titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in three.items()]
-    return plot_timeline(*three.values(), titles=titles, unit="ms")
+    two = {name: line for name, line in lines(message, coding).items() if name != "whole gradients"}
+    titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in two.items()]
+    return plot_timeline(*two.values(), titles=titles, unit="ms")
 
 
 def checked(**times: float) -> None:
@@ -62,27 +64,86 @@ def checked(**times: float) -> None:
         raise Refused(str(refused)) from None
 
 
-def coding_below(message: float) -> float:
-    """Ms of coding a bucket below which 1 % is faster than bf16, if a whole bucket's message takes so many.
+def faster_from(coding: float, more: float = 1.0) -> float:
+    """Ms of a whole bucket's message from which 1 % is faster than bf16.
+
+    Args:
+        coding: ms that the GPU needs to code a bucket for 1 %.
+        more: steps that 1 % needs for each step of bf16.
 
     Raises:
-        Refused: it is negative.
+        Refused: one of them is negative.
     """
-    checked(message=message)
-    return (backward_with(HALF * message).makespan - BUCKETS * BACKWARD - PART * message) / BUCKETS
-
-
-def faster_from(coding: float) -> float:
-    """Ms of a whole bucket's message from which 1 % is faster than bf16, if the coding of a bucket takes so many.
-
-    Raises:
-        Refused: it is negative.
-    """
-    checked(coding=coding)
-    needed = BUCKETS * coding
-    hidden = needed / (HALF - PART)  # only the last message is exposed
+    checked(coding=coding, more=more)
+    needed = more * BUCKETS * (BACKWARD + coding)
+    hidden = (needed - BUCKETS * BACKWARD) / (HALF - more * PART)  # only the last message is exposed
     queue = BACKWARD / HALF  # from here on the messages of bf16 queue
-    return hidden if hidden <= queue else (needed + (BUCKETS - 1) * BACKWARD) / (BUCKETS * HALF - PART)
+    return hidden if hidden <= queue else (needed - BACKWARD) / (BUCKETS * HALF - more * PART)
+
+
+def link_up_to(coding: float, more: float = 1.0) -> float:
+    """GB/s of the link below which 1 % is faster than bf16, for ten ranks of GPT-2."""
+    return SENT / 1e6 / faster_from(coding, more)
+
+
+def plot_map(mine: float, device: str, more: float) -> Picture:
+    """Which is first for ten ranks of GPT-2, over the link and the coding of a bucket. To the right of the dotted
+    line bf16 saves less than 1 % of a step.
+
+    Args:
+        mine: ms that the coding of a bucket took on this device.
+        device: its name.
+        more: steps that 1 % needs for each step of bf16.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    low, high = min(0.1, mine / 2), max(1000.0, 2 * mine)
+    codings = [low * (high / low) ** (i / 200) for i in range(201)]
+    step, training = ([link_up_to(c, m) for c in codings] for m in (1.0, more))
+    alike = BUCKETS * BACKWARD * 0.01 / (HALF - 0.01)  # ms of a message of which bf16 saves 1 % of a step
+    right, most = SENT / 1e6 / alike, link_up_to(0, more)
+    left, end = 0.1, 1000.0
+    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
+    axis = figure.subplots()
+    axis.fill_betweenx(codings, left, right, color="#cfe6e2", linewidth=0)
+    axis.fill_betweenx(codings, right, end, color="#ececec", linewidth=0)
+    axis.fill_betweenx(codings, left, [max(left, x) for x in step], color="#fbeadd", linewidth=0)
+    axis.fill_betweenx(codings, left, [max(left, x) for x in training], color="#f2c49f", linewidth=0)
+    axis.plot(training, codings, color="#222222", linewidth=1.8)
+    axis.plot(step, codings, "--", color="#222222", linewidth=1.2)
+    axis.axhline(mine, color="#222222", linestyle=":", linewidth=1.4)
+    words = f"your {device}: {mine:,.0f} ms" if mine >= 100 else f"your {device}: {mine:.2g} ms"
+    place = {"textcoords": "offset points", "fontsize": TEXT}
+    axis.annotate(words, (end, mine), xytext=(-5, 4), ha="right", **place)
+    for coding in (low, 5):
+        x = link_up_to(coding, more)
+        axis.plot(x, coding, "o", color="#222222", markersize=6, clip_on=False, zorder=5)
+        axis.annotate(f"{coding:.2g} ms: {x:.2g} GB/s", (x, coding), xytext=(-7, 4), ha="right", **place)
+    away = {"xytext": (8, 2), "arrowprops": {"arrowstyle": "-", "color": "#222222"}, "fontsize": TEXT}
+    axis.annotate("faster steps,\nlonger training", (1.3 * most, 0.3), va="center", **away)
+    axis.set(xscale="log", yscale="log", xlim=(left, end), ylim=(low, high))
+    names = (
+        (0.16, 2, "1 %", "#8a3f0c", TITLE),
+        (9, 20, "bf16", "#11564c", TITLE),
+        (right * 1.25, 12, "whole gradients\n(bf16 saves\nless than 1 %)", "#222222", TEXT),
+    )
+    for x, y, said, colour, size in names:
+        axis.text(x, y, said, color=colour, fontsize=size, va="center")
+    links = {"1 Gbit/s": 0.125, "10 Gbit/s": 1.25, "100 Gbit/s": 12.5, "NVLink": 450}
+    above = axis.secondary_xaxis("top")
+    above.set_xticks(list(links.values()), list(links))
+    axis.set_xticks([0.1, 1, 10, 100, 1000], ["0.1 GB/s", "1 GB/s", "10 GB/s", "100 GB/s", "1,000"])
+    ticks = [t for t in (0.01, 0.1, 1, 10, 100, 1000, 10_000) if low <= t <= high]
+    axis.set_yticks(ticks, [f"{t:,g}" for t in ticks])
+    for each in (axis, above):
+        each.tick_params(labelsize=TEXT)
+        each.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_ylabel("coding of a bucket, ms", fontsize=TEXT)
+    axis.set_xlabel("link of a rank", fontsize=TEXT, loc="right")
+    said = f"1 % is first below {most:.2g} GB/s without coding, and below {link_up_to(5, more):.2g} GB/s with 5 ms"
+    return render(figure, f"Which is first, over the link and the coding: {said}; {words}.")
 
 
 def plot_steps(coding: float) -> Picture:

@@ -12,13 +12,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from course_lib.by_hand.compress import Compressed, TopK, train
-from course_lib.chapters.refused import Refused
+from course_lib.by_hand.compress import Compressed, train
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
-from simulator.inputs.checks import positive
 from simulator.plots import plot_curves
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, human, plain_axes
@@ -29,7 +27,7 @@ Learned = dict[str, tuple[list[float], float, list[float]]]
 WHOLE = "whole gradients"
 LOOKS = (("#222222", "-"), ("#cc6a26", "-"))
 RACERS = {WHOLE: "#222222", "bf16": "#1f7a6d", "top-k": "#cc6a26", "PowerSGD": "#7d5ba6"}
-LOSS = 0.5  # that the race is run to
+LOSS = 0.5  # that runs are compared at
 
 
 class Everything(Compressed):
@@ -103,97 +101,69 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     }
 
 
-def top_k(density: float) -> tuple[type, dict]:
-    """Top-k for ``learn``.
-
-    Raises:
-        Refused: a density that cannot be.
-    """
-    try:
-        positive(density=density)
-        if density > 1:
-            raise ValueError(f"density must be at most 1, not {density}")
-    except ValueError as refused:
-        raise Refused(str(refused)) from None
-    return TopK, {"density": density}
-
-
 def steps_to(curve: Sequence[float], loss: float = LOSS) -> float:
     """The first step, from 1 on, whose loss is at most this; infinite if none is."""
     return next((step for step, found in enumerate(curve, 1) if found <= loss), inf)
 
 
-def plot_tries(tries: Mapping[float, float], goal: float) -> Picture:
-    """Seconds to a loss over the density of top-k, a dot a try; the dashed line is the seconds to get below.
+def plot_seconds(found: Learned, ms: Mapping[str, Sequence[float]]) -> Picture:
+    """The loss of each run over seconds; a dot where it reaches ``LOSS``.
 
     Args:
-        tries: seconds by density; those that are infinite are left out.
-        goal: seconds.
+        found: of ``learn``.
+        ms: for each run, what a step takes: computing, coding, message.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 3), layout="constrained")
+    axis = figure.subplots()
+    ends = []
+    for (name, (curve, _, _)), (colour, _) in zip(found.items(), LOOKS, strict=True):
+        step = sum(ms[name]) / 1e3
+        label = f"{name}: {' + '.join(f'{part:.2g}' for part in ms[name])} ms a step"
+        axis.plot(
+            [step * (i + 1) for i in range(len(curve))], curve, color=colour, linewidth=2.2, label=label
+        )
+        end = step * steps_to(curve)
+        axis.plot(end, LOSS, "o", color=colour, markersize=7)
+        place = {"textcoords": "offset points", "fontsize": TEXT, "color": colour}
+        axis.annotate(f"{end:.2f} s", (end, LOSS), xytext=(6, 7), **place)
+        ends.append(f"{name} {end:.2f}")
+    axis.legend(loc="upper right", fontsize=TEXT, frameon=False)
+    axis.set_xlabel("seconds", fontsize=TEXT, loc="right")
+    axis.set_ylabel("loss", fontsize=TEXT)
+    plain_axes(axis)
+    return render(figure, f"Loss over seconds; seconds to {LOSS}: {', '.join(ends)}.")
+
+
+def plot_steps_to(took: Mapping[str, Mapping[str, tuple[float, float]]]) -> Picture:
+    """Steps to ``LOSS`` over the bytes of a step.
+
+    Args:
+        took: by kind of method, and by its setting: bytes of a step, and steps.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    dots = {density: seconds for density, seconds in sorted(tries.items()) if seconds < inf}
-    figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
-    axis = figure.subplots()
-    axis.axhline(goal, color="#222222", linestyle="--", linewidth=1.4)
-    place = {"textcoords": "offset points", "fontsize": TEXT}
-    axis.annotate(f"goal: {goal:.3g} s", (1, goal), xytext=(0, 5), ha="right", **place)
-    axis.plot(list(dots), list(dots.values()), "o", color="#cc6a26", markersize=7)
-    for density, seconds in dots.items():
-        said, away = f"{seconds:.2f} s", 8 if seconds > goal else -17
-        axis.annotate(said, (density, seconds), xytext=(0, away), ha="center", color="#cc6a26", **place)
-    ends = [goal, *dots.values()]
-    axis.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(min(ends) / 1.5, max(ends) * 1.4))
-    axis.set_xticks([1e-4, 1e-3, 1e-2, 1e-1, 1], ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"])
-    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if min(ends) / 1.5 < t < max(ends) * 1.4]
-    axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_minor_locator(NullLocator())
-    axis.set_xlabel("numbers that are sent", fontsize=TEXT, loc="right")
-    axis.set_ylabel("seconds to the loss", fontsize=TEXT)
-    plain_axes(axis)
-    said = "; ".join(f"{100 * density:.3g} % {seconds:.2f}" for density, seconds in dots.items())
-    return render(figure, f"Seconds to the loss: goal {goal:.3g}; {said}.")
-
-
-def plot_links(
-    took: Mapping[str, Mapping[str, tuple[float, Sequence[float]]]], links: Sequence[str]
-) -> Picture:
-    """Seconds to a loss over the bytes of a step, a panel a link; the first to get there is ringed and in the title.
-
-    Args:
-        took: by kind of method, and by its setting: bytes of a step, and the seconds on each link.
-        links: their names.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter, NullLocator
-
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    firsts = []
-    for j, (axis, link) in enumerate(zip(figure.subplots(1, len(links), sharey=True), links, strict=True)):
-        for (kind, runs), look in zip(took.items(), ("s", "D", "o-", "s--"), strict=True):
-            sent, seconds = zip(*((sent, on[j]) for sent, on in runs.values()), strict=True)
-            colour = RACERS[kind]
-            fill = "white" if kind == "PowerSGD" else colour  # it often lies on top-k
-            axis.plot(sent, seconds, look, color=colour, markersize=4.5, markerfacecolor=fill, label=kind)
-        best, at, name = min(
-            (on[j], sent, name) for runs in took.values() for name, (sent, on) in runs.items()
-        )
-        axis.plot(at, best, "o", markersize=12, markerfacecolor="none", markeredgecolor="#222222")
-        firsts.append(f"{name}, {best:.2f} s")
-        axis.set_title(f"{link}\nfirst: {firsts[-1]}", fontsize=TEXT)
-        axis.set(xscale="log", yscale="log", xlim=(1e2, 9e5), ylim=(0.09, 40))
-        axis.set_xticks([1e3, 1e4, 1e5], ["1", "10", "100"])
-        axis.set_yticks([0.1, 1, 10], ["0.1 s", "1 s", "10 s"])
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.yaxis.set_minor_formatter(NullFormatter())
-        plain_axes(axis)
-    handles, names = axis.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=len(names), fontsize=TEXT, frameon=False)
-    figure.supxlabel("kB sent in a step", fontsize=TEXT, x=0.99, ha="right")
-    said = "; ".join(f"{link}: {first}" for link, first in zip(links, firsts, strict=True))
-    return render(figure, f"Seconds to the loss over the bytes of a step. First on {said}.")
+    axis = figure.subplots()
+    for (kind, runs), look in zip(took.items(), ("s", "D", "o-", "s"), strict=True):
+        sent, steps = zip(*runs.values(), strict=True)
+        fill = "white" if kind == "PowerSGD" else RACERS[kind]  # it often lies on top-k
+        axis.plot(sent, steps, look, color=RACERS[kind], markersize=6, markerfacecolor=fill, label=kind)
+        for name, (x, y) in runs.items():
+            if kind == "top-k":
+                place = {"xytext": (6, 6), "textcoords": "offset points", "fontsize": TEXT}
+                axis.annotate(f"{name}: {y:.0f}", (x, y), color=RACERS[kind], **place)
+    axis.set(xscale="log", xlim=(1e2, 9e5), ylim=(0, None))
+    axis.set_xticks([1e2, 1e3, 1e4, 1e5], ["0.1", "1", "10", "100"])
+    axis.xaxis.set_minor_locator(NullLocator())
+    figure.legend(loc="outside upper left", ncols=len(took), fontsize=TEXT, frameon=False)
+    axis.set_xlabel("kB sent in a step", fontsize=TEXT, loc="right")
+    axis.set_ylabel(f"steps to the loss {LOSS}", fontsize=TEXT)
+    plain_axes(axis)
+    said = "; ".join(f"{name} {steps:.0f}" for runs in took.values() for name, (_, steps) in runs.items())
+    return render(figure, f"Steps to the loss {LOSS} over the bytes of a step: {said}.")
 
 
 def plot_thin(G: Tensor, columns: Tensor, column: Tensor, rows: Tensor, row: Tensor) -> Picture:

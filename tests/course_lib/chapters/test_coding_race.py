@@ -6,10 +6,12 @@ import pytest
 
 from course_lib.chapters.coding_race import (
     PART,
+    SENT,
     backward_with,
-    coding_below,
     faster_from,
     lines,
+    link_up_to,
+    plot_map,
     plot_saved,
     plot_step,
     plot_steps,
@@ -35,7 +37,6 @@ def test_one_percent_is_faster_from_the_message_on_that_bf16_ends_with_alike(cod
     three = lines(faster_from(coding), coding)
     assert three["bf16"].makespan == pytest.approx(three["1 %"].makespan)
     assert three["bf16"].makespan <= three["whole gradients"].makespan
-    assert coding_below(faster_from(coding)) == pytest.approx(coding)
 
 
 def test_bf16_is_first_until_its_own_messages_queue():
@@ -56,6 +57,22 @@ def test_a_coding_that_cannot_be_is_refused_in_one_line(draw):
         draw(-1)
 
 
+def test_more_steps_cost_a_part_of_every_step():
+    message = faster_from(0.5, more=1.07)
+    three = lines(message, 0.5)
+    assert three["bf16"].makespan == pytest.approx(1.07 * three["1 %"].makespan)
+    assert link_up_to(0.5, 1.07) == pytest.approx(SENT / 1e6 / message)
+    assert link_up_to(0.5, 1.07) < link_up_to(0.5)
+
+
+def test_the_map_says_up_to_which_link_one_percent_is_first():
+    said = plot_map(257, "cpu", more=73 / 68).alt
+    assert (
+        "1 % is first below 4.8 GB/s without coding, and below 2.9 GB/s with 5 ms; your cpu: 257 ms" in said
+    )
+    assert "your cuda: 0.05 ms" in plot_map(0.05, "cuda", more=73 / 68).alt
+
+
 def test_a_message_that_cannot_be_is_refused_in_one_line():
     with pytest.raises(Refused, match="message"):
-        coding_below(-1)
+        race(-1, 1)

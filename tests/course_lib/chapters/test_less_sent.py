@@ -10,15 +10,13 @@ from course_lib.chapters.less_sent import (
     Everything,
     InBf16,
     learn,
-    plot_links,
+    plot_seconds,
     plot_sent_over_ranks,
+    plot_steps_to,
     plot_thin,
-    plot_tries,
     sent_on,
     steps_to,
-    top_k,
 )
-from course_lib.chapters.refused import Refused
 from course_lib.runtime import launch
 
 
@@ -59,29 +57,25 @@ def test_top_k_grows_with_the_ranks_and_passes_the_others():
     assert "64 ranks" in plot_sent_over_ranks().alt
 
 
-def test_a_race_counts_steps_to_a_loss_and_draws_those_that_get_there():
+def test_steps_are_counted_to_a_loss():
     assert steps_to([2, 0.5, 0.4]) == 2
     assert steps_to([2, 1]) == inf
-    said = plot_tries({0.01: 0.79, 0.001: 0.56, 1e-4: inf}, goal=0.6).alt
-    assert said == "Seconds to the loss: goal 0.6; 0.1 % 0.56; 1 % 0.79."
 
 
-def test_the_first_on_each_link_is_named():
+def test_a_run_is_drawn_over_the_seconds_of_its_steps():
+    found = {"all numbers": ([2, 0.5], 8.0, [1.0]), "1 %": ([2, 1, 0.4], 1.0, [1.0])}
+    said = plot_seconds(found, {"all numbers": (500, 0, 500), "1 %": (500, 490, 10)}).alt
+    assert said == "Loss over seconds; seconds to 0.5: all numbers 2.00, 1 % 3.00."
+
+
+def test_steps_are_drawn_over_bytes():
     took = {
-        "whole gradients": {"whole gradients": (3e5, [20.0, 0.2])},
-        "bf16": {"bf16": (1.5e5, [10.0, 0.1])},
-        "top-k": {"1 %": (7e3, [0.8, 0.3]), "0.1 %": (7e2, [0.6, 0.5])},
-        "PowerSGD": {"r = 4": (2e4, [1.4, inf])},
+        "whole gradients": {"whole gradients": (3e5, 68)},
+        "bf16": {"bf16": (1.5e5, 68)},
+        "top-k": {"1 %": (7e3, 73), "0.1 %": (7e2, 119)},
+        "PowerSGD": {"r = 4": (2e4, 69)},
     }
-    said = plot_links(took, ["slow", "fast"]).alt
-    assert said.endswith("First on slow: 0.1 %, 0.60 s; fast: bf16, 0.10 s.")
-
-
-@pytest.mark.parametrize("density", [0, 2])
-def test_a_density_that_cannot_be_is_refused_in_one_line(density):
-    assert top_k(0.01) == (TopK, {"density": 0.01})
-    with pytest.raises(Refused, match="density"):
-        top_k(density)
+    assert plot_steps_to(took).alt.endswith("bf16 68; 1 % 73; 0.1 % 119; r = 4 69.")
 
 
 def test_a_step_of_power_sgd_is_drawn_with_the_row_that_both_ranks_get():

@@ -123,7 +123,7 @@ def plot_rates(models: Mapping[str, Mapping[str, float]]) -> Picture:
             )
             said.append(text.replace("\n", " "))
     axis.set(xscale="log", yscale="log")
-    axis.margins(y=0.12)  # room for the words above a curve
+    axis.margins(y=0.2)  # room for the words above a curve
     for which in (axis.xaxis, axis.yaxis):
         which.set_major_formatter(lambda amount, _: f"{amount:,.0f}")
     axis.minorticks_off()

@@ -54,7 +54,7 @@ CHAPTERS = {
     "16": Chapter("paged_attention", ("02", "15"), 33),
     "17": Chapter("lora_and_adapters", ("02", "03"), 29, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 23),
-    "19": Chapter("gradient_compression", ("05",), 32),
+    "19": Chapter("gradient_compression", ("05",), 29),
     "20": Chapter("elastic_training", ("04", "05"), 35),
     "21": Chapter("planner", ("12",)),
     "22": Chapter("expert_parallel", ("04", "05"), 0, "expert parallelism"),

@@ -18,6 +18,7 @@ def plot_block(
     last: str,
     adding: Collection[str] = (),
     prices: Mapping[str, float] | None = None,
+    names: tuple[str, str] = ("kept", "runs again in backward"),
 ) -> Picture:
     """Operations from left to right, and under each a bar for its output, or its sum: blue runs again.
 
@@ -28,6 +29,7 @@ def plot_block(
         adding: the operations whose output is added to the residual, a line above the operations. The bar of
             such an operation stands under the sum, which is as large.
         prices: operation -> how many % longer it takes to run it again; above those that are named.
+        names: what grey and blue mean.
 
     Raises:
         ValueError: an operation in ``again`` is none of the block's.
@@ -70,12 +72,13 @@ def plot_block(
             axis.text(place, -0.55 - height, f"{sizes[name]:.1f} GB", **words)
     axis.set(xlim=(-0.4, end), ylim=(-0.7 - TALL, RESIDUAL + 0.1))
     axis.axis("off")
-    patches = [Patch(color=KEPT, label="kept"), Patch(color=BACK, label="runs again in backward")]
+    patches = [Patch(color=colour, label=name) for colour, name in zip((KEPT, BACK), names, strict=True)]
     figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=TEXT, frameon=False)
     longer = {name: f", {price:.1f} % longer" for name, price in prices.items()}
+    blue = {"runs again in backward": "again"}.get(names[1], names[1])
     amounts = (
         f"{'the sum after ' * (name in adding)}{name} {size:.1f} GB{longer.get(name, '')}"
-        f"{', again' if name in again else ''}"
+        f"{f', {blue}' if name in again else ''}"
         for name, size in sizes.items()
     )
     return render(figure, f"A block's input and operations, and their outputs: {'; '.join(amounts)}; {last}.")

@@ -87,6 +87,11 @@ def test_only_the_prices_that_are_given_are_told():
     assert alt.endswith("norm 1.0 GB, 0.2 % longer, again; up 4.0 GB; down.")
 
 
+def test_blue_may_mean_something_else():
+    alt = plot_block(SIZES, ["norm"], "down", names=("kept anyway", "an A reads it")).alt
+    assert alt.endswith("norm 1.0 GB, an A reads it; up 4.0 GB; down.")
+
+
 @pytest.mark.parametrize("name", ["x", "down", "core"])
 def test_the_input_and_what_is_none_of_the_blocks_cannot_run_again(name):
     with pytest.raises(ValueError, match=f"'{name}' cannot run again: the names are 'norm', 'up'"):

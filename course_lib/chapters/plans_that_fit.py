@@ -44,7 +44,9 @@ def plot_plans_that_fit(
         fits, total = sum(held) <= capacity, sum(seconds)
         fullest = max(fullest, sum(held) / 1e9)
         _bar(memory, place, [part / 1e9 for part in held], HELD)
-        _write(memory, sum(held) / 1e9, place, f"{sum(held) / 1e9:.0f}")
+        need, most = sum(held) / 1e9, capacity / 1e9
+        beside = most if 0.8 * most < need <= most else need  # no number lies on the dashed line
+        _write(memory, beside, place, f"{need:.0f}")
         if fits:
             _bar(time, place, seconds, TIMES)
             slowest = max(slowest, total)

@@ -20,7 +20,7 @@ LINK = 0.25  # from a GPU to its card
 def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
     """Two nodes of GPUs, a card beside each, what the links really reach (``Link.rate``), and what they carry.
 
-    One ring for each card: its part of the message goes round all GPUs, and crosses by two cards.
+    One ring for each card: its piece of the message goes round all GPUs, and crosses by two cards.
 
     Args:
         gpu: with its links.
@@ -31,7 +31,7 @@ def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
     count = gpu.node_size
     inside, card = gpu.node.rate / 1e9, gpu.network.rate / 1e9
     hop = 2 * (2 * count - 1) / (2 * count) * message / count / 1e6  # what a GPU passes on of one ring, MB
-    figure = Figure(figsize=(WIDTH, 0.95 + 0.25 * count), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.4 + 0.25 * count), layout="constrained")
     axis = figure.subplots()
     axis.set_axis_off()
     half = GPU + LINK + CARD  # from a node's outer edge to its cards' outer edge
@@ -63,20 +63,26 @@ def plot_two_nodes(gpu: Hardware, message: float) -> Picture:
     axis.text(
         (half + across) / 2,
         0.75,
-        f"each card sends {hop:.3g} MB\nat {card:.0f} GB/s",
+        f"a card, {card:.0f} GB/s,\nfor one ring",
         ha="center",
         va="center",
         fontsize=TEXT,
     )
     for x, turn in ((-0.3, 90), (across + half + 0.3, 270)):
-        said = f"NVLink: each GPU sends {(count - 1) * hop:.0f} MB at {inside:.0f} GB/s"
+        said = f"NVLink, {inside:.0f} GB/s, for all {count} rings"
         axis.text(x, -count / 2, said, ha="center", va="center", rotation=turn, fontsize=TEXT)
-    axis.set(xlim=(-0.5, across + half + 0.5), ylim=(-count - 0.1, 1.4))
+    width = (across + half) / count
+    for piece in range(count):
+        colour, ink = (SENDING, "white") if piece == 0 else ("#e4e4e4", "black")
+        _box(axis, piece * width, 1.7, width, f"piece {piece + 1}", colour, ink)
+    axis.text(0, 2.75, f"a message, {message / 1e6:.0f} MB", fontsize=TEXT)
+    axis.set(xlim=(-0.5, across + half + 0.5), ylim=(-count - 0.1, 3.2))
     return render(
         figure,
-        f"Two nodes of {count} GPUs, each with a network card. Of one all-reduce each GPU sends "
-        f"{(count - 1) * hop:.0f} MB over NVLink at {inside:.0f} GB/s, and {hop:.3g} MB through its card at "
-        f"{card:.0f}. The route of one ring is marked: down node 0, over the last card, and back over the first.",
+        f"Two nodes of {count} GPUs, each with a network card, and a message of {message / 1e6:.0f} MB in {count} "
+        f"pieces, a ring for each. Of each piece a GPU sends {hop:.3g} MB. NVLink, {inside:.0f} GB/s, is for all "
+        f"{count} rings, a card, {card:.0f} GB/s, for one. The first ring is marked: down node 0, over the last "
+        "card, and back over the first.",
     )
 
 
@@ -86,8 +92,8 @@ def _route(r: int, count: int) -> dict[str, Any]:
     return {"color": SENDING if marked else "#bbbbbb", "linewidth": 2 if marked else 1}
 
 
-def _box(axis: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
+def _box(axis: Axes, x: float, y: float, width: float, text: str, colour: str, ink: str = "black") -> None:
     from matplotlib.patches import Rectangle
 
     axis.add_patch(Rectangle((x, y), width, 0.8, facecolor=colour, **EDGE))
-    axis.text(x + width / 2, y + 0.38, text, ha="center", va="center", fontsize=TEXT)
+    axis.text(x + width / 2, y + 0.38, text, ha="center", va="center", fontsize=TEXT, color=ink)

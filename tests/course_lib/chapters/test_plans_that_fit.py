@@ -19,3 +19,11 @@ def test_only_a_plan_that_fits_has_a_time():
 def test_what_cannot_be_drawn_is_refused(plans, words):
     with pytest.raises(ValueError, match=words):
         plot_plans_that_fit(plans, 80e9)
+
+
+def test_no_number_lies_on_the_line():
+    picture = plot_plans_that_fit(
+        {"2": ((11e9, 54e9, 7e9), 1.0, 1.0), "4": ((6e9, 39e9, 5e9), 1.0, 1.0)}, 80e9
+    )
+    numbers = picture._figure.axes[0].texts
+    assert [(number.get_text(), number.xy[0]) for number in numbers] == [("72", 80), ("50", 50)]

@@ -7,7 +7,9 @@ from functools import partial
 
 from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
+from simulator.inputs.checks import at_least
 from simulator.inputs.hardware import Hardware, Link
+from simulator.plots.style import human
 from simulator.predict.collective_time import (
     all_reduce_rounds,
     all_reduce_seconds,
@@ -21,22 +23,62 @@ SIZES = {"1 GB": 1e9, "25 MB": 25e6, "4 bytes": 4}
 Ways = dict[str, Callable[[float], float]]  # seconds by bytes
 
 
-def price_ways(ways: Sequence[str], link: Link, known: Sequence[str] | None = None) -> Shown:
+def price_ways(
+    ways: Sequence[str], link: Link, known: Sequence[str] | None = None, tensors: bool = False
+) -> Shown:
     """A row for each way: its rounds, and how long it takes for each of ``SIZES``.
 
     Args:
         known: where given, only the first time of these ways is told, and instead of rounds what a message takes.
+        tensors: tell also how many tensors are sent one after another.
     """
     rows = []
     for way in ways:
         times = [_told(all_reduce_seconds(way, size, RANKS, link)) for size in SIZES.values()]
         if known is None:
-            rows.append([way, all_reduce_rounds(way, RANKS), *times])
+            sent = [f"{_tensors(way, RANKS, link):.3g}"] if tensors else []
+            rows.append([way, all_reduce_rounds(way, RANKS), *sent, *times])
         else:
             rows.append([way, times[0] if way in known else "?", *["?"] * (len(SIZES) - 1)])
     if known is None:
-        return table(["", "rounds", *SIZES], rows)
+        return table(["", "rounds", *["tensors, one after another"] * tensors, *SIZES], rows)
     return headed(f"A message takes {_message(link)} more for each GB.", table(["", *SIZES], rows))
+
+
+def price_borders(*ranks: int, link: Link) -> Shown:
+    """For each number of ranks what a ring and a tree send, and from which size on the ring is faster."""
+    at_least(4, ranks=min(ranks))  # with fewer a ring has no more rounds than a tree
+    rows = [
+        [
+            f"{n:,}",
+            *[
+                told
+                for way in ("ring", "tree")
+                for told in (all_reduce_rounds(way, n), f"{_tensors(way, n, link):.3g}")
+            ],
+            human(float(f"{equal_at(*ways_of_one(link, n).values()):.2g}")),
+        ]
+        for n in sorted(set(ranks))
+    ]
+    return table(["ranks", "ring: rounds", "tensors", "tree: rounds", "tensors", "border"], rows)
+
+
+def price_buckets(*buckets: int, link: Link, ranks: Sequence[int] = (RANKS, 8)) -> Shown:
+    """How long so many buckets take, which go around a ring one after another and are together 1 GB."""
+    rows = [
+        [
+            f"{count} of {human(1e9 / count)}",
+            *[_told(count * all_reduce_seconds("ring", 1e9 / count, n, link)) for n in ranks],
+        ]
+        for count in buckets
+    ]
+    return table(["buckets", *[f"{n:,} ranks" for n in ranks]], rows)
+
+
+def _tensors(way: str, ranks: int, link: Link) -> float:
+    """Tensors that are sent one after another: what the bytes take, by what those of one tensor take."""
+    least, size = (all_reduce_seconds(way, size, ranks, link) for size in (0, 1e9))
+    return (size - least) * link.rate / 1e9
 
 
 def ways_of_one(link: Link, ranks: int = RANKS) -> Ways:
@@ -101,4 +143,4 @@ def _message(link: Link) -> str:
 def _told(seconds: float) -> str:
     """Two digits: ``"0.12 ms"``, ``"62 ms"``, ``"50 s"``."""
     size, unit = (seconds, "s") if seconds >= 1 else (1e3 * seconds, "ms")
-    return f"{size:.2g} {unit}" if size < 10 else f"{size:.0f} {unit}"
+    return f"{size:.2g} {unit}" if size < 10 else f"{float(f'{size:.2g}'):.0f} {unit}"

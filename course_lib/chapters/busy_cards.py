@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OUT, WITHIN, IDLE, EDGE = "#cc6a26", "#7d99b3", "#d9d9d9", "#8a8a8a"
 CARD, TIP = 1.6, 2.4  # how far from the middle, where a rank is 1 away
+SIDE = 2.4  # how far each of two machines stands from the middle of the picture
 
 
 def through_cards(ranks: int, each: int, rings: int = 1) -> list[float]:
@@ -71,7 +72,7 @@ def plot_busy_cards(ranks: int, payload: float, card: Link, each: int = 8) -> Pi
 
 
 def plot_machine(hardware: Hardware) -> Picture:
-    """The GPUs and the network cards of a machine, and the links inside it, before anything is sent."""
+    """Two machines, their GPUs, links and network cards, and a ring that goes through both."""
     from matplotlib.figure import Figure
 
     each = hardware.node_size
@@ -79,28 +80,34 @@ def plot_machine(hardware: Hardware) -> Picture:
         f"{1e6 * link.latency:.0f} µs, and {_two(1e3 * link.seconds(1e9, 0))} ms for 1 GB"
         for link in (hardware.node, hardware.network)
     )
-    figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     axis = figure.subplots()
-    _draw_machine(axis, each)
-    axis.set_ylim(-CARD - 0.25, CARD + 0.25)
-    axis.set_xlim(-6, 6)
+    left, right = -SIDE, SIDE
+    for number, middle in enumerate((left, right)):
+        _draw_machine(axis, each, each - 1, middle=middle, first=number * each, links=True)
+    for start, end in ((left - 2 * SIDE, left), (left, right), (right, right + 2 * SIDE)):
+        start, end = (x + side * sin(pi / each) * CARD for x, side in ((start, 1), (end, -1)))
+        bow = {"arrowstyle": "-|>", "color": OUT, "linewidth": 2.2, "connectionstyle": "arc3,rad=-0.25"}
+        high = CARD * cos(pi / each) + 0.12
+        axis.annotate("", (end, high), (start, high), arrowprops=bow, annotation_clip=False, zorder=2)
     for told, (x, y), end in (
-        (f"links between all GPUs:\n{inside}", (-2.2, 0.9), (-0.55, 0.5)),
-        ("a rank's GPU", (2.4, -0.45), (1.2, -0.4)),
-        (f"its network card:\n{out}", (2.4, 0.85), (1.7, 0.65)),
+        (f"links between all GPUs:\n{inside}", (left, -2.0), (left, -0.75)),
+        (f"a network card:\n{out}", (right, -2.0), (right + 0.62, -CARD - 0.05)),
     ):
         axis.annotate(
             told,
             end,
             (x, y),
             fontsize=TEXT,
-            ha="left" if x > 0 else "right",
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": EDGE, "shrinkB": 0},
+            ha="center",
+            va="top",
+            arrowprops={"arrowstyle": "-", "color": EDGE, "shrinkA": 0, "shrinkB": 0, "relpos": (0.5, 1)},
         )
+    axis.set(xlim=(-2 * SIDE - 0.7, 2 * SIDE + 0.7), ylim=(-CARD - 1.1, TIP - 0.1))
     return render(
         figure,
-        f"A machine: {each} GPUs with links between them, {inside}, each with its own network card, {out}.",
+        f"Two machines of {each} GPUs with links between them, {inside}, each with its own network card, {out}. "
+        "A ring goes through all GPUs of a machine, then through a network card to the next machine.",
     )
 
 
@@ -109,43 +116,60 @@ def _two(number: float) -> str:
     return f"{number:.2g}" if number < 10 else f"{number:.0f}"
 
 
-def _draw_machine(axis: Axes, each: int, last: int | None = None, alone: bool = True) -> None:
-    """A coloured ring leaves the machine at rank ``last`` and comes into it at the next one; without it, the links.
+def _draw_machine(
+    axis: Axes,
+    each: int,
+    last: int,
+    alone: bool = True,
+    middle: float = 0,
+    first: int = 0,
+    links: bool = False,
+) -> None:
+    """A coloured ring leaves the machine at rank ``last`` and comes into it at the next one.
 
     Args:
         alone: no other ring leaves it at another rank.
+        middle: where it stands.
+        first: the number of its first rank.
+        links: draw also the links inside and to the cards, and leave what is outside to the caller.
     """
     from matplotlib.patches import Circle
 
     def at(rank: float, far: float) -> tuple[float, float]:
-        angle = pi / 2 - 2 * pi * (rank + 0.5) / each
-        return far * cos(angle), far * sin(angle)
+        angle = pi / 2 + 2 * pi * (rank + 0.5) / each
+        return middle + far * cos(angle), far * sin(angle)
 
     def arrow(start: tuple[float, float], end: tuple[float, float], ring: bool) -> None:
         color, width = (OUT, 2.2) if ring else (WITHIN, 1.3)
         style = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
         axis.annotate("", end, start, arrowprops=style, zorder=2)
 
-    axis.add_patch(Circle((0, 0), CARD, fc="#f4f4f4", ec=EDGE, zorder=0))
+    axis.add_patch(Circle((middle, 0), CARD, fc="#f4f4f4", ec=EDGE, zorder=0))
     for rank in range(each):
-        leaves, enters = rank == last, last is not None and rank == (last + 1) % each
-        if last is None:
+        leaves, enters = rank == last, rank == (last + 1) % each
+        if not leaves:
+            arrow(at(rank + 0.22, 0.97), at(rank + 0.78, 0.97), ring=True)
+        if links:
             for other in range(rank):
                 axis.plot(*zip(at(rank, 1), at(other, 1), strict=True), color=WITHIN, lw=0.6, zorder=1)
-            axis.plot(*zip(at(rank, 1), at(rank, CARD), strict=True), color=WITHIN, lw=1.3, zorder=1)
+            ends = zip(at(rank, 1), at(rank, CARD), strict=True)
+            axis.plot(*ends, color=OUT if leaves or enters else WITHIN, lw=1.3, zorder=1)
         else:
-            if not leaves:
-                arrow(at(rank + 0.22, 0.97), at(rank + 0.78, 0.97), ring=True)
             if leaves or not alone:
                 arrow(at(rank - 0.1, 1.2 if leaves else CARD), at(rank - 0.1, TIP), ring=leaves)
             if enters or not alone:
                 arrow(at(rank + 0.1, TIP), at(rank + 0.1, 1.2 if enters else CARD + 0.12), ring=enters)
-        used = leaves or enters or (not alone and last is not None)
-        colour = OUT if leaves or enters else WITHIN if used else IDLE
+        colour = OUT if leaves or enters else IDLE if alone else WITHIN
         axis.plot(*at(rank, CARD), "s", ms=9, color=colour, mec=EDGE, zorder=3)
-        axis.plot(*at(rank, 1), "o", ms=12, color="#143f70", zorder=4)
+        axis.plot(*at(rank, 1), "o", ms=14 if links else 12, color="#143f70", zorder=4)
         axis.text(
-            *at(rank, 1), str(rank), fontsize=TEXT, color="white", ha="center", va="center_baseline", zorder=5
+            *at(rank, 1),
+            str(first + rank),
+            fontsize=TEXT,
+            color="white",
+            ha="center",
+            va="center_baseline",
+            zorder=5,
         )
     axis.set(xlim=(-TIP, TIP), ylim=(-TIP - 1.05, TIP + 0.2), aspect="equal")
     axis.axis("off")

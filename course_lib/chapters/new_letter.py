@@ -26,6 +26,7 @@ KEPT = {
     "prefix": [0.0, 0.0, 1.0, 1.1, 1.3, 1.3, 1.5, 1.5, 1.7, 1.8, 1.9],
     "LoRA": [0.0, 0.0, 0.8, 0.2, 2.6, 6.9, 13.6, 22.9, 25.8, 28.2, 28.8],
 }
+OTHER = {"prompt": 2, "prefix": 2, "LoRA": 2}  # percent of the likeliest letter beside "!", at the end
 UNUSED = {"prompt": 97, "prefix": 100}  # of all that no known task writes, at the end
 
 
@@ -54,11 +55,12 @@ def plot_new_letter() -> Picture:
     )
 
 
-def record(name: str, seed: int = 0, until: int = STEPS) -> list[tuple[float, float]]:
+def record(name: str, seed: int = 0, until: int = STEPS) -> list[tuple[float, float, float]]:
     """Trains on bang as the kept runs do, and looks every ``EVERY`` steps after ``:open file>open file``.
 
     Returns:
-        The probability of "!", and of all letters together that no known task writes, in percent.
+        The probability of "!", of all letters together that no known task writes, and of the likeliest letter
+        beside "!", in percent.
     """
     method, model = METHOD[name], load_task_gpt().train()
     torch.manual_seed(seed)
@@ -80,8 +82,14 @@ def record(name: str, seed: int = 0, until: int = STEPS) -> list[tuple[float, fl
 
 
 @torch.no_grad()
-def likely(model: torch.nn.Module) -> tuple[float, float]:
+def likely(model: torch.nn.Module) -> tuple[float, float, float]:
     tokens = torch.tensor([[*f"{BEGIN}open file{ASK}open file".encode()]])
     chances = model(tokens)[0, -1].softmax(-1)
     unused = [i for i in range(VOCABULARY) if chr(i) not in written()]
-    return round(100 * chances[ord("!")].item(), 1), round(100 * chances[unused].sum().item(), 1)
+    amounts = (
+        chances[ord("!")],
+        chances[unused].sum(),
+        chances[[i for i in range(VOCABULARY) if i != ord("!")]].max(),
+    )
+    new, together, other = (round(100 * amount.item(), 1) for amount in amounts)
+    return new, together, other

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from course_lib.by_hand.prompt import Prompt, add
 from course_lib.comparison.finetuning.selection.run import right_answers
-from course_lib.data.task_gpt import answer, load_task_gpt
+from course_lib.data.task_gpt import CONFIG, answer, load_task_gpt
 from course_lib.data.text_tasks import ASK, BEGIN, END, KNOWN, VOCABULARY, draw_texts, encode, texts
 from course_lib.models.gpt import GPT
 from course_lib.observe.show.shown import Shown
@@ -39,6 +39,15 @@ class WithPrompt(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.joined(self.model, self.P, tokens)
+
+
+def writes(line: str) -> str:
+    """What the task GPT writes after a typed line, ``reverse:open file>``; of another line, what to type."""
+    name, begin, text = line.removesuffix(ASK).partition(BEGIN)
+    room = CONFIG.max_length - len(line) - 2 * len(text) - 3  # after the longest answer
+    if not begin or not text or not line.isascii() or END in line or room < 0:
+        return "Type a short line of ASCII letters: a name, a colon, a text and >."
+    return answer(load_task_gpt(), text, name)
 
 
 def try_forward(forward: Forward) -> None:
@@ -118,13 +127,16 @@ class OwnTasks:
         tune(model, task, steps)
         right = right_answers(model, lines(task, draw_texts("test", None, random.Random(0))))
         for text in SHOWN:
-            print(f"written: {text} → {answer(model, text)}")
+            print(f"{text}: wanted {task(text)}, written {answer(model, text)}")
         self.won.append((right > 0.5) == (learns == "yes"))
         print(f"your bet is {'won' if self.won[-1] else 'lost'}: {sum(self.won)} of {len(self.won)} so far")
         wanted = [task(text) for text in draw_texts("train", 200, random.Random(1))]
         new = "".join(sorted(set(chain(*wanted)) - written()))
-        self.board.append([*map(task, SHOWN), new or "none", str(learns), f"{100 * right:.0f} %"])
-        return table([*SHOWN, "new letters", "your bet", "right"], self.board)
+        first = SHOWN[0]
+        self.board.append(
+            [task(first), answer(model, first), new or "none", str(learns), f"{100 * right:.0f} %"]
+        )
+        return table([f"wanted for {first}", "written", "new letters", "your bet", "right"], self.board)
 
 
 def fault_of(task: Task) -> str:

@@ -29,11 +29,12 @@ BESIDE = {
 GAP = 0.7
 
 
-def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
+def plot_virtual_places(below: Mapping[str, str] | None = None, complete: bool = True) -> Picture:
     """A panel for each method: the weights of a layer, what the method puts beside them, and the text's places.
 
     Args:
-        trained: what stands below a method's name: "0.08 million".
+        below: what stands below a method's name: "0.08 million".
+        complete: False leaves out what the layers compute of the prompt's vectors: a bet asks for it.
     """
     from matplotlib.figure import Figure
 
@@ -42,30 +43,32 @@ def plot_virtual_places(trained: Mapping[str, str] | None = None) -> Picture:
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     panels = figure.subplots(1, len(ends), width_ratios=[ends[title] - left[title] for title in ends])
     for axis, title in zip(panels, ends, strict=True):
-        _draw(axis, title, ends[title] - TOKENS)
+        _draw(axis, title, ends[title] - TOKENS, complete)
         if title == "all weights":
             for row, layer in enumerate((*LAYERS, "head")):
                 axis.text(-0.25, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
-        below = f"\n{trained[title]}" if trained else ""
-        axis.set_title(title + below, loc="left", x=-left[title] / (ends[title] - left[title]))
+        amount = f"\n{below[title]}" if below else ""
+        axis.set_title(title + amount, loc="left", x=-left[title] / (ends[title] - left[title]))
         axis.title.set_fontsize(TITLE)
         axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(LAYERS) + 1))
         axis.set_axis_off()
     _legend(figure)
-    counts = "; ".join(f"{title}: {count}" for title, count in (trained or {}).items())
+    counts = "; ".join(f"{title}: {count}" for title, count in (below or {}).items())
     return render(
         figure,
         "Embedding, layers and head from below, each with its weights W and the places that it computes. With all "
         "weights, every W is trained. "
         "In the others it is frozen: LoRA trains A and B, which are added to W; a prefix trains keys and values in "
-        "every layer, which the text reads; a prompt trains vectors below the layers, and each layer computes their "
-        "keys and values, which the text reads. The head computes the text's places alone."
-        + (f" Trained numbers: {counts}." if counts else ""),
+        "every layer, which the text reads; a prompt trains vectors below the layers"
+        + (", and each layer computes their keys and values, which the text reads" if complete else "")
+        + ". The head computes the text's places alone."
+        + (f" {counts}." if counts else ""),
     )
 
 
-def _draw(axis: Axes, title: str, text: float) -> None:
+def _draw(axis: Axes, title: str, text: float, complete: bool) -> None:
     virtual = 1 + GAP
+    read = ("prefix", "prompt") if complete else ("prefix",)  # whose keys and values are drawn
     for row in range(len(LAYERS) + 1):
         layer = 0 < row < len(LAYERS)
         for place in range(TOKENS):
@@ -77,12 +80,12 @@ def _draw(axis: Axes, title: str, text: float) -> None:
         for place in range(VIRTUAL):
             if title == "prompt" and row == 0:
                 _box(axis, virtual + place, row, COLOURS[title])
-            if title in ("prefix", "prompt") and layer:
+            if title in read and layer:
                 own = COLOURS[title] if title == "prefix" else COMPUTED
                 _box(axis, virtual + place, row, own, "kv")
-            if title == "prompt" and layer:  # a layer reads the places below it
+            if title == "prompt" and layer and complete:  # a layer reads the places below it
                 _arrow(axis, (virtual + place + 0.44, row - 0.24), (virtual + place + 0.44, row + 0.06))
-        if title in ("prefix", "prompt") and layer:
+        if title in read and layer:
             _arrow(axis, (text - GAP - 0.06, row + 0.4), (text - 0.02, row + 0.4))
     if title in ("prefix", "prompt"):
         axis.text(virtual + VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)

@@ -1,6 +1,6 @@
 """Chapter 18: the kept probabilities of a new letter are those of the kept runs' protocol."""
 
-from course_lib.chapters.new_letter import EVERY, KEPT, METHOD, UNUSED, plot_new_letter, record
+from course_lib.chapters.new_letter import EVERY, KEPT, METHOD, OTHER, UNUSED, plot_new_letter, record
 from course_lib.chapters.own_task import written
 from course_lib.comparison.finetuning.selection.kept import STEPS, kept_lines
 from course_lib.data.text_tasks import KNOWN, NEW, VOCABULARY
@@ -21,6 +21,7 @@ def test_the_first_steps_can_be_recorded_again():
     start, later = record("prefix", until=EVERY)
     assert [start[0], later[0]] == KEPT["prefix"][:2]
     assert start[1] < UNUSED["prefix"]
+    assert start[2] > 50 > max(OTHER.values())  # an old letter is the likeliest before anything is trained
 
 
 def test_a_mark_is_new_and_capitals_are_not():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.chapters import own_task
-from course_lib.chapters.own_task import OwnTasks, WithPrompt, fault_of, lines, try_forward, tune
+from course_lib.chapters.own_task import OwnTasks, WithPrompt, fault_of, lines, try_forward, tune, writes
 from course_lib.data.task_gpt import load_task_gpt
 from course_lib.data.text_tasks import samples
 
@@ -77,11 +77,26 @@ def test_a_bet_is_judged_by_the_new_texts(capsys):
     for bet, task in {"yes": first, "no": "(".__add__}.items():  # after one step nothing is learned
         board = tries.train_prompt(forward, task, learns=bet, steps=1)
     assert tries.won == [False, True]
+    told = capsys.readouterr().out.splitlines()
+    written = [line.partition(", written ")[2] for line in told if line.startswith("open file: wanted")]
     assert [line.split() for line in str(board).splitlines()[2:]] == [
-        ["o", "s", "none", "yes", "0", "%"],
-        ["(open", "file", "(sys.exit", "(", "no", "0", "%"],
+        ["o", *written[0].split(), "none", "yes", "0", "%"],
+        ["(open", "file", *written[1].split(), "(", "no", "0", "%"],
     ]
-    assert capsys.readouterr().out.splitlines()[-1] == "your bet is won: 1 of 2 so far"
+    assert told[-1] == "your bet is won: 1 of 2 so far"
+
+
+def test_a_line_is_typed_by_the_reader():
+    assert writes("reverse:open file>") == writes("reverse:open file") == "elif nepo"
+    assert len(writes("a" * 32 + ":" + "b" * 9)) > 0  # the longest line
+    assert writes("reverse upper:open file>") != "ELIF NEPO"
+
+
+@pytest.mark.parametrize(
+    "line", ["", "reverse", "reverse:", "reverse:>", "reverse:öl>", "a:b\n", "a" * 33 + ":" + "b" * 10]
+)
+def test_what_is_no_line_is_told(line):
+    assert "a colon" in writes(line)
 
 
 def test_only_the_vectors_are_trained():

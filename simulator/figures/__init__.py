@@ -6,7 +6,6 @@ A call as the last line of a cell shows the figure; ``.save("ring.html")`` write
 ``explore_ring``           04       ``(ranks=4)``: the ring all-reduce, round by round
 ``explore_buckets``        05       ``(bucket_bytes=25e6, bandwidth=1.25e9)``: DDP's buckets beside backward
 ``explore_block_life``     07       ``(prefetch=True, reshard_after_forward=True, ranks=4)``: a step of FSDP on one rank
-``explore_shared_layer``   09       ``(card=6e9)``: a layer on one and on two nodes, computing and waiting for messages
 ``explore_unequal``        13       ``(slowness=3, bandwidth=9.75e7, heads=None)``: a layer of BERT on two devices
 ``explore_tiles``          15       ``(block_q=4, block_k=2)``: FlashAttention's forward, tile by tile
 ``explore_kv_blocks``      16       ``(block_size=4, share=False)``: blocks of a KV cache, handed out and given back
@@ -19,7 +18,6 @@ picture that stands there for readers without a kernel.
 """
 
 from simulator.figures.attention import explore_kv_blocks, explore_tiles
-from simulator.figures.bars import explore_shared_layer
 from simulator.figures.data_parallel import explore_block_life, explore_buckets, explore_ring
 from simulator.figures.elastic import explore_interval
 from simulator.figures.figure import Figure
@@ -34,7 +32,6 @@ __all__ = [
     "explore_kv_blocks",
     "explore_rank",
     "explore_ring",
-    "explore_shared_layer",
     "explore_tiles",
     "explore_unequal",
 ]

@@ -602,7 +602,7 @@ ELSEWHERE = {
     "fastest, fastest_within, shortest_times, levels": "of a Part, for deal, which checks the room",
     "Figure, explore_block_life, explore_buckets, explore_interval": "sliders; tests/simulator/figures",
     "explore_kv_blocks, explore_rank, explore_ring": "sliders; tests/simulator/figures",
-    "explore_shared_layer, explore_tiles, explore_unequal": "sliders; tests/simulator/figures",
+    "explore_tiles, explore_unequal": "sliders; tests/simulator/figures",
     "Call, Group, Issued, Recorded, RankTrace, RankStep, Row": "what the files of a run hold; tests/simulator/trace",
     "read_rank, read_dump, rank_in, add, union, between, calls_within": "of a run's files, checked as they are read",
     "Axes, ranks, met, measure, laid_over, in_words": "of ranks that were read from files",

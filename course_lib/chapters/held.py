@@ -24,7 +24,7 @@ ENDS = RIGHT + EDGE, STAGE - EDGE
 ARROWS = {
     "tp": (RIGHT / 2, -0.1, "center", "bottom", "sum of\nactivations"),
     "dp": (0.1, DOWN / 2, "left", "center", "sum of\nthe weights'\ngradients"),
-    "pp": (GAP, -0.1, "center", "bottom", "activations →"),
+    "pp": (GAP, -0.25, "center", "bottom", "activations →"),
 }
 
 
@@ -39,12 +39,12 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
 
     if dict(sizes) != dict.fromkeys(CUTS, 2):
         raise ValueError(f"only halves are drawn, so tp, dp and pp must be 2, not {dict(sizes)}")
-    figure = Figure(figsize=(WIDTH, 4.1), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
     axes, told = figure.subplots(), []
 
-    def arrow(colour: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+    def arrow(colour: str, start: tuple[float, float], end: tuple[float, float], bent: float = 0) -> None:
         style = {"arrowstyle": "<->", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", end, start, arrowprops=style)
+        axes.annotate("", end, start, arrowprops=style | {"connectionstyle": f"arc3,rad={bent}"})
 
     def block(x: float, y: float, wide: float, high: float, colour: str) -> None:
         axes.add_patch(Rectangle((x, y - high / 2), wide, high, facecolor=colour, lw=0, zorder=4))
@@ -74,26 +74,28 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
         if held["dp"] == 0:
             arrow(CUTS["dp"][2], (x, y + HIGH / 2), (x, y + DOWN - HIGH / 2))
             text = f"tp {held['tp']}:\n{CUTS['tp'][1][held['tp']]} half of\nthe matrices"
-            axes.text(x, -0.6, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
+            axes.text(x, -1.05, text, ha="center", color=CUTS["tp"][2], fontsize=TEXT)
+        if held["pp"] == 0:  # above the upper ranks, below the lower ones
+            end = y - HIGH / 2 if held["dp"] == 0 else y + HIGH / 2
+            arrow(CUTS["pp"][2], (x, end), (x + STAGE, end), 0.17 if held["dp"] else -0.17)
         halves = (f"{CUTS[axis][1][digit]} half of {CUTS[axis][0]}" for axis, digit in held.items())
         told.append(f"rank {rank}: the whole embedding, whole LayerNorms, " + ", ".join(halves))
     for stage, half in enumerate(CUTS["pp"][1]):
-        frame = (STAGE * stage - EDGE, -1.42), RIGHT + 2 * EDGE, DOWN + 2.05
+        frame = (STAGE * stage - EDGE, -1.85), RIGHT + 2 * EDGE, DOWN + 2.95
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=CUTS["pp"][2], lw=1.4))
         text = f"pp {stage}: {half} half of the layers,\nand the tied embedding"
-        axes.text(STAGE * stage + RIGHT / 2, -1.55, text, ha="center", color=CUTS["pp"][2], fontsize=TITLE)
+        axes.text(STAGE * stage + RIGHT / 2, -1.98, text, ha="center", color=CUTS["pp"][2], fontsize=TITLE)
     for row, half in enumerate(CUTS["dp"][1]):
         text = f"dp {row}:\n{half} half\nof the batch"
         axes.text(-EDGE - 0.15, DOWN * row, text, ha="right", va="center", color=CUTS["dp"][2], fontsize=TEXT)
-        arrow(CUTS["pp"][2], (ENDS[0], DOWN * row), (ENDS[1], DOWN * row))
     arrow(EMBEDDING, (ENDS[0], DOWN / 2), (ENDS[1], DOWN / 2))
     for axis, (x, y, across, up, text) in ARROWS.items():
         axes.text(x, y, text, ha=across, va=up, color=CUTS[axis][2], fontsize=TEXT)
-    axes.text(GAP, 0.1, "← their\ngradients", ha="center", va="top", color=CUTS["pp"][2], fontsize=TEXT)
+    axes.text(GAP, -0.15, "← their\ngradients", ha="center", va="top", color=CUTS["pp"][2], fontsize=TEXT)
     axes.text(GAP, DOWN / 2 - 0.1, "sum of the", ha="center", va="bottom", color=EMBEDDING, fontsize=TEXT)
     text = "embedding's\ngradients"
     axes.text(GAP, DOWN / 2 + 0.1, text, ha="center", va="top", color=EMBEDDING, fontsize=TEXT)
-    foot = DOWN + 1.05
+    foot = DOWN + 1.5
     embedding(-1.9, foot)
     for stage, colour in enumerate(LAYERS):
         layer_norms(1.1 + 0.32 * stage, foot, colour)
@@ -104,10 +106,10 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
         (5.38, "half of their matrices"),
     ):
         axes.text(x, foot, text, va="center", fontsize=TEXT)
-    axes.set(xlim=(-2.25, STAGE + RIGHT + EDGE + 0.05), ylim=(foot + 0.25, -2.25))
+    axes.set(xlim=(-2.25, STAGE + RIGHT + EDGE + 0.05), ylim=(foot + 0.25, -2.7))
     axes.axis("off")
     told.append(
-        "tp adds up activations, dp the weights' gradients; pp sends activations and their gradients, "
-        "and both stages add up the embedding's gradients"
+        "tp adds up activations, dp the weights' gradients; pp sends activations and their gradients "
+        "between ranks 0 and 4, 1 and 5, 2 and 6, 3 and 7, and both stages add up the embedding's gradients"
     )
     return render(figure, "; ".join(told) + ".")

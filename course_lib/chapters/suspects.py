@@ -51,17 +51,27 @@ RUNS: dict[str, Change] = {
 BUG_RUNS = {
     1: ("E", "the stages do not add up their gradients of the embedding"),
     2: ("A", "each rank clips by the norm of its own gradients"),
-    3: ("B", "backward starts from the mean of the dp ranks' means"),
+    3: ("B", "backward starts from the mean of the dp ranks' mean losses"),
     4: ("C", "both tp ranks hold the same half of each matrix"),
 }
 
 
-def the_bugs(*numbers: int) -> Shown:
-    """Of each bug what is wrong, and the right line above the wrong one; which run has it is not said."""
+def the_bugs(*numbers: int, yours: int | None = None) -> Shown:
+    """Of each bug what is wrong, and the right line above the wrong one; which run has it is not said.
+
+    Args:
+        numbers: of the bugs.
+        yours: the bug of which the reader writes the right line.
+    """
     texts, marked = [], []
     for number in numbers:
         run, wrong = BUG_RUNS[number]
         lines = repr(the_line(run)).replace(f"run {run}", "wrong")
+        if number == yours:
+            lines = "right   ?\n" + lines.splitlines()[1]
+        if number == 3:
+            first, second = targets_of_dp()
+            lines += f"\nhere    own = {first} on dp 0 and {second} on dp 1, of_all = {first + second}"
         texts.append(f"bug {number}   {wrong}\n{lines}")
         frame = f"border: 2px solid {BUGS[number - 1][0]}; border-radius: 4px; padding: 0 3px"
         marked.append(
@@ -69,6 +79,12 @@ def the_bugs(*numbers: int) -> Shown:
             f"<pre>{escape(lines)}</pre>"
         )
     return Shown("\n\n".join(texts), "".join(marked))
+
+
+def targets_of_dp() -> list[int]:
+    """The targets, without padding, that each dp rank has in the first step."""
+    _, targets = next(text_batches(1))
+    return [int((part != -100).sum()) for part in targets.chunk(SIZES["dp"])]
 
 
 def the_line(name: str) -> Shown:

@@ -121,10 +121,10 @@ def checked_in_practice(fsdp):
     if fsdp:
         fully_shard(model, mesh=mesh["dp"])
     backward()
-    global_norm, along_pp = listing("global_norm"), mesh["pp"].get_group()
-    norm = global_norm(model.parameters(), along_pp)
+    global_norm, groups = listing("global_norm"), [mesh[axis].get_group() for axis in ("tp", "pp")]
+    norm = global_norm(dict(model.named_parameters()), *groups)
     nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=False)
-    assert global_norm(model.parameters(), along_pp).item() == pytest.approx(1.0, rel=1e-5)
+    assert global_norm(dict(model.named_parameters()), *groups).item() == pytest.approx(1.0, rel=1e-5)
     check, along_tp = listing("check_copies"), mesh["tp"].get_group()
     check({name: w for name, w in model.named_parameters() if name[0] == "0"}, along_tp)
     with pytest.raises(AssertionError, match=r"1\.weight comes apart"):
@@ -140,6 +140,40 @@ def test_the_checks_of_in_practice(fsdp):
         squares += nn.utils.clip_grad_norm_(model.parameters(), 1.0).item() ** 2
     norms = launch(checked_in_practice, ranks=8, args=(fsdp,), quiet=True)
     assert norms == pytest.approx([squares**0.5] * 8, rel=1e-5)
+
+
+def checked_runs():
+    """``global_norm`` beside the runs' own, and along which axes ``check_copies`` finds a run's copies apart."""
+    global_norm, check = listing("global_norm"), listing("check_copies")
+    norms, apart = [], []
+    for name, change in suspects.RUNS.items():
+        torch.manual_seed(0)
+        rank = suspects.changed(change)["Rank"](GPT(suspects.CONFIG), suspects.SIZES)
+        optimizer = AdamW(rank.parameters().values(), lr=1e-3)
+        for tokens, targets in suspects.text_batches(2):
+            rank.step(*([part.chunk(2)[rank.at["dp"]]] for part in (tokens, targets)))
+            weights, norm = rank.parameters(), rank.gradient_norm()
+            cut = [key for key, w in weights.items() if hasattr(w, "cut")]
+            once = {key: w for key, w in weights.items() if key != suspects.TIED[1]}
+            listed = global_norm(once, rank.group["tp"], rank.group["pp"], cut)
+            norms.append((listed.item(), norm.item()))
+            rank.clip(norm, suspects.MAX_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+        whole = {key: w for key, w in weights.items() if key not in cut}
+        for axis, compared in {"dp": weights, "tp": whole, "ends": {"embedding": rank.tied}}.items():
+            try:
+                check(compared, rank.group[axis])
+            except AssertionError:
+                apart.append((name, axis))
+    return norms, apart
+
+
+def test_the_checks_of_in_practice_on_the_runs():
+    for norms, apart in launch(checked_runs, ranks=8, quiet=True):
+        listed, own = zip(*norms, strict=True)
+        assert listed == pytest.approx(own, rel=1e-6)
+        assert apart == [("A", "tp"), ("A", "ends"), ("E", "ends")]
 
 
 def test_copies_come_apart_in_two_runs():
@@ -187,6 +221,13 @@ def test_the_changed_line_must_stand_there_once():
         suspects.changed(("nothing like it", "x"))
     assert repr(suspects.the_line("C")).endswith("run C   held = nn.Parameter(parts[0].clone())")
     assert repr(suspects.the_line("D")) == "no line differs"
+    assert suspects.targets_of_dp() == [256, 64]
+    asked = repr(suspects.the_bugs(3, yours=3)).splitlines()
+    assert asked[1:] == [
+        "right   ?",
+        'wrong   y = loss / own / self.sizes["dp"]',
+        "here    own = 256 on dp 0 and 64 on dp 1, of_all = 320",
+    ]
     shown = suspects.the_bugs(3, 4)
     assert repr(shown).startswith("bug 3   backward starts from")
     assert repr(shown).endswith("wrong   held = nn.Parameter(parts[0].clone())")

@@ -71,7 +71,9 @@ def the_bugs(*numbers: int, yours: int | None = None) -> Shown:
             lines = "right   ?\n" + lines.splitlines()[1]
         if number == 3:
             first, second = targets_of_dp()
-            lines += f"\nhere    own = {first} on dp 0 and {second} on dp 1, of_all = {first + second}"
+            lines += (
+                f"\nhere    targets: own = {first} on dp 0 and {second} on dp 1, of_all = {first + second}"
+            )
         texts.append(f"bug {number}   {wrong}\n{lines}")
         frame = f"border: 2px solid {BUGS[number - 1][0]}; border-radius: 4px; padding: 0 3px"
         marked.append(

@@ -226,7 +226,7 @@ def test_the_changed_line_must_stand_there_once():
     assert asked[1:] == [
         "right   ?",
         'wrong   y = loss / own / self.sizes["dp"]',
-        "here    own = 256 on dp 0 and 64 on dp 1, of_all = 320",
+        "here    targets: own = 256 on dp 0 and 64 on dp 1, of_all = 320",
     ]
     shown = suspects.the_bugs(3, 4)
     assert repr(shown).startswith("bug 3   backward starts from")

@@ -82,7 +82,7 @@ export function draw(values, step, given) {
   marks.push(label(LEFT - 40, TOP - 36, "K", { anchor: "end" }), label(LEFT - 40, TOP - 18, "V", { anchor: "end" }));
   const right = LEFT + end + 138, whole = Math.max(standard, sum(all.at(-1).moved)), x = scaleOf([0, whole], [right, WIDTH - 10]);
   let y = TOP;
-  for (const [words, bytes, colour] of [["FlashAttention, bytes so far", sum(now.moved), FLASH], ["standard, bytes", standard, STANDARD]]) {
+  for (const [words, bytes, colour] of [["FlashAttention, bytes", sum(now.moved), FLASH], ["standard, bytes", standard, STANDARD]]) {
     marks.push(label(right, y + 2, words), box(x(0), y + 12, x(whole) - x(0), 22, "idle"), box(x(0), y + 12, x(bytes) - x(0), 22, colour));
     marks.push(bytes < 0.8 * whole ? label(x(bytes) + 6, y + 23, String(bytes), { colour: "ink" }) : label(WIDTH - 12, y + 3, String(bytes), { anchor: "end", colour: "ink" }));
     y += 58;

@@ -20,17 +20,17 @@ def listing(name):
     return next("".join(c["source"]) for c in cells if f"def {name}(" in "".join(c["source"]))
 
 
-def pass_right(chunks, now):
+def pass_right(chunks, i):
     p, me = dist.get_world_size(), dist.get_rank()
-    return exchange(chunks[now], (me + 1) % p, chunks[(now - 1) % p], (me - 1) % p)
+    return exchange(chunks[i], (me + 1) % p, chunks[(i - 1) % p], (me - 1) % p)
 
 
 def ring_of_the_chapter(slip, elements=8):
     answer = [
-        ("now = ...", "now = (me - 1) % p"),
-        ("now = ...", "now = (now - 1) % p"),
-        ("= ...", "= chunks[now] + came"),
-        ("now = ...", "now = (now - 1) % p"),
+        ("i = ...", "i = (me - 1) % p"),
+        ("i = ...", "i = (i - 1) % p"),
+        ("= ...", "= chunks[i] + came"),
+        ("i = ...", "i = (i - 1) % p"),
         ("= ...", "= came"),
     ]
     source = listing("ring_all_reduce")
@@ -50,7 +50,7 @@ def ring_of_the_chapter(slip, elements=8):
     [
         ([], True, 48),
         ([("range(p - 1):  # the all", "range(p):  # the all")], True, 56),  # one chunk more
-        ([("= came\n", "= chunks[now] + came\n")], False, 48),
+        ([("= came\n", "= chunks[i] + came\n")], False, 48),
     ],
 )
 def test_the_slips_move_what_the_chapter_says(slip, right, sent):

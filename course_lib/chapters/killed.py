@@ -22,10 +22,17 @@ from torch import Tensor, nn
 Member = Any  # by_hand's Elastic: a chapter hands it in, since nothing is built on that folder
 Step = Callable[[Member, Tensor, Tensor], Tensor | None]
 TRIES = 4  # of one step, then a rank gives up
+PAUSE = 1 / 240  # seconds for each sample that a rank takes, since a real model is slower than this small one
+DAY = 86_400
 
 
 def quarter(me: Member, samples: Tensor) -> Tensor:
     return samples.tensor_split(4)[me.name]
+
+
+def dealt_anew(me: Member, samples: Tensor) -> Tensor:
+    """All samples, by those who are there."""
+    return samples.tensor_split(len(me.members))[me.rank]
 
 
 def plain_step(
@@ -103,6 +110,7 @@ def _live(
 ) -> None:
     torch.set_num_threads(1)
     model, optimizer = new_model()
+    model.register_forward_pre_hook(_pause)
     store = dist.FileStore(place, -1)
     me: Member = kind(model, optimizer, store, name, ranks, grace)
     with Path(folder, str(name)).open("w", buffering=1) as file:
@@ -122,8 +130,6 @@ def _live(
                 if kill.get(name) == number + 1:
                     os.kill(os.getpid(), signal.SIGKILL)
                 begun, what, loss, tries = time.time(), "step" if me.together else "meets", None, tries + 1
-                if me.together:
-                    time.sleep(0.1)  # a step of a real model takes longer than one of this small one
                 try:
                     loss = step(me, inputs, targets)
                 except ConnectionError:  # those who met have not waited for it
@@ -136,6 +142,10 @@ def _live(
         else:  # nobody leaves while others may still wait for its part of the last sum
             _wait_for(store, "done", len(me.members))
     me.part()
+
+
+def _pause(_model: nn.Module, inputs: tuple[Tensor]) -> None:
+    time.sleep(PAUSE * len(inputs[0]))
 
 
 def _wait_for(store: Any, key: str, ranks: int) -> None:
@@ -197,9 +207,13 @@ def losses_of(lives: Lives) -> list[float]:
     return [one.loss for one in longest if one.loss is not None]
 
 
-def lost_seconds(lives: Lives) -> float:
-    """The seconds in which ranks fail, meet or are left out, of all that were not killed; a hang is not counted."""
-    end = max(one.end for life in lives for one in life)
+def lost_seconds(lives: Lives, length: float | None = None) -> float:
+    """The seconds in which ranks fail, meet or are left out, of all that were not killed; a hang is not counted.
+
+    Args:
+        length: of the run, in seconds, if it should go on after what was recorded. Who is left out stays so.
+    """
+    end = length or max(one.end for life in lives for one in life)
     lost = 0.0
     for life in lives:
         lost += sum(one.end - one.start for one in life if one.loss is None and one.what != "hangs")
@@ -209,11 +223,15 @@ def lost_seconds(lives: Lives) -> float:
 
 
 def lost_table(tried: Mapping[float, Lives]) -> str:
-    """A line for each grace (in seconds), with what was lost; the least is marked."""
-    lost = {grace: lost_seconds(lives) for grace, lives in sorted(tried.items())}
-    least = min(lost.values())
-    lines = [f"{'grace':>7} {'lost':>12}"]
-    for grace, seconds in lost.items():
-        mark = "least " if seconds == least else ""
-        lines.append(f"{grace:>5} s {f'{mark}{seconds:.1f} s':>12}")
+    """A line for each grace (in seconds), with what was lost, and would be in a day; the least is marked."""
+    graces = sorted(tried)
+    lost = [[lost_seconds(tried[grace], length) for grace in graces] for length in (None, DAY)]
+    lines = [f"{'grace':>7} {'lost':>14} {'in a day':>14}"]
+    for i, grace in enumerate(graces):
+        cells = [("least " if column[i] == min(column) else "") + _duration(column[i]) for column in lost]
+        lines.append(f"{grace:>5} s {cells[0]:>14} {cells[1]:>14}")
     return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 3600 else f"{seconds / 3600:.0f} hours"

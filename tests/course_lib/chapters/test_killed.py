@@ -6,7 +6,10 @@ import pytest
 
 from course_lib.by_hand.elastic import Elastic
 from course_lib.chapters.killed import (
+    DAY,
+    PAUSE,
     Try,
+    dealt_anew,
     losses_of,
     lost_seconds,
     lost_table,
@@ -23,15 +26,12 @@ run = partial(run_ranks, Elastic, ranks=3, steps=4)
 def elastic_step():
     """Made in a function, so that it travels to the ranks as it is: they cannot import this file."""
 
-    def thirds(me, samples):
-        return samples.tensor_split(len(me.members))[me.rank]
-
     def step(me, inputs, targets):
         if not me.together:
             me.meet()
             return None
         try:
-            return plain_step(me, inputs, targets, thirds)
+            return plain_step(me, inputs, targets, dealt_anew)
         except RuntimeError:
             me.optimizer.zero_grad()
             me.part()
@@ -46,10 +46,12 @@ def test_a_plain_run_ends_with_the_rank_that_is_killed():
     assert plot_lives(lives, {1: 3}).alt.startswith("rank 0 ends with step 2; rank 1 is killed after step 2")
 
 
-def test_an_elastic_run_goes_on_as_one_device():
+def test_an_elastic_run_goes_on_as_one_device_in_longer_steps():
     lives = run(elastic_step(), {1: 3})
     assert losses_of(lives) == pytest.approx(one_device(4), abs=1e-4)
     assert lives[0][-1].ranks == 2
+    for one in (one for one in lives[0] if one.loss is not None):
+        assert one.end - one.start > 0.9 * PAUSE * 96 / one.ranks
 
 
 def test_who_hangs_is_waited_for_until_the_others_meet_without_it():
@@ -71,12 +73,13 @@ def test_lost_are_the_seconds_in_which_who_lives_does_not_train():
     goes_on = [Try(1, 0, 1, 2, "step", None), Try(1, 1, 3, 2, "meets", None), Try(1, 3, 5, 1, "step", 2.0)]
     stays_out = [Try(1, 0, 4, 2, "hangs", None), Try(1, 4, 4.5, 2, "left out", None)]
     assert lost_seconds([goes_on, stays_out]) == 3 + 0.5 + 0.5
+    assert lost_seconds([goes_on, stays_out], DAY) == 3 + 0.5 + DAY - 4.5
 
 
 def test_the_least_that_is_lost_is_marked():
     short = [Try(1, 0, 1, 2, "step", 2.0)], [Try(1, 0, 1, 2, "left out", None)]
     long = [Try(1, 0, 3, 2, "meets", None)], [Try(1, 0, 3, 2, "step", 2.0)]
     assert [line.split() for line in lost_table({4.0: list(long), 1.0: list(short)}).splitlines()[1:]] == [
-        ["1.0", "s", "least", "1.0", "s"],
-        ["4.0", "s", "3.0", "s"],
+        ["1.0", "s", "least", "1.0", "s", "24", "hours"],
+        ["4.0", "s", "3.0", "s", "least", "3.0", "s"],
     ]

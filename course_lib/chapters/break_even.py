@@ -68,7 +68,7 @@ class Pair:
         layers: they share the other parameters evenly.
         tokens: of a sequence.
         overlap: a layer's gradients are sent as soon as its backward has ended; False: after the whole backward.
-        microbatches: of a step; messages overlap with the backward of the last one.
+        microbatches: of each device's share; messages overlap with the backward of the last one.
     """
 
     fast: float
@@ -89,9 +89,21 @@ class Pair:
         if not 0 <= self.embeddings <= self.parameters:
             raise ValueError(f"give from 0 to {self.parameters:,} embeddings, not {self.embeddings:,}")
 
+    def deal(self, step: int) -> list[int]:
+        """Shares of a step by speed; each device cuts its own into as many equal microbatches."""
+        if step % self.microbatches:
+            raise ValueError(f"{step} sequences a step are not {self.microbatches} equal microbatches")
+        return [
+            self.microbatches * n for n in deal_sequences(step // self.microbatches, self.fast, self.slow)
+        ]
+
+    def computing(self, deal: Sequence[float]) -> list[float]:
+        """Seconds that each device computes."""
+        return [self.tokens * n / speed for n, speed in zip(deal, (self.fast, self.slow), strict=True)]
+
     def seconds(self, deal: Sequence[float]) -> float:
         """Of a step that is dealt so; backward takes twice as long as forward."""
-        own = [self.tokens * n / speed for n, speed in zip(deal, (self.fast, self.slow), strict=True)]
+        own = self.computing(deal)
         longest, layer = max(own), max(own) / self.microbatches / self.layers / 3
         return ddp_timeline(
             [longest * (1 - 1 / self.microbatches), *[layer] * self.layers],
@@ -102,6 +114,10 @@ class Pair:
             overlap=self.overlap,
             speeds=[longest / max(seconds, 1e-9) for seconds in own],
         ).makespan
+
+    def exposed(self, deal: Sequence[float]) -> float:
+        """Seconds of messages after both devices have computed."""
+        return self.seconds(deal) - max(self.computing(deal))
 
     def times(self, deal: Sequence[float]) -> float:
         """How many times as fast as the fast device alone."""
@@ -115,14 +131,15 @@ class Pair:
         # No step is smaller: here the link is busy from the end of forward on, and both devices end together.
         ideal = 4 * self.parameters / self.link * self.fast / self.tokens
         ideal /= 1 / gain - 1 / most / (3 if self.overlap else 1)
-        deals = (deal_sequences(n, self.fast, self.slow) for n in count(max(2, int(ideal))))
+        least = max(2, int(ideal / self.microbatches))
+        deals = (self.deal(n * self.microbatches) for n in count(least))
         return next(deal for deal in deals if self.times(deal) > gain + 1e-9)  # of rounding
 
 
 def plan_pair(pair: Pair, step: int) -> str:
     """What a pair gains, in two lines: shares of a step, and the smallest step that is faster."""
     at_least(2, step=step)
-    own = deal_sequences(step, pair.fast, pair.slow)
+    own = pair.deal(step)
     return (
         f"shares = {own}: {pair.times(own):.3f} times as fast as one alone\n"
         f"smallest step that is faster: {pair.smallest()}"

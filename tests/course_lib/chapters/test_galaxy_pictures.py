@@ -100,12 +100,23 @@ def test_a_pair_deals_by_speed_and_its_smallest_step_is_the_smallest():
 BOTH = Pair(166_000, 84_000, 109.5e6, 12e9, embeddings=24e6)
 
 
+def test_a_share_has_whole_microbatches():
+    four = replace(BOTH, microbatches=4)
+    assert plan_pair(four, step=60) == (
+        "shares = [40, 20]: 1.312 times as fast as one alone\nsmallest step that is faster: [20, 12]"
+    )
+    assert plan_pair(BOTH, step=60).startswith("shares = [40, 20]: 1.384 times")
+    with pytest.raises(ValueError, match="50 sequences a step are not 4 equal microbatches"):
+        four.deal(50)
+
+
 def test_messages_are_hidden_by_the_last_backward_and_those_of_embeddings_are_not():
     after = replace(BOTH, overlap=False)
     assert after.seconds([80, 40]) == pytest.approx(80 * 512 / 166_000 + 438e6 / 12e9)
     # The last layer's gradients, and those of the embeddings.
     late = (4 * 85.5e6 / 12 + 96e6) / 12e9
     assert BOTH.seconds([80, 40]) == pytest.approx(80 * 512 / 166_000 + late)
+    assert BOTH.exposed([80, 40]) == pytest.approx(late)
     assert BOTH.seconds([80, 40]) < replace(BOTH, microbatches=8).seconds([80, 40]) < after.seconds([80, 40])
     # Forward, backward of one layer, then the link is busy to the end.
     computing = 6 * 512 / 84_000
@@ -117,7 +128,8 @@ def test_messages_are_hidden_by_the_last_backward_and_those_of_embeddings_are_no
     [(BOTH, 1), (BOTH, 1.3), (replace(BOTH, overlap=False), 1.3), (replace(BOTH, microbatches=3), 1.2)],
 )
 def test_no_step_is_smaller(pair, gain):
-    deals = ([a, n - a] for n in range(2, 130) for a in range(1, n))
+    of = pair.microbatches  # of which a share has whole ones
+    deals = ([of * a, of * (n - a)] for n in range(2, 130) for a in range(1, n))
     assert sum(pair.smallest(gain)) == sum(next(deal for deal in deals if pair.times(deal) > gain))
     with pytest.raises(ValueError, match=r"less than 1\.51 times"):
         pair.smallest(1.6)

@@ -90,10 +90,11 @@ def try_order(
     Args:
         order: ``order(p, m)`` gives for each rank its actions.
         units, kept: a task: so long may the step be, and so many microbatches in flight on each rank.
+            The title then does not say which ranks have room: that would give the answer away.
     """
     try:
         actions = order(p, m)
-        picture = plot_orders({order.__name__: actions})
+        picture = plot_orders({order.__name__: actions}, kept=kept is None)
     except (TypeError, ValueError):
         return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m, stuck=False)
     if units is None or kept is None:

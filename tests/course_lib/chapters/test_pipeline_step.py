@@ -52,6 +52,7 @@ def test_only_one_choice_of_four_numbers_solves_the_task_of_the_chapter():
 def test_a_title_says_what_is_in_flight_where_the_reader_knows_the_word():
     assert "33 units, bubble 27.3%, in flight 4, 3, 2, 1" in repr(plot_orders({"1F1B": one_f_one_b(4, 8)}))
     assert "in flight" not in repr(plot_orders({"1F1B": one_f_one_b(4, 8)}, kept=False))
+    assert "in flight 4, 3, 2, 1" not in repr(try_order(one_f_one_b, units=33, kept=4))
 
 
 def test_the_beginning_is_cut_where_it_ends():
@@ -73,8 +74,11 @@ def test_a_colleagues_numbers_let_all_wait_for_ever_and_1f1bs_solve_the_task():
     def order(ahead):
         return lambda p, m: in_order(p, m, lambda kind, r, i: i + (ahead[r] - 0.5 if kind == "BW" else 0))
 
-    assert "rank 0 cannot do BW0 of stage 0" in repr(try_order(order([1, 4, 2, 3])))
+    assert "rank 0 cannot do BW0 of stage 0" in repr(try_order(order([2, 2, 3, 3])))
     assert repr(try_order(order([4, 3, 2, 1]), units=33, kept=4)).startswith("Solved: 33 units")
+    falling = [n for n in product(range(1, 5), repeat=4) if sorted(n, reverse=True) == list(n)]
+    short = [n for n in falling if predicted(order(n)(4, 8)).makespan <= 33]
+    assert short == [(4, 3, 2, 1)]
 
 
 def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():

@@ -25,6 +25,7 @@ def gpt():
 OFFICIAL = {
     "gpipe": pipelining.ScheduleGPipe,
     "1f1b": pipelining.Schedule1F1B,
+    "zb-h1": pipelining.ScheduleInterleavedZeroBubble,  # with one stage on a rank, as chapter 11 says
     "interleaved-1f1b": pipelining.ScheduleInterleaved1F1B,
     "zb-v": pipelining.ScheduleZBVZeroBubble,
     "dualpipe-v": pipelining.ScheduleDualPipeV,
@@ -43,7 +44,15 @@ def beside_official(mesh):
             pipelining.PipelineStage(stage, i, schedule.stages, current_device(), group=mesh.get_group())
             for i, stage in theirs.items()
         ]
-        step = kind(held[0] if schedule.chunks == 1 else held, ROWS, loss_fn=mean_cross_entropy).step
+        alone = name in ("gpipe", "1f1b")
+        official = kind(held[0] if alone else held, ROWS, loss_fn=mean_cross_entropy)
+        if name == "zb-h1":
+            rank = mesh.get_local_rank()
+            theirs_in_order = [str(action) for action in official.pipeline_order[rank] if action]
+            assert theirs_in_order == [
+                f"{s}{kind.replace('B', 'I')}{i}" for kind, s, i in schedule.actions[rank]
+            ]
+        step = official.step
         losses = []
         last = schedule.stages - 1 in theirs
         step(*[inputs] * (0 in theirs), **({"target": targets, "losses": losses} if last else {}))

@@ -23,6 +23,7 @@ Member = Any  # by_hand's Elastic: a chapter hands it in, since nothing is built
 Step = Callable[[Member, Tensor, Tensor], Tensor | None]
 TRIES = 4  # of one step, then a rank gives up
 PAUSE = 1 / 240  # seconds for each sample that a rank takes, since a real model is slower than this small one
+START = 10.0  # seconds within which all processes have started
 DAY = 86_400
 
 
@@ -112,7 +113,7 @@ def _live(
     model, optimizer = new_model()
     model.register_forward_pre_hook(_pause)
     store = dist.FileStore(place, -1)
-    me: Member = kind(model, optimizer, store, name, ranks, grace)
+    me: Member = kind(model, optimizer, store, name, ranks, max(grace, START))
     with Path(folder, str(name)).open("w", buffering=1) as file:
 
         def write(begun: float, what: str, told: float | None = None) -> None:
@@ -120,6 +121,7 @@ def _live(
             file.write(json.dumps([number + 1, begun, time.time(), there, what, told]) + "\n")
 
         me.meet()
+        me.grace = grace
         for number, (inputs, targets) in enumerate(batches):
             tries = 0
             if seconds := hang.get(name, {}).get(number + 1):

@@ -55,7 +55,7 @@ def test_an_elastic_run_goes_on_as_one_device_in_longer_steps():
 
 
 def test_who_hangs_is_waited_for_until_the_others_meet_without_it():
-    lives = run(elastic_step(), {1: 3}, grace=0.3, hang={2: {2: 1.5, 3: 1.5}})
+    lives = run(elastic_step(), {1: 3}, grace=0.05, hang={2: {2: 1.5, 3: 1.5}})
     assert [life[-1].step for life in lives] == [4, 2, 3]
     assert [one.what for one in lives[2]] == ["step", "hangs", "step", "hangs", "step", "left out"]
     assert lives[0][-1].ranks == 1

@@ -11,8 +11,9 @@ from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, WIDTH, plain_axes
+from simulator.predict.collective_time import collective_seconds
 from simulator.predict.memory import plan_memory
-from simulator.predict.step import step_cost
+from simulator.predict.step import step_cost, unit_seconds
 from simulator.published.fsdp import FMS_CLUSTER as A100
 from simulator.published.fsdp import fsdp_2024
 
@@ -21,7 +22,7 @@ TOKENS, DAYS, BUDGET = 10e9, 10, 8000  # the job: days at most, and GPU-hours at
 RUN = next(row for row in fsdp_2024() if row.shape == LLAMA)  # measured
 MEASURED = TOKENS / 3600 / RUN.printed  # GPU-hours that the job would take there
 LIMIT = 0.95 * A100.memory  # measured runs held up to 3 % more than the simulator says
-REFUSED, FITS = "#c0202a", "#143f70"
+FAILS, ENOUGH = "#c0202a", "#143f70"
 
 
 class Rented(NamedTuple):
@@ -62,15 +63,27 @@ class Rented(NamedTuple):
         return (self.seconds[1] - exposed) / (1 - A100.data_overlap), exposed
 
     def worked(self) -> str:
-        """What communication adds to a step, line by line."""
-        (computing, added), (beside, exposed) = self.seconds, self.communication
-        weights, network = 2 * LLAMA.parameters / 1e9, A100.node_size * A100.network.rate / 1e9
-        return (
-            f"communication: 3 x {weights:.0f} GB / {network:.0f} GB/s = {beside + exposed:.1f} s\n"
-            f"  beside computing {beside:4.1f} s, adds {added - exposed:.1f} s\n"
-            f"  exposed          {exposed:4.1f} s, adds {exposed:.1f} s\n"
-            f"step: computing {computing:.1f} s + {added:.1f} s"
-        )
+        """A step's computing, its communication, what of this is exposed, and what it adds."""
+        (computing, added), (hidden, exposed) = self.seconds, self.communication
+        (layer,) = unit_seconds(LLAMA, self.plan.on(A100), A100).layers.values()
+        unit = 2 * LLAMA.layer_parameters()
+        gather = LLAMA.layers * collective_seconds("all-gather", unit, self.gpus, 1, A100, True)
+        forward, backward = LLAMA.layers * layer.forward_seconds, LLAMA.layers * layer.backward_seconds
+        rest = computing - forward - backward, hidden + exposed - 3 * gather
+        rows = {
+            "forward": (forward, gather, max(0.0, gather - forward)),
+            "backward": (backward, 2 * gather, max(0.0, 2 * gather - backward)),
+            "root, update": (*rest, rest[1]),
+            "together": (computing, hidden + exposed, exposed),
+        }
+        lines = [f"{'':12}  computes  communicates  exposed"]
+        lines += [f"{name:12}{a:8.1f} s{b:12.1f} s{c:7.1f} s" for name, (a, b, c) in rows.items()]
+        lines += [
+            "",
+            f"added: {hidden:.1f} s hidden / 2 + {exposed:.1f} s exposed = {added:.1f} s",
+            f"step:  {computing:.1f} s + {added:.1f} s",
+        ]
+        return "\n".join(lines)
 
     @property
     def hours(self) -> float:
@@ -104,9 +117,9 @@ def fullest(gpus: int) -> Rented:
 
 
 def plot_rented(tried: Sequence[Rented]) -> Picture:
-    """Above the memory of a GPU over the GPUs, a dot for each try with its number of sequences, red if refused.
+    """Above the memory of a GPU over the GPUs, a dot with its sequences for each try, blue if it does the job.
 
-    Below the days of those that fit, and in green all that is in time and within the budget.
+    Below the days, and in green all that is in time and within the budget.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -119,7 +132,7 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     figure = Figure(figsize=(WIDTH, 5.2), layout="constrained")
     memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(4, 5))
     memory.axhspan(LIMIT / 1e9, top, color="#f9e4e2")
-    memory.axhline(A100.memory / 1e9, color=REFUSED, linestyle="--", linewidth=1)
+    memory.axhline(A100.memory / 1e9, color=FAILS, linestyle="--", linewidth=1)
     ends = 13.2, 1.04 * most
     over = [ends[0] + (ends[1] - ends[0]) * part / 200 for part in range(201)]
     time.fill_between(over, [min(DAYS, BUDGET / 24 / gpus) for gpus in over], color="#d5e8da")
@@ -127,13 +140,19 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     time.text(ends[0] + 0.4, DAYS + 0.1, f"{DAYS} days", **note)
     time.text(0.76 * most, BUDGET / 24 / (0.76 * most) + 0.3, f"{BUDGET:,} GPU-hours", **note)
     for one in every:
-        colour = FITS if one.fits else REFUSED
+        colour = ENOUGH if one.enough else FAILS
         place = (
             one.gpus + (-0.45 if one.sequences % 2 else 0.45) * most / 48
         )  # neighbours do not hide each other
-        for axis, height in ((memory, one.memory / 1e9), (time, one.days))[: 1 + one.fits]:
+        for axis, height in ((memory, one.memory / 1e9), (time, one.days)):
             axis.plot(place, height, "o", markersize=12, color=colour)
-            written = {"color": "white", "ha": "center", "va": "center_baseline", "fontsize": TEXT}
+            written = {
+                "color": "white",
+                "ha": "center",
+                "va": "center_baseline",
+                "fontsize": TEXT,
+                "clip_on": True,
+            }
             axis.text(place, height, str(one.sequences), **written)
     memory.set(ylim=(min([40, *(one.memory / 1e9 - 6 for one in every)]), top))
     time.set(xlim=ends, ylim=(0, max([15, *(one.days + 1 for one in every if one.fits)])))
@@ -143,14 +162,15 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     time.set_title(f"days for {TOKENS / 1e9:.0f} billion tokens", fontsize=TEXT, loc="left")
     plain_axes(memory)
     plain_axes(time)
-    marks = [Line2D([], [], color=REFUSED, linestyle="--", label="80 GB")]
+    looks = {"fails": FAILS, "does the job": ENOUGH}
+    seen = {ENOUGH if one.enough else FAILS for one in every}
+    dot = {"marker": "o", "linestyle": "", "markersize": 9}
+    marks = [Line2D([], [], color=look, label=name, **dot) for name, look in looks.items() if look in seen]
+    marks += [Line2D([], [], color=FAILS, linestyle="--", label="80 GB")]
     marks += [Patch(color="#f9e4e2", label="too little free")]
     marks += [Patch(color="#d5e8da", label="in time and within the budget")]
-    if not all(one.fits for one in every):
-        dot = {"marker": "o", "linestyle": "", "markersize": 9}
-        marks.insert(0, Line2D([], [], color=REFUSED, label="refused", **dot))
     figure.legend(
-        handles=marks, loc="outside upper left", fontsize=TEXT, frameon=False, ncols=4, alignment="left",
+        handles=marks, loc="outside upper left", fontsize=TEXT, frameon=False, ncols=3, alignment="left",
         title="the number in a dot: sequences on each GPU", title_fontsize=TEXT,
     )  # fmt: skip
     told = "; ".join(map(str, every)) or "nothing was tried"

@@ -30,7 +30,12 @@ def test_what_communication_adds_is_worked_out():
     assert beside + exposed == pytest.approx(3 * 138 / 40, rel=0.02)
     assert beside * (1 - A100.data_overlap) + exposed == pytest.approx(added)
     assert Rented(128, 2).communication[1] < 0.1 < exposed  # more computing hides all but the root
-    assert "3 x 138 GB / 40 GB/s = 10.4 s" in Rented(128, 1).worked()
+    forward, backward, rest, together = Rented(32, 1).worked().splitlines()[1:5]
+    assert forward.split() == ["forward", "2.4", "s", "3.3", "s", "0.9", "s"]  # 31/32 of 138 GB / 40 GB/s
+    assert backward.split()[1:] == ["7.4", "s", "6.7", "s", "0.0", "s"]
+    assert rest.split()[-2:] == ["0.1", "s"]
+    assert together.split()[1:] == ["9.9", "s", "10.0", "s", "1.0", "s"]
+    assert "9.1 s hidden / 2 + 1.0 s exposed = 5.5 s" in Rented(32, 1).worked()
 
 
 def test_a_gather_is_paid_by_all_tokens_of_a_gpu():
@@ -62,10 +67,19 @@ def test_a_dot_for_each_try():
     picture = plot_rented([Rented(16), Rented(32, 4), Rented(128)])
     assert picture.alt.count("GPUs,") == 3
     assert "32 GPUs, 4 sequences each: 74.2 GB, 9.5 days" in picture.alt
-    for word in ("sequences on each GPU", "billion tokens", "80 GB", "refused", "budget", "8,000 GPU-hours"):
+    for word in (
+        "sequences on each GPU",
+        "billion tokens",
+        "80 GB",
+        "fails",
+        "does the job",
+        "budget",
+        "8,000 GPU-hours",
+    ):
         assert word in picture.svg
     assert smallest_text(picture.svg) >= 11
-    assert "refused" not in plot_rented([Rented(32)]).svg
+    assert "does the job" not in plot_rented([Rented(32)]).svg
+    assert "fails" not in plot_rented([Rented(32, 3)]).svg
     assert "nothing was tried" in plot_rented([]).alt
 
 

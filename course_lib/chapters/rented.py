@@ -157,6 +157,7 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
     memory.set(ylim=(min([40, *(one.memory / 1e9 - 6 for one in every)]), top))
     time.set(xlim=ends, ylim=(0, max([15, *(one.days + 1 for one in every if one.fits)])))
     time.xaxis.set_major_locator(MultipleLocator(A100.node_size * (1 if most <= 64 else 2)))
+    time.yaxis.set_major_locator(MultipleLocator(5))
     time.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     memory.set_title("GB of a GPU in a step", fontsize=TEXT, loc="left")
     time.set_title(f"days for {TOKENS / 1e9:.0f} billion tokens", fontsize=TEXT, loc="left")

@@ -186,8 +186,8 @@ def test_an_answer_and_the_words_that_tell_it_wait_for_the_bet(browser, address)
     with watched(browser) as (page, wrong):
         page.goto(f"{address}/notebooks/04_collectives.html")
         words, picture = (
-            page.get_by_text("NCCL runs eight rings at once"),
-            page.get_by_alt_text("one card sends: 2 GB through one network card"),
+            page.get_by_text("So NCCL makes eight rings"),
+            page.get_by_alt_text("one ring: 2 GB through one network card"),
         )
         assert not words.is_visible()
         assert not picture.is_visible()

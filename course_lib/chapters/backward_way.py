@@ -55,9 +55,9 @@ def plot_way(model: nn.Module, lists: Mapping[str, Collection[str]]) -> Picture:
         axis.add_patch(FancyArrowPatch(*ends, color=ARROW, **shape))
         for i, name in enumerate(boxes):
             state = "" if name not in step.states else "frozen" if name in frozen else "trained"
-            told = _mb(step.activations.get(name, 0)) if i >= first else "–"
-            fill = PASSED if i >= first else PLAIN
-            box(i, low - 0.9, WIDE, 1.8, fill, hatched=i >= first and state != "trained")
+            size = step.activations.get(name, 0)
+            told, fill = (_mb(size), PASSED) if size else ("–", PLAIN)
+            box(i, low - 0.9, WIDE, 1.8, fill, hatched=size > 0 and state != "trained")
             for line, text in enumerate((name, f"{sizes[name]:,}" if sizes[name] else "", state, told)):
                 style = {"fontsize": TEXT, "weight": "normal" if line else "bold"}
                 axis.text(i + WIDE / 2, low + 0.6 - 0.4 * line, text, ha="center", va="center", **style)

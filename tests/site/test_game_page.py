@@ -17,7 +17,7 @@ from course_lib.observe.show.tables import table
 SCRIPT = (Path(game.__file__).with_name("game.js")).read_text(encoding="utf-8")
 GUESS = {"name": "sent by each rank", "unit": "B", "asked": "MB"}
 FORMULA = {"p": 4, "gradients": (44.72e6, "B")}
-WAY_BACK = {"you forgot the way back": 33.54e6}
+WAY_BACK = {"you forgot the way back": 33.54e6, "you sent nothing": 0}
 CHOICES = ("faster", "slower <b>")
 
 
@@ -95,7 +95,7 @@ def test_the_page_plays_a_guess_and_a_bet(page):
 @pytest.mark.parametrize(
     ("asked", "right", "guesses"),
     [
-        (GUESS, 67.08e6, (10, 33, 33.5, 50, 66, 67, 67.1, 75, 134, 536, 900, 12.3456)),
+        (GUESS, 67.08e6, (0, 10, 33, 33.5, 50, 66, 67, 67.1, 75, 134, 536, 900, 12.3456)),
         ({"name": "lost", "unit": "%", "asked": "%"}, 0.897, (1, 50, 89.7, 99.95)),
         ({"name": "GPUs", "unit": "GPUs", "asked": "GPUs"}, 35, (8, 34, 35, 36, 7000)),
     ],

@@ -109,7 +109,7 @@ export function verdict({ value, mistakes, factor, percent, axis, ends }, said, 
   const plain = (text) => h("p", {}, text).innerHTML;
   if (factor === undefined) return said === value ? "Right." : plain(`You said “${said}”. ${mistakes[said] ?? ""}`);
   const guess = said * factor, text = `${round(said).toLocaleString("en-US", { maximumSignificantDigits: 6 })} ${unit}`.trim();
-  const likely = mistakes.find(([wrong]) => wrong && Math.abs(guess / wrong - 1) <= 0.02)?.[1] ?? "";
+  const likely = mistakes.find(([wrong]) => Math.abs(guess - wrong) <= 0.02 * Math.abs(wrong))?.[1] ?? "";
   const part = (guess - ends[0]) / (ends[1] - ends[0]);
   const drawn = axis.replaceAll("{x}", (100 * Math.min(1, Math.max(0, part))).toFixed(1))
     .replaceAll("{said}", plain(part < 0 ? `← ${text}` : part > 1 ? `${text} →` : text));

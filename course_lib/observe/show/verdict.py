@@ -58,4 +58,4 @@ def sentence(said: str) -> str:
 
 def likely(value: float, mistakes: list[tuple[float, str]]) -> str:
     """What a guess suggests; empty where it is near no mistake."""
-    return next((said for wrong, said in mistakes if wrong and abs(value / wrong - 1) <= NEAR), "")
+    return next((said for wrong, said in mistakes if abs(value - wrong) <= NEAR * abs(wrong)), "")

@@ -51,6 +51,7 @@ def test_what_keeps_although_nothing_in_it_is_trained_is_hatched(resnet):
 
     assert hatched(FROZEN) == [2, 3, 4, 5]  # relu, maxpool, layer1 and layer2
     assert hatched(["bn1", *FROZEN]) == []
+    assert hatched(["fc"]) == [2, 3]  # a frozen Linear keeps nothing
 
 
 def test_too_little_trained_is_said(resnet):

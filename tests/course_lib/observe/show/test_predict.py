@@ -111,11 +111,13 @@ def test_a_bet_that_cannot_be_won_is_refused():
         (67.08 / 1024, "too low, by a factor of 1,024. The factor is about 1,000: look at the unit."),
         (8.385, "too low, by a factor of 8. It is eight times your number: bytes for bits?"),
         (50, "too low, by a factor of 1.3."),
+        (0, "too low. Perhaps you sent nothing."),
         (66, "too low, but by only 2 %."),
     ],
 )
 def test_the_likely_mistake_is_named(said, sentence):
-    shown = reveal(predict("sent", said, unit="MB"), 67.08e6, mistakes={"you forgot the way back": 33.54e6})
+    mistakes = {"you forgot the way back": 33.54e6, "you sent nothing": 0}
+    shown = reveal(predict("sent", said, unit="MB"), 67.08e6, mistakes=mistakes)
     assert repr(shown).endswith(f": {sentence}")
 
 

@@ -14,7 +14,7 @@ from course_lib.observe.networks.render import PALETTE, PLAIN
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
-KEEPS, WIDE, APART = PALETTE[1], 1.06, 1.24
+WIDE, APART = 1.06, 1.24
 LINEARS = {name: f"attention.self.{name}" for name in ("query", "key", "value")}
 LINEARS |= {name: name for name in ("attention.output.dense", "intermediate.dense", "output.dense")}
 # name -> the module that keeps (of gelu the one that calls it), the column, the height, and half of the box's own
@@ -34,6 +34,7 @@ LINES = {
     "intermediate.dense": ("intermediate", ".dense"),
 }
 CORE = "core"  # into it go three arrows
+KEEPS = {"keeps its input": PALETTE[1], "keeps its inputs and its result": PALETTE[2]}
 
 
 def kept_by_boxes(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> dict[str, int]:
@@ -54,9 +55,7 @@ def kept_by_boxes(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> 
 
 
 def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = (), layers: int = 12) -> Picture:
-    """Two rows of boxes, attention and the MLP; orange is what keeps its input (``core``: its result, too).
-    Bytes are those of ``layers`` layers alike.
-    """
+    """Two rows of boxes, attention and the MLP; what keeps something has a colour. Bytes are those of ``layers`` alike."""
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -72,7 +71,7 @@ def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = (), layers
     said = []
     for name, (_, column, y, half) in BOXES.items():
         left, told = APART * column, _told(kept[name], name in frozen)
-        fill = KEEPS if kept[name] else PLAIN
+        fill = KEEPS[list(KEEPS)[name == CORE]] if kept[name] else PLAIN
         axis.add_patch(Rectangle((left, y - half), WIDE, 2 * half, facecolor=fill, edgecolor="#333333"))
         lines = [*LINES.get(name, (name.strip(),)), told]
         for place, line in enumerate(lines):
@@ -96,11 +95,12 @@ def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = (), layers
     title = (
         f"frozen: {len(set(frozen))} of {len(LINEARS)} Linears; frees {_mb(freed)}"
         if frozen
-        else f"{layers} layers of BERT-base, {len(x)} sequences"
+        else f"BERT-base: {layers} layers like this one"
     )
     axis.text(-0.4, 1.55, title, fontsize=TITLE, va="center")
-    axis.add_patch(Rectangle((end - 1.2, 1.45), 0.2, 0.2, facecolor=KEEPS, edgecolor="#333333"))
-    axis.text(end, 1.55, "keeps its input", fontsize=TEXT, va="center", ha="right")
+    for left, (text, fill) in zip((2.5, 3.95), KEEPS.items(), strict=True):
+        axis.add_patch(Rectangle((left, 1.45), 0.2, 0.2, facecolor=fill, edgecolor="#333333"))
+        axis.text(left + 0.26, 1.55, text, fontsize=TEXT, va="center")
     axis.set(xlim=(-0.42, end + 0.22), ylim=(-2.55, 1.7))
     axis.set_axis_off()
     return render(figure, f"{title}. What boxes keep: {', '.join(said)}.")

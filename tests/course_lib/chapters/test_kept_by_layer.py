@@ -49,7 +49,7 @@ def test_a_shared_input_goes_to_the_next_box(layer):
 def test_bytes_are_those_of_all_layers(layer):
     alt = plot_layer(layer, X, ["intermediate.dense"], layers=10_000).alt
     assert f"frees {10_000 * X.nbytes / 1e6:.0f} MB" in alt
-    assert plot_layer(layer, X, layers=2).alt.startswith("2 layers of BERT-base, 1 sequences.")
+    assert plot_layer(layer, X, layers=2).alt.startswith("BERT-base: 2 layers like this one.")
 
 
 def test_a_name_that_is_no_linear_is_refused(layer):

@@ -55,7 +55,7 @@ def kept_by_boxes(layer: nn.Module, x: Tensor, frozen: Collection[str] = ()) -> 
 
 
 def plot_layer(layer: nn.Module, x: Tensor, frozen: Collection[str] = (), layers: int = 12) -> Picture:
-    """Two rows of boxes, attention and the MLP; what keeps something is coloured. Bytes are of ``layers`` layers alike."""
+    """Two rows of boxes, attention and the MLP; what keeps something is coloured, in bytes of ``layers`` layers."""
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from math import inf
+from math import inf, nan
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
-from course_lib.by_hand.compress import Compressed, train
+from course_lib.by_hand.compress import Compressed, TopK, train
 from course_lib.data.digits import load_digits
 from course_lib.data.sharding import batches
 from course_lib.observe.ledgers.traffic import record_traffic
@@ -23,10 +22,9 @@ from simulator.plots.style import TEXT, WIDTH, human, plain_axes
 from simulator.predict.compression_traffic import power_sgd_traffic, top_k_traffic
 from simulator.predict.traffic import ddp_traffic
 
-Learned = dict[str, tuple[list[float], float, list[float]]]
+Learned = dict[str, tuple[list[float], float]]
 WHOLE = "whole gradients"
-LOOKS = (("#222222", "-"), ("#cc6a26", "-"))
-RACERS = {WHOLE: "#222222", "bf16": "#1f7a6d", "top-k": "#cc6a26", "PowerSGD": "#7d5ba6"}
+LOOKS = {"bf16": ("#1f7a6d", 6), WHOLE: ("#222222", 2), "1 %": ("#cc6a26", 3.5), "mine": ("#7d5ba6", 1.8)}
 LOSS = 0.5  # that runs are compared at
 
 
@@ -54,39 +52,69 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
-def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100) -> Learned:
-    """On each rank, for each method: the loss of every step, smoothed over 8 steps; the bytes sent in a step; and
-    after every step the part of the weights that is no longer what it was at the start."""
+def learn(methods: Mapping[str, tuple[type, dict]], steps: int = 100, seed: int = 0) -> Learned:
+    """On each rank, for each method: the loss of every step, the mean over 8 steps; and the bytes sent in a step."""
     torch.set_num_threads(1)  # the tensors are small
     found = {}
     for name, (method, settings) in methods.items():
-        torch.manual_seed(0)
-        start = parameters_to_vector(network().parameters())
-        torch.manual_seed(0)
-        data = batches(load_digits(), 64, rank=dist.get_rank(), ranks=dist.get_world_size(), seed=0)
+        torch.manual_seed(seed)
+        data = batches(load_digits(), 64, rank=dist.get_rank(), ranks=dist.get_world_size(), seed=seed)
         sgd = partial(torch.optim.SGD, lr=0.3)
-        model = network()
-        run = train(model, islice(data, steps), sgd, cross_entropy, method, **settings)
-
-        def changed(model: nn.Module = model, start: Tensor = start) -> float:
-            return (parameters_to_vector(model.parameters()) != start).double().mean().item()
-
-        steps_done = [(next(run)[0], changed())]  # the first step also sends the weights
+        run = train(network(), islice(data, steps), sgd, cross_entropy, method, **settings)
+        steps_done = [next(run)[0]]  # the first step also sends the weights
         period = settings.get("H", 1)  # steps from one exchange to the next, all alike
         with record_traffic() as log:
-            steps_done += [(loss, changed()) for loss, _ in islice(run, period)]
-        steps_done += [(loss, changed()) for loss, _ in run]
-        losses = torch.stack([loss for loss, _ in steps_done])
+            steps_done += [loss for loss, _ in islice(run, period)]
+        losses = torch.stack(steps_done + [loss for loss, _ in run])
         dist.all_reduce(losses)
         losses /= dist.get_world_size()
         curve = [losses[max(0, step - 7) : step + 1].mean().item() for step in range(steps)]
-        found[name] = curve, log.traffic.sent / period, [part for _, part in steps_done]
+        found[name] = curve, log.traffic.sent / period
     return found
+
+
+def two_weights(method: type[TopK]) -> tuple[str, list[list]]:
+    """On each of two ranks: what a learner's method loses of two weights' gradients, and four steps of it as rows.
+
+    The gradients are 1.0 and 0.3 on rank 0, and 0.3 and 1.0 on rank 1; each rank sends one number.
+    """
+    gradient = torch.tensor([[1.0, 0.3], [0.3, 1.0]])[dist.get_rank()]
+    weight = nn.Parameter(torch.zeros(2))
+    mine, rows, said = method([weight], density=0.5), [], ""
+    exchange, seen, left = mine.exchange, [], torch.zeros(2)
+
+    def watched(i: int, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        mean, sent = exchange(i, wanted)
+        seen[:] = wanted.clone(), sent.clone()
+        return mean, sent
+
+    mine.exchange = watched
+    for step in range(1, 5):
+        weight.grad = gradient.clone()
+        try:
+            mine.after_backward()
+            residual = mine.residuals[0]
+            if getattr(residual, "shape", None) != gradient.shape:
+                raise TypeError("a residual must be a tensor with the gradient's shape")
+        except Exception as error:  # a learner's, of any kind
+            return f"In step {step} your line fails: {error}.", []
+        left = left + gradient - seen[1]
+        values = seen[0], seen[1], weight.grad, residual
+        rows.append([step, *(", ".join(f"{x:.1f}" for x in v.tolist()) for v in values)])
+        for name, more in zip("AB", (residual - left).tolist(), strict=True):
+            if not said and abs(more) > 1e-4:
+                lost = (
+                    "is neither sent nor kept" if more < 0 else "is kept, though it was sent or kept already"
+                )
+                said = f"In step {step}, {abs(more):.1f} of {name}'s gradient {lost}."
+                if residual.equal(seen[0] - weight.grad):
+                    said += " The mean also holds what the other rank has sent."
+    return said or "Nothing is lost: all is sent or kept.", rows
 
 
 def plot_learned(found: Learned, log: bool = False) -> Picture:
     """The loss of each run, with the bytes that a rank sends in a step."""
-    curves = {f"{name}: {human(sent)} a step": curve for name, (curve, sent, _) in found.items()}
+    curves = {f"{name}: {human(sent)} a step": curve for name, (curve, sent) in found.items()}
     return plot_curves(curves, log=log, alt=f"Loss over steps, {', '.join(curves)}.")
 
 
@@ -95,7 +123,7 @@ def sent_on(ranks: int, r: int = 2) -> dict[str, float]:
     shapes = [tuple(w.shape) for w in network().parameters()]
     sizes = [w.numel() for w in network().parameters()]
     return {
-        "all numbers": ddp_traffic([sum(sizes)], ranks).sent,
+        WHOLE: ddp_traffic([sum(sizes)], ranks).sent,
         "top-k, 1 %": top_k_traffic(sizes, ranks, density=0.01).sent,
         f"PowerSGD, r = {r}": power_sgd_traffic([[s] for s in shapes], ranks, r, min_compression=1).sent,
     }
@@ -106,11 +134,11 @@ def steps_to(curve: Sequence[float], loss: float = LOSS) -> float:
     return next((step for step, found in enumerate(curve, 1) if found <= loss), inf)
 
 
-def plot_seconds(found: Learned, ms: Mapping[str, Sequence[float]]) -> Picture:
-    """The loss of each run over seconds; a dot where it reaches ``LOSS``.
+def plot_runs(found: Learned, ms: Mapping[str, Sequence[float]] | None = None) -> Picture:
+    """The loss of each run over its steps, as far as it is below 3; or over seconds, with a dot at ``LOSS``.
 
     Args:
-        found: of ``learn``.
+        found: of ``learn``; its names are those of ``LOOKS``.
         ms: for each run, what a step takes: computing, coding, message.
     """
     from matplotlib.figure import Figure
@@ -118,52 +146,49 @@ def plot_seconds(found: Learned, ms: Mapping[str, Sequence[float]]) -> Picture:
     figure = Figure(figsize=(WIDTH, 3), layout="constrained")
     axis = figure.subplots()
     ends = []
-    for (name, (curve, _, _)), (colour, _) in zip(found.items(), LOOKS, strict=True):
-        step = sum(ms[name]) / 1e3
-        label = f"{name}: {' + '.join(f'{part:.2g}' for part in ms[name])} ms a step"
-        axis.plot(
-            [step * (i + 1) for i in range(len(curve))], curve, color=colour, linewidth=2.2, label=label
-        )
-        end = step * steps_to(curve)
-        axis.plot(end, LOSS, "o", color=colour, markersize=7)
-        place = {"textcoords": "offset points", "fontsize": TEXT, "color": colour}
-        axis.annotate(f"{end:.2f} s", (end, LOSS), xytext=(6, 7), **place)
-        ends.append(f"{name} {end:.2f}")
-    axis.legend(loc="upper right", fontsize=TEXT, frameon=False)
-    axis.set_xlabel("seconds", fontsize=TEXT, loc="right")
-    axis.set_ylabel("loss", fontsize=TEXT)
+    for name in (name for name in LOOKS if name in found):
+        (curve, sent), (colour, width) = found[name], LOOKS[name]
+        parts = ms[name] if ms else ()
+        step = sum(parts) / 1e3 if ms else 1
+        label = f"{' + '.join(f'{part:.2g}' for part in parts)} ms" if ms else human(sent)
+        x, below = [step * (i + 1) for i in range(len(curve))], [loss if loss < 3 else nan for loss in curve]
+        label = f"{name}: {label} a step"
+        ends.append(f"{name} {human(sent)} a step")
+        if ms:
+            end = step * steps_to(curve)
+            axis.plot(end, LOSS, "o", color=colour, markersize=8, markeredgecolor="white", zorder=5)
+            ends[-1] = f"{name} {end:.3f}"
+            label += f",\n{LOSS} after {end:.3f} s"
+        axis.plot(x, below, color=colour, linewidth=2.2 if ms else width, label=label)
+    axis.legend(loc="upper right" if ms else "lower left", fontsize=TEXT, frameon=False)
+    axis.set_xlabel("seconds" if ms else "step", fontsize=TEXT, loc="right")
+    axis.set_ylabel("loss, mean of 8 steps", fontsize=TEXT)
     plain_axes(axis)
-    return render(figure, f"Loss over seconds; seconds to {LOSS}: {', '.join(ends)}.")
+    said = f"Loss over seconds; seconds to {LOSS}" if ms else "Loss over steps"
+    return render(figure, f"{said}: {', '.join(ends)}.")
 
 
-def plot_steps_to(took: Mapping[str, Mapping[str, tuple[float, float]]]) -> Picture:
-    """Steps to ``LOSS`` over the bytes of a step.
-
-    Args:
-        took: by kind of method, and by its setting: bytes of a step, and steps.
-    """
+def plot_steps_to(took: Mapping[str, Sequence[float]]) -> Picture:
+    """The steps to ``LOSS`` of several runs of each method, with their mean."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
 
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.9), layout="constrained")
     axis = figure.subplots()
-    for (kind, runs), look in zip(took.items(), ("s", "D", "o-", "s"), strict=True):
-        sent, steps = zip(*runs.values(), strict=True)
-        fill = "white" if kind == "PowerSGD" else RACERS[kind]  # it often lies on top-k
-        axis.plot(sent, steps, look, color=RACERS[kind], markersize=6, markerfacecolor=fill, label=kind)
-        for name, (x, y) in runs.items():
-            if kind == "top-k":
-                place = {"xytext": (6, 6), "textcoords": "offset points", "fontsize": TEXT}
-                axis.annotate(f"{name}: {y:.0f}", (x, y), color=RACERS[kind], **place)
-    axis.set(xscale="log", xlim=(1e2, 9e5), ylim=(0, None))
-    axis.set_xticks([1e2, 1e3, 1e4, 1e5], ["0.1", "1", "10", "100"])
-    axis.xaxis.set_minor_locator(NullLocator())
-    figure.legend(loc="outside upper left", ncols=len(took), fontsize=TEXT, frameon=False)
-    axis.set_xlabel("kB sent in a step", fontsize=TEXT, loc="right")
-    axis.set_ylabel(f"steps to the loss {LOSS}", fontsize=TEXT)
+    means = {name: sum(steps) / len(steps) for name, steps in took.items()}
+    for row, (name, mean) in enumerate(means.items()):
+        colour = LOOKS.get(name, LOOKS["1 %"])[0]
+        axis.barh(row, mean, 0.55, color=colour, alpha=0.25)
+        axis.plot(took[name], [row] * len(took[name]), "o", color=colour, markersize=6, alpha=0.7)
+        place = {"xytext": (12, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
+        axis.annotate(f"mean {mean:.0f}", (max(took[name]), row), **place)
+    axis.set_yticks(range(len(means)), list(means))
+    axis.invert_yaxis()
+    axis.margins(x=0.2)
+    axis.set_xlim(left=0)
+    axis.set_xlabel(f"steps to the loss {LOSS}", fontsize=TEXT, loc="right")
     plain_axes(axis)
-    said = "; ".join(f"{name} {steps:.0f}" for runs in took.values() for name, (_, steps) in runs.items())
-    return render(figure, f"Steps to the loss {LOSS} over the bytes of a step: {said}.")
+    said = ", ".join(f"{name} {mean:.0f}" for name, mean in means.items())
+    return render(figure, f"Mean steps to the loss {LOSS}: {said}.")
 
 
 def plot_thin(G: Tensor, columns: Tensor, column: Tensor, rows: Tensor, row: Tensor) -> Picture:
@@ -215,15 +240,16 @@ def plot_thin(G: Tensor, columns: Tensor, column: Tensor, rows: Tensor, row: Ten
 
 
 def plot_sent_over_ranks(ranks: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256)) -> Picture:
-    """All numbers and top-k of ``sent_on`` over the number of ranks, with 10 and 100 marked; axes are logarithmic."""
+    """Whole gradients and top-k of ``sent_on`` over the number of ranks; 10 and 100 are marked."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, NullLocator
 
     columns = [dict(list(sent_on(p).items())[:2]) for p in ranks]
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axis = figure.subplots()
-    for (name, last), (colour, style) in zip(columns[-1].items(), LOOKS, strict=True):
-        axis.plot(ranks, [column[name] for column in columns], style, color=colour, linewidth=2.2)
+    for (name, last), look in zip(columns[-1].items(), (WHOLE, "1 %"), strict=True):
+        colour = LOOKS[look][0]
+        axis.plot(ranks, [column[name] for column in columns], color=colour, linewidth=2.2)
         place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": TEXT}
         axis.annotate(name, (ranks[-1], last), color=colour, **place)
     beside = ((10, "10 ranks: a tenth", (9, -12), "left"), (100, "100 ranks: the same", (-4, 9), "right"))

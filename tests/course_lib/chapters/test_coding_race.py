@@ -66,11 +66,9 @@ def test_more_steps_cost_a_part_of_every_step():
 
 
 def test_the_map_says_up_to_which_link_one_percent_is_first():
-    said = plot_map(257, "cpu", more=73 / 68).alt
-    assert (
-        "1 % is first below 4.8 GB/s without coding, and below 2.9 GB/s with 5 ms; your cpu: 257 ms" in said
-    )
-    assert "your cuda: 0.05 ms" in plot_map(0.05, "cuda", more=73 / 68).alt
+    said = plot_map(489, "cpu", more=1.09).alt
+    assert "no coding: up to 4.4 GB/s; 5 ms: up to 2.9 GB/s; your cpu, 489 ms: up to 0.081 GB/s" in said
+    assert "your cuda, 0.05 ms" in plot_map(0.05, "cuda", more=1.0).alt
 
 
 def test_a_message_that_cannot_be_is_refused_in_one_line():

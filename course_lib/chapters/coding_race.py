@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from course_lib.chapters.refused import Refused
-from simulator.inputs.checks import not_negative
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
+from simulator.inputs.checks import not_negative, positive
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots import plot_timeline
 from simulator.plots.picture import Picture, render
@@ -87,6 +89,25 @@ def link_up_to(coding: float, more: float = 1.0) -> float:
     """GB/s of the link below which 1 % is faster than bf16, for ten ranks of GPT-2."""
     message = faster_from(coding, more)
     return SENT / 1e6 / message if message else inf
+
+
+def who_is_first(link: float, coding: float, more: float) -> Shown:
+    """What a step and a training take on ten ranks of GPT-2, over a link in GB/s and with a coding in ms.
+
+    Raises:
+        Refused: the link or the coding cannot be.
+    """
+    try:
+        positive(link=link)
+    except ValueError as refused:
+        raise Refused(str(refused)) from None
+    checked(coding=coding)
+    steps = {name: line.makespan for name, line in lines(SENT / 1e6 / link, coding).items()}
+    trained = {name: step * (more if name == "1 %" else 1) for name, step in steps.items()}
+    whole = trained["whole gradients"]
+    rows = [[name, f"{steps[name]:.1f} ms", f"{100 * t / whole:.1f} %"] for name, t in trained.items()]
+    head = [f"{link:g} GB/s, coding {coding:g} ms", "a step", "the training"]
+    return table(head, rows, f"{min(trained, key=lambda name: trained[name])} is first.")
 
 
 def plot_map(mine: float, device: str, more: float) -> Picture:

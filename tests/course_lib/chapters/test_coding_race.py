@@ -16,6 +16,7 @@ from course_lib.chapters.coding_race import (
     plot_step,
     plot_steps,
     race,
+    who_is_first,
 )
 from course_lib.chapters.refused import Refused
 
@@ -69,6 +70,14 @@ def test_the_map_says_up_to_which_link_one_percent_is_first():
     said = plot_map(489, "cpu", more=1.09).alt
     assert "no coding: up to 4.4 GB/s; 5 ms: up to 2.9 GB/s; your cpu, 489 ms: up to 0.081 GB/s" in said
     assert "your cuda, 0.05 ms" in plot_map(0.05, "cuda", more=1.0).alt
+
+
+def test_a_link_of_the_learner_is_told_who_is_first():
+    border = link_up_to(5, 1.09)
+    assert who_is_first(0.99 * border, 5, 1.09).text.startswith("1 % is first")
+    assert who_is_first(1.01 * border, 5, 1.09).text.startswith("bf16 is first")
+    with pytest.raises(Refused, match="link"):
+        who_is_first(0, 5, 1.09)
 
 
 def test_a_message_that_cannot_be_is_refused_in_one_line():

@@ -77,6 +77,7 @@ class Mine(TopK):
 
     def after_backward(self):
         for i, w in enumerate(self.parameters):
+            assert w.grad is not None
             wanted = w.grad + self.residuals[i]
             w.grad, sent = self.exchange(i, wanted)
             exec(self.line, {"torch": torch}, locals() | {"self": self})

@@ -1,8 +1,11 @@
 """The memory of LoRA in Hugging Face's LLaMA, held to its own autograd, and the picture of the plans."""
 
+import json
+import re
 from collections import Counter
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,14 +196,15 @@ def test_the_gradients_are_the_same_bit_for_bit(how):
 class Moved(TorchDispatchMode):
     """Bytes that operations read and write; frozen products and attention are counted."""
 
-    def __init__(self):
+    def __init__(self, rank=RANK):
         super().__init__()
-        self.bytes, self.dear = 0, Counter()
+        self.rank, self.bytes, self.dear, self.ran = rank, 0, Counter(), Counter()
 
     def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
         given = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        product = name == "mm" and min(*args[0].shape, *args[1].shape) > RANK
+        self.ran[name] += 1
+        product = name == "mm" and min(*args[0].shape, *args[1].shape) > self.rank
         if product or "attention" in name:
             self.dear["mm" if product else "attention"] += 1
         elif name not in VIEWS:
@@ -329,3 +333,70 @@ def test_every_plan_is_said():
 def test_a_best_plan_that_is_not_there_is_refused(plans):
     with pytest.raises(ValueError, match="best"):
         plot_prices(plans, 80e9, "all")
+
+
+CELLS = json.loads((Path(__file__).parents[3] / "notebooks/17_lora_and_adapters.ipynb").read_text("utf-8"))[
+    "cells"
+]
+SOURCES = ["".join(cell["source"]) for cell in CELLS]
+
+
+@pytest.mark.parametrize(("mode", "silus"), [("train()", 4), ("eval()", 2)])
+def test_the_chapters_listing_runs_no_frozen_product_and_no_attention_twice(tmp_path, mode, silus):
+    its_model((), 2, width=128, mlp=352).save_pretrained(tmp_path)
+    listing = next(
+        found[1] for text in SOURCES if (found := re.search(r"```python\n(.*?)```", text, re.DOTALL))
+    )
+    for old, new in (("meta-llama/Llama-2-7b-hf", str(tmp_path)), ('"cuda"', '"cpu"'), ("train()", mode)):
+        assert old in listing
+        listing = listing.replace(old, new)
+    names: dict[str, Any] = {"tokens": torch.arange(32)[None]}
+    with Moved(rank=8) as ran:
+        exec(listing, names)
+    assert ran.ran["silu"] == silus
+    assert ran.dear == {"mm": 2 * (2 * 7 + 1), "attention": 2 * 2}
+    assert all(weight.grad is not None for weight in names["trained"])
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    names: dict[str, Any] = {}
+    for source in (
+        SOURCES[1],
+        next(text for text in SOURCES if text.startswith("def kept(")).split("\n\n\n")[0],
+    ):
+        exec(source, names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("16 / 8 * (x @ self.A.T) @ self.B.T", "right, and the MLP keeps 3,472 numbers$"),
+        ("16 / 8 * (self.B @ (self.A @ x.T)).T", "right, and the MLP keeps 3,472 numbers$"),
+        (
+            "16 / 8 * x @ (self.B @ self.A).T",
+            r"1,183,104 numbers; a new matrix is among them: let x go through A",
+        ),
+        ("x @ self.A.T @ self.B.T", "adds 0.5 times what it should"),
+        ("16 / 8 * self.B @ (self.A @ x)", r"8x4 and 2x4\); a token is a row of x, so A x is x @ self.A.T"),
+        ("16 / 8 * self.B @ (self.A @ x.T)", "a token is a row of x"),
+        ("F.linear(x, self.A)", "your line stops: name 'F' is not defined$"),
+        ("x.sum()", "something else"),
+        ("0", "still missing"),
+    ],
+)
+def test_the_judge_says_what_a_line_lacks(chapter, capsys, line, said):
+    source = next(text for text in SOURCES if text.startswith("class Beside"))
+    exec(source.replace("self.W(x)  #", f"self.W(x) + {line}  #"), chapter)
+    assert re.search(said, capsys.readouterr().out.strip())
+
+
+def test_a_choice_may_stand_alone_and_a_wrong_name_is_told(chapter, capsys):
+    chapter["fit"]("SiLU")
+    assert "%  SiLU" in capsys.readouterr().out
+    chapter["fit"]([...])
+    assert "in place of ...: 'q, k, v'," in capsys.readouterr().out
+    for call, wrong in ((chapter["fit"], ["norm 1"]), (chapter["leave_out"], ["gate"])):
+        with pytest.raises(chapter["Refused"], match="the names"):
+            call(wrong)

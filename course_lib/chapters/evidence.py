@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from course_lib.chapters.caught import BUGS
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
@@ -12,12 +11,11 @@ FINE, WRONG = "#dcebe1", "#e8a07c"
 Finding = tuple[str, bool | None]  # what stands in the field, and whether that is right, if known
 
 
-def plot_board(findings: Mapping[str, Mapping[str, Finding]], colours: Sequence[str] = ()) -> Picture:
+def plot_board(findings: Mapping[str, Mapping[str, Finding]]) -> Picture:
     """A board; what is not as it should be is dark, with a cross, and what nobody has judged has no colour.
 
     Args:
         findings: column -> row -> what was found, and whether it is right. The rows are the same in all columns.
-        colours: of the frames around the names of the rows.
 
     Raises:
         ValueError: there is no column, or columns differ in their rows.
@@ -42,34 +40,7 @@ def plot_board(findings: Mapping[str, Mapping[str, Finding]], colours: Sequence[
     axis.set_xticks([])
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
-    figure.set_layout_engine("constrained", w_pad=0.1 if colours else 0.04)  # room for the frames
-    for label, colour in zip(axis.get_yticklabels(), colours, strict=False):
-        label.set_bbox(
-            {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour, "linewidth": 2}
-        )
     return render(figure, ". ".join(map(_said, findings.items())) + ".")
-
-
-def plot_grid(wrong: Mapping[str, Sequence[int]], bugs: int = 4) -> Picture:
-    """The learner's board: a row for each bug.
-
-    Args:
-        wrong: column -> the numbers of the bugs that make it wrong. Where none is listed, nothing is said yet.
-
-    Raises:
-        ValueError: there is no such bug.
-    """
-    rows = range(1, bugs + 1)
-    if strange := [bug for listed in wrong.values() for bug in listed if bug not in rows]:
-        raise ValueError(f"the bugs are 1 to {bugs}, and {strange[0]!r} is none of them")
-
-    def field(listed: Sequence[int], bug: int) -> Finding:
-        return ("?", None) if not listed else ("wrong", False) if bug in listed else ("right", True)
-
-    return plot_board(
-        {column: {f"bug {bug}": field(listed, bug) for bug in rows} for column, listed in wrong.items()},
-        [colour for colour, *_ in BUGS[:bugs]],
-    )
 
 
 def _marked(text: str, right: bool | None) -> str:

@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from course_lib.chapters import suspects, three_dimensions
 from course_lib.chapters.caught import BUGS, first_beyond, plot_caught
-from course_lib.chapters.evidence import plot_board, plot_grid
+from course_lib.chapters.evidence import plot_board
 from course_lib.chapters.held import plot_held
 from course_lib.chapters.plans import (
     Priced,
@@ -185,16 +185,26 @@ def test_copies_come_apart_in_two_runs():
     }
     halves = suspects.runs_apart(saved, {"matrix": ["tp", "pp"]})
     assert halves == {
-        "tp": (["matrix"], ["A", "B", "D", "E"]),  # C has twice the same half
+        "tp": (["matrix (halves, not copies)"], []),
         "dp": ([], []),
         "pp": (["matrix (no copies there)"], []),
     }
-    rows = repr(suspects.show_apart(saved, {"embedding": ["dp"]})).splitlines()[2:]
-    assert [row.split() for row in rows] == [
-        ["along", "tp", "nothing", "?"],
-        ["along", "dp", "embedding", "none"],
-        ["along", "pp", "nothing", "?"],
-    ]
+    weight = "blocks.0.mlp.up.weight"
+    equal = [run for run, held in saved.items() if torch.equal(held[0][weight][0], held[1][weight][0])]
+    assert equal == ["C"]  # "in one run", says the table above such copies
+
+    said, _, _, *rows = repr(suspects.show_apart(saved, {"matrix": "tp", "embedding": ["dp"]})).splitlines()
+    assert said.startswith("There are more copies along tp and dp and pp. In one run, though, both halves")
+    assert [row.split()[-1] for row in rows] == ["?", "none", "?"]
+    assert repr(suspects.show_apart(saved, suspects.COPIES)).startswith("These are all the copies.")
+
+
+def test_a_line_says_how_much_each_target_counts():
+    assert suspects.counts_of_targets("y = loss / of_all") == ["1/320", "1/320"]
+    assert suspects.counts_of_targets(suspects.RUNS["B"][1]) == ["1/512", "1/128"]
+    for line in ("y = losses / of_all", "y = 1 / of_all", "loss /= of_all"):
+        with pytest.raises(ValueError, match="does not run here: divide loss by a number"):
+            suspects.counts_of_targets(line)
 
 
 def test_a_check_of_unknown_copies_is_refused():
@@ -241,7 +251,6 @@ SPENT = {"computing": 6.0, "bubble": 0.5, "exposed communication": 1.0}
 def pictures():
     column = {f"run {run}": ("131.1 kB", run != "E") for run in "ABCDE"}
     yield plot_board({f"column\n{i}": column for i in range(6)})
-    yield plot_grid({"first loss": [4], "first norm": []})
     yield plot_caught({f"run {run}": [0.0, 0.002] for run in "ABCDE"}, 1e-3)
     yield plot_held({"tp": 2, "dp": 2, "pp": 2})
     yield plot_spent(
@@ -259,11 +268,6 @@ def test_the_board_says_what_is_wrong():
     picture = plot_board({"copies\nalong tp": {"A": ("apart", False), "B": ("equal", True)}})
     assert picture.alt == "copies along tp: A apart (✗), B equal."
     assert "✗ apart" in picture.svg
-    grid = plot_grid({"loss": [2], "norm": []}, bugs=2)
-    assert BUGS[1][0] in grid.svg
-    assert grid.alt == "loss: bug 1 right, bug 2 wrong (✗). norm: bug 1 ?, bug 2 ?."
-    with pytest.raises(ValueError, match="the bugs are 1 to 4, and 5 is none of them"):
-        plot_grid({"loss": [5]})
     with pytest.raises(ValueError, match="the same rows in each"):
         plot_board({"a": {"A": ("x", True)}, "b": {"B": ("x", True)}})
 

@@ -23,14 +23,16 @@ def plot_new_query(
     kept: Sequence[bool] | None = None,
     said: str = "",
     right: Sequence[bool] = (),
+    query: int = 0,
 ) -> Picture:
-    """For each panel the last token's query, with a line to each key, as thick as the weight that it puts on it.
+    """For each panel a token's query, with a line to each key, as thick as the weight that it puts on it.
 
     Args:
         panels: title -> the weight of each token, between 0 and 1.
         kept: whether a token's key is there; by default all are.
         said: a sentence before the weights in the text that says what is seen.
         right: of each token whether its result is right; then all queries are drawn, green or red.
+        query: the number of the token whose query has the lines; by default the last.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -44,33 +46,33 @@ def plot_new_query(
     for axis, (title, weights) in zip(
         figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
     ):
-        last = len(weights)
+        last, of = len(weights), query or len(weights)
         for place, weight in enumerate(weights, 1):
             there = kept is None or kept[place - 1]
             if weight >= 0.005:
-                axis.plot([last, place], [1, 0.3], color="#999999", lw=1 + 7 * weight, zorder=1)
+                axis.plot([of, place], [1, 0.3], color="#999999", lw=1 + 7 * weight, zorder=1)
             look = {"color": KEYS} if there else {"facecolor": "white", "edgecolor": "#666666", "ls": "--"}
             axis.scatter([place], [0], s=16**2, marker="s", zorder=2, **look)
             middle = {"ha": "center", "va": "center_baseline", "fontsize": TEXT, "zorder": 3}
             axis.text(place, 0, str(place), color="white" if there else "#444444", **middle)
             axis.text(place, -0.62, f"{100 * weight:.0f} %" if there else "none", **middle)
-        for place in range(1, last + 1) if right else (last,):
+        for place in range(1, last + 1) if right else (of,):
             colour = (RIGHT if right[place - 1] else WRONG) if right else QUERIES
             axis.scatter([place], [1], s=16**2, marker="s", color=colour, zorder=2)
             axis.text(place, 1, str(place), color="white", **middle)
         axis.set_title(title, fontsize=TITLE, loc="left")
-        rows = ["queries" if right else "query", "keys, values", f"weight for {last}" if right else "weight"]
+        rows = ["queries" if right else "query", "keys, values", f"weight for {of}" if right else "weight"]
         axis.set_yticks([1, 0, -0.62], rows)
         axis.set(xlim=(0.5, last + 0.5), ylim=(-0.9, 1.4), xticks=[])
         bare(axis)
         axis.spines["bottom"].set_visible(False)
         amounts = ", ".join(f"{100 * weight:.0f} %" for weight in weights)
-        alts.append(f"{title}: the query of token {last} puts {amounts} on keys 1 to {last}")
+        alts.append(f"{title}: the query of token {of} puts {amounts} on keys 1 to {last}")
     return render(figure, f"{said}{'; '.join(alts)}.")
 
 
 def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tensor, Cache]]) -> Picture:
-    """A learner's results of six tokens, three in one call and then one a call, beside PyTorch's of all at once.
+    """A learner's results of six tokens, three in one call, two in the next, one in the last, beside PyTorch's of all at once.
 
     Args:
         step: step(x, W, kept) of the new tokens: their results, and the kept keys and values, (heads, tokens, d).
@@ -85,8 +87,8 @@ def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tens
     W |= dict.fromkeys("vo", torch.eye(2 * D))
     q, k, v = ((x @ W[name].T).unflatten(-1, (HEADS, D)).transpose(0, 1) for name in "qkv")
     right = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)
-    results, kept = [], (k[:, :0], v[:, :0])
-    for new in (x[:3], *x[3:].split(1)):
+    results, caches, kept = [], [], (k[:, :0], v[:, :0])
+    for new in x.split([3, 2, 1]):
         result, kept = step(new.clone(), W, kept)
         if not isinstance(result, Tensor) or result.shape != new.shape:
             raise ValueError(f"step gives {_shape(result)}; the result has the shape of x, {_shape(new)}")
@@ -94,12 +96,20 @@ def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tens
             wanted = f"({HEADS}, tokens, {D})"
             raise ValueError(f"step keeps {', '.join(map(_shape, kept))}; keys and values are {wanted}")
         results += result
+        caches += [kept[0][0]] * len(new)
     good = [torch.allclose(a, b, atol=1e-4) for a, b in zip(results, right, strict=True)]
-    there = [any(torch.allclose(one, key, atol=1e-4) for one in kept[0][0]) for key in k[0]]
+    first = (
+        good.index(False) if False in good else TOKENS - 1
+    )  # the first wrong query is drawn, with its cache
+    come = 3 if first < 3 else 5 if first < 5 else TOKENS  # keys so far; none is missing of those to come
+    there = [
+        i >= come or any(torch.allclose(one, key, atol=1e-4) for one in caches[first])
+        for i, key in enumerate(k[0])
+    ]
     title = f"right results: {sum(good)} of {TOKENS}"
     missing = ", ".join(str(i) for i, found in enumerate(there, 1) if not found)
     said = f"Not in the cache: {missing}. " if missing else ""
-    return plot_new_query({title: results[-1][D : D + TOKENS].tolist()}, there, said, good)
+    return plot_new_query({title: results[first][D : D + TOKENS].tolist()}, there, said, good, first + 1)
 
 
 def _shape(given: object) -> str:

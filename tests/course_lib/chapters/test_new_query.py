@@ -43,17 +43,28 @@ def behind(kept, new):
         (last_key, behind, 6),
         (first_key, behind, 3),
         (first_key, lambda kept, new: new, 3),
-        (lambda queries, keys: torch.zeros(queries, keys, dtype=torch.bool), behind, 4),
+        (lambda queries, keys: torch.zeros(queries, keys, dtype=torch.bool), behind, 3),
+        (last_key, lambda kept, new: torch.cat([new, kept], 1), 5),
+        (lambda queries, keys: last_key(queries, keys) & (queries == keys), behind, 5),
     ],
 )
-def test_three_at_once_and_three_one_by_one_are_compared_with_pytorch(triangle, append, right):
-    assert f"right results: {right} of 6" in judge_cache(learners(triangle, append)).alt
+def test_calls_of_three_two_and_one_are_compared_with_pytorch(triangle, append, right):
+    picture = judge_cache(learners(triangle, append))
+    assert f"right results: {right} of 6: the query of token" in picture.alt
+
+
+def test_the_first_wrong_query_is_drawn_with_the_cache_that_it_met():
+    swapped = judge_cache(learners(last_key, lambda kept, new: torch.cat([new, kept], 1))).alt
+    assert "5 of 6: the query of token 4 puts" in swapped
+    assert "0 % on keys 1 to 6." in swapped  # key 6 comes later
+    assert "Not in" not in swapped
+    assert "6 of 6: the query of token 6 puts" in judge_cache(learners(last_key, behind)).alt
 
 
 def test_a_key_that_was_not_kept_is_named():
     picture = judge_cache(learners(last_key, lambda kept, new: new))
-    assert "Not in the cache: 1, 2, 3, 4, 5." in picture.alt
-    assert [text.get_text() for text in picture._figure.axes[0].texts].count("none") == 5
+    assert "Not in the cache: 1, 2, 3." in picture.alt
+    assert [text.get_text() for text in picture._figure.axes[0].texts].count("none") == 3
     assert "Not in" not in judge_cache(learners(last_key, behind)).alt
 
 

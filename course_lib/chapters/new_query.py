@@ -72,7 +72,7 @@ def plot_new_query(
 
 
 def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tensor, Cache]]) -> Picture:
-    """A learner's results of six tokens, three in one call, two in the next, one in the last, beside PyTorch's of all at once.
+    """A learner's results of six tokens, in calls of three, two and one, beside PyTorch's of all at once.
 
     Args:
         step: step(x, W, kept) of the new tokens: their results, and the kept keys and values, (heads, tokens, d).

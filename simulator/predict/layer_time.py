@@ -75,12 +75,13 @@ def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSec
         part: _products(sizes, plan, hardware, fp8=plan.precision == "fp8" and part != "router")
         for part, sizes in _linears(shape, plan).items()
     }
+    _, of_input, of_weight = map(sum, zip(*products.values(), strict=True))
     forward, backward = {}, {}
     for ahead, back in (
         _attention(shape, plan, hardware, products["attention"], core),
         _mlp(shape, plan, hardware, products["mlp"], products["router"]),
         _norms(shape, plan, hardware),
-        _communication(shape, plan, hardware, core),
+        _communication(shape, plan, hardware, core, of_input, of_weight),
     ):
         forward |= ahead
         backward |= back
@@ -88,13 +89,10 @@ def layer_seconds(shape: ModelShape, plan: Plan, hardware: Hardware) -> LayerSec
         moved = layer_bytes(shape, plan) / HOST_LINK  # beside the layer's own computation, each way
         forward["offload"] = max(0.0, moved - sum(forward.values()))
         backward["offload"] = max(0.0, moved - sum(backward.values()))
-    weight = sum(of_weight for _, _, of_weight in products.values())
-    again = 0.0
-    if plan.recompute == "full":
-        again = sum(forward.values())
-    elif plan.recompute == "selective" and plan.attention != "flash":
+    again = sum(forward.values()) if plan.recompute == "full" else 0.0
+    if plan.recompute == "selective" and plan.attention != "flash":
         again = core[0]
-    return LayerSeconds(forward, backward, weight, again)
+    return LayerSeconds(forward, backward, of_weight, again)
 
 
 def _tokens(shape: ModelShape, plan: Plan) -> int:
@@ -215,19 +213,21 @@ def _norms(shape: ModelShape, plan: Plan, hardware: Hardware) -> tuple[dict, dic
     )
 
 
-def _communication(shape: ModelShape, plan: Plan, hardware: Hardware, core: Core) -> tuple[dict, dict]:
+def _communication(
+    shape: ModelShape, plan: Plan, hardware: Hardware, core: Core, of_input: float, of_weight: float
+) -> tuple[dict, dict]:
     tokens, h, t, e = _tokens(shape, plan), shape.hidden, plan.tp, plan.itemsize
-    # An all-reduce, or an all-gather and a reduce-scatter, of each region in each direction. Backward, the product for
-    # the weight does not wait for them.
+    # An all-reduce, or an all-gather and a reduce-scatter, of each region in each direction; backward, beside the
+    # products for the weights.
     tensor = shape.regions * collective_seconds("all-reduce", e * tokens * h, t, 1, hardware)
     ahead = {"tensor_parallel": tensor, "context_parallel": 0.0, "expert_parallel": 0.0}
-    # With sequence parallelism the inputs that were kept in slices are gathered once more for their weights.
+    # Inputs that were kept in slices are gathered once more for their weights, beside the products for the inputs.
     again = shape.regions * collective_seconds("all-gather", e * tokens * h, t, 1, hardware)
     # Routed experts and their router are whole on all ranks, so their gradients are added up, too.
     whole = plan.gradient_itemsize * (shape.router_parameters + shape.routed_parameters(plan.ep))
     added = collective_seconds("all-reduce", whole, t, 1, hardware) if whole else 0.0
-    waited = tensor + again if plan.sequence_parallel else tensor
-    back = ahead | {"tensor_parallel": waited * (1 - hardware.overlap) + added}
+    waited = exposed(again, of_input, hardware) if plan.sequence_parallel else 0.0
+    back = ahead | {"tensor_parallel": exposed(tensor, of_weight, hardware) + waited + added}
     if "tensor" in plan.overlap:
         ahead["tensor_parallel"] = tensor * (1 - hardware.overlap)
     own, kv = shape.heads // t * (shape.key_size + shape.value_size), shape.kv_columns(t)

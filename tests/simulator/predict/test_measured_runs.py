@@ -221,6 +221,13 @@ def test_sequence_parallelism_gathers_its_inputs_again():
     assert more == pytest.approx(again * (1 - H100.overlap))
 
 
+def test_products_hide_no_more_than_they_last():
+    layer = layer_seconds(LLAMA, Plan(tp=16, attention="flash"), H100)  # over two machines
+    sent, waited = (side["tensor_parallel"] for side in (layer.forward, layer.backward))
+    assert layer.weight < sent
+    assert waited == pytest.approx(sent - H100.overlap * layer.weight)
+
+
 def test_messages_between_stages_beside_another_chunk():
     plan = dict(pp=4, microbatches=8, attention="flash")
     for chunks, hides in ((1, False), (2, True)):

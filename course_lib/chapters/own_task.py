@@ -93,20 +93,20 @@ class OwnTasks:
     """The learner's tries, and how many of the bets were won."""
 
     def __init__(self) -> None:
-        self.won: list[bool] = []
+        self.won: dict[tuple[str, ...], bool] = {}  # a task counts once, under its answers
         self.board: list[list[str]] = []
 
     def train_prompt(
-        self, forward: Forward, task: Task, learns: object = ..., steps: int = 100
+        self, forward: Forward, task: Task, learns: object = None, steps: int = 100
     ) -> Shown | None:
         """Prints what the task wants, then what a trained prompt makes of new texts, and who was right.
 
-        Returns a table of all tries. Nothing is trained, and there is no table, before there is a bet.
+        Returns a table of all tries with a bet. Nothing is trained while dots stand for the bet.
 
         Args:
             forward: the learner's.
             task: the right answer to a text.
-            learns: the bet, "yes" or "no": is the prompt right on more than half of the new texts?
+            learns: the bet, "yes" or "no": is the prompt right on more than half of the new texts? None: no bet.
             steps: of training, with 16 texts each.
         """
         if fault := fault_of(task):
@@ -117,7 +117,7 @@ class OwnTasks:
         if fault := fault_of_forward(forward):
             print(fault)
             return None
-        if learns not in ("yes", "no"):
+        if learns not in (None, "yes", "no"):
             print('Bet first: write "yes" or "no" in place of the dots.')
             return None
         if not 1 <= steps <= 1000:
@@ -128,9 +128,12 @@ class OwnTasks:
         right = right_answers(model, lines(task, draw_texts("test", None, random.Random(0))))
         for text in SHOWN:
             print(f"{text}: wanted {task(text)}, written {answer(model, text)}")
-        self.won.append((right > 0.5) == (learns == "yes"))
-        print(f"your bet is {'won' if self.won[-1] else 'lost'}: {sum(self.won)} of {len(self.won)} so far")
-        wanted = [task(text) for text in draw_texts("train", 200, random.Random(1))]
+        if learns is None:
+            print(f"right on {100 * right:.0f} % of new texts")
+            return None
+        wanted = tuple(task(text) for text in draw_texts("train", 200, random.Random(1)))
+        won = self.won.setdefault(wanted, (right > 0.5) == (learns == "yes"))
+        print(f"your bet is {'won' if won else 'lost'}: {sum(self.won.values())} of {len(self.won)} so far")
         new = "".join(sorted(set(chain(*wanted)) - written()))
         first = SHOWN[0]
         self.board.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.plots.picture import Picture, render
@@ -10,6 +10,7 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 VIRTUAL = TOKENS = 2  # places drawn of 100 each
 LAYERS = ("embedding", "layer 1", "layer 2", "layer 3")  # from below
@@ -29,22 +30,30 @@ BESIDE = {
 GAP = 0.7
 
 
-def plot_virtual_places(below: Mapping[str, str] | None = None, complete: bool = True) -> Picture:
+def plot_virtual_places(
+    below: Mapping[str, str] | None = None, only: Sequence[str] = tuple(BESIDE)
+) -> Picture:
     """A panel for each method: the weights of a layer, what the method puts beside them, and the text's places.
 
     Args:
         below: what stands below a method's name: "0.08 million".
-        complete: False leaves out what the layers compute of the prompt's vectors: a bet asks for it.
+        only: the methods that are drawn.
     """
     from matplotlib.figure import Figure
 
-    ends = {title: 1 + GAP + beside + (GAP if beside else 0) + TOKENS for title, beside in BESIDE.items()}
-    left = {title: -2.3 if title == "all weights" else -0.7 for title in ends}
+    ends = {
+        title: 1 + GAP + beside + (GAP if beside else 0) + TOKENS
+        for title, beside in BESIDE.items()
+        if title in only
+    }
+    first = next(iter(ends))
+    left = {title: -2.3 if title == first else -0.7 for title in ends}
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-    panels = figure.subplots(1, len(ends), width_ratios=[ends[title] - left[title] for title in ends])
+    widths = [ends[title] - left[title] for title in ends]
+    panels = figure.subplots(1, len(ends), squeeze=False, width_ratios=widths)[0]
     for axis, title in zip(panels, ends, strict=True):
-        _draw(axis, title, ends[title] - TOKENS, complete)
-        if title == "all weights":
+        _draw(axis, title, ends[title] - TOKENS)
+        if title == first:
             for row, layer in enumerate((*LAYERS, "head")):
                 axis.text(-0.25, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
         amount = f"\n{below[title]}" if below else ""
@@ -52,23 +61,27 @@ def plot_virtual_places(below: Mapping[str, str] | None = None, complete: bool =
         axis.title.set_fontsize(TITLE)
         axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(LAYERS) + 1))
         axis.set_axis_off()
-    _legend(figure)
+    _legend(figure, [COLOURS[title] for title in ends])
     counts = "; ".join(f"{title}: {count}" for title, count in (below or {}).items())
+    says = {
+        "all weights": "with all weights, every W is trained",
+        "LoRA": "LoRA trains A and B, which are added to a frozen W",
+        "prefix": "a prefix trains keys and values in every layer, which the text reads",
+        "prompt": "a prompt trains vectors below the layers, and each layer computes their keys and values, which "
+        "the text reads",
+    }
     return render(
         figure,
-        "Embedding, layers and head from below, each with its weights W and the places that it computes. With all "
-        "weights, every W is trained. "
-        "In the others it is frozen: LoRA trains A and B, which are added to W; a prefix trains keys and values in "
-        "every layer, which the text reads; a prompt trains vectors below the layers"
-        + (", and each layer computes their keys and values, which the text reads" if complete else "")
+        "Embedding, layers and head from below, each with its weights W and the places that it computes: "
+        + "; ".join(says[title] for title in ends)
         + ". The head computes the text's places alone."
         + (f" {counts}." if counts else ""),
     )
 
 
-def _draw(axis: Axes, title: str, text: float, complete: bool) -> None:
+def _draw(axis: Axes, title: str, text: float) -> None:
     virtual = 1 + GAP
-    read = ("prefix", "prompt") if complete else ("prefix",)  # whose keys and values are drawn
+    reads = title in ("prefix", "prompt")  # keys and values beside its own
     for row in range(len(LAYERS) + 1):
         layer = 0 < row < len(LAYERS)
         for place in range(TOKENS):
@@ -80,14 +93,14 @@ def _draw(axis: Axes, title: str, text: float, complete: bool) -> None:
         for place in range(VIRTUAL):
             if title == "prompt" and row == 0:
                 _box(axis, virtual + place, row, COLOURS[title])
-            if title in read and layer:
+            if reads and layer:
                 own = COLOURS[title] if title == "prefix" else COMPUTED
                 _box(axis, virtual + place, row, own, "kv")
-            if title == "prompt" and layer and complete:  # a layer reads the places below it
+            if title == "prompt" and layer:  # a layer reads the places below it
                 _arrow(axis, (virtual + place + 0.44, row - 0.24), (virtual + place + 0.44, row + 0.06))
-        if title in read and layer:
+        if reads and layer:
             _arrow(axis, (text - GAP - 0.06, row + 0.4), (text - 0.02, row + 0.4))
-    if title in ("prefix", "prompt"):
+    if reads:
         axis.text(virtual + VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
     axis.text(text + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
 
@@ -105,12 +118,12 @@ def _box(axis: Axes, x: float, row: int, colour: str, says: str = "", width: flo
     axis.text(x + width / 2, row + 0.4, says, ha="center", va="center", fontsize=TEXT, color=ink)
 
 
-def _legend(figure) -> None:
+def _legend(figure: Figure, trained: Sequence[str]) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    looks = {"trained": COLOURS.values(), "frozen weights": [FROZEN], "a computed place": [COMPUTED]}
+    looks = {"trained": trained, "frozen weights": [FROZEN], "a computed place": [COMPUTED]}
     entries = [tuple(Patch(facecolor=one, edgecolor="#444444") for one in group) for group in looks.values()]
     arrow = Line2D([], [], color="#222222", marker=r"$\rightarrow$", linestyle="", markersize=13)
     figure.legend(

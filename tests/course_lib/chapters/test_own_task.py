@@ -63,7 +63,7 @@ def test_with_a_wrong_forward_nothing_is_trained(capsys, monkeypatch):
 def test_without_a_bet_nothing_is_trained(capsys, monkeypatch):
     monkeypatch.setattr(own_task, "tune", lambda *_: pytest.fail("it was trained"))
     tries = OwnTasks()
-    assert tries.train_prompt(forward, first) is None
+    assert tries.train_prompt(forward, first, learns=...) is None
     assert capsys.readouterr().out.splitlines() == [
         "wanted: open file → o",
         "wanted: sys.exit → s",
@@ -76,7 +76,7 @@ def test_a_bet_is_judged_by_the_new_texts(capsys):
     tries = OwnTasks()
     for bet, task in {"yes": first, "no": "(".__add__}.items():  # after one step nothing is learned
         board = tries.train_prompt(forward, task, learns=bet, steps=1)
-    assert tries.won == [False, True]
+    assert list(tries.won.values()) == [False, True]
     told = capsys.readouterr().out.splitlines()
     written = [line.partition(", written ")[2] for line in told if line.startswith("open file: wanted")]
     assert [line.split() for line in str(board).splitlines()[2:]] == [
@@ -84,6 +84,15 @@ def test_a_bet_is_judged_by_the_new_texts(capsys):
         ["(open", "file", *written[1].split(), "(", "no", "0", "%"],
     ]
     assert told[-1] == "your bet is won: 1 of 2 so far"
+    tries.train_prompt(forward, first, learns="no", steps=1)  # it is known now
+    assert capsys.readouterr().out.endswith("your bet is lost: 1 of 2 so far\n")
+
+
+def test_a_task_is_trained_without_a_bet(capsys):
+    tries = OwnTasks()
+    assert tries.train_prompt(forward, first, steps=1) is None
+    assert capsys.readouterr().out.endswith("right on 0 % of new texts\n")
+    assert not tries.won
 
 
 def test_a_line_is_typed_by_the_reader():

@@ -111,9 +111,9 @@ def test_each_method_trains_in_its_own_places():
         FROZEN: 3 * (layers + 2),
         COMPUTED: VIRTUAL * layers + TOKENS * 4 * (layers + 2),
     }
-    started = plot_virtual_places(complete=False)  # as before the bet
-    assert picture.svg.count(COMPUTED) - started.svg.count(COMPUTED) == VIRTUAL * layers
-    assert "each layer computes their" not in started.alt
+    alone = plot_virtual_places(only=("prompt",))
+    assert {"layer 1", "embedding", "prompt"} < set(texts(alone))
+    assert "LoRA" not in alone.alt
     picture = plot_virtual_places(dict.fromkeys(COLOURS, "2 million") | {"prompt": "0.08 million"})
     assert "0.08 million" in set(texts(picture))
     assert "prefix: 2 million" in picture.alt

@@ -10,7 +10,6 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 VIRTUAL = TOKENS = 2  # places drawn of 100 each
 LAYERS = ("embedding", "layer 1", "layer 2", "layer 3")  # from below
@@ -118,7 +117,7 @@ def _box(axis: Axes, x: float, row: int, colour: str, says: str = "", width: flo
     axis.text(x + width / 2, row + 0.4, says, ha="center", va="center", fontsize=TEXT, color=ink)
 
 
-def _legend(figure: Figure, trained: Sequence[str]) -> None:
+def _legend(figure, trained: Sequence[str]) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

@@ -25,6 +25,8 @@ from torch.nn.functional import cross_entropy, linear
 from torch.nn.utils import clip_grads_with_norm_
 
 ORDER = ["tp", "dp", "pp"]  # what stands first varies fastest
+SIZES = {"tp": 2, "dp": 2, "pp": 2}  # chapter 12's eight ranks
+TIED = ("embedding.tokens.weight", "head.weight")  # on the ends' stages
 
 
 def digits_of(rank, sizes, order=ORDER) -> dict[str, int]:

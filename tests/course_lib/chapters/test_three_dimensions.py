@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import AdamW
 
-from course_lib.chapters import suspects, three_dimensions
+from course_lib.chapters import copies_apart, suspects, three_dimensions
 from course_lib.chapters.caught import BUGS, first_beyond, plot_caught
 from course_lib.chapters.evidence import plot_board
 from course_lib.chapters.held import plot_held
@@ -154,7 +154,7 @@ def checked_runs():
             rank.step(*([part.chunk(2)[rank.at["dp"]]] for part in (tokens, targets)))
             weights, norm = rank.parameters(), rank.gradient_norm()
             cut = [key for key, w in weights.items() if hasattr(w, "cut")]
-            once = {key: w for key, w in weights.items() if key != suspects.TIED[1]}
+            once = {key: w for key, w in weights.items() if key != three_dimensions.TIED[1]}
             listed = global_norm(once, rank.group["tp"], rank.group["pp"], cut)
             norms.append((listed.item(), norm.item()))
             rank.clip(norm, suspects.MAX_NORM)
@@ -178,12 +178,12 @@ def test_the_checks_of_in_practice_on_the_runs():
 
 def test_copies_come_apart_in_two_runs():
     saved = {name: run.held for name, run in suspects.train_runs(2).items()}
-    assert suspects.runs_apart(saved, suspects.COPIES) == {
+    assert copies_apart.runs_apart(saved, copies_apart.COPIES) == {
         "tp": (["LayerNorm", "embedding"], ["A"]),
         "dp": (["matrix", "LayerNorm", "embedding"], []),
         "pp": (["embedding"], ["A", "E"]),
     }
-    halves = suspects.runs_apart(saved, {"matrix": ["tp", "pp"]})
+    halves = copies_apart.runs_apart(saved, {"matrix": ["tp", "pp"]})
     assert halves == {
         "tp": (["matrix (halves, not copies)"], []),
         "dp": ([], []),
@@ -193,10 +193,12 @@ def test_copies_come_apart_in_two_runs():
     equal = [run for run, held in saved.items() if torch.equal(held[0][weight][0], held[1][weight][0])]
     assert equal == ["C"]  # "in one run", says the table above such copies
 
-    said, _, _, *rows = repr(suspects.show_apart(saved, {"matrix": "tp", "embedding": ["dp"]})).splitlines()
+    said, _, _, *rows = repr(
+        copies_apart.show_apart(saved, {"matrix": "tp", "embedding": ["dp"]})
+    ).splitlines()
     assert said.startswith("There are more copies along tp and dp and pp. In one run, though, both halves")
     assert [row.split()[-1] for row in rows] == ["?", "none", "?"]
-    assert repr(suspects.show_apart(saved, suspects.COPIES)).startswith("These are all the copies.")
+    assert repr(copies_apart.show_apart(saved, copies_apart.COPIES)).startswith("These are all the copies.")
 
 
 def test_a_line_says_how_much_each_target_counts():
@@ -209,9 +211,9 @@ def test_a_line_says_how_much_each_target_counts():
 
 def test_a_check_of_unknown_copies_is_refused():
     with pytest.raises(ValueError, match="'norm' is none of 'LayerNorm', 'embedding', 'matrix'"):
-        suspects.runs_apart({}, {"norm": ["dp"]})
+        copies_apart.runs_apart({}, {"norm": ["dp"]})
     with pytest.raises(ValueError, match="'cp' is none of 'dp', 'pp', 'tp'"):
-        suspects.runs_apart({}, {"matrix": ["cp"]})
+        copies_apart.runs_apart({}, {"matrix": ["cp"]})
 
 
 def test_only_the_untied_run_is_ruined_by_loading_it():

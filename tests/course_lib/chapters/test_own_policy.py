@@ -43,10 +43,14 @@ def judged():
             "kept without need: aten.gelu.default",
         ),
         ('"attention" in name or width == MLP_WIDTH', "8 run again: aten.addmm.default 128 → 512"),
+        (
+            '"attention" in name or width != MLP_WIDTH',
+            "need: aten.add.Tensor, aten.gelu.default, aten.native_layer_norm.default\n",
+        ),
     ],
 )
 def test_what_runs_again_and_what_is_kept_without_need_is_named(judged, line, told, capsys):
-    exec(source_with("# line B\n").replace('"attention" in name:  # line B', f"{line}:"), judged)
+    exec(source_with("# line B\n").replace('"attention" in name or width == MLP_WIDTH:', f"{line}:"), judged)
     assert told in capsys.readouterr().out
 
 

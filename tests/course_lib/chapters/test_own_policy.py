@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from course_lib.notebooks.build import read_notebook
@@ -57,7 +58,7 @@ def test_what_runs_again_and_what_is_kept_without_need_is_named(judged, line, to
 def gradients_and_products(model):
     ran = Counter()
 
-    class Count(torch.utils._python_dispatch.TorchDispatchMode):
+    class Count(TorchDispatchMode):
         def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
             ran["products"] += "mm" in str(operation)
             return operation(*args, **(kwargs or {}))

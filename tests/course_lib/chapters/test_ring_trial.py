@@ -1,16 +1,17 @@
 """The ring all-reduce that the learner of chapter 04 writes: judged by what it returns, and its slips."""
 
 import json
+import re
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.chapters.ring_trial import try_ring
+from course_lib.chapters.ring_trial import pass_right, try_ring
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime import launch
-from course_lib.runtime.collectives import exchange
 
 CHAPTER = Path(__file__).parents[3] / "notebooks" / "04_collectives.ipynb"
 
@@ -18,11 +19,6 @@ CHAPTER = Path(__file__).parents[3] / "notebooks" / "04_collectives.ipynb"
 def listing(name):
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
     return next("".join(c["source"]) for c in cells if f"def {name}(" in "".join(c["source"]))
-
-
-def pass_right(chunks, i):
-    p, me = dist.get_world_size(), dist.get_rank()
-    return exchange(chunks[i], (me + 1) % p, chunks[(i - 1) % p], (me - 1) % p)
 
 
 def ring_of_the_chapter(slip, elements=8):
@@ -69,7 +65,7 @@ def ring(first=lambda me, p: (me - 1) % p, extra=0, always=False):
         p, me = dist.get_world_size(), dist.get_rank()
         chunks, now = list(t.chunk(p)), first(me, p)
         for turn in range(2 * (p - 1) + extra):
-            came = exchange(chunks[now], (me + 1) % p, chunks[now], (me - 1) % p)
+            came = pass_right(chunks, now)
             now = (now - 1) % p
             chunks[now] = chunks[now] + came if always or turn < p - 1 else came
         return torch.cat(chunks)
@@ -84,20 +80,41 @@ def ring(first=lambda me, p: (me - 1) % p, extra=0, always=False):
         (ring(extra=2), "The sums are right, but a rank sends 8 chunks where 6 are enough."),
         (ring(extra=-1), "Not yet: what rank 0 returns is not the whole sum."),
         (ring(lambda me, p: me), "Right"),  # every rank is then responsible for another chunk
-        (ring(always=True), "Not yet: what a rank sends in round 5 is no sum of one chunk."),
-        (ring(lambda me, p: 0), "Not yet: what a rank sends in round 2 is no sum of one chunk."),
-        (ring(lambda me, p: p), "IndexError"),
+        (
+            ring(always=True),
+            "Not yet: after round 4 chunk d of rank 0 holds the values of rank 0 more than once.",
+        ),
+        (ring(lambda me, p: 0), "Not yet: after round 1 chunk d of rank 0 holds values of chunk a."),
+        (ring(lambda me, p: p), "`% p` counts on around the ring."),
     ],
 )
 def test_a_ring_is_judged_by_what_it_returns(answer, words):
     shown = try_ring(answer)
     assert words in shown.text.splitlines()[0]
-    assert shown.html.count("<img") == ("IndexError" not in words)
+    assert shown.html.count("<img") == ("% p" not in words)
 
 
-def test_a_ring_that_is_not_written_yet():
-    def all_reduce(t):
-        now = ...
-        return t[now]
+RIGHT = ["(me - 1) % p", "(i - 1) % p", "chunks[i] + came", "(i - 1) % p", "came"]
 
-    assert try_ring(all_reduce).text == "Not written yet: put your expressions in place of the dots."
+
+@pytest.mark.parametrize(
+    ("answers", "words", "rounds"),
+    [
+        ([], "Not written yet", 0),
+        (RIGHT, "Right", 6),
+        (RIGHT[:3], "The reduce-scatter is right", 3),
+        (["me", "(i + 1) % p", RIGHT[2]], "after round 1 chunk b of rank 0 holds values of chunk d.", 1),
+        ([*RIGHT[:2], "came"], "after round 1 chunk c of rank 0 has lost the rank's own values.", 1),
+        ([*RIGHT[:3], "i", "came"], "after round 4 chunk a of rank 0 holds values of chunk d.", 4),
+    ],
+)
+def test_halves_are_tried_alone_and_drawn_up_to_the_first_slip(answers, words, rounds):
+    source = listing("ring_all_reduce")
+    for answer in answers:
+        source = source.replace("= ...", f"= {answer}", 1)
+    names = {"dist": dist, "torch": torch, "pass_right": pass_right, "try_ring": id}
+    exec(source, names)
+    shown = try_ring(names["ring_all_reduce"])
+    assert words in shown.text.splitlines()[0]
+    drawn = "".join(b64decode(svg).decode() for svg in re.findall('base64,([^"]+)', shown.html))
+    assert len(re.findall("round [0-9]", drawn)) == rounds

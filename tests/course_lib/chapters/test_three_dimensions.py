@@ -75,8 +75,13 @@ def test_middle_stages_hold_neither_end():
     assert last == (["blocks", "head", "norm"], True)
 
 
-def test_each_bug_shows_where_the_chapter_says():
-    alone, runs = suspects.one_device(2), suspects.train_runs(2)
+@pytest.fixture(scope="module")
+def runs():
+    return suspects.train_runs(4)
+
+
+def test_each_bug_shows_where_the_chapter_says(runs):
+    alone = suspects.one_device(4)
 
     def is_right(name, which):
         reported = runs[name].losses, runs[name].norms
@@ -176,8 +181,8 @@ def test_the_checks_of_in_practice_on_the_runs():
         assert apart == [("A", "tp"), ("A", "ends"), ("E", "ends")]
 
 
-def test_copies_come_apart_in_two_runs():
-    saved = {name: run.held for name, run in suspects.train_runs(2).items()}
+def test_copies_come_apart_in_two_runs(runs):
+    saved = {name: run.held for name, run in runs.items()}
     assert copies_apart.runs_apart(saved, copies_apart.COPIES) == {
         "tp": (["LayerNorm", "embedding"], ["A"]),
         "dp": (["matrix", "LayerNorm", "embedding"], []),
@@ -216,8 +221,8 @@ def test_a_check_of_unknown_copies_is_refused():
         copies_apart.runs_apart({}, {"matrix": ["cp"]})
 
 
-def test_only_the_untied_run_is_ruined_by_loading_it():
-    found = {name: run.held for name, run in suspects.train_runs(4).items()}
+def test_only_the_untied_run_is_ruined_by_loading_it(runs):
+    found = {name: run.held for name, run in runs.items()}
     loaded = {run: suspects.loss_after_loading(ranks, 5) for run, ranks in found.items()}
     alone = suspects.one_device(5)
     assert loaded["D"] == pytest.approx(alone.losses[4], rel=1e-5)

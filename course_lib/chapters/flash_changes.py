@@ -85,3 +85,31 @@ class Kernels(TorchDispatchMode):
             self.names.append(func.overloadpacket.__name__)
             self.bytes += sum(t.nbytes for t in read + made)
         return out
+
+
+def fault_of_tiles(
+    tile_again: Callable[[Tensor, Tensor], object], q: Tensor, k: Tensor, L: Tensor, keys: int = 16
+) -> str:
+    """What is wrong with weights that a function computes tile by tile from scores and L; nothing if all are right."""
+    for more in (0, 100):  # added to every score it changes no weight
+        tiles = []
+        for K in k.split(keys):
+            S = q @ K.mT + more
+            try:
+                P = tile_again(S, L + more)
+            except Exception as error:
+                return f"Your line stopped, with S {tuple(S.shape)} and L {tuple(L.shape)}: {error}"
+            if not isinstance(P, Tensor) or P.shape != S.shape:
+                found = tuple(P.shape) if isinstance(P, Tensor) else type(P).__name__
+                return f"A tile of scores {tuple(S.shape)} needs as many weights; yours: {found}."
+            tiles.append(P)
+        P = torch.cat(tiles, -1)
+        total = f"{P.sum(-1).mean():.2f}"
+        if torch.allclose(P, (q @ k.mT).softmax(-1), atol=1e-5):
+            continue
+        if more:
+            return f"Every weight is right. But add {more} to all scores, and P sums to {total}: exp(S) overflows."
+        if total != "1.00":
+            return f"Over the {len(tiles)} tiles of a row P sums to {total}, and should sum to 1."
+        return "P sums to 1.00, but the weights are not standard's: a tile with larger scores weighs more."
+    return ""

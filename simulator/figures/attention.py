@@ -27,7 +27,7 @@ def explore_tiles(block_q: int = 4, block_k: int = 2) -> Figure:
             Slider("block_q", block_q, SIDES, "queries in a tile"),
             Slider("block_k", block_k, SIDES, "keys in a tile"),
         ],
-        shown=6,
+        shown=2,
         scores=[[(5 * i + 3 * j) % 13 // 2 - 1 for j in range(TOKENS)] for i in range(TOKENS)],
         v=VALUES,
         size=SIZE,

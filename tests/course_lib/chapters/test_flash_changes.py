@@ -1,5 +1,6 @@
 """Changed lines of the by-hand files of chapters 15 and 16: what each of them moves; and their bars."""
 
+import re
 from functools import reduce
 
 import pytest
@@ -9,7 +10,7 @@ from course_lib.by_hand import flash_attention as by_hand
 from course_lib.by_hand import paged_attention
 from course_lib.by_hand.flash_attention import attend, merge
 from course_lib.chapters.bars import plot_bars
-from course_lib.chapters.flash_changes import Kernels, changed, using, wrong_by
+from course_lib.chapters.flash_changes import Kernels, changed, fault_of_tiles, using, wrong_by
 from course_lib.models.gpt import GPT, GPTConfig
 from simulator.predict.attention_io import standard_forward, total_bytes
 
@@ -29,22 +30,42 @@ def in_tiles_of_16(q, k, v):
 @pytest.mark.parametrize(
     ("old", "new", "found_with"),
     [
-        ("x * a.l + y * b.l", "a.l + y * b.l", {(32, 1), (48, 1), (48, 100)}),
+        ("x * a.l + y * b.l", "a.l + y * b.l", {(32, 1), (48, 1), (33, 28), (34, 28), (48, 100)}),
         (
             "return Part(m, x * a.l",
             "return Part(a.m, x * a.l",
-            {(48, 1), (48, 100)},
+            {(48, 1), (34, 28), (48, 100)},
         ),  # m is read by a third tile
-        ("m = S.amax(-1)", "m = 0 * S[..., 0]", {(16, 100), (48, 100)}),
+        ("m = S.amax(-1)", "m = 0 * S[..., 0]", {(16, 100), (33, 28), (34, 28), (48, 100)}),
     ],
 )
 def test_each_bug_needs_its_own_test(old, new, found_with):
     file = changed(by_hand, old, new)
     wrong = using(in_tiles_of_16, attend=file.attend, merge=file.merge, reduce=reduce)
-    for test in [(16, 1), (32, 1), (48, 1), (16, 100), (48, 100)]:
+    for test in [(16, 1), (32, 1), (48, 1), (16, 100), (33, 28), (34, 28), (48, 100)]:
         assert wrong_by(in_tiles_of_16, all_at_once, *test) < 1e-4
         error = wrong_by(wrong, all_at_once, *test)
         assert (error > 0.01 or error != error) == (test in found_with), test
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (lambda S, L: torch.exp(S - L), ""),
+        (lambda S, L: S.softmax(-1) * torch.exp(S.logsumexp(-1, keepdim=True) - L), ""),
+        (lambda S, L: torch.exp(S) / torch.exp(L), "add 100 to all scores, and P sums to nan"),
+        (lambda S, L: S.softmax(-1), "4 tiles of a row P sums to 4.00"),
+        (lambda S, L: S.softmax(-1) / 4, "P sums to 1.00, but the weights are not"),
+        (lambda S, L: torch.exp(S - L[..., None]), r"yours: \(64, 64, 16\)"),
+        (lambda S, L: None, "yours: NoneType"),
+        (lambda S, L: S - L.T, r"stopped, with S \(64, 16\) and L \(64, 1\)"),
+    ],
+)
+def test_what_is_said_of_weights_computed_again(line, words):
+    q, k, _ = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(0))
+    q = q / 8
+    said = fault_of_tiles(line, q, k, (q @ k.mT).logsumexp(-1, keepdim=True))
+    assert re.search(words, said) if words else not said, said
 
 
 def test_kernels_move_what_standard_attention_is_counted_to_move():

@@ -10,9 +10,10 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,6 +35,26 @@ def quarter(me: Member, samples: Tensor) -> Tensor:
 def dealt_anew(me: Member, samples: Tensor) -> Tensor:
     """All samples, by those who are there."""
     return samples.tensor_split(len(me.members))[me.rank]
+
+
+def samples_taken(deal: Callable[[Member, Tensor], Tensor], members: Sequence[int], samples: int = 96) -> int:
+    """How many different samples of a batch these members take together.
+
+    Raises:
+        Refused: one of them gets no samples.
+    """
+    from course_lib.chapters.refused import Refused
+
+    taken: set[int] = set()
+    for rank, name in enumerate(members):
+        me = SimpleNamespace(name=name, rank=rank, members=list(members))
+        try:
+            taken |= set(deal(me, torch.arange(samples)).tolist())
+        except Exception as error:
+            raise Refused(
+                f"the rank with me.name {name} and me.rank {rank} of {len(members)} members takes no samples: {error}"
+            ) from None
+    return len(taken)
 
 
 def plain_step(

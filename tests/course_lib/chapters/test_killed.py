@@ -15,7 +15,9 @@ from course_lib.chapters.killed import (
     lost_table,
     one_device,
     plain_step,
+    quarter,
     run_ranks,
+    samples_taken,
     steps_alike,
 )
 from course_lib.chapters.lives import plot_lives
@@ -38,6 +40,13 @@ def elastic_step():
             return None
 
     return step
+
+
+def test_samples_that_nobody_takes_are_counted():
+    assert samples_taken(dealt_anew, [0, 1, 3]) == 96
+    assert samples_taken(quarter, [0, 1, 3]) == 72
+    with pytest.raises(ValueError, match=r"me.name 3 and me.rank 2 of 3 members takes no samples: .*range"):
+        samples_taken(lambda me, samples: samples.tensor_split(3)[me.name], [0, 1, 3])
 
 
 def test_a_plain_run_ends_with_the_rank_that_is_killed():

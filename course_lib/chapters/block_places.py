@@ -100,7 +100,12 @@ def judge_copies(
     class Mine(Gathered):
         def grow(self, table: Table, tokens: int) -> None:
             if table.length % self.places:
-                before_writing(self, table)
+                try:
+                    before_writing(self, table)
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    raise Refused(f"before_writing stops with {type(error).__name__}: {error}") from None
                 if table.blocks[-1] not in range(len(self.users)):
                     raise Refused(f"the table's last entry is {table.blocks[-1]!r}, which is no block")
             Contiguous.grow(self, table, tokens)
@@ -126,9 +131,9 @@ def judge_copies(
         title += f", and {lost} of them listed by nobody"
     elif wrong := sum(cache.users[block] != len(names.split()) for block, names in users.items()):
         title += f", and {wrong} of them are counted wrongly in `users`"
-    if red := list(slots.values()).count(WRONG):
-        title += f"; {red} slots are red"
-    return _plot({title: (slots, users)}, len(cache.users), title + ".")
+    red = list(slots.values()).count(WRONG)
+    alt = f"{title}; {red} slots are red." if red else f"{title}."
+    return _plot({title: (slots, users)}, len(cache.users), alt)
 
 
 def _held(tables: Mapping[str, Table], blocks: int) -> tuple[dict[int, str], dict[int, str]]:
@@ -150,7 +155,12 @@ def _asked(slot: Slot, table: Table, token: int, blocks: int) -> int:
     """The reader's slot of a token; one behind the sequence's end, which a row of another length has, is slot 0."""
     if token >= table.length:
         return 0
-    given = slot(list(table.blocks), token)
+    try:
+        given = slot(list(table.blocks), token)
+    except Exception as error:
+        raise Refused(
+            f"token {token} of the blocks {table.blocks}: {type(error).__name__}: {error}"
+        ) from None
     try:
         if 0 <= index(given) < blocks * SIZE:
             return index(given)

@@ -55,6 +55,15 @@ def test_what_is_no_slot_gets_one_sentence(given, gpt):
         judge_slot(lambda blocks, token: given, gpt, PROMPTS)
 
 
+def test_lines_that_stop_get_one_sentence(gpt):
+    with pytest.raises(ValueError, match=r"token 1 of the blocks \[0\]: IndexError: list index"):
+        judge_slot(lambda blocks, token: blocks[token * 9], gpt, PROMPTS)
+    with pytest.raises(
+        ValueError, match="before_writing stops with AttributeError: .*has no attribute 'left'"
+    ):
+        judge_copies(lambda cache, table: cache.left, gpt, list(range(20)))
+
+
 def test_shared_blocks_name_all_who_list_them(gpt):
     cache, first = Gathered(gpt, 1, 48), Table()
     cache.grow(first, 20)

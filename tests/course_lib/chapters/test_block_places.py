@@ -59,7 +59,7 @@ def test_lines_that_stop_get_one_sentence(gpt):
     with pytest.raises(ValueError, match=r"token 1 of the blocks \[0\]: IndexError: list index"):
         judge_slot(lambda blocks, token: blocks[token * 9], gpt, PROMPTS)
     with pytest.raises(
-        ValueError, match="before_writing stops with AttributeError: .*has no attribute 'left'"
+        ValueError, match=r"before_writing stops with AttributeError: .*has no attribute 'left'"
     ):
         judge_copies(lambda cache, table: cache.left, gpt, list(range(20)))
 

@@ -93,7 +93,7 @@ def plot_held(sizes: Mapping[str, int]) -> Picture:
         axes.text(x, y, text, ha=across, va=up, color=CUTS[axis][2], fontsize=TEXT)
     axes.text(GAP, -0.15, "← their\ngradients", ha="center", va="top", color=CUTS["pp"][2], fontsize=TEXT)
     axes.text(GAP, DOWN / 2 - 0.1, "sum of the", ha="center", va="bottom", color=EMBEDDING, fontsize=TEXT)
-    text = "embedding's\ngradients, in\nthe same pairs"
+    text = "embedding's\ngradients,\nsame pairs"
     axes.text(GAP, DOWN / 2 + 0.1, text, ha="center", va="top", color=EMBEDDING, fontsize=TEXT)
     foot = DOWN + 1.5
     embedding(-1.9, foot)

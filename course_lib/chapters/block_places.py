@@ -124,16 +124,15 @@ def judge_copies(
             at = one.blocks[token // SIZE] * SIZE + token % SIZE
             if slots[at] == SHARED:
                 slots[at] = WRONG
-    title = (
-        f"{int((found != expected).sum())} of {found.numel()} characters are wrong, {cache.most} blocks taken"
-    )
+    wrong = int((found != expected).sum())
+    title = f"{wrong} of {found.numel()} characters are wrong, {cache.most} blocks taken"
+    if red := list(slots.values()).count(WRONG):
+        title = f"{red} slots are red, {title}"
     if lost := sum(bool(cache.users[block]) and not users[block] for block in users):
-        title += f", and {lost} of them listed by nobody"
-    elif wrong := sum(cache.users[block] != len(names.split()) for block, names in users.items()):
-        title += f", and {wrong} of them are counted wrongly in `users`"
-    red = list(slots.values()).count(WRONG)
-    alt = f"{title}; {red} slots are red." if red else f"{title}."
-    return _plot({title: (slots, users)}, len(cache.users), alt)
+        title += f", {lost} listed by nobody"
+    elif miscounted := sum(cache.users[block] != len(names.split()) for block, names in users.items()):
+        title += f", {miscounted} counted wrongly in `users`"
+    return _plot({title: (slots, users)}, len(cache.users), title + ".")
 
 
 def _held(tables: Mapping[str, Table], blocks: int) -> tuple[dict[int, str], dict[int, str]]:

@@ -58,6 +58,8 @@ def try_ring(all_reduce: FunctionType) -> Shown:
         verdict = f"Not yet: what rank {lacks[0]} returns is not the whole sum."
     elif len(sent[0]) > 2 * HALF:
         verdict = f"The sums are right, but a rank sends {len(sent[0])} chunks where {2 * HALF} are enough."
+    elif len(sent[0]) < 2 * HALF:
+        verdict = f"The sums are right, but not from your ring: `pass_right` sent {len(sent[0])} of {2 * HALF} chunks."
     else:
         verdict = f"Right: each rank returns the whole sum, and sends {len(sent[0])} chunks."
     return headed(verdict, *(drawn if turn else []))

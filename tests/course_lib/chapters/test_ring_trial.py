@@ -73,12 +73,21 @@ def ring(first=lambda me, p: (me - 1) % p, extra=0, always=False):
     return all_reduce
 
 
+def no_ring():
+    def all_reduce(t):
+        dist.all_reduce(t)
+        return t
+
+    return all_reduce
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (ring(), "Right: each rank returns the whole sum, and sends 6 chunks."),
         (ring(extra=2), "The sums are right, but a rank sends 8 chunks where 6 are enough."),
         (ring(extra=-1), "Not yet: what rank 0 returns is not the whole sum."),
+        (no_ring(), "The sums are right, but not from your ring: `pass_right` sent 0 of 6 chunks."),
         (ring(lambda me, p: me), "Right"),  # every rank is then responsible for another chunk
         (
             ring(always=True),
@@ -91,7 +100,7 @@ def ring(first=lambda me, p: (me - 1) % p, extra=0, always=False):
 def test_a_ring_is_judged_by_what_it_returns(answer, words):
     shown = try_ring(answer)
     assert words in shown.text.splitlines()[0]
-    assert shown.html.count("<img") == ("% p" not in words)
+    assert shown.html.count("<img") == ("% p" not in words and "0 of 6" not in words)
 
 
 RIGHT = ["(me - 1) % p", "(i - 1) % p", "chunks[i] + came", "(i - 1) % p", "came"]

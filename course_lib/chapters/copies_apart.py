@@ -8,14 +8,11 @@ import torch
 from torch import Tensor
 
 from course_lib.chapters.refused import Refused
-from course_lib.chapters.three_dimensions import SIZES, TIED, groups_along
+from course_lib.chapters.three_dimensions import SIZES, TIED, Weights, groups_along
 from course_lib.observe.show.shown import Shown, headed
 from course_lib.observe.show.tables import table
 
 Axes = Mapping[str, Sequence[str]]  # kind of weight -> axes
-Weights = dict[
-    str, tuple[Tensor, int | None]
-]  # name -> what a rank holds of it, the dimension in which it is cut
 # Along which axes other ranks hold copies. The biases and the positions that are not cut are as LayerNorms.
 COPIES = {"matrix": ["dp"], "LayerNorm": ["tp", "dp"], "embedding": ["tp", "dp", "pp"]}
 

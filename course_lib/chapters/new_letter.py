@@ -1,4 +1,4 @@
-"""Chapter 18: how likely a letter that no task had becomes by training: "!" of the task bang."""
+"""Chapter 18: how likely a letter that no task had becomes by training ("!" of the task bang), and why."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import random
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from course_lib.chapters.bars import plot_bars
 from course_lib.chapters.own_task import written
 from course_lib.chapters.virtual_places import COLOURS
 from course_lib.comparison.finetuning.selection.kept import BATCH, STEPS, kept_lines
 from course_lib.comparison.finetuning.selection.methods import METHODS
 from course_lib.data.task_gpt import load_task_gpt
 from course_lib.data.text_tasks import ASK, BEGIN, VOCABULARY, samples
+from course_lib.observe.show.shown import Shown
+from course_lib.observe.show.tables import table
 from course_lib.one_device.loop import cross_entropy
 from course_lib.one_device.schedule import warmed_up
-from simulator.plots.picture import Picture
+from simulator.plots.picture import Picture, render
+from simulator.plots.style import TEXT, WIDTH, bare
 
 EVERY = 10  # steps between two values
 METHOD = {"prompt": "prompt", "prefix": "p-tuning-v2", "LoRA": "lora-r1"}  # of the kept runs
@@ -25,12 +27,32 @@ KEPT = {"prompt": (1.1, 97.3, 2.4), "prefix": (1.9, 99.8, 2.4), "LoRA": (28.8, 9
 
 
 def plot_new_letter() -> Picture:
-    """Bars of "!" and of its strongest rival after training, each in its method's colour."""
-    panels = {"!, %": 0, "likeliest other letter, %": 2}
-    return plot_bars(
-        {title: {name: KEPT[name][which] for name in METHOD} for title, which in panels.items()},
-        one_scale=True,
-        colours=[COLOURS[name] for name in METHOD],
+    """After training, for each method: the chances of "!", of all other letters that were never written, and of those
+    that were; beside each the likeliest letter but "!"."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
+    axis, said = figure.subplots(), []
+    for row, name in enumerate(METHOD):
+        mark, new, rival = KEPT[name]
+        parts = [("!", mark, COLOURS[name]), ("other new letters", new - mark, "#dcdcdc"), ("old letters", 100 - new, "#444444")]
+        left = 0.0
+        for says, amount, colour in parts:
+            axis.barh(row, amount, 0.62, left=left, color=colour, label=says if row == 0 else None)
+            left += amount
+        axis.text(101, row, f"! {mark} %, next {rival} %", va="center", fontsize=TEXT)
+        said.append(f"{name}: ! {mark}, other new letters {new - mark:.1f}, old letters {100 - new:.1f}, likeliest letter but ! {rival}")
+    axis.set_yticks(range(len(METHOD)), METHOD)
+    axis.invert_yaxis()
+    return render(figure, "")
+
+
+def alike(letter: str, others: str) -> Shown:
+    """How alike the rows of the head are that score letters: the cosine of the angle between them."""
+    rows = torch.nn.functional.normalize(load_task_gpt().get_parameter("head.weight").detach(), dim=1)
+    return table(
+        ["two letters", "cosine of their rows"],
+        [[f"{letter} {other}", f"{rows[ord(letter)] @ rows[ord(other)]:.2f}"] for other in others],
     )
 
 

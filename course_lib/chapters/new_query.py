@@ -98,9 +98,8 @@ def judge_cache(step: Callable[[Tensor, Mapping[str, Tensor], Cache], tuple[Tens
         results += result
         caches += [kept[0][0]] * len(new)
     good = [torch.allclose(a, b, atol=1e-4) for a, b in zip(results, right, strict=True)]
-    first = (
-        good.index(False) if False in good else TOKENS - 1
-    )  # the first wrong query is drawn, with its cache
+    # The first wrong query is drawn, with its cache.
+    first = [*good[:-1], False].index(False)
     come = 3 if first < 3 else 5 if first < 5 else TOKENS  # keys so far; none is missing of those to come
     there = [
         i >= come or any(torch.allclose(one, key, atol=1e-4) for one in caches[first])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby, product
+from string import ascii_letters
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from course_lib.comparison.finetuning.selection.run import right_answers
 from course_lib.data.task_gpt import CONFIG, answer, load_task_gpt
 from course_lib.data.text_tasks import ASK, BEGIN, END, KNOWN, VOCABULARY, draw_texts, encode, texts
 from course_lib.models.gpt import GPT
+from course_lib.observe.show.commitment import Bet
 from course_lib.observe.show.shown import Shown
 from course_lib.observe.show.tables import table
 from course_lib.one_device.loop import cross_entropy
@@ -25,6 +28,17 @@ RATE, BATCH, LONGEST, VECTORS = 0.1, 16, 22, 8
 SHOWN = "open file", "sys.exit"
 Task = Callable[[str], str]
 Forward = Callable[[GPT, Tensor, Tensor], Tensor]  # model, P of (8, d), tokens -> logits
+LETTERS = 40  # of a text that a forward is tried with
+STOPPED = {  # what PyTorch says -> what was done
+    "'ellipsis'": "Write your forward first: a line with dots is left.",
+    r"except in dimension (\d)": "Your torch.cat joins along dimension {0}. Of (batch, places, d) the places are "
+    "dimension 1.",
+    "must be tuple of Tensors": "torch.cat takes the tensors as one tuple, in parentheses of their own.",
+    r"same number of dimensions: got (\d) and (\d)": "Your torch.cat joins a tensor of {0} dimensions with one of "
+    "{1}. P and text have 3 each.",
+    "size of tensor a": f"You add or multiply where {VECTORS} vectors and {LETTERS} letters have to stand one after "
+    "the other.",
+}
 
 
 class WithPrompt(nn.Module):
@@ -50,6 +64,22 @@ def writes(line: str) -> str:
     return answer(load_task_gpt(), text, name)
 
 
+def search_names(wanted: str, text: str = SHOWN[0]) -> str:
+    """Which names make the task GPT write what is wanted of a text, of all with one or two letters and any two known.
+
+    Two names are joined by nothing or by one of four marks.
+    """
+    short = ["".join(letters) for n in (1, 2) for letters in product(ascii_letters, repeat=n)]
+    names = short + [a + mark + b for a, mark, b in product(KNOWN, ("", *" +_."), KNOWN)]
+    model, found = load_task_gpt().requires_grad_(False), []
+    for _, alike in groupby(sorted(names, key=len), len):
+        own = list(alike)
+        first = model(torch.tensor([[*f"{name}{BEGIN}{text}{ASK}".encode()] for name in own]))[:, -1].argmax(-1)
+        begun = [name for name, letter in zip(own, first.tolist(), strict=True) if letter == ord(wanted[0])]
+        found += [name for name in begun if answer(model, text, name) == wanted]
+    return f"{len(names):,} names tried; these make it write {wanted}: {', '.join(found) or 'none'}"
+
+
 def try_forward(forward: Forward) -> None:
     """Prints whether a forward joins and drops the vectors as it has to."""
     print(
@@ -62,23 +92,33 @@ def fault_of_forward(forward: Forward) -> str:
     """What is wrong with a forward, in a sentence; nothing if a prompt can be trained with it."""
     yours, right = WithPrompt(forward), load_task_gpt()
     add(right, Prompt, n=VECTORS).P.data.copy_(yours.P.data)
-    tokens = torch.randint(VOCABULARY, (3, 40), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(VOCABULARY, (3, LETTERS), generator=torch.Generator().manual_seed(0))
     try:
         logits = yours(tokens)
     except Exception as error:
-        if "ellipsis" in str(error):
-            return "Write your forward first: a line with dots is left."
+        for said, done in STOPPED.items():
+            if found := re.search(said, str(error)):
+                return done.format(*found.groups())
         return f"Your forward stopped with {type(error).__name__}: {error}"
     wanted = right(tokens)
     if not isinstance(logits, Tensor) or logits.shape != wanted.shape:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        return f"Texts of {tuple(tokens.shape)} need logits of {tuple(wanted.shape)}; yours: {found}."
+        told = f"Texts of {tuple(tokens.shape)} need logits of {tuple(wanted.shape)}; yours: {found}."
+        return told + left_out(logits)
     if logits.requires_grad:
         logits.square().sum().backward()
     if yours.P.grad is None or not yours.P.grad.any():
         return "The text does not read the vectors: a place reads only what stands before it."
     if not torch.allclose(logits, wanted, atol=1e-3):
         return "The shapes are right, but these are not the logits of the text's places."
+    return ""
+
+
+def left_out(logits: object) -> str:
+    """Of logits with too many or too few places: how many of all were dropped."""
+    if isinstance(logits, Tensor) and logits.ndim == 3 and len(logits) == 3:
+        dropped = VECTORS + LETTERS - logits.shape[1]
+        return f" Of {VECTORS + LETTERS} places {dropped} are dropped; the {VECTORS} of the vectors have to be."
     return ""
 
 
@@ -96,17 +136,15 @@ class OwnTasks:
         self.won: dict[tuple[str, ...], bool] = {}  # a task counts once, under its answers
         self.board: list[list[str]] = []
 
-    def train_prompt(
-        self, forward: Forward, task: Task, learns: object = None, steps: int = 100
-    ) -> Shown | None:
+    def train_prompt(self, forward: Forward, task: Task, learns: object, steps: int = 100) -> Shown | None:
         """Prints what the task wants, then what a trained prompt makes of new texts, and who was right.
 
-        Returns a table of all tries with a bet. Nothing is trained while dots stand for the bet.
+        Returns a table of all tries. Nothing is trained while dots stand for the bet.
 
         Args:
             forward: the learner's.
             task: the right answer to a text.
-            learns: the bet, "yes" or "no": is the prompt right on more than half of the new texts? None: no bet.
+            learns: the bet, "yes" or "no": is the prompt right on more than half of the new texts?
             steps: of training, with 16 texts each.
         """
         if fault := fault_of(task):
@@ -117,29 +155,52 @@ class OwnTasks:
         if fault := fault_of_forward(forward):
             print(fault)
             return None
-        if learns not in (None, "yes", "no"):
+        if learns not in ("yes", "no"):
             print('Bet first: write "yes" or "no" in place of the dots.')
             return None
         if not 1 <= steps <= 1000:
             print("Take 1 to 1,000 steps.")
             return None
-        model = WithPrompt(forward)
-        tune(model, task, steps)
-        right = right_answers(model, lines(task, draw_texts("test", None, random.Random(0))))
-        for text in SHOWN:
-            print(f"{text}: wanted {task(text)}, written {answer(model, text)}")
-        if learns is None:
-            print(f"right on {100 * right:.0f} % of new texts")
-            return None
+        model, right = tuned(forward, task, steps)
         wanted = tuple(task(text) for text in draw_texts("train", 200, random.Random(1)))
         won = self.won.setdefault(wanted, (right > 0.5) == (learns == "yes"))
         print(f"your bet is {'won' if won else 'lost'}: {sum(self.won.values())} of {len(self.won)} so far")
         new = "".join(sorted(set(chain(*wanted)) - written()))
         first = SHOWN[0]
         self.board.append(
-            [task(first), answer(model, first), new or "none", str(learns), f"{100 * right:.0f} %"]
+            [task(first), printed(answer(model, first)), new or "none", str(learns), f"{100 * right:.0f} %"]
         )
         return table([f"wanted for {first}", "written", "new letters", "your bet", "right"], self.board)
+
+
+def train_after(bet: Bet, forward: Forward, *tasks: Task, steps: int = 100) -> None:
+    """Trains a prompt on each task and prints what it writes; nothing is trained before the bet is made."""
+    if bet.value is None:
+        print("Bet first, in the cell above. Then run this cell again.")
+        return
+    if fault := fault_of_forward(forward):
+        print(fault)
+        return
+    for task in tasks:
+        model, right = tuned(forward, task, steps)
+        for text in SHOWN:
+            print(f"{text}: wanted {task(text)}, written {printed(answer(model, text))}")
+        near = "".join(map(chr, torch.cdist(model.P, model.model.head.weight).argmin(1).tolist()))
+        typed = printed(answer(model.model, SHOWN[0], near))
+        print(f"right on {100 * right:.0f} % of new texts")
+        print(f"the letters nearest to its vectors, {printed(near)}, write {typed} as a name\n")
+
+
+def tuned(forward: Forward, task: Task, steps: int) -> tuple[WithPrompt, float]:
+    """Trained vectors, and their share of right answers to new texts."""
+    model = WithPrompt(forward)
+    tune(model, task, steps)
+    return model, right_answers(model, lines(task, draw_texts("test", None, random.Random(0))))
+
+
+def printed(letters: str) -> str:
+    """With a control character as its number."""
+    return letters.encode("unicode_escape").decode()
 
 
 def fault_of(task: Task) -> str:

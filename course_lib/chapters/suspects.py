@@ -23,16 +23,12 @@ from torch.optim import AdamW
 from course_lib.chapters import three_dimensions
 from course_lib.chapters.caught import BUGS
 from course_lib.chapters.refused import Refused
-from course_lib.chapters.three_dimensions import SIZES
+from course_lib.chapters.three_dimensions import SIZES, Weights
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.show.shown import Shown
 from course_lib.runtime import launch
 
 Change = tuple[str, str]  # a piece of a line, and what stands in its place
-
-Weights = dict[
-    str, tuple[Tensor, int | None]
-]  # name -> what a rank holds of it, the dimension in which it is cut
 
 CONFIG = GPTConfig.tiny(hidden_size=64, max_length=32, num_layers=2)
 BATCH, LENGTH, MICRO, MAX_NORM = 16, 32, 2, 1.0

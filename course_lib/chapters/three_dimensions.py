@@ -27,6 +27,7 @@ from torch.nn.utils import clip_grads_with_norm_
 ORDER = ["tp", "dp", "pp"]  # what stands first varies fastest
 SIZES = {"tp": 2, "dp": 2, "pp": 2}  # chapter 12's eight ranks
 TIED = ("embedding.tokens.weight", "head.weight")  # on the ends' stages
+Weights = dict[str, tuple[Tensor, int | None]]  # shard, dimension cut
 
 
 def digits_of(rank, sizes, order=ORDER) -> dict[str, int]:

@@ -11,8 +11,8 @@ from simulator.plots.style import TEXT, TITLE, WIDTH
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VIRTUAL = TOKENS = 2  # places drawn of 100 each
-LAYERS = ("embedding", "layer 1", "layer 2", "layer 3")  # from below
+DRAWN = 2  # places, where one name stands below all of them
+LAYERS = ("layer 1", "layer 2", "layer 3", "layer 4")  # of the task GPT, from below
 COLOURS = {
     "all weights": "#1b3a5c",
     "LoRA": "#23614a",
@@ -30,35 +30,42 @@ GAP = 0.7
 
 
 def plot_virtual_places(
-    below: Mapping[str, str] | None = None, only: Sequence[str] = tuple(BESIDE)
+    below: Mapping[str, str] | None = None,
+    only: Sequence[str] = tuple(BESIDE),
+    layers: Sequence[str] = LAYERS,
+    virtual: str | Sequence[str] = "2 of 8",
+    text: str | Sequence[str] = "text",
 ) -> Picture:
     """A panel for each method: the weights of a layer, what the method puts beside them, and the text's places.
 
     Args:
         below: what stands below a method's name: "0.08 million".
         only: the methods that are drawn.
+        layers: their names, from below.
+        virtual, text: what stands below each place. One name: it stands below two of them.
     """
     from matplotlib.figure import Figure
 
+    beside = BESIDE | dict.fromkeys(("prefix", "prompt"), how_many(virtual))
     ends = {
-        title: 1 + GAP + beside + (GAP if beside else 0) + TOKENS
-        for title, beside in BESIDE.items()
+        title: 1 + GAP + width + (GAP if width else 0) + how_many(text)
+        for title, width in beside.items()
         if title in only
     }
     first = next(iter(ends))
-    left = {title: -2.3 if title == first else -0.7 for title in ends}
+    left = {title: -2.3 * (1 if how_many(text) == DRAWN else 1.2) if title == first else -0.7 for title in ends}
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     widths = [ends[title] - left[title] for title in ends]
     panels = figure.subplots(1, len(ends), squeeze=False, width_ratios=widths)[0]
     for axis, title in zip(panels, ends, strict=True):
-        _draw(axis, title, ends[title] - TOKENS)
+        _draw(axis, title, len(layers), virtual, text, ends[title] - how_many(text))
         if title == first:
-            for row, layer in enumerate((*LAYERS, "head")):
+            for row, layer in enumerate(("embedding", *layers, "head")):
                 axis.text(-0.25, row + 0.4, layer, ha="right", va="center", fontsize=TEXT)
         amount = f"\n{below[title]}" if below else ""
         axis.set_title(title + amount, loc="left", x=-left[title] / (ends[title] - left[title]))
         axis.title.set_fontsize(TITLE)
-        axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(LAYERS) + 1))
+        axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(layers) + 2))
         axis.set_axis_off()
     _legend(figure, [COLOURS[title] for title in ends])
     counts = "; ".join(f"{title}: {count}" for title, count in (below or {}).items())
@@ -78,30 +85,39 @@ def plot_virtual_places(
     )
 
 
-def _draw(axis: Axes, title: str, text: float) -> None:
-    virtual = 1 + GAP
+def how_many(places: str | Sequence[str]) -> int:
+    return DRAWN if isinstance(places, str) else len(places)
+
+
+def _draw(
+    axis: Axes, title: str, layers: int, virtual: str | Sequence[str], text: str | Sequence[str], start: float
+) -> None:
+    beside = 1 + GAP
     reads = title in ("prefix", "prompt")  # keys and values beside its own
-    for row in range(len(LAYERS) + 1):
-        layer = 0 < row < len(LAYERS)
-        for place in range(TOKENS):
-            _box(axis, text + place, row, COMPUTED)
+    for row in range(layers + 2):
+        layer = 0 < row <= layers
+        for place in range(how_many(text)):
+            _box(axis, start + place, row, COMPUTED)
         _box(axis, 0, row, COLOURS[title] if title == "all weights" else FROZEN, "W")
         if layer and title == "LoRA":
-            axis.text(virtual - 0.4, row + 0.4, "+", ha="center", va="center", fontsize=TITLE)
-            _box(axis, virtual - 0.2, row, COLOURS[title], "AB", width=1.2)
-        for place in range(VIRTUAL):
+            axis.text(beside - 0.4, row + 0.4, "+", ha="center", va="center", fontsize=TITLE)
+            _box(axis, beside - 0.2, row, COLOURS[title], "AB", width=1.2)
+        for place in range(how_many(virtual)):
             if title == "prompt" and row == 0:
-                _box(axis, virtual + place, row, COLOURS[title])
+                _box(axis, beside + place, row, COLOURS[title])
             if reads and layer:
                 own = COLOURS[title] if title == "prefix" else COMPUTED
-                _box(axis, virtual + place, row, own, "kv")
+                _box(axis, beside + place, row, own, "kv")
             if title == "prompt" and layer:  # a layer reads the places below it
-                _arrow(axis, (virtual + place + 0.44, row - 0.24), (virtual + place + 0.44, row + 0.06))
+                _arrow(axis, (beside + place + 0.44, row - 0.24), (beside + place + 0.44, row + 0.06))
         if reads and layer:
-            _arrow(axis, (text - GAP - 0.06, row + 0.4), (text - 0.02, row + 0.4))
-    if reads:
-        axis.text(virtual + VIRTUAL / 2, -0.15, "virtual", ha="center", va="top", fontsize=TEXT)
-    axis.text(text + TOKENS / 2, -0.15, "text", ha="center", va="top", fontsize=TEXT)
+            _arrow(axis, (start - GAP - 0.06, row + 0.4), (start - 0.02, row + 0.4))
+    for left, below in [(beside, virtual)] * reads + [(start, text)]:
+        named = [below] if isinstance(below, str) else below
+        wide = how_many(below) / len(named)
+        for place, name in enumerate(named):
+            x = left + wide * place + wide / 2 - 0.06
+            axis.text(x, -0.15, name, ha="center", va="top", fontsize=TEXT)
 
 
 def _arrow(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

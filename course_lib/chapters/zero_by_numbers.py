@@ -9,8 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.by_hand import zero
+from course_lib.chapters.refused import Refused
+from course_lib.chapters.zero_step import draw_halves
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.runtime import launch
+from course_lib.runtime import RankError, launch
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
@@ -22,16 +25,42 @@ OTHER = [
     8,
 ]  # TIMES of a second step, which is not drawn: lines that know the first one's result miss it
 NEW, OLD, WRONG = "#bcdcc8", "#eeeeee", "#f4b6a6"
+DDP = 6  # numbers that a rank sends in an all-reduce of four
+
+
+def reduce_scatter(output: Tensor, input: Tensor) -> None:
+    _check("reduce_scatter", output, input, 1 / 4)
+    zero.reduce_scatter(output, input)
+
+
+def all_gather(output: Tensor, input: Tensor) -> None:
+    _check("all_gather", output, input, 4)
+    zero.all_gather(output, input)
+
+
+def _check(name: str, output: Tensor, given: Tensor, times: float) -> None:
+    """Gloo dies of a wrong size."""
+    out, into = output.numel(), given.numel()
+    if out != times * into:
+        wanted = (
+            "output of 1 number and an input of 4" if times < 1 else "output of 4 numbers and an input of 1"
+        )
+        swapped = ": swap them" if into == times * out else ""
+        raise Refused(f"{name}(output, input) takes an {wanted}; here they have {out} and {into}{swapped}.")
 
 
 class Seen(NamedTuple):
-    """Of one rank: its gradient, its part of the mean, the weights after its update and at the end, bytes sent."""
+    """Of one rank: its gradient, its part of the mean, the weights after its update and at the end.
+
+    Args:
+        sent: numbers that it sends in line A and in line B.
+    """
 
     gradient: list[float]
     mean: float
     updated: list[float]
     weights: list[float]
-    sent: float
+    sent: tuple[float, float]
 
 
 def step_on_rank(
@@ -44,10 +73,11 @@ def step_on_rank(
     shard = weights[rank : rank + 1]  # a view
     with record_traffic() as log:
         before_update(mean, gradient, rank)
+        first = log.traffic.sent
         shard -= mean
         updated = weights.tolist()
         after_update(weights, shard)
-    return Seen(own, float(mean), updated, weights.tolist(), log.traffic.sent)
+    return Seen(own, float(mean), updated, weights.tolist(), (first / 4, (log.traffic.sent - first) / 4))
 
 
 def steps_on_rank(before_update: Callable[..., object], after_update: Callable[..., object]) -> list[Seen]:
@@ -68,10 +98,16 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
     Args:
         before_update: called with (mean, gradient, rank); should fill ``mean``, a single number.
         after_update: called with (weights, shard); should make all weights new on every rank.
+
+    Raises:
+        Refused: an output or an input has a wrong size.
     """
     from matplotlib.figure import Figure
 
-    seen, others = zip(*launch(steps_on_rank, 4, args=(before_update, after_update)), strict=True)
+    try:
+        seen, others = zip(*launch(steps_on_rank, 4, args=(before_update, after_update)), strict=True)
+    except RankError as error:
+        raise error.__cause__ if isinstance(error.__cause__, Refused) else error from None
     mean, new = right_mean().tolist(), right_weights()
     own = [[one.mean if i == rank else None for i in range(4)] for rank, one in enumerate(seen)]
     panels = {
@@ -80,8 +116,10 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
         "after the update:\nweights": [one.updated for one in seen],
         "after line B:\nweights": [one.weights for one in seen],
     }
-    figure = Figure(figsize=(WIDTH, 2.35), layout="constrained")
-    for place, (axis, (title, rows)) in enumerate(zip(figure.subplots(1, 4), panels.items(), strict=True)):
+    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
+    grid = figure.add_gridspec(2, 4, height_ratios=[1.7, 1])
+    for place, (title, rows) in enumerate(panels.items()):
+        axis = figure.add_subplot(grid[0, place])
         wanted = [OLD] * 4 if place == 0 else mean if place == 1 else new
         _draw(axis, rows, wanted, last=place == 3)
         axis.set_title(title, fontsize=TITLE)
@@ -90,9 +128,13 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
         sum(one.weights == wanted for one in some)
         for some, wanted in ((seen, new), (others, right_weights(OTHER)))
     )
-    numbers = max(one.sent for one in seen) / 4
+    sent = max((one.sent for one in seen), key=sum)
     differs = "" if again == right else f", with other gradients on {again}"
-    said = f"right weights on {right} of 4 ranks{differs}; a rank sends {numbers:g} numbers, with DDP 6"
+    more = f", {sum(sent) - DDP:g} too many" if sum(sent) > DDP else ""
+    said = f"right weights on {right} of 4 ranks{differs}; a rank sends {sum(sent):g} numbers, with DDP {DDP}{more}"
+    lines = [(f"line {name}: {n:g} numbers", n / 3) for name, n in zip("AB", sent, strict=True) if n]
+    half = ("3 numbers", 1)
+    draw_halves(figure.add_subplot(grid[1, :]), {"DDP": [half, half], "stage 1": lines}, most=DDP / 3)
     figure.supxlabel(f"green: right; red: wrong\n{said}", fontsize=TITLE)
     told = "; ".join(
         f"{title.replace(chr(10), ' ')} {', '.join(map(_row, rows))}" for title, rows in panels.items()

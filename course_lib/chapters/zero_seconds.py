@@ -17,7 +17,7 @@ from simulator.inputs.known_models import MODELS
 from simulator.inputs.plan import Plan
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import CATEGORIES, TEXT, TITLE, WIDTH, bare, label_of, plain_axes
+from simulator.plots.style import CATEGORIES, TEXT, WIDTH, bare, label_of, plain_axes
 from simulator.predict.memory import model_states, plan_memory
 from simulator.predict.step import step_cost
 
@@ -188,55 +188,6 @@ def plot_held(plans: Sequence[tuple[int, int]]) -> Picture:
 
 def named(stage: int, passes: int) -> str:
     return f"{f'stage {stage}' if stage else 'DDP'}, {passes} pass{'es' * (passes > 1)}"
-
-
-def plot_plans(gpu: str, speed: float, *, gpus: int = 64, sequences: int = 4, model: str = LLAMA) -> Picture:
-    """Two strips for each stage in the fewest passes that fit: computing, and below it sending, hatched where it hides.
-
-    Args:
-        gpu, speed, gpus, sequences, model: see ``Cluster``.
-    """
-    from matplotlib.figure import Figure
-
-    cluster = Cluster(gpu, speed, gpus, sequences, model)
-    steps, best = fewest_passes(cluster), quickest(cluster)
-    figure = Figure(figsize=(WIDTH, 1.0 + 0.45 * len(steps)), layout="constrained")
-    axis, told = figure.subplots(), []
-    longest = max((one.seconds for one in steps if one.fits), default=1)
-    first = [one for one in steps if one.fits and best and one.seconds < 1.01 * best.seconds]
-    for row, one in enumerate(steps):
-        label = f"{named(one.stage, one.passes)}: "
-        if one.fits:
-            label += f"{one.seconds:.2f} s"
-            left = one.computing - one.hidden
-            colour = COLOURS[f"stage {one.stage}"]
-            axis.barh(row - 0.18, one.computing, 0.34, color=COMPUTING)
-            box(axis, (left, one.hidden), row + 0.18, colour, hatched=True)
-            box(axis, (one.computing, one.seconds - one.computing), row + 0.18, colour)
-            for i in range(1, one.halves):
-                border = left + i * one.half
-                shade = "white" if border > one.computing else colour
-                axis.plot([border] * 2, [row + 0.01, row + 0.35], color=shade, linewidth=2)
-            weight = "bold" if one in first else "normal"
-            axis.annotate(f"{one.seconds:.2f} s", (one.seconds, row), (6, 0), textcoords="offset points",
-                          va="center", fontsize=TEXT, fontweight=weight)  # fmt: skip
-        else:
-            label += "no room"
-            axis.text(0, row, " no room for one sequence", va="center", fontsize=TEXT)
-        told.append(label + (", the shortest" if first == [one] else ", a tie" if one in first else ""))
-    axis.set(xlim=(0, 1.2 * longest), ylim=(-0.5, len(steps) - 0.5), xticks=[])
-    labels = [f"{named(one.stage, one.passes)}: {one.halves} halves" for one in steps]
-    axis.set_yticks(range(len(steps)), labels, fontsize=TEXT)
-    axis.invert_yaxis()
-    bare(axis)
-    axis.spines["bottom"].set_visible(False)
-    hides = (
-        f"dark: computing; colour: halves; hatched: hidden, {steps[0].overlap:g} s by a second of computing"
-    )
-    figure.supxlabel(f"{hides}\nbold: the shortest, or within 1 % of it", fontsize=TEXT)
-    said = f"{gpus} {gpu}s, {speed:g} GB/s, sequences on each: {sequences}; predicted"
-    axis.set_title(said, fontsize=TITLE, loc="left")
-    return render(figure, f"{said}. {'; '.join(told)}.")
 
 
 def box(

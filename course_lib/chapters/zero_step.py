@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from course_lib.data_parallel.flat import storage_bytes
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.one_device.loop import cross_entropy
-from course_lib.runtime import launch
 from simulator.ledgers.memory import MemoryBreakdown
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import PARTS, TEXT, WIDTH, plain_axes
@@ -26,6 +25,7 @@ COLOURS = {
     "stage 2": PARTS[4],
     "stage 3": PARTS[5],
 }  # none of memory's, nor the green of right numbers
+RED = "#c00000"
 
 
 class Step(NamedTuple):
@@ -85,29 +85,6 @@ def zero_step(rung: Any, x: Tensor, y: Tensor, passes: int = 1) -> Step:
     return Step(kept, gradients, (forward, backward, log.traffic.sent - forward - backward))
 
 
-def halves_sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> str:
-    """Halves of an all-reduce in 16 bits that a small GPT's step sends on four ranks, with PyTorch's ``fully_shard``.
-
-    Whole weights that are still there after the step are old ones, as the optimizer changes shards: that is said, too.
-
-    Args:
-        train: called with a model, ``x`` and ``y``.
-        x, y: the inputs and targets of each pass.
-    """
-    halves, old = launch(_sent, 4, args=(train, x, y), backend="gloo")[0]
-    said = f"{halves:.0f} {'half' if round(halves) == 1 else 'halves'}"
-    return said + ", but the next step computes with old weights" * old
-
-
-def _sent(train: Callable[..., object], x: Sequence[Tensor], y: Sequence[Tensor]) -> tuple[float, bool]:
-    torch.manual_seed(0)
-    model = GPT(GPTConfig.tiny())
-    half = 3 / 4 * 2 * sum(w.numel() for w in model.parameters())
-    with record_traffic() as log:
-        train(model, x, y)
-    return log.traffic.sent / half, not all(isinstance(w, DTensor) for w in model.parameters())
-
-
 def plot_gradients(steps: Mapping[str, Step], block: float) -> Picture:
     """What ``.grad`` holds in backward until block 1 is reduced, in blocks; each fall is named after its block.
 
@@ -148,19 +125,29 @@ def plot_halves(rows: Mapping[str, Sequence[str]]) -> Picture:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.3 + 0.55 * len(rows)), layout="constrained")
-    axis, told = figure.subplots(), []
+    draw_halves(figure.subplots(), {name: [(said, 1) for said in boxes] for name, boxes in rows.items()})
+    told = (f"{name}: {', '.join(boxes)}".replace("\n", " ") for name, boxes in rows.items())
+    return render(figure, f"Sent in a step of one pass. {'; '.join(told)}.")
+
+
+def draw_halves(axis: Any, rows: Mapping[str, Sequence[tuple[str, float]]], most: float = math.inf) -> None:
+    """Boxes with what they move and their size in halves; what is sent beyond ``most`` halves is red."""
+    totals = {name: sum(size for _, size in boxes) for name, boxes in rows.items()}
     for row, (name, boxes) in enumerate(rows.items()):
-        for i, said in enumerate(boxes):
-            axis.barh(row, 1, 0.72, left=i, color=COLOURS[name], edgecolor="white", linewidth=2)
-            axis.text(i + 0.5, row, said, ha="center", va="center", color="white", fontsize=TEXT)
-        axis.text(len(boxes) + 0.05, row, f"{len(boxes)} halves", va="center", fontsize=TEXT)
-        told.append(f"{name}: {', '.join(boxes)}".replace("\n", " "))
-    axis.set(xlim=(0, 0.5 + max(len(boxes) for boxes in rows.values())), xticks=[])
+        left = 0.0
+        for said, size in boxes:
+            axis.barh(row, size, 0.72, left=left, color=COLOURS[name], edgecolor="white", linewidth=2)
+            axis.text(left + size / 2, row, said, ha="center", va="center", color="white", fontsize=TEXT)
+            left += size
+        more = max(0, left - most)
+        axis.barh(row, more, 0.72, left=most if more else 0, color=RED)
+        colour = RED if more else "black"
+        axis.text(left + 0.05, row, f"{left:.3g} halves", va="center", color=colour, fontsize=TEXT)
+    axis.set(xlim=(0, 0.5 + max(3, *totals.values())), xticks=[])
     axis.set_yticks(range(len(rows)), list(rows), fontsize=TEXT)
     axis.tick_params(length=0)
     axis.invert_yaxis()
     axis.spines[:].set_visible(False)
-    return render(figure, f"Sent in a step of one pass. {'; '.join(told)}.")
 
 
 def note(parameters: Iterable[Tensor], call: Any) -> None:

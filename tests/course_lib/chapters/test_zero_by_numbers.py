@@ -1,9 +1,10 @@
 """One step of ZeRO over numbers: the right lines, what stands there at first, and the long way."""
 
+import pytest
 import torch.distributed as dist
 
-from course_lib.by_hand.zero import all_gather, reduce_scatter
-from course_lib.chapters.zero_by_numbers import plot_step
+from course_lib.chapters.refused import Refused
+from course_lib.chapters.zero_by_numbers import all_gather, plot_step, reduce_scatter
 
 
 def told(mean_of, gathers=True):
@@ -34,7 +35,9 @@ def test_the_two_halves_send_as_much_as_an_all_reduce():
 
 
 def test_an_all_reduce_in_line_a_is_right_and_sends_half_as_much_again():
-    assert told("all-reduce").startswith("right weights on 4 of 4 ranks; a rank sends 9 numbers")
+    assert told("all-reduce").startswith(
+        "right weights on 4 of 4 ranks; a rank sends 9 numbers, with DDP 6, 3 too many."
+    )
 
 
 def test_without_line_b_no_rank_has_the_right_weights():
@@ -46,3 +49,29 @@ def test_lines_that_know_the_result_miss_other_gradients():
     assert told("constants").startswith(
         "right weights on 4 of 4 ranks, with other gradients on 0; a rank sends 3"
     )
+
+
+@pytest.mark.parametrize(
+    ("line_a", "line_b", "said"),
+    [
+        (
+            "(gradient, mean)",
+            "(weights, shard)",
+            "1 number and an input of 4; here they have 4 and 1: swap them.",
+        ),
+        ("(mean, mean)", "(weights, shard)", "1 number and an input of 4; here they have 1 and 1."),
+        (
+            "(mean, gradient)",
+            "(shard, weights)",
+            "4 numbers and an input of 1; here they have 1 and 4: swap them.",
+        ),
+        ("(mean, gradient)", "(weights, weights)", "4 numbers and an input of 1; here they have 4 and 4."),
+    ],
+)
+def test_a_wrong_size_is_told_before_gloo_dies_of_it(line_a, line_b, said):
+    names = {"reduce_scatter": reduce_scatter, "all_gather": all_gather}
+    first = eval(f"lambda mean, gradient, rank: reduce_scatter{line_a}", names)
+    second = eval(f"lambda weights, shard: all_gather{line_b}", names)
+    with pytest.raises(Refused, match=r"takes an output of ") as refused:
+        plot_step(first, second)
+    assert str(refused.value).endswith(said)

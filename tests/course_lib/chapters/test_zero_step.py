@@ -1,15 +1,11 @@
 """The measured step of chapter 06: what each rung keeps and sends, with one pass and with two."""
 
-import pytest
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.optim import AdamW
 
 from course_lib.by_hand.ddp import PerParameter
 from course_lib.by_hand.zero import Zero1, Zero2, Zero3
-from course_lib.chapters.zero_step import halves_sent, plot_gradients, plot_halves, zero_step
+from course_lib.chapters.zero_step import plot_gradients, plot_halves, zero_step
 from course_lib.models.gpt import GPTConfig
-from course_lib.one_device.loop import cross_entropy
 from course_lib.runtime import launch
 
 WHOLE = 4 * GPTConfig.tiny().parameters  # bytes
@@ -52,31 +48,3 @@ def test_only_ddp_and_stage_1_can_wait_for_the_last_pass():
 def test_a_step_is_drawn_in_halves():
     said = plot_halves({"DDP": ["add up", "hand out"], "stage 3": ["gather", "gather", "add up"]}).alt
     assert said == "Sent in a step of one pass. DDP: add up, hand out; stage 3: gather, gather, add up."
-
-
-@pytest.mark.parametrize(
-    ("stage", "frees", "said"),
-    [
-        (1, True, "2 halves"),
-        (1, False, "2 halves, but the next step computes with old weights"),
-        (2, True, "5 halves"),
-        (3, True, "12 halves"),
-    ],
-)
-def test_fully_shard_is_all_three_stages(stage, frees, said):
-    def train(model, x, y):
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-        for part in (*model.blocks, model):
-            fully_shard(part, mp_policy=policy, reshard_after_forward=stage == 3)
-        optimizer = AdamW(model.parameters())
-        for i in range(4):
-            if stage == 1:
-                model.set_requires_gradient_sync(i == 3)
-            if stage < 3:
-                model.set_reshard_after_backward(i == 3 and frees)
-            (cross_entropy(model(x[i]), y[i]) / 4).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    tokens = torch.zeros(2, 8, dtype=torch.long)
-    assert halves_sent(train, [tokens] * 4, [tokens] * 4) == said

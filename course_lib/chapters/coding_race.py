@@ -11,9 +11,7 @@ from simulator.inputs.checks import not_negative, positive
 from simulator.ledgers.timeline import Span, Timeline
 from simulator.plots import plot_timeline
 from simulator.plots.picture import Picture, render
-from simulator.plots.style import TEXT, TITLE, WIDTH, bare, plain_axes
-from simulator.plots.timeline import COLOURS as KINDS
-from simulator.plots.timeline import category
+from simulator.plots.style import TEXT, TITLE, WIDTH, plain_axes
 
 BUCKETS = 10
 BACKWARD = 10.0  # ms of backward for a bucket
@@ -201,41 +199,3 @@ def plot_step(line: Timeline, name: str = "whole gradients") -> Picture:
     backward = sum(span.duration for span in line.of(0, "compute") if span.name != "coding")
     title = f"{name}: all sent after {line.makespan:.3g} ms, {backward:.0f} of them backward"
     return plot_timeline(line, titles=[title], unit="ms")
-
-
-def plot_saved(message: float, coding: float) -> Picture:
-    """A step with whole gradients and one with 1 %, on one axis; a bracket marks what 1 % saves without its coding.
-
-    Args:
-        message: ms that the message of a whole bucket takes.
-        coding: ms that the GPU needs to code a bucket for 1 %.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    both = {"whole gradients": backward_with(message), "1 %": lines(message, coding)["1 %"]}
-    end, least = both["whole gradients"].makespan, backward_with(PART * message).makespan
-    figure = Figure(figsize=(WIDTH, 3.5), layout="constrained")
-    axis = figure.subplots()
-    drawn = {}
-    for (name, line), top in zip(both.items(), (0, -3.9), strict=True):
-        said = f"{name}: all sent after {line.makespan:.4g} ms"
-        axis.text(0, top + 0.25, said, fontsize=TITLE)
-        for lane, low in (("compute", top - 1), ("communication", top - 2)):
-            axis.broken_barh([(0, line.makespan)], (low, 0.9), color="#f0f0f0")
-            for span in line.of(0, lane):
-                what = category(span.name)
-                drawn[what] = colour = KINDS[what][0]
-                looks = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.4}
-                axis.broken_barh([(span.start, span.duration)], (low, 0.9), **looks)
-    low, high = -2.5, -2.15
-    axis.plot([least, least, end, end], [high, low, low, high], color="#222222", linewidth=1.4, clip_on=False)
-    said = f"saved: {end - least:.3g} ms = {BUCKETS} × {(end - least) / BUCKETS:.3g} ms of coding"
-    axis.text(least - 1.5, low, said, ha="right", va="center", fontsize=TEXT)
-    axis.set(xlim=(0, max(line.makespan for line in both.values())), ylim=(-6, 0.9))
-    axis.set_yticks([-0.55, -1.55, -4.45, -5.45], ["rank 0", "communication"] * 2)
-    axis.set_xlabel("time, ms", fontsize=TEXT, loc="right")
-    bare(axis)
-    patches = [Patch(color=colour, label=what) for what, colour in drawn.items()]
-    figure.legend(handles=patches, loc="outside upper right", ncols=4, fontsize=TEXT, frameon=False)
-    return render(figure, f"Two steps on one axis, both sent after {end:.4g} ms; {said}.")

@@ -12,7 +12,6 @@ from course_lib.chapters.coding_race import (
     lines,
     link_up_to,
     plot_map,
-    plot_saved,
     plot_step,
     plot_steps,
     race,
@@ -49,7 +48,6 @@ def test_pictures_say_what_is_seen():
     assert "115.6 long" in race(6, 1.5).alt
     assert "bf16: all sent after 103 ms" in race(6, 1.5).alt
     assert "106 ms, 100 of them backward" in plot_step(backward_with(6)).alt
-    assert "both sent after 106 ms; saved: 5.4 ms = 10 × 0.54 ms of coding" in plot_saved(6, 0.54).alt
 
 
 @pytest.mark.parametrize("draw", [partial(race, 6), plot_steps])

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from course_lib.grading.judge import Fact, record
 
-BACK = "For each number it finds the nearest level, and returns these levels, as a tensor of shape (n,)."
+BACK = "`dequantise(codes, lows, steps, chunk)` returns the level of each code, as a tensor of shape (n,)."
 FACTS = {
     "three": Fact("what comes back", "`quantise(x, chunk)` returns three…"),
     "shape": Fact("what comes back", BACK),

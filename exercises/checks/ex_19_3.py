@@ -9,13 +9,13 @@ from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.traffic import record_traffic
 from course_lib.runtime.kept import launch
 
-MEAN = "The new tensor of a rank is the mean of its own tensor and of the tensors of its neighbours."
+MEAN = "Its new tensor is the mean of its own and theirs."
 FACTS = {
     "matrix": Fact("each weight", MEAN, tolerance=1e-5),
     "kept": Fact("x", "`x` stays as it is."),
     "mixed": Fact("after one mixing, the tensor", MEAN, tolerance=1e-5, each="rank"),
     "again": Fact("when it is called again, the tensor", MEAN, tolerance=1e-5, each="rank"),
-    "mixings": Fact("the number of mixings", "It returns the smallest whole number k…"),
+    "mixings": Fact("the number of mixings", "`mixings(matrix, factor)` returns the smallest whole…"),
     "sent": Fact("bytes sent by a rank beyond twice those of x", "A rank sends at most twice the…", most=0),
 }
 

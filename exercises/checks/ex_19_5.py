@@ -4,7 +4,7 @@ from course_lib.grading.judge import Fact, record
 from course_lib.observe.ledgers.alive import Alive
 
 METHODS = ("full", "8 bits", "top-k", "low rank", "local")
-PAIR = "Return a pair: the name of the fastest method, and a dict from each name to its mean seconds for a…"
+PAIR = "returns a pair: the name of the fastest method, and a dict from each name to its mean seconds for a…"
 FACTS = {
     "pair": Fact("what is returned", PAIR),
     **{method: Fact(f"microseconds of {method!r}", PAIR, tolerance=1e-6) for method in METHODS},

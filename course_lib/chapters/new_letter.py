@@ -28,23 +28,41 @@ KEPT = {"prompt": (1.1, 97.3, 2.4), "prefix": (1.9, 99.8, 2.4), "LoRA": (28.8, 9
 
 def plot_new_letter() -> Picture:
     """After training, for each method: the chances of "!", of all other letters that were never written, and of those
-    that were; beside each the likeliest letter but "!"."""
+    that were; beside them "!" and its likeliest rival."""
     from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
     axis, said = figure.subplots(), []
     for row, name in enumerate(METHOD):
         mark, new, rival = KEPT[name]
-        parts = [("!", mark, COLOURS[name]), ("other new letters", new - mark, "#dcdcdc"), ("old letters", 100 - new, "#444444")]
+        parts = {"!": mark, "the other new letters": new - mark, "old letters": 100 - new}
         left = 0.0
-        for says, amount, colour in parts:
-            axis.barh(row, amount, 0.62, left=left, color=colour, label=says if row == 0 else None)
+        for amount, colour in zip(parts.values(), (COLOURS[name], "#dcdcdc", "#222222"), strict=True):
+            axis.barh(row, amount, 0.62, left=left, color=colour)
             left += amount
-        axis.text(101, row, f"! {mark} %, next {rival} %", va="center", fontsize=TEXT)
-        said.append(f"{name}: ! {mark}, other new letters {new - mark:.1f}, old letters {100 - new:.1f}, likeliest letter but ! {rival}")
+        beside = f"! {mark} %, likeliest other {rival} %"
+        axis.text(101, row, beside, va="center", fontsize=TEXT)
+        said.append(
+            f"{name}: {', '.join(f'{part} {amount:.1f} %' for part, amount in parts.items())} ({beside})"
+        )
+    axis.set(xlim=(0, 145), xticks=[], ylim=(len(METHOD) - 0.6, -0.5))
     axis.set_yticks(range(len(METHOD)), METHOD)
-    axis.invert_yaxis()
-    return render(figure, "")
+    bare(axis)
+    axis.spines["bottom"].set_visible(False)
+    keys = [tuple(Patch(facecolor=COLOURS[name]) for name in METHOD)]
+    keys += [Patch(facecolor="#dcdcdc"), Patch(facecolor="#222222")]
+    figure.legend(
+        keys,
+        parts,
+        handler_map={tuple: HandlerTuple(ndivide=None)},
+        loc="outside upper left",
+        ncols=3,
+        frameon=False,
+        fontsize=TEXT,
+    )
+    return render(figure, f"What is the likeliest letter after open file? {'; '.join(said)}.")
 
 
 def alike(letter: str, others: str) -> Shown:

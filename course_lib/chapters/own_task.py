@@ -30,7 +30,7 @@ Task = Callable[[str], str]
 Forward = Callable[[GPT, Tensor, Tensor], Tensor]  # model, P of (8, d), tokens -> logits
 LETTERS = 40  # of a text that a forward is tried with
 STOPPED = {  # what PyTorch says -> what was done
-    "'ellipsis'": "Write your forward first: a line with dots is left.",
+    "ellipsis": "Write your forward first: a line with dots is left.",
     r"except in dimension (\d)": "Your torch.cat joins along dimension {0}. Of (batch, places, d) the places are "
     "dimension 1.",
     "must be tuple of Tensors": "torch.cat takes the tensors as one tuple, in parentheses of their own.",
@@ -74,7 +74,9 @@ def search_names(wanted: str, text: str = SHOWN[0]) -> str:
     model, found = load_task_gpt().requires_grad_(False), []
     for _, alike in groupby(sorted(names, key=len), len):
         own = list(alike)
-        first = model(torch.tensor([[*f"{name}{BEGIN}{text}{ASK}".encode()] for name in own]))[:, -1].argmax(-1)
+        first = model(torch.tensor([[*f"{name}{BEGIN}{text}{ASK}".encode()] for name in own]))[:, -1].argmax(
+            -1
+        )
         begun = [name for name, letter in zip(own, first.tolist(), strict=True) if letter == ord(wanted[0])]
         found += [name for name in begun if answer(model, text, name) == wanted]
     return f"{len(names):,} names tried; these make it write {wanted}: {', '.join(found) or 'none'}"
@@ -118,7 +120,9 @@ def left_out(logits: object) -> str:
     """Of logits with too many or too few places: how many of all were dropped."""
     if isinstance(logits, Tensor) and logits.ndim == 3 and len(logits) == 3:
         dropped = VECTORS + LETTERS - logits.shape[1]
-        return f" Of {VECTORS + LETTERS} places {dropped} are dropped; the {VECTORS} of the vectors have to be."
+        return (
+            f" Of {VECTORS + LETTERS} places {dropped} are dropped; the {VECTORS} of the vectors have to be."
+        )
     return ""
 
 
@@ -188,7 +192,7 @@ def train_after(bet: Bet, forward: Forward, *tasks: Task, steps: int = 100) -> N
         near = "".join(map(chr, torch.cdist(model.P, model.model.head.weight).argmin(1).tolist()))
         typed = printed(answer(model.model, SHOWN[0], near))
         print(f"right on {100 * right:.0f} % of new texts")
-        print(f"the letters nearest to its vectors, {printed(near)}, write {typed} as a name\n")
+        print(f"typed as a name, the letters nearest to its vectors, {printed(near)}, write {typed}\n")
 
 
 def tuned(forward: Forward, task: Task, steps: int) -> tuple[WithPrompt, float]:

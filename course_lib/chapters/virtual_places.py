@@ -33,7 +33,7 @@ def plot_virtual_places(
     below: Mapping[str, str] | None = None,
     only: Sequence[str] = tuple(BESIDE),
     layers: Sequence[str] = LAYERS,
-    virtual: str | Sequence[str] = "2 of 8",
+    virtual: str | Sequence[str] = "virtual\n2 of 8",
     text: str | Sequence[str] = "text",
 ) -> Picture:
     """A panel for each method: the weights of a layer, what the method puts beside them, and the text's places.
@@ -53,7 +53,9 @@ def plot_virtual_places(
         if title in only
     }
     first = next(iter(ends))
-    left = {title: -2.3 * (1 if how_many(text) == DRAWN else 1.2) if title == first else -0.7 for title in ends}
+    left = {
+        title: -2.3 * (1 if how_many(text) == DRAWN else 1.2) if title == first else -0.7 for title in ends
+    }
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     widths = [ends[title] - left[title] for title in ends]
     panels = figure.subplots(1, len(ends), squeeze=False, width_ratios=widths)[0]
@@ -65,7 +67,7 @@ def plot_virtual_places(
         amount = f"\n{below[title]}" if below else ""
         axis.set_title(title + amount, loc="left", x=-left[title] / (ends[title] - left[title]))
         axis.title.set_fontsize(TITLE)
-        axis.set(xlim=(left[title], ends[title]), ylim=(-0.75, len(layers) + 2))
+        axis.set(xlim=(left[title], ends[title]), ylim=(-1.1, len(layers) + 2))
         axis.set_axis_off()
     _legend(figure, [COLOURS[title] for title in ends])
     counts = "; ".join(f"{title}: {count}" for title, count in (below or {}).items())

@@ -1,12 +1,26 @@
 """Chapter 18: a wrong forward and what is no task are told in a sentence; a bet comes before the training."""
 
+import re
+
 import pytest
 import torch
 
 from course_lib.chapters import own_task
-from course_lib.chapters.own_task import OwnTasks, WithPrompt, fault_of, lines, try_forward, tune, writes
+from course_lib.chapters.own_task import (
+    OwnTasks,
+    WithPrompt,
+    fault_of,
+    lines,
+    printed,
+    search_names,
+    train_after,
+    try_forward,
+    tune,
+    writes,
+)
 from course_lib.data.task_gpt import load_task_gpt
 from course_lib.data.text_tasks import samples
+from course_lib.observe.show.commitment import Bet
 
 
 def first(text):
@@ -40,8 +54,18 @@ forward = made(before, lambda x: x[:, 8:])
         (forward, "Right"),
         (made(lambda P, text: ..., lambda x: x), "a line with dots is left"),
         (made(before, lambda x: ...), "a line with dots is left"),
-        (made(lambda P, text: torch.cat((P, text)), lambda x: x[:, 8:]), "stopped with RuntimeError"),
-        (made(before, lambda x: x), "need logits of (3, 40, 128); yours: (3, 48, 128)"),
+        (made(lambda P, text: torch.cat((P, text)), lambda x: x[:, 8:]), "joins along dimension 0."),
+        (made(lambda P, text: torch.cat((P, text), dim=2), lambda x: x[:, 8:]), "joins along dimension 2."),
+        (made(lambda P, text: torch.cat(P, text), lambda x: x[:, 8:]), "as one tuple"),
+        (made(lambda P, text: torch.cat((P[0], text)), lambda x: x[:, 8:]), "2 dimensions with one of 3"),
+        (made(lambda P, text: P + text, lambda x: x[:, 8:]), "You add or multiply where 8 vectors"),
+        (made(before, lambda x: x.nothing), "stopped with AttributeError"),
+        (made(before, lambda x: x), "need logits of (3, 40, 128); yours: (3, 48, 128). Of 48 places 0 are"),
+        (
+            made(before, lambda x: x[:, len(x) :]),
+            "Of 48 places 3 are dropped; the 8 of the vectors have to be",
+        ),
+        (made(before, lambda x: x[8:]), "yours: (0, 48, 128).\n"),
         (made(before, lambda x: x[:, :-8]), "not the logits of the text's places"),
         (made(lambda P, text: torch.cat((text, P), dim=1), lambda x: x[:, :-8]), "does not read the vectors"),
         (made(lambda P, text: text, lambda x: x), "does not read the vectors"),
@@ -78,21 +102,39 @@ def test_a_bet_is_judged_by_the_new_texts(capsys):
         board = tries.train_prompt(forward, task, learns=bet, steps=1)
     assert list(tries.won.values()) == [False, True]
     told = capsys.readouterr().out.splitlines()
-    written = [line.partition(", written ")[2] for line in told if line.startswith("open file: wanted")]
-    assert [line.split() for line in str(board).splitlines()[2:]] == [
-        ["o", *written[0].split(), "none", "yes", "0", "%"],
-        ["(open", "file", *written[1].split(), "(", "no", "0", "%"],
-    ]
+    rows = [line.split() for line in str(board).splitlines()[2:]]
+    assert (rows[0][0], rows[0][-4:]) == ("o", ["none", "yes", "0", "%"])
+    assert (rows[1][:2], rows[1][-4:]) == (["(open", "file"], ["(", "no", "0", "%"])
     assert told[-1] == "your bet is won: 1 of 2 so far"
     tries.train_prompt(forward, first, learns="no", steps=1)  # it is known now
     assert capsys.readouterr().out.endswith("your bet is lost: 1 of 2 so far\n")
 
 
-def test_a_task_is_trained_without_a_bet(capsys):
-    tries = OwnTasks()
-    assert tries.train_prompt(forward, first, steps=1) is None
-    assert capsys.readouterr().out.endswith("right on 0 % of new texts\n")
-    assert not tries.won
+def test_two_tasks_are_trained_after_the_bet_alone(capsys, monkeypatch):
+    bet = Bet("the prompt is right", ("yes", "no"))
+    with monkeypatch.context() as context:
+        context.setattr(own_task, "tune", lambda *_: pytest.fail("it was trained"))
+        train_after(bet, forward, first, str.upper)
+        assert capsys.readouterr().out == "Bet first, in the cell above. Then run this cell again.\n"
+        bet.commit("no")
+        train_after(bet, made(before, lambda x: x), first)
+        assert "need logits" in capsys.readouterr().out
+    train_after(bet, forward, first, "(".__add__, steps=1)
+    told = capsys.readouterr().out
+    assert re.findall("open file: wanted (.+), written", told) == ["o", "(open file"]
+    assert told.count("right on 0 % of new texts") == 2
+    near, typed = re.findall("nearest to its vectors, (.{8}), write (.*)", told)[0]
+    assert typed == printed(writes(f"{near}:open file>"))
+
+
+def test_a_control_character_is_printed_as_its_number():
+    assert printed("open file\x07") == "open file\\x07"
+
+
+def test_names_are_searched():
+    assert search_names("ELIF NEPO").endswith("ELIF NEPO: none")
+    assert search_names("ENLE").startswith("3,076 names tried; these make it write ENLE: ")
+    assert {"uc", "uh"} <= set(search_names("ENLE").rpartition(": ")[2].split(", "))
 
 
 def test_a_line_is_typed_by_the_reader():

@@ -12,15 +12,7 @@ from course_lib.chapters.roofline import _covers, _raised, plot_roofline
 from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.chapters.tasks import plot_tasks
 from course_lib.chapters.two_times import plot_two_times
-from course_lib.chapters.virtual_places import (
-    COLOURS,
-    COMPUTED,
-    FROZEN,
-    LAYERS,
-    TOKENS,
-    VIRTUAL,
-    plot_virtual_places,
-)
+from course_lib.chapters.virtual_places import COLOURS, COMPUTED, DRAWN, FROZEN, LAYERS, plot_virtual_places
 from course_lib.text.objectives import blanks_of_glm, spans_of_t5
 from simulator.inputs.known_devices import GPUS
 
@@ -102,17 +94,19 @@ def test_two_times_say_both_of_each_step_and_refuse_nonsense():
 def test_each_method_trains_in_its_own_places():
     picture = plot_virtual_places()
     drawn = Counter(to_hex(patch.get_facecolor()) for axis in picture._figure.axes for patch in axis.patches)
-    layers = len(LAYERS) - 1
+    layers = len(LAYERS)
     assert {colour: drawn[colour] for colour in (*COLOURS.values(), FROZEN, COMPUTED)} == {
         COLOURS["all weights"]: layers + 2,  # the embedding and the head, too
         COLOURS["LoRA"]: layers,  # A and B
-        COLOURS["prefix"]: VIRTUAL * layers,
-        COLOURS["prompt"]: VIRTUAL,
+        COLOURS["prefix"]: DRAWN * layers,
+        COLOURS["prompt"]: DRAWN,
         FROZEN: 3 * (layers + 2),
-        COMPUTED: VIRTUAL * layers + TOKENS * 4 * (layers + 2),
+        COMPUTED: DRAWN * layers + DRAWN * 4 * (layers + 2),
     }
-    alone = plot_virtual_places(only=("prompt",))
-    assert {"layer 1", "embedding", "prompt"} < set(texts(alone))
+    alone = plot_virtual_places(only=("prompt",), virtual=["P1", "P2", "P3"], text=list("abcd"))
+    assert {"layer 1", "embedding", "prompt", "P3", "d"} < set(texts(alone))
+    boxes = Counter(to_hex(patch.get_facecolor()) for patch in alone._figure.axes[0].patches)
+    assert (boxes[COLOURS["prompt"]], boxes[COMPUTED]) == (3, 3 * layers + 4 * (layers + 2))
     assert "LoRA" not in alone.alt
     picture = plot_virtual_places(dict.fromkeys(COLOURS, "2 million") | {"prompt": "0.08 million"})
     assert "0.08 million" in set(texts(picture))

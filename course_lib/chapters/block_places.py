@@ -39,8 +39,8 @@ def plot_tables(panels: Mapping[str, Mapping[str, Table]], blocks: int) -> Pictu
 def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_tokens: int = 28) -> Picture:
     """A model answers prompts, and a reader's ``slot(blocks, token)`` says where each token's key and value lie.
 
-    Drawn is where they lie at the end, red where a token is not in its own place; the title counts the answers that
-    are those of a cache in which each sequence is in one piece.
+    Drawn is where they lie at the end, red where a token is not in its own place; once all are, the title
+    counts the answers that are those of a cache in which each sequence is in one piece.
 
     Raises:
         Refused: it gives no slot of this memory.
@@ -80,7 +80,9 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     }
     tokens = sum(one.length for one in cache.tables)
     right = sum(colour != WRONG for colour in slots.values())
-    title = f"{right} of {tokens} tokens in their places, {same} of {len(prompts)} answers right"
+    title = f"{right} of {tokens} tokens in their places"
+    if right == tokens:
+        title += f", {same} of {len(prompts)} answers right"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")
 
 
@@ -106,8 +108,9 @@ def judge_copies(
                     raise
                 except Exception as error:
                     raise Refused(f"before_writing stops with {type(error).__name__}: {error}") from None
-                if table.blocks[-1] not in range(len(self.users)):
-                    raise Refused(f"the table's last entry is {table.blocks[-1]!r}, which is no block")
+                last = table.blocks[-1] if table.blocks else None
+                if last not in range(len(self.users)):
+                    raise Refused(f"the table's last entry is {last!r}, which is no block")
             Contiguous.grow(self, table, tokens)
 
     answer: Any = generate
@@ -126,6 +129,8 @@ def judge_copies(
                 slots[at] = WRONG
     wrong = int((found != expected).sum())
     title = f"{wrong} of {found.numel()} characters are wrong, {cache.most} blocks taken"
+    if cache.most > (end := sum(map(bool, cache.users))):
+        title += f" at one time, {end} in the end"
     if red := list(slots.values()).count(WRONG):
         title = f"{red} slots are red, {title}"
     if lost := sum(bool(cache.users[block]) and not users[block] for block in users):

@@ -29,8 +29,6 @@ def plot_cache(
     *histories: CacheHistory,
     titles: Sequence[str] | None = None,
     alt: str | None = None,
-    arrivals: Sequence[int] = (),
-    follow: int | None = None,
 ) -> Picture:
     """Slots over steps, one drawing below the other: coloured by request where tokens are, hatched where reserved.
 
@@ -40,9 +38,6 @@ def plot_cache(
         histories: predicted or measured.
         titles: one for each.
         alt: the sentence that says what is seen; by default how many slots hold tokens on average.
-        arrivals: for each request the step at which it comes; its number stands there, above the slots.
-        follow: a request whose pieces are framed, with an arrow from its arrival to its first one; of the others only
-            large pieces have a number.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -50,19 +45,13 @@ def plot_cache(
 
     if not histories or not all(history.steps for history in histories):
         raise ValueError("there is nothing to draw: give at least one history, each with at least one step")
-    if follow is not None and not 0 <= follow < len(arrivals):
-        raise ValueError(
-            f"follow is {follow}, and {len(arrivals)} requests arrive: give the number of one of them"
-        )
     titles = titles_for(titles, len(histories))
     figure = Figure(figsize=(WIDTH, 0.6 + 2.5 * len(histories)), layout="constrained")
     axes = figure.subplots(len(histories), 1, sharex=True, squeeze=False)[:, 0]
     for axis, history, title in zip(axes, histories, titles, strict=True):
-        axis.set_title(title, loc="left", fontsize=TITLE, pad=18 if arrivals else None)
-        stays = _stays(history)
-        for stay in stays:
-            _draw(axis, stay, history.slots, follow)
-        _come(axis, stays, arrivals, history.slots, follow)
+        axis.set_title(title, loc="left", fontsize=TITLE)
+        for stay in _stays(history):
+            _draw(axis, stay, history.slots)
         axis.set_ylim(0, history.slots)
         axis.set_ylabel("slots", fontsize=TEXT)
         axis.set_yticks([0, history.slots // 2, history.slots])
@@ -82,25 +71,7 @@ def plot_cache(
     return render(figure, alt or " ".join(map(_sentence, histories, titles)))
 
 
-def _come(
-    axis: Axes, stays: Sequence[_Stay], arrivals: Sequence[int], slots: int, follow: int | None
-) -> None:
-    """The requests' numbers above the slots, and the arrow of the one that is followed."""
-    for number, step in enumerate(arrivals):
-        weight = "bold" if number == follow else "normal"
-        axis.text(step, 1.03 * slots, str(number), fontsize=TEXT, fontweight=weight, ha="center", va="bottom")
-    if not arrivals:
-        return
-    axis.text(max(arrivals) + 1.5, 1.03 * slots, "arrive", fontsize=TEXT, va="bottom")
-    for piece, first, _ in stays:
-        if follow in piece.holders:
-            arrow = {"arrowstyle": "->", "color": "#111111", "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
-            start, end = (arrivals[follow], 1.03 * slots), (first + 0.2, piece.start + 0.85 * piece.slots)
-            axis.annotate("", xy=end, xytext=start, arrowprops=arrow, annotation_clip=False)
-            return
-
-
-def _draw(axis: Axes, stay: _Stay, slots: int, follow: int | None) -> None:
+def _draw(axis: Axes, stay: _Stay, slots: int) -> None:
     piece, first, tokens = stay
     steps = range(first, first + len(tokens) + 1)
     holder, *others = piece.holders
@@ -109,15 +80,9 @@ def _draw(axis: Axes, stay: _Stay, slots: int, follow: int | None) -> None:
     axis.fill_between(steps, piece.start, piece.start + piece.slots, **_empty(colour))
     axis.fill_between(steps, piece.start, top, step="post", color=colour, edgecolor="white", linewidth=0.4)
     name = f"{len(piece.holders)}×" if others else str(holder)
-    followed = follow in piece.holders
-    if followed:
-        axis.fill_between(
-            steps, piece.start, piece.start + piece.slots, fc="none", ec="#111111", linewidth=1.6, zorder=4
-        )
-    least = 1 / 17 if followed or follow is None else 1 / 8
-    if piece.slots / slots >= least and len(tokens) >= 1 + len(name):
+    if piece.slots / slots >= 1 / 17 and len(tokens) >= 1 + len(name):
         height = min(0.5 * piece.slots, 0.06 * slots)  # low in a piece, where tokens come first
-        covered = tokens[len(tokens) // 2] >= 1.3 * height
+        covered = tokens[len(tokens) // 2] >= 1.7 * height
         axis.text(
             first + len(tokens) / 2,
             piece.start + height,

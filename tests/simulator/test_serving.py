@@ -110,14 +110,3 @@ def test_the_drawing_shows_requests_and_what_they_share():
     assert ">shared</text>" in picture.svg
     assert ">2×</text>" in picture.svg
     assert picture.alt == "Two requests: 4 steps, 75% of the slots hold tokens on average."
-
-
-def test_the_drawing_follows_a_request_from_its_arrival():
-    blocks = serve_in_blocks([Arrival(3, 30), Arrival(3, 30, step=5)], blocks=16, block_size=8)
-    plain, followed = plot_cache(blocks), plot_cache(blocks, arrivals=[0, 5], follow=1)
-    assert ">arrive</text>" not in plain.svg
-    assert ">arrive</text>" in followed.svg
-    assert plain.svg.count(">1</text>") == followed.svg.count(">1</text>") - 1  # the one above the slots
-    assert plain.svg.count(">0</text>") > followed.svg.count(">0</text>")
-    with pytest.raises(ValueError, match="follow is 2, and 2 requests arrive"):
-        plot_cache(blocks, arrivals=[0, 5], follow=2)

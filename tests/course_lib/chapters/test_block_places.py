@@ -39,13 +39,16 @@ def test_a_right_line_finds_every_token(slot, gpt):
         lambda blocks, token: token,
         lambda blocks, token: blocks[token // 8] + token % 8,
         lambda blocks, token: blocks[token // 8] * 8,
+        lambda blocks, token: (
+            blocks[(token - 1) // 8] * 8 + (token - 1) % 8
+        ),  # other slots, and right answers
         lambda blocks, token: blocks.pop() * 8 + token % 8,
     ],
 )
-def test_a_wrong_line_is_drawn_red_and_changes_answers(slot, gpt):
+def test_a_wrong_line_is_drawn_red_and_no_answer_is_called_right(slot, gpt):
     picture = judge_slot(slot, gpt, PROMPTS, new_tokens=8)
     assert WRONG in picture.svg
-    assert " 3 of 3" not in picture.alt
+    assert picture.alt.endswith(" of 42 tokens in their places.")
     assert not picture.alt.startswith("42 of")
 
 
@@ -116,6 +119,11 @@ def test_a_block_that_nobody_lists_is_counted(gpt):
     assert picture.alt == "0 of 72 characters are wrong, 15 blocks taken, 1 listed by nobody."
 
 
+def test_a_copy_that_was_not_needed_is_told_from_the_blocks_in_the_end(gpt):
+    picture = judge_copies(copies(lambda users: True), gpt, list(range(20)))
+    assert picture.alt == "0 of 72 characters are wrong, 15 blocks taken at one time, 14 in the end."
+
+
 def test_copies_without_end_and_no_block_get_one_sentence(gpt):
     with pytest.raises(ValueError, match="all 18 blocks are used: each copy took a block"):
         judge_copies(copies(lambda users: True, counts=False), gpt, list(range(20)))
@@ -123,5 +131,6 @@ def test_copies_without_end_and_no_block_get_one_sentence(gpt):
     def nothing(cache, table):
         table.blocks[-1] = None
 
-    with pytest.raises(ValueError, match="last entry is None, which is no block"):
-        judge_copies(nothing, gpt, list(range(20)))
+    for wrong in (nothing, lambda cache, table: cache.free(table)):
+        with pytest.raises(ValueError, match="last entry is None, which is no block"):
+            judge_copies(wrong, gpt, list(range(20)))

@@ -29,6 +29,7 @@ SHOWN = "open file", "sys.exit"
 Task = Callable[[str], str]
 Forward = Callable[[GPT, Tensor, Tensor], Tensor]  # model, P of (8, d), tokens -> logits
 LETTERS = 40  # of a text that a forward is tried with
+UNEQUAL = r"tensor a \({0}\) must match the size of tensor b \({0}\)".format(f"(?:{VECTORS}|{LETTERS})")
 STOPPED = {  # what PyTorch says -> what was done
     "ellipsis": "Write your forward first: a line with dots is left.",
     r"except in dimension (\d)": "Your torch.cat joins along dimension {0}. Of (batch, places, d) the places are "
@@ -36,8 +37,7 @@ STOPPED = {  # what PyTorch says -> what was done
     "must be tuple of Tensors": "torch.cat takes the tensors as one tuple, in parentheses of their own.",
     r"same number of dimensions: got (\d) and (\d)": "Your torch.cat joins a tensor of {0} dimensions with one of "
     "{1}. P and text have 3 each.",
-    "size of tensor a": f"You add or multiply where {VECTORS} vectors and {LETTERS} letters have to stand one after "
-    "the other.",
+    UNEQUAL: f"You add or multiply where {VECTORS} vectors and {LETTERS} letters have to stand one after the other.",
 }
 
 
@@ -95,6 +95,8 @@ def fault_of_forward(forward: Forward) -> str:
     yours, right = WithPrompt(forward), load_task_gpt()
     add(right, Prompt, n=VECTORS).P.data.copy_(yours.P.data)
     tokens = torch.randint(VOCABULARY, (3, LETTERS), generator=torch.Generator().manual_seed(0))
+    joined: list[int] = []
+    yours.model.blocks[0].register_forward_pre_hook(lambda _, inputs: joined.append(inputs[0].shape[1]))
     try:
         logits = yours(tokens)
     except Exception as error:
@@ -106,7 +108,7 @@ def fault_of_forward(forward: Forward) -> str:
     if not isinstance(logits, Tensor) or logits.shape != wanted.shape:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         told = f"Texts of {tuple(tokens.shape)} need logits of {tuple(wanted.shape)}; yours: {found}."
-        return told + left_out(logits)
+        return told + left_out(logits, joined[0] if joined else None)
     if logits.requires_grad:
         logits.square().sum().backward()
     if yours.P.grad is None or not yours.P.grad.any():
@@ -116,14 +118,13 @@ def fault_of_forward(forward: Forward) -> str:
     return ""
 
 
-def left_out(logits: object) -> str:
-    """Of logits with too many or too few places: how many of all were dropped."""
-    if isinstance(logits, Tensor) and logits.ndim == 3 and len(logits) == 3:
-        dropped = VECTORS + LETTERS - logits.shape[1]
-        return (
-            f" Of {VECTORS + LETTERS} places {dropped} are dropped; the {VECTORS} of the vectors have to be."
-        )
-    return ""
+def left_out(logits: object, joined: int | None) -> str:
+    """Of logits with too many or too few places: how many entered the layers, or how many of these were dropped."""
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or len(logits) != 3 or joined is None:
+        return ""
+    if joined != VECTORS + LETTERS:
+        return f" {joined} places enter the layers; {VECTORS} vectors and {LETTERS} letters are {VECTORS + LETTERS}."
+    return f" Of {joined} places {joined - logits.shape[1]} are dropped; the {VECTORS} of the vectors have to be."
 
 
 @cache

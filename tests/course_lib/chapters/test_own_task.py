@@ -66,6 +66,11 @@ forward = made(before, lambda x: x[:, 8:])
             "Of 48 places 3 are dropped; the 8 of the vectors have to be",
         ),
         (made(before, lambda x: x[8:]), "yours: (0, 48, 128).\n"),
+        (
+            made(lambda P, text: text, lambda x: x[:, 8:]),
+            "(3, 32, 128). 40 places enter the layers; 8 vectors",
+        ),
+        (made(lambda P, text: torch.cat((P, text, text), dim=1), lambda x: x[:, 8:]), "RuntimeError"),
         (made(before, lambda x: x[:, :-8]), "not the logits of the text's places"),
         (made(lambda P, text: torch.cat((text, P), dim=1), lambda x: x[:, :-8]), "does not read the vectors"),
         (made(lambda P, text: text, lambda x: x), "does not read the vectors"),

@@ -51,7 +51,7 @@ CHAPTERS = {
     "13": Chapter("galaxy", ("09", "10"), 28, "Galaxy"),
     "14": Chapter("context_parallel", ("04", "15"), 0, "context parallelism"),
     "15": Chapter("flash_attention", ("02", "08"), 42, "FlashAttention"),
-    "16": Chapter("paged_attention", ("02", "15"), 38),
+    "16": Chapter("paged_attention", ("02", "15"), 42),
     "17": Chapter("lora_and_adapters", ("02", "03"), 37, "LoRA and adapters"),
     "18": Chapter("prompt_tuning", ("17",), 26),
     "19": Chapter("gradient_compression", ("05",), 34),

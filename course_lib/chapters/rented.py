@@ -68,6 +68,7 @@ class Rented(NamedTuple):
         (layer,) = unit_seconds(LLAMA, self.plan.on(A100), A100).layers.values()
         unit = 2 * LLAMA.layer_parameters()
         gather = LLAMA.layers * collective_seconds("all-gather", unit, self.gpus, 1, A100, True)
+        reached = (1 - 1 / self.gpus) * LLAMA.layers * unit / gather
         forward, backward = LLAMA.layers * layer.forward_seconds, LLAMA.layers * layer.backward_seconds
         rest = computing - forward - backward, hidden + exposed - 3 * gather
         rows = {
@@ -80,8 +81,10 @@ class Rented(NamedTuple):
         lines += [f"{name:12}{a:8.1f} s{b:12.1f} s{c:7.1f} s" for name, (a, b, c) in rows.items()]
         lines += [
             "",
-            f"added: {hidden:.1f} s hidden / 2 + {exposed:.1f} s exposed = {added:.1f} s",
-            f"step:  {computing:.1f} s + {added:.1f} s",
+            f"gather: {self.gpus - 1}/{self.gpus} of {LLAMA.layers * unit / 1e9:.0f} GB of weights at "
+            f"{reached / 1e9:.0f} GB/s = {gather:.1f} s",
+            f"added:  {hidden:.1f} s hidden / 2 + {exposed:.1f} s exposed = {added:.1f} s",
+            f"step:   {computing:.1f} s + {added:.1f} s",
         ]
         return "\n".join(lines)
 
@@ -156,7 +159,7 @@ def plot_rented(tried: Sequence[Rented]) -> Picture:
             axis.text(place, height, str(one.sequences), **written)
     memory.set(ylim=(min([40, *(one.memory / 1e9 - 6 for one in every)]), top))
     time.set(xlim=ends, ylim=(0, max([15, *(one.days + 1 for one in every if one.fits)])))
-    time.xaxis.set_major_locator(MultipleLocator(A100.node_size * (1 if most <= 64 else 2)))
+    time.xaxis.set_major_locator(MultipleLocator(A100.node_size * -(-most // 64)))
     time.yaxis.set_major_locator(MultipleLocator(5))
     time.set_xlabel("GPUs", fontsize=TEXT, loc="right")
     memory.set_title("GB of a GPU in a step", fontsize=TEXT, loc="left")

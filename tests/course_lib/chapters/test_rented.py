@@ -35,6 +35,7 @@ def test_what_communication_adds_is_worked_out():
     assert backward.split()[1:] == ["7.4", "s", "6.7", "s", "0.0", "s"]
     assert rest.split()[-2:] == ["0.1", "s"]
     assert together.split()[1:] == ["9.9", "s", "10.0", "s", "1.0", "s"]
+    assert "gather: 31/32 of 137 GB of weights at 40 GB/s = 3.3 s" in Rented(32, 1).worked()
     assert "9.1 s hidden / 2 + 1.0 s exposed = 5.5 s" in Rented(32, 1).worked()
 
 

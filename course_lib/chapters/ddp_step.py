@@ -22,14 +22,16 @@ FLOPS = 100e12  # FLOP/s of a GPU in training
 ETHERNET = 1.25e9  # bytes a second of a link of 10 Gbit/s
 LATENCY = 50e-6  # seconds that a message takes on it beside its bytes
 BATCH = 16_384  # tokens of a step before there were eight GPUs
+GOAL = 4  # times as fast as one GPU eight are to be: their computing then takes as long as what is exposed
 MEMORY = 16_384  # tokens that a GPU's memory holds at a time: as many as that step has
 
 
 class Try(NamedTuple):
-    """Of ``attempt``: tokens on each GPU, and times one GPU."""
+    """Of ``attempt``: tokens on each GPU, times one GPU, and bits of a gradient's element."""
 
     tokens: float
     times: float
+    bits: int
 
 
 tries: list[Try] = []
@@ -57,7 +59,6 @@ def gpt2_step(
     overlap: bool = False,
     cap_mb: float = 25,
     link: tuple[float, float] = (LATENCY, ETHERNET),
-    larger: float = 1,
 ) -> Timeline:
     """One step of GPT-2 on each of ``gpus``, in milliseconds.
 
@@ -68,15 +69,14 @@ def gpt2_step(
         overlap: send buckets during backward, not after it.
         cap_mb: a bucket is closed once it holds that many MiB; 0: a message for each parameter.
         link: seconds that a message takes beside its bytes, and bytes a second.
-        larger: so many times as large is every parameter.
     """
     latency, bandwidth = link
     flops, elements = gpt2_pieces()
-    forward = [1e3 * larger * one * tokens / gpus / FLOPS for one in flops]
+    forward = [1e3 * one * tokens / gpus / FLOPS for one in flops]
     return ddp_timeline(
         forward,
         [2 * ms for ms in forward],
-        [itemsize * larger * n for n in elements],
+        [itemsize * n for n in elements],
         ranks=gpus,
         latency=1e3 * latency,
         bandwidth=bandwidth / 1e3,  # bytes a millisecond
@@ -113,37 +113,32 @@ def one_after_another(timeline: Timeline, count: int) -> Timeline:
     )
 
 
-def accumulated_ms(
-    tokens: float, gpus: int = 8, microbatches: float = 1, larger: float = 1, **settings: Any
-) -> float:
+def accumulated_ms(tokens: float, gpus: int = 8, microbatches: float = 1, **settings: Any) -> float:
     """Milliseconds of a step whose gradients are sent once, in the last of some microbatches.
 
     Args:
         tokens: on each GPU, of all microbatches.
         microbatches: the last one has so many times fewer tokens than all; what comes before it only computes.
-        larger, settings: of ``gpt2_step``.
+        settings: of ``gpt2_step``.
     """
     last = tokens / microbatches
-    before = gpt2_step(1, tokens - last, larger=larger)
-    return before.makespan + gpt2_step(gpus, gpus * last, larger=larger, **settings).makespan
+    return gpt2_step(1, tokens - last).makespan + gpt2_step(gpus, gpus * last, **settings).makespan
 
 
-def times_one_gpu(
-    tokens: float, gpus: int = 8, microbatches: float = 1, larger: float = 1, **settings: Any
-) -> float:
+def times_one_gpu(tokens: float, gpus: int = 8, microbatches: float = 1, **settings: Any) -> float:
     """How many times as fast as one GPU these are, each with that many ``tokens``.
 
     Args:
-        tokens, gpus, microbatches, larger, settings: of ``accumulated_ms``.
+        tokens, gpus, microbatches, settings: of ``accumulated_ms``.
     """
-    together = accumulated_ms(tokens, gpus, microbatches, larger, **settings)
-    return gpt2_step(1, gpus * tokens, larger=larger).makespan / together
+    together = accumulated_ms(tokens, gpus, microbatches, **settings)
+    return gpt2_step(1, gpus * tokens).makespan / together
 
 
-def times_of_batch(batch: float, gpus: int = 8, larger: float = 1) -> float:
+def times_of_batch(batch: float, gpus: int = 8) -> float:
     """How many times as fast as one GPU these are with a whole batch, in microbatches that fit, with overlap."""
     each = batch / gpus
-    return times_one_gpu(each, gpus, max(1, each / MEMORY), larger, overlap=True)
+    return times_one_gpu(each, gpus, max(1, each / MEMORY), overlap=True)
 
 
 def hiding_tokens(flops: float = FLOPS, bandwidth: float = ETHERNET, bits: int = 32) -> float:
@@ -181,7 +176,7 @@ def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
     Raises:
         ValueError: an amount is not above 0.
     """
-    lines = [f"{'':24}{'4R/3β':>9}{'4 times':>13}{'4 times in 16 bits':>21}"]
+    lines = [f"{'':24}{'4R/(3β)':>9}{'4 times':>13}{'4 times in 16 bits':>21}"]
     for name, bandwidth in links.items():
         positive(flops=flops, bandwidth=bandwidth)
         link = (0, bandwidth * FLOPS / flops)  # with our GPUs it has the same proportion
@@ -244,19 +239,16 @@ def parts_of_step(gpus: int, cap_mb: float) -> dict[str, float]:
     return {"computing": computing, "bytes": sent - latencies, "latencies": latencies}
 
 
-def attempt(
-    microbatches: int, tokens: float, bits: int = 32, cap_mb: float = 25, at_least: float = 4
-) -> Picture:
+def attempt(microbatches: int, tokens: float, bits: int = 32, cap_mb: float = 25) -> Picture:
     """All tries so far, as dots, and a line on the newest: is it fast enough, and do others need fewer tokens?
 
-    Faint curves show other tokens in 1 to 3 microbatches, else as in the newest try.
+    Faint curves show other tokens in 1 to 3 microbatches, else as in the newest try. Tries in other bits are hollow.
 
     Args:
         microbatches: that a GPU computes in a step; gradients are sent in the last one's backward.
         tokens: of one microbatch on each GPU.
         bits: of a gradient's element, 16 or 32.
         cap_mb: MiB at which a bucket is closed.
-        at_least: times as fast as one GPU it is to be.
 
     Raises:
         ValueError: there are no tokens, or more than fit; no microbatch; gradients of so many bits are not sent.
@@ -265,29 +257,29 @@ def attempt(
     one_of("bits", bits, [16, 32])
     if tokens > MEMORY:
         raise ValueError(f"out of memory: a microbatch has at most {MEMORY:,} tokens, not {tokens:,}")
-    all_ = microbatches * tokens
+    all_, computed = microbatches * tokens, gpt2_step(1, microbatches * tokens).makespan
     settings = {"microbatches": microbatches, "itemsize": bits // 8, "cap_mb": cap_mb, "overlap": True}
     times = times_one_gpu(all_, **settings)
-    exposed = accumulated_ms(all_, **settings) - gpt2_step(1, all_).makespan
-    tries.append(Try(all_, times))
-    if times < at_least:
-        verdict = f"not {at_least:g} times yet"
-    elif all_ > 1.03 * fewest_tokens(at_least)[0]:
+    exposed = accumulated_ms(all_, **settings) - computed
+    tries.append(Try(all_, times, bits))
+    if times < GOAL:
+        why = f"exposed messages, {exposed:.0f} ms, take longer than computing, {computed:.0f} ms"
+        verdict = f"not {GOAL} times yet, because {why}"
+    elif all_ > 1.03 * fewest_tokens(GOAL)[0]:
         verdict = "fast enough, and other settings need fewer tokens"
     else:
         verdict = "fast enough, and no settings need noticeably fewer tokens"
     size = f"{8 * all_ / BATCH:.1f} times the first batch"
-    print(f"{times:.2f} times one GPU, {exposed:.0f} ms exposed, {size}: {verdict}")
+    print(f"{times:.2f} times one GPU, {size}: {verdict}")
     most = max(60_000, 1.2 * max(one.tokens for one in tries))
-    dots = [(one.tokens, one.times) for one in tries]
-    ours = fewest_tokens(at_least)[0] if max(one.times for one in tries) >= at_least else 0
-    curves = {}
+    same, others = ([one[:2] for one in tries if one.bits == its] for its in (bits, 48 - bits))
+    curves, most_parts = {}, max(3, microbatches)
     for n in sorted({1, 2, 3, microbatches}):
-        name = f"{n} microbatch{'es' * (n > 1)}"
+        name = f"{n} microbatches" if n == most_parts else str(n)  # a short one fits beside the axis
         curves[name] = n * MEMORY, lambda all_, n=n: times_one_gpu(all_, **{**settings, "microbatches": n})
-    along = f"tokens on each GPU, in {bits} bits"
-    highest = max(at_least + 1, 1.1 * max(one.times for one in tries))
-    return plot_speedup_over_tokens(most, highest, curves, dots, at_least, ours, along)
+    along = f"tokens on each GPU, in {bits} bits" + f"; hollow dots: in {48 - bits}" * bool(others)
+    highest = max(GOAL + 1, 1.1 * max(one.times for one in tries))
+    return plot_speedup_over_tokens(most, highest, curves, same, GOAL, others, along)
 
 
 @cache

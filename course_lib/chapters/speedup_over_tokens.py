@@ -21,7 +21,7 @@ def plot_speedup_over_tokens(
     curves: Mapping[str, tuple[float, Callable[[float], float]]],
     tries: Sequence[tuple[float, float]],
     goal: float = 0,
-    ours: float = 0,
+    others: Sequence[tuple[float, float]] = (),
     along: str = "tokens on each GPU",
 ) -> Picture:
     """How many times as fast as one GPU, over the tokens on each of them.
@@ -32,7 +32,7 @@ def plot_speedup_over_tokens(
         curves: name -> the most tokens that it goes to, and times one GPU with so many tokens; drawn faintly.
         tries: tokens and times one GPU of each of the learner's tries; the newest is the largest dot.
         goal: times one GPU that the tries are to reach; 0: none.
-        ours: tokens with which we reach it; 0: not told.
+        others: tries to which the curves do not belong, as hollow dots.
         along: what is drawn from left to right.
 
     Raises:
@@ -53,12 +53,11 @@ def plot_speedup_over_tokens(
         if height:
             axis.axhline(height, color=GREY, linewidth=1, linestyle=":")
             _write(axis, words, (most, height), (0, 4), GREY, "right")
-    if ours:
-        axis.plot([ours], [goal], "o", color=GREY, markersize=7, fillstyle="none")
-        _write(axis, "ours", (ours, goal), (0, 7), GREY, "center")
+    for one in others:
+        axis.plot(*one, "o", color=TRIED, markersize=5, fillstyle="none")
     for i, (count, times) in enumerate(tries):
         axis.plot([count], [times], "o", color=TRIED, markersize=9 if i == len(tries) - 1 else 5, zorder=3)
-    _write(axis, "your tries", tries[-1], (8, -12), TRIED, "left")
+    _write(axis, "your tries", tries[-1], (9, -7), TRIED, "left")
     axis.set_xlim(0, most)
     axis.set_ylim(0, highest)
     axis.set_xlabel(along, fontsize=TEXT, loc="right")
@@ -66,8 +65,7 @@ def plot_speedup_over_tokens(
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     plain_axes(axis)
     said = [f"{name}: {times(end):.1f} at its end" for name, (end, times) in curves.items()]
-    said += [f"ours: {goal:g} at {ours:,.0f}"] if ours else []
-    said += [f"a try at {count:,.5g}: {times:.2f}" for count, times in tries]
+    said += [f"a try at {count:,.5g}: {times:.2f}" for count, times in (*others, *tries)]
     return render(
         figure, f"How many times as fast as one GPU several are, over the {along}: {'; '.join(said)}."
     )

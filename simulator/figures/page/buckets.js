@@ -32,7 +32,7 @@ export function draw(values, _, given) {
   const { hidden, exposed, end } = sum(values, given);
   return {
     marks: [...legend(8, [["forward", "forward"], ["backward", "backward"], ["weights", "a bucket, with its number"]], 84), ...row(values, given, 30)],
-    height: 148, numbers: [["hidden", ms(hidden)], ["exposed", ms(exposed)], ["the step", ms(end)]],
+    height: 159, numbers: [["hidden", ms(hidden)], ["exposed", ms(exposed)], ["the step", ms(end)]],
     says: `With ${named(values)}, ${ms(exposed)} of ${ms(hidden + exposed)} of messages are exposed.`,
   };
 }
@@ -46,7 +46,7 @@ function sum(values, given) {
   return { ...found, computed, end: computed + found.exposed, hidden: sent - found.exposed };
 }
 
-/** Two lanes of one step, below its tokens; numbers stand in buckets that are wide enough. */
+/** Two lanes of one step, below its tokens; numbers stand in buckets that are wide enough, else below every second one. */
 function row(values, given, top) {
   const { backward, buckets, computed, end, hidden, exposed } = sum(values, given), first = backward[0][0];
   const x = scaleOf([0, end], [84, WIDTH - 70]), gap = x(computed) - x(first) > 120 ? 1 : 0, y = top + 20, marks = [];
@@ -54,12 +54,13 @@ function row(values, given, top) {
   marks.push(box(x(0), y, x(first) - x(0) - gap, 26, "forward"));
   backward.forEach(([from, to]) => to > from && marks.push(box(x(from), y, Math.max(x(to) - x(from) - gap, 0.5), 26, "backward")));
   buckets.forEach(({ start, end: sent }, k) => {
-    const width = Math.max(x(sent) - x(start) - 1, 0.5);
-    marks.push(box(x(start), y + 38, width, 26, "weights", width > 16 ? String(k) : ""));
+    const width = Math.max(x(sent) - x(start) - 1, 0.5), fits = width > 20;
+    marks.push(box(x(start), y + 38, width, 26, "weights", fits ? String(k) : ""));
+    if (!fits && k % 2) marks.push(label(x(start) + width / 2, y + 77, String(k), { anchor: "middle" }));
   });
-  marks.push(box(x(computed), y, x(end) - x(computed), 26, "idle"), path([x(computed), y - 4, x(computed), y + 80], "accent", { dash: "3 3" }));
-  marks.push(path([x(computed), y + 73, x(end), y + 73], "accent", { wide: 3 }), label(x(end) + 6, y + 13, ms(end), { colour: "ink" }));
-  marks.push(label(x(end), y + 86, `exposed: ${ms(exposed)} of ${ms(hidden + exposed)}`, { anchor: "end", colour: "accent", bold: true }));
+  marks.push(box(x(computed), y, x(end) - x(computed), 26, "idle"), path([x(computed), y - 4, x(computed), y + 65], "accent", { dash: "3 3" }));
+  marks.push(path([x(computed), y + 84, x(end), y + 84], "accent", { wide: 3 }), label(x(end) + 6, y + 13, ms(end), { colour: "ink" }));
+  marks.push(label(x(end), y + 97, `exposed: ${ms(exposed)} of ${ms(hidden + exposed)}`, { anchor: "end", colour: "accent", bold: true }));
   return marks;
 }
 

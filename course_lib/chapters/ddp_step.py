@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from course_lib.chapters.refused import Refused
 from course_lib.chapters.speedup_over_tokens import plot_speedup_over_tokens
 from course_lib.models.gpt import GPT, GPTConfig
 from simulator.inputs.checks import one_of, positive
@@ -251,12 +252,13 @@ def attempt(microbatches: int, tokens: float, bits: int = 32, cap_mb: float = 25
         cap_mb: MiB at which a bucket is closed.
 
     Raises:
-        ValueError: there are no tokens, or more than fit; no microbatch; gradients of so many bits are not sent.
+        ValueError: there are no tokens or no microbatch; gradients of so many bits are not sent.
+        Refused: a microbatch does not fit.
     """
     positive(tokens=tokens, microbatches=microbatches)
     one_of("bits", bits, [16, 32])
     if tokens > MEMORY:
-        raise ValueError(f"out of memory: a microbatch has at most {MEMORY:,} tokens, not {tokens:,}")
+        raise Refused(f"out of memory: a microbatch has at most {MEMORY:,} tokens, not {tokens:,}")
     all_, computed = microbatches * tokens, gpt2_step(1, microbatches * tokens).makespan
     settings = {"microbatches": microbatches, "itemsize": bits // 8, "cap_mb": cap_mb, "overlap": True}
     times = times_one_gpu(all_, **settings)

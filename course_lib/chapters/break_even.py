@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from course_lib.chapters.refused import Refused
 from simulator.inputs.checks import at_least, positive
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH, plain_axes
@@ -24,7 +25,7 @@ def plot_ceiling(fast: float, slow: float) -> Picture:
     from matplotlib.figure import Figure
 
     if not fast >= slow > 0:
-        raise ValueError(f"give the fast device first, and speeds above 0, not {fast} and {slow}")
+        raise Refused(f"give the fast device first, and speeds above 0, not {fast} and {slow}")
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
     axis, best = figure.subplots(), slow / (fast + slow)
 
@@ -85,7 +86,7 @@ class Pair:
         positive(slow=self.slow, parameters=self.parameters, link=self.link)
         at_least(1, layers=self.layers, microbatches=self.microbatches)
         if self.fast < self.slow:
-            raise ValueError(f"give the fast device first, not {self.fast:,} and {self.slow:,}")
+            raise Refused(f"give the fast device first, not {self.fast:,} and {self.slow:,}")
         if not 0 <= self.embeddings <= self.parameters:
             raise ValueError(f"give from 0 to {self.parameters:,} embeddings, not {self.embeddings:,}")
 
@@ -143,6 +144,25 @@ def plan_pair(pair: Pair, step: int) -> str:
     return (
         f"shares = {own}: {pair.times(own):.3f} times as fast as one alone\n"
         f"smallest step that is faster: {pair.smallest()}"
+    )
+
+
+def tell_step(pair: Pair, shares: Sequence[int], wanted: float) -> str:
+    """What a dealt step takes, from what its messages come, and whether the pair gains as much as wanted."""
+    fast, slow = pair.computing(shares)
+    late, last = pair.exposed(shares), 4 * pair.embeddings / pair.link
+    lowest = 4 * (pair.parameters - pair.embeddings) / pair.layers / pair.link
+    of = {"embeddings": last, "lowest layer": lowest, "layers above": late - last - lowest}
+    parts = ", ".join(f"{name} {1e3 * own:.1f}" for name, own in of.items() if own > 5e-5)
+    gain, said = pair.times(shares), "not yet"
+    if gain >= wanted:
+        said = (
+            "enough, but fewer do" if sum(shares) > sum(pair.smallest(wanted)) else "enough, with the fewest"
+        )
+    return (
+        f"computing: {1e3 * fast:.1f} ms, {1e3 * slow:.1f} ms\n"
+        f"messages that backward does not hide: {1e3 * late:.1f} ms ({parts})\n"
+        f"{gain:.3f} times as fast as one alone: {said}"
     )
 
 

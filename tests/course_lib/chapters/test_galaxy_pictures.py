@@ -13,6 +13,7 @@ from course_lib.chapters.break_even import (
     plan_pair,
     plot_ceiling,
     plot_over_sequences,
+    tell_step,
 )
 from course_lib.chapters.layouts import HAS, plot_layouts
 from course_lib.chapters.shared_layer import plot_shared_layer, waiting
@@ -133,6 +134,19 @@ def test_no_step_is_smaller(pair, gain):
     assert sum(pair.smallest(gain)) == sum(next(deal for deal in deals if pair.times(deal) > gain))
     with pytest.raises(ValueError, match=r"less than 1\.51 times"):
         pair.smallest(1.6)
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [([8, 8], "not yet"), ([21, 12], "not yet"), ([22, 11], "with the fewest"), ([40, 20], "but fewer do")],
+)
+def test_a_step_says_what_its_messages_are_and_whether_fewer_sequences_do(shares, said):
+    told = tell_step(BOTH, shares, wanted=1.3)
+    assert "hide: 10.4 ms (embeddings 8.0, lowest layer 2.4)" in told
+    assert told.endswith(said)
+    assert "36.5 ms (embeddings 8.0, lowest layer 2.4, layers above 26.1)" in tell_step(
+        replace(BOTH, overlap=False), shares, wanted=1.3
+    )
 
 
 def test_the_picture_says_from_how_many_sequences_on():

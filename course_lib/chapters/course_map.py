@@ -36,7 +36,7 @@ class Chapter:
 CHAPTERS = {
     "00": Chapter("start_here", (), 23),
     "01": Chapter("seeing_networks", ("00",), 28),
-    "25": Chapter("text_and_tasks", ("00",), 21, "tokens and new words"),
+    "25": Chapter("text_and_tasks", ("00",), 27, "tokens and new words"),
     "02": Chapter("anatomy_of_llms", ("00",), 41, "anatomy of LLMs"),
     "03": Chapter("where_memory_goes", ("00",), 48),
     "04": Chapter("collectives", ("00",), 32),

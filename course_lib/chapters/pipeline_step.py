@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from course_lib.observe.show.orders import draw_order
 from course_lib.observe.show.shown import Shown, headed
@@ -77,6 +78,18 @@ def _computing(step: Timeline) -> Timeline:
     return Timeline(span for span in step.spans if span.lane == "compute")
 
 
+def border(order: Order, others: Sequence[Order]) -> float:
+    """The tenth of a forward from which on, if a message takes so long, no other order makes a shorter step."""
+
+    def longer(transfer: float) -> float:
+        return (
+            min(predicted(o, transfer=transfer).makespan for o in others)
+            - predicted(order, transfer=transfer).makespan
+        )
+
+    return next(t / 10 for t in range(100) if longer(t / 10) > -1e-9)
+
+
 def try_order(
     order: Callable[[int, int], Order],
     p: int = 4,
@@ -96,18 +109,29 @@ def try_order(
         actions = order(p, m)
         picture = plot_orders({order.__name__: actions}, kept=kept is None)
     except (TypeError, ValueError):
-        return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m, stuck=False)
+        return draw_order(lambda rank, *_: [(kind, i) for kind, _, i in order(p, m)[rank]], p, m)
     if units is None or kept is None:
         return picture
     if len(actions) != p or any(len({i for *_, i in own}) != m for own in actions):
         return headed(f"Not yet: all {m} microbatches must go through all {p} ranks.", picture)
-    return headed(_judged(predicted(actions).makespan, max(in_flight(actions)), units, kept), picture)
+    return headed(_judged(predicted(actions), max(in_flight(actions)), units, kept), picture)
 
 
-def _judged(length: float, most: float, units: float, kept: float) -> str:
-    if length <= units and most <= kept:
-        return f"Solved: {length:g} units, and at most {most:g} in flight on a rank."
+def _judged(step: Timeline, most: float, units: float, kept: float) -> str:
+    if step.makespan <= units and most <= kept:
+        return f"Solved: {step.makespan:g} units, and at most {most:g} in flight on a rank."
+    waits = _waits(step) if step.makespan > units else ""
     return (
-        f"Not yet: {length:g} units ({units:g} wanted), "
-        f"at most {most:g} in flight on a rank ({kept:g} allowed)."
+        f"Not yet: {step.makespan:g} units ({units:g} wanted), "
+        f"at most {most:g} in flight on a rank ({kept:g} allowed).{waits}"
     )
+
+
+def _waits(step: Timeline) -> str:
+    """Where a rank waits longest after its first backward; before it every good order waits, too."""
+    pairs = [pair for rank in step.ranks for pair in pairwise(step.of(rank, "compute"))]
+    late = [(b.start - a.end, -a.end, b) for a, b in pairs if b.name not in ("B0", "BW0") and b.start > a.end]
+    if not late:
+        return ""
+    longest, end, span = max(late)
+    return f" Rank {span.rank} waits from {-end:g} to {longest - end:g}, before {span.name}."

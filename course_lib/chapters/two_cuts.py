@@ -54,12 +54,12 @@ def two_cuts(bandwidth: float, sequences: int = SEQUENCES) -> dict[str, tuple[fl
     }
 
 
-def break_even() -> float:
+def break_even(sequences: int = SEQUENCES) -> float:
     """Bytes a second of each GPU from which on FSDP's step is the shorter one."""
     low, high = 1e9, 1e12
     while high - low > 1e6:
         middle = (low + high) / 2
-        pipeline, fsdp = (sum(parts) for parts in two_cuts(middle).values())
+        pipeline, fsdp = (sum(parts) for parts in two_cuts(middle, sequences).values())
         low, high = (low, middle) if fsdp < pipeline else (middle, high)
     return high
 
@@ -86,7 +86,10 @@ def plot_two_cuts(bandwidth: float, sequences: int = SEQUENCES) -> Picture:
     axis.invert_yaxis()
     axis.set_xlim(0, 1.1 * longest)
     axis.set_xlabel(
-        f"seconds of a step of {sequences} sequences, {bandwidth / 1e9:g} GB/s", fontsize=TEXT, loc="right"
+        f"seconds of a step of {sequences} sequences (a microbatch each), with recomputation, "
+        f"at {bandwidth / 1e9:g} GB/s",
+        fontsize=TEXT,
+        loc="right",
     )
     bare(axis)
     figure.legend(loc="outside upper right", ncols=3, fontsize=TEXT, frameon=False, handlelength=1.2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
+from re import sub
 
 from course_lib.observe.show.shown import Shown
 from simulator.pipeline.actions import Action, Schedule
@@ -37,12 +38,11 @@ def schedule_of(order: Order, ranks: int, microbatches: int) -> Schedule:
     return Schedule("your order", ranks, microbatches, 1, actions)
 
 
-def draw_order(order: Order, ranks: int, microbatches: int, stuck: bool = True) -> Picture | Shown:
+def draw_order(order: Order, ranks: int, microbatches: int) -> Picture | Shown:
     """The timeline of a learner's order, in which F, B and W take one unit of time each, and a whole backward two.
 
-    Where ranks wait for ever, the picture ends where they do, and the sentences below it say who waits for what;
-    without ``stuck`` there are only the sentences. What keeps the order from being drawn is shown as a sentence,
-    and never raised.
+    Where ranks wait for ever, the picture ends where they do, and the sentences below it say who waits for what.
+    What keeps the order from being drawn is shown as a sentence, and never raised.
     """
     try:
         schedule = schedule_of(order, ranks, microbatches)
@@ -62,8 +62,9 @@ def draw_order(order: Order, ranks: int, microbatches: int, stuck: bool = True) 
         return plot_timeline(execution, titles=[title], unit="units")
     kinds = {kind for rank in range(ranks) for kind, _ in order(rank, ranks, microbatches)}
     whole = "BW" if "BW" in kinds else "B"  # as the learner calls it
-    sentences = explain_deadlock(schedule, done, whole).partition(": ")[2].split("; ")
-    if execution is None or not stuck:
+    said = explain_deadlock(schedule, done, whole).partition(": ")[2]
+    sentences = sub(r" of stage \d+", "", said).split("; ")  # a rank has one stage, so its number says it
+    if execution is None:
         return _says(*sentences)
     picture = plot_timeline(execution, titles=["your order, until every rank waits"], unit="units")
     return _says(*sentences, picture=picture)

@@ -4,6 +4,7 @@ import pytest
 
 from course_lib.by_hand.pipeline import gpipe, in_order, one_f_one_b, zb_h1
 from course_lib.chapters.pipeline_step import (
+    border,
     in_flight,
     plot_beginning,
     plot_orders,
@@ -74,7 +75,7 @@ def test_a_colleagues_numbers_let_all_wait_for_ever_and_1f1bs_solve_the_task():
     def order(ahead):
         return lambda p, m: in_order(p, m, lambda kind, r, i: i + (ahead[r] - 0.5 if kind == "BW" else 0))
 
-    assert "rank 0 cannot do BW0 of stage 0" in repr(try_order(order([2, 2, 3, 3])))
+    assert "rank 0 cannot do BW0: it waits" in repr(try_order(order([2, 2, 3, 3])))
     assert repr(try_order(order([4, 3, 2, 1]), units=33, kept=4)).startswith("Solved: 33 units")
     falling = [n for n in product(range(1, 5), repeat=4) if sorted(n, reverse=True) == list(n)]
     short = [n for n in falling if predicted(order(n)(4, 8)).makespan <= 33]
@@ -86,9 +87,9 @@ def test_an_order_in_which_ranks_wait_for_ever_says_who_waits():
         return in_order(p, m, lambda kind, r, i: i + (r + 0.5 if kind == "BW" else 0))
 
     said = repr(try_order(wrong_end))
-    assert "Timeline" not in said
-    assert "rank 0 cannot do BW0 of stage 0: it waits for BW0 of stage 1, which rank 1 has not done" in said
-    assert "rank 1 cannot do F1 of stage 1: it waits for F1 of stage 0" in said
+    assert "until every rank waits" in said
+    assert "rank 0 cannot do BW0: it waits for BW0, which rank 1 has not done" in said
+    assert "rank 1 cannot do F1: it waits for F1, which rank 0 has not done" in said
     assert "33 units" in repr(try_order(gpipe))
 
 
@@ -100,6 +101,30 @@ def test_a_task_is_judged_by_its_length_and_by_what_is_in_flight():
         assert repr(try_order(less, units=33, kept=4)).startswith(
             "Not yet: all 8 microbatches must go through"
         )
+
+
+def test_a_step_that_is_too_long_says_where_a_rank_waits_after_its_first_backward():
+    def ahead(p, m):
+        return in_order(p, m, lambda kind, r, i: i + (3.5 if kind == "BW" else 0))
+
+    def w_after_b(p, m):
+        later = {"F": 0, "B": -0.5, "W": -0.4}
+        return in_order(
+            p, m, lambda kind, r, i: i + later[kind] + (p - r) * (kind != "F"), kinds=("F", "B", "W")
+        )
+
+    for order, said in [
+        (ahead, "(4 allowed). Rank 3 waits from 9 to 18, before F4."),
+        (w_after_b, "(4 allowed). Rank 0 waits from 21 to 22, before B5."),
+        (gpipe, "(4 allowed).\n"),  # its step is not too long
+    ]:
+        units = 27 if order is w_after_b else 33
+        assert said in repr(try_order(order, units=units, kept=4))
+
+
+def test_from_which_message_on_gpipe_is_the_shortest():
+    orders = [order(4, 8) for order in (gpipe, one_f_one_b, zb_h1)]
+    assert border(orders[0], orders) == 0.8
 
 
 @pytest.mark.parametrize("place", [None, "later", (1, None)])

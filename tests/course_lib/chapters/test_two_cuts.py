@@ -37,6 +37,7 @@ def test_what_the_chapter_says_of_the_networks():
         steps = {name: sum(parts) for name, parts in two_cuts(bandwidth, sequences).items()}
         assert min(steps, key=steps.get) == shorter
     assert break_even() == pytest.approx(12.6e9, rel=0.005)
+    assert break_even(8) == pytest.approx(33.6e9, rel=0.005)
     assert "pipeline, 1F1B 5.3 s" in plot_two_cuts(40e9).alt
     assert "FSDP 4.3 s" in plot_two_cuts(40e9).alt
     assert "pipeline, 1F1B 5.5 s" in plot_two_cuts(10e9).alt

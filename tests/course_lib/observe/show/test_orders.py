@@ -27,15 +27,10 @@ def test_ranks_that_wait_for_ever_are_drawn_until_then_and_the_sentences_say_for
 
     shown = draw_order(too_late, 2, 2)
     assert "your order, until every rank waits" in repr(shown)
-    assert "rank 0 cannot do B0 of stage 0: it waits for B0 of stage 1, which rank 1 has not done" in repr(
-        shown
-    )
+    assert "rank 0 cannot do B0: it waits for B0, which rank 1 has not done" in repr(shown)
     assert "data:image/svg+xml" in shown.html
     backwards_first = draw_order(lambda *_: [("B", 0), ("F", 0)], 1, 1)
-    assert (
-        repr(backwards_first)
-        == "rank 0 cannot do B0 of stage 0: it waits for F0 of stage 0, which it does only later itself"
-    )
+    assert repr(backwards_first) == "rank 0 cannot do B0: it waits for F0, which it does only later itself"
 
 
 def test_what_cannot_be_drawn_is_said():

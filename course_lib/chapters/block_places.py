@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.attention.engine import Request
 from course_lib.by_hand.paged_attention import Contiguous, Gathered, Table, generate
 from course_lib.chapters.refused import Refused
 from simulator.plots.picture import Picture, render
@@ -43,7 +44,7 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     counts the answers that are those of a cache in which each sequence is in one piece.
 
     Raises:
-        Refused: it gives no slot of this memory.
+        Refused: it gives no slot.
     """
 
     class Placed(Gathered):
@@ -51,7 +52,8 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
             positions = super().extend(tokens)
             most = max(one.length for one in self.tables)
             rows = [
-                [_asked(slot, one, token, len(self.users)) for token in range(most)] for one in self.tables
+                [_asked(slot, one, token) if token < one.length else 0 for token in range(most)]
+                for one in self.tables
             ]
             self.slots = torch.tensor(rows)
             return positions
@@ -64,15 +66,17 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
             return self.scores(q, k, 0).softmax(-1) @ v
 
     answer: Any = generate
-    found, cache = answer(model, prompts, 1, new_tokens, kind=Placed)
-    expected, _ = answer(model, prompts, 1, new_tokens, kind=Contiguous)
-    same = sum(map(torch.equal, found, expected))
+    _, cache = answer(model, prompts, 1, new_tokens, kind=Gathered)
     slots: dict[int, str] = {}
+    beyond: list[int] = []
     for one, colour in zip(cache.tables, COLOURS, strict=False):
         for token in range(one.length):
             right = one.blocks[token // SIZE] * SIZE + token % SIZE
-            given = _asked(slot, one, token, len(cache.users))
-            slots[given] = colour if given == right and given not in slots else WRONG
+            given = _asked(slot, one, token)
+            if given >= len(cache.users) * SIZE:
+                beyond.append(given)
+            else:
+                slots[given] = colour if given == right and given not in slots else WRONG
     names = [chr(ord("A") + i) for i in range(len(prompts))]
     users = {
         block: " ".join(n for n, one in zip(names, cache.tables, strict=True) if block in one.blocks)
@@ -81,7 +85,12 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     tokens = sum(one.length for one in cache.tables)
     right = sum(colour != WRONG for colour in slots.values())
     title = f"{right} of {tokens} tokens in their places"
-    if right == tokens:
+    if beyond:
+        title += f"; slot {beyond[0]} does not exist: a token's place in its block is at most {SIZE - 1}"
+    elif right == tokens:
+        found, _ = answer(model, prompts, 1, new_tokens, kind=Placed)
+        expected, _ = answer(model, prompts, 1, new_tokens, kind=Contiguous)
+        same = sum(map(torch.equal, found, expected))
         title += f", {same} of {len(prompts)} answers right"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")
 
@@ -134,7 +143,7 @@ def judge_copies(
     if red := list(slots.values()).count(WRONG):
         title = f"{red} slots are red, {title}"
     if lost := sum(bool(cache.users[block]) and not users[block] for block in users):
-        title += f", {lost} listed by nobody"
+        title += f", {lost} listed by nobody but still counted in `users`"
     elif miscounted := sum(cache.users[block] != len(names.split()) for block, names in users.items()):
         title += f", {miscounted} counted wrongly in `users`"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")
@@ -155,10 +164,8 @@ def _held(tables: Mapping[str, Table], blocks: int) -> tuple[dict[int, str], dic
     return slots, users
 
 
-def _asked(slot: Slot, table: Table, token: int, blocks: int) -> int:
-    """The reader's slot of a token; one behind the sequence's end, which a row of another length has, is slot 0."""
-    if token >= table.length:
-        return 0
+def _asked(slot: Slot, table: Table, token: int) -> int:
+    """The reader's slot of a token, which may lie beyond the memory."""
     try:
         given = slot(list(table.blocks), token)
     except Exception as error:
@@ -166,14 +173,31 @@ def _asked(slot: Slot, table: Table, token: int, blocks: int) -> int:
             f"token {token} of the blocks {table.blocks}: {type(error).__name__}: {error}"
         ) from None
     try:
-        if 0 <= index(given) < blocks * SIZE:
+        if index(given) >= 0:
             return index(given)
     except TypeError:
         pass
-    last = blocks * SIZE - 1
     raise Refused(
-        f"token {token} of the blocks {table.blocks} lies in slot {given!r}; give one from 0 to {last}"
+        f"token {token} of the blocks {table.blocks} lies in slot {given!r}; give a whole number, 0 or more"
     )
+
+
+def as_requests(texts: Sequence[tuple[str, int]], most: int) -> list[Request]:
+    """A reader's texts, each with the bytes to write after it.
+
+    Raises:
+        Refused: there is no text, or one of them is empty, asks for nothing, or has no place in ``most`` bytes.
+    """
+    requests = [Request(list(text.encode()), new) for text, new in texts]
+    for number, one in enumerate(requests):
+        if not one.prompt or one.new_tokens < 1:
+            raise Refused(f"text {number} needs a letter or more, and a byte or more to write")
+        if (both := len(one.prompt) + one.new_tokens) > most:
+            asked = f"text {number} has {len(one.prompt)} bytes and asks for {one.new_tokens}"
+            raise Refused(f"{asked}: {both} together, more than {most}")
+    if not requests:
+        raise Refused("there is no text; give one or more")
+    return requests
 
 
 def _plot(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.by_hand.paged_attention import Gathered, Table
-from course_lib.chapters.block_places import WRONG, judge_copies, judge_slot, plot_tables
+from course_lib.chapters.block_places import WRONG, as_requests, judge_copies, judge_slot, plot_tables
 from course_lib.models.gpt import GPT, GPTConfig
 
 PROMPTS = [[1, 2, 3], list(range(17)), [5]]
@@ -52,14 +52,23 @@ def test_a_wrong_line_is_drawn_red_and_no_answer_is_called_right(slot, gpt):
     assert not picture.alt.startswith("42 of")
 
 
-@pytest.mark.parametrize("given", [None, -1, 10_000, 1.0])
+def test_a_slot_beyond_the_memory_is_named_and_the_others_are_drawn(gpt):
+    def slot(blocks, token):
+        return 10_000 if token == 16 else blocks[token // 8] * 8 + token % 8
+
+    picture = judge_slot(slot, gpt, PROMPTS, new_tokens=8)
+    assert picture.alt.startswith("41 of 42 tokens in their places; slot 10000 does not exist: ")
+    assert "right" not in picture.alt
+
+
+@pytest.mark.parametrize("given", [None, -1, 1.0])
 def test_what_is_no_slot_gets_one_sentence(given, gpt):
-    with pytest.raises(ValueError, match=rf"lies in slot {given!r}; give one from 0 to"):
+    with pytest.raises(ValueError, match=rf"lies in slot {given!r}; give a whole number"):
         judge_slot(lambda blocks, token: given, gpt, PROMPTS)
 
 
 def test_lines_that_stop_get_one_sentence(gpt):
-    with pytest.raises(ValueError, match=r"token 1 of the blocks \[0\]: IndexError: list index"):
+    with pytest.raises(ValueError, match=r"token 1 of the blocks \[0, 5, 8, 11\]: IndexError: list index"):
         judge_slot(lambda blocks, token: blocks[token * 9], gpt, PROMPTS)
     with pytest.raises(
         ValueError, match=r"before_writing stops with AttributeError: .*has no attribute 'left'"
@@ -116,7 +125,10 @@ def test_users_that_are_counted_down_without_a_copy_are_told(gpt):
 
 def test_a_block_that_nobody_lists_is_counted(gpt):
     picture = judge_copies(copies(lambda users: users > 1, counts=False), gpt, list(range(20)))
-    assert picture.alt == "0 of 72 characters are wrong, 15 blocks taken, 1 listed by nobody."
+    assert (
+        picture.alt
+        == "0 of 72 characters are wrong, 15 blocks taken, 1 listed by nobody but still counted in `users`."
+    )
 
 
 def test_a_copy_that_was_not_needed_is_told_from_the_blocks_in_the_end(gpt):
@@ -134,3 +146,22 @@ def test_copies_without_end_and_no_block_get_one_sentence(gpt):
     for wrong in (nothing, lambda cache, table: cache.free(table)):
         with pytest.raises(ValueError, match="last entry is None, which is no block"):
             judge_copies(wrong, gpt, list(range(20)))
+
+
+def test_a_readers_texts_are_requests():
+    (one,) = as_requests([("é", 62)], most=64)
+    assert (one.prompt, one.new_tokens) == (list("é".encode()), 62)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ([], "there is no text"),
+        ([("a", 1), ("", 3)], "text 1 needs a letter"),
+        ([("a", 0)], "a byte or more to write"),
+        ([("é", 63)], "text 0 has 2 bytes and asks for 63: 65 together, more than 64"),
+    ],
+)
+def test_texts_that_have_no_place_get_one_sentence(texts, said):
+    with pytest.raises(ValueError, match=said):
+        as_requests(texts, most=64)

@@ -119,7 +119,7 @@ export function verdict({ value, mistakes, factor, percent, axis, ends }, said, 
 
 function howFar(guess, value, percent) {
   const off = Math.abs(guess - value), side = guess < value ? "too low" : "too high";
-  if (off <= 0.005 * Math.abs(value)) return "right";
+  if (off <= 0.005 * (percent && Math.abs(value) >= 0.1 ? 1 : Math.abs(value))) return "right";
   if (percent) return `${side}, by ${Number((100 * off).toPrecision(3))} percentage points`;
   if (off <= 0.1 * Math.abs(value)) return `${side}, but by only ${Math.round(100 * off / Math.abs(value))} %`;
   if (guess * value <= 0) return side;

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from course_lib.observe.show.commitment import Guess
 
-RIGHT = 0.005  # as near as this to the answer, it is right
+RIGHT = 0.005  # as near as this to the answer, it is right; from 10 % on, half a percentage point
 NEAR = 0.02  # as near as this to what a mistake gives, it was probably made by that mistake
 # Guess over answer -> what it suggests.
 LIKELY = {
@@ -25,7 +25,7 @@ def how_far(guess: Guess, number: float) -> str:
     """``"too low, by a factor of 1.5"``; ``howFar`` in ``game.js`` says the same."""
     off = abs(guess.value - number)
     side = "too low" if guess.value < number else "too high"
-    if off <= RIGHT * abs(number):
+    if off <= RIGHT * (1 if guess.unit == "%" and abs(number) >= 0.1 else abs(number)):
         return "right"
     if guess.unit == "%":
         return f"{side}, by {100 * off:.3g} percentage points"

@@ -148,6 +148,9 @@ def test_guesses_in_words_and_percent():
         reveal(predict("GPUs", 8, unit="GPUs"), 35)
     )
     assert "right" in repr(reveal(predict("a share", "44 %"), 0.44))
+    assert "You said 34 %: right." in repr(reveal(predict("kept", 34, unit="%"), 0.34375))
+    assert "You said 33 %: too low, by 1.3" in repr(reveal(predict("kept", 33, unit="%"), 0.34375))
+    assert "You said 1 %: too high" in repr(reveal(predict("lost", 1, unit="%"), 0.006))
     shown = repr(reveal(predict("lost", 1, unit="%"), 0.897))
     assert "lost: 89.7 %" in shown.replace("0.897", "89.7")
     assert "You said 1 %: too low, by 88.7 percentage points." in shown

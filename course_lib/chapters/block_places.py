@@ -68,13 +68,13 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     answer: Any = generate
     _, cache = answer(model, prompts, 1, new_tokens, kind=Gathered)
     slots: dict[int, str] = {}
-    beyond: list[int] = []
+    beyond: list[tuple[int, int, int]] = []
     for one, colour in zip(cache.tables, COLOURS, strict=False):
         for token in range(one.length):
             right = one.blocks[token // SIZE] * SIZE + token % SIZE
             given = _asked(slot, one, token)
             if given >= len(cache.users) * SIZE:
-                beyond.append(given)
+                beyond.append((token, given, right // SIZE))
             else:
                 slots[given] = colour if given == right and given not in slots else WRONG
     names = [chr(ord("A") + i) for i in range(len(prompts))]
@@ -86,7 +86,9 @@ def judge_slot(slot: Slot, model: nn.Module, prompts: Sequence[list[int]], new_t
     right = sum(colour != WRONG for colour in slots.values())
     title = f"{right} of {tokens} tokens in their places"
     if beyond:
-        title += f"; slot {beyond[0]} does not exist: a token's place in its block is at most {SIZE - 1}"
+        token, given, block = beyond[0]
+        first = block * SIZE
+        title += f"; token {token} gets slot {given}, but its block {block} has {first} to {first + SIZE - 1}"
     elif right == tokens:
         found, _ = answer(model, prompts, 1, new_tokens, kind=Placed)
         expected, _ = answer(model, prompts, 1, new_tokens, kind=Contiguous)
@@ -143,7 +145,7 @@ def judge_copies(
     if red := list(slots.values()).count(WRONG):
         title = f"{red} slots are red, {title}"
     if lost := sum(bool(cache.users[block]) and not users[block] for block in users):
-        title += f", {lost} listed by nobody but still counted in `users`"
+        title += f", {lost} in `users`, listed by nobody"
     elif miscounted := sum(cache.users[block] != len(names.split()) for block, names in users.items()):
         title += f", {miscounted} counted wrongly in `users`"
     return _plot({title: (slots, users)}, len(cache.users), title + ".")

@@ -56,6 +56,8 @@ def race(message: float, coding: float) -> Picture:
     checked(message=message, coding=coding)
     two = {name: line for name, line in lines(message, coding).items() if name != "whole gradients"}
     titles = [f"{name}: all sent after {line.makespan:.4g} ms" for name, line in two.items()]
+    late = two["1 %"].makespan - two["bf16"].makespan
+    titles[1] += f", {abs(late):.3g} ms {'later' if late > 0 else 'earlier'}" if abs(late) > 1e-9 else " too"
     return plot_timeline(*two.values(), titles=titles, unit="ms")
 
 
@@ -105,7 +107,9 @@ def who_is_first(link: float, coding: float, more: float) -> Shown:
     whole = trained["whole gradients"]
     rows = [[name, f"{steps[name]:.1f} ms", f"{100 * t / whole:.1f} %"] for name, t in trained.items()]
     head = [f"{link:g} GB/s, coding {coding:g} ms", "a step", "the training"]
-    return table(head, rows, f"{min(trained, key=lambda name: trained[name])} is first.")
+    fastest, first = (min(ms, key=lambda name: ms[name]) for ms in (steps, trained))
+    training = "and" if fastest == first else f"but {first}"
+    return table(head, rows, f"{fastest} has the fastest step, {training} the fastest training.")
 
 
 def plot_map(mine: float, device: str, more: float) -> Picture:
@@ -136,14 +140,23 @@ def plot_map(mine: float, device: str, more: float) -> Picture:
     for said, coding in zip(words, borders.values(), strict=True):
         x = link_up_to(coding, more)
         axis.plot(x, coding, "o", color="#222222", markersize=6, clip_on=False, zorder=5)
-        beside = ((end, coding), (-5, 5)) if coding == mine else ((x, coding), (-8, 4))
-        axis.annotate(said, beside[0], xytext=beside[1], ha="right", **place)
-    away = {"xytext": (9, 2), "arrowprops": {"arrowstyle": "-", "color": "#222222"}, "fontsize": TEXT}
-    axis.annotate("faster steps,\nlonger training", (1.25 * link_up_to(0, more), 0.3), va="center", **away)
+        start, away, side = (x, coding), (-8, 4), "right"
+        if coding == mine:  # its label lies beside the black line
+            start, away, side = (
+                ((left, coding), (5, 4), "left") if x > 1 else ((end, coding), (-5, 5), "right")
+            )
+        axis.annotate(said, start, xytext=away, ha=side, **place)
+    style = {"fontsize": TEXT, "va": "center", "zorder": 4, "arrowprops": {"arrowstyle": "-"}}
+    band, free = (1.25 * link_up_to(0, more), 0.15), {"pad": 1, "linewidth": 0}
+    green = free | {"facecolor": "#cfe6e2"}
+    axis.annotate("faster steps,\nlonger training", band, xytext=(12, 3), bbox=green, **style)
     axis.set(xscale="log", xlim=(left, end), ylim=(0, high))
     axis.set_yscale("symlog", linthresh=1)
-    for x, y, said, colour in ((0.05, 2, "1 %", "#8a3f0c"), (9, 20, "bf16", "#11564c")):
-        axis.text(x, y, said, color=colour, fontsize=TITLE, va="center")
+    for x, y, said, colour, box in (
+        (0.05, 100, "1 %", "#8a3f0c", free | {"facecolor": "#f2c49f"}),
+        (12, 12, "bf16", "#11564c", green),
+    ):
+        axis.text(x, y, said, color=colour, fontsize=TITLE, va="center", bbox=box)
     axis.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01 GB/s", "0.1 GB/s", "1 GB/s", "10 GB/s", "100 GB/s"])
     ticks = [t for t in (0, 1, 10, 100, 1000, 10_000) if t <= high]
     axis.set_yticks(ticks, [f"{t:,}" for t in ticks])
@@ -174,12 +187,13 @@ def plot_steps(coding: float) -> Picture:
     for name, colour in COLOURS.items():
         axis.plot(points, steps[name], color=colour, linewidth=2.2)
     end = lines(start, coding)["1 %"].makespan
+    above = f"{start:,.0f}" if start >= 100 else f"{start:.3g}"
     axis.plot(start, end, "o", color="#222222", markersize=7)
     notes = (
         ("whole gradients", "#222222", leaves, 0.94 * top, (-8, 0), "right"),
         ("bf16", COLOURS["bf16"], longest, steps["bf16"][-1], (6, 0), "left"),
         ("1 %", COLOURS["1 %"], longest, steps["1 %"][-1], (6, 0), "left"),
-        (f"1 % is first above {start:.3g} ms", "#222222", start, end, (-6, 12), "right"),
+        (f"1 % is first above {above} ms", "#222222", start, end, (2, -14), "left"),
     )
     for text, colour, x, y, beside, side in notes:
         place = {"xytext": beside, "textcoords": "offset points", "ha": side, "va": "center"}
@@ -190,7 +204,7 @@ def plot_steps(coding: float) -> Picture:
     plain_axes(axis)
     return render(
         figure,
-        f"Ms of a step over the message of a bucket: 1 % is first above {start:.3g} ms, {end:.4g} ms.",
+        f"Ms of a step over the message of a bucket: 1 % is first above {above} ms, {end:.4g} ms.",
     )
 
 

@@ -109,6 +109,8 @@ def two_weights(method: type[TopK]) -> tuple[str, list[list]]:
                 said = f"In step {step}, {abs(more):.1f} of {name}'s gradient {lost}."
                 if residual.equal(seen[0] - weight.grad):
                     said += " The mean also holds what the other rank has sent."
+                elif residual.equal(weight.grad - seen[1]):
+                    said += " Since the line above, w.grad is the mean."
     return said or "Nothing is lost: all is sent or kept.", rows
 
 
@@ -185,7 +187,7 @@ def plot_steps_to(took: Mapping[str, Sequence[float]]) -> Picture:
     axis.invert_yaxis()
     axis.margins(x=0.2)
     axis.set_xlim(left=0)
-    axis.set_xlabel(f"steps to the loss {LOSS}", fontsize=TEXT, loc="right")
+    axis.set_xlabel(f"steps to the loss {LOSS} (a dot is a run)", fontsize=TEXT, loc="right")
     plain_axes(axis)
     said = ", ".join(f"{name} {mean:.0f}" for name, mean in means.items())
     return render(figure, f"Mean steps to the loss {LOSS}: {said}.")

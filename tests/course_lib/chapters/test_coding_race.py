@@ -47,6 +47,9 @@ def test_bf16_is_first_until_its_own_messages_queue():
 def test_pictures_say_what_is_seen():
     assert "115.6 long" in race(6, 1.5).alt
     assert "bf16: all sent after 103 ms" in race(6, 1.5).alt
+    assert "1 %: all sent after 115.6 ms, 12.6 ms later" in race(6, 1.5).alt
+    assert "1 %: all sent after 102.6 ms, 0.4 ms earlier" in race(6, 0.2).alt
+    assert "1 %: all sent after 103 ms too" in race(6, 0.24).alt
     assert "106 ms, 100 of them backward" in plot_step(backward_with(6)).alt
 
 
@@ -67,13 +70,15 @@ def test_more_steps_cost_a_part_of_every_step():
 def test_the_map_says_up_to_which_link_one_percent_is_first():
     said = plot_map(489, "cpu", more=1.09).alt
     assert "no coding: up to 4.4 GB/s; 5 ms: up to 2.9 GB/s; your cpu, 489 ms: up to 0.081 GB/s" in said
-    assert "your cuda, 0.05 ms" in plot_map(0.05, "cuda", more=1.0).alt
+    assert "your GPU, 0.05 ms" in plot_map(0.05, "GPU", more=1.0).alt
 
 
 def test_a_link_of_the_learner_is_told_who_is_first():
     border = link_up_to(5, 1.09)
-    assert who_is_first(0.99 * border, 5, 1.09).text.startswith("1 % is first")
-    assert who_is_first(1.01 * border, 5, 1.09).text.startswith("bf16 is first")
+    said = who_is_first(0.99 * border, 5, 1.09).text
+    assert said.startswith("1 % has the fastest step, and the fastest training.")
+    said = who_is_first(1.01 * border, 5, 1.09).text
+    assert said.startswith("1 % has the fastest step, but bf16 the fastest training.")
     with pytest.raises(Refused, match="link"):
         who_is_first(0, 5, 1.09)
 

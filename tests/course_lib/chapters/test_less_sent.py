@@ -90,6 +90,8 @@ LINES = {
     "wanted": "In step 1, 1.0 of A's gradient is kept, though it was sent or kept already.",
     "wanted - w.grad": "In step 1, 0.5 of A's gradient is kept, though it was sent or kept already. "
     "The mean also holds what the other rank has sent.",
+    "w.grad - sent": "In step 1, 0.5 of A's gradient is neither sent nor kept. "
+    "Since the line above, w.grad is the mean.",
     "wanted - send": "In step 1 your line fails: name 'send' is not defined.",
     "None": "In step 1 your line fails: a residual must be a tensor with the gradient's shape.",
 }

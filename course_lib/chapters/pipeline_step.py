@@ -134,4 +134,6 @@ def _waits(step: Timeline) -> str:
     if not late:
         return ""
     longest, end, span = max(late)
-    return f" Rank {span.rank} waits from {-end:g} to {longest - end:g}, before {span.name}."
+    whole = not any(each.name.startswith("W") for each in step.of(0, "compute"))  # then B is the learner's BW
+    name = span.name.replace("B", "BW") if whole and "BW" not in span.name else span.name
+    return f" Rank {span.rank} waits from {-end:g} to {longest - end:g}, before {name}."

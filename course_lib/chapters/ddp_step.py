@@ -176,10 +176,13 @@ def batches_that_pay(flops: float, links: Mapping[str, float]) -> str:
 
     Raises:
         ValueError: an amount is not above 0.
+        Refused: the link is slower than 10 MB/s.
     """
     lines = [f"{'':24}{'4R/(3β)':>9}{'4 times':>13}{'4 times in 16 bits':>21}"]
     for name, bandwidth in links.items():
         positive(flops=flops, bandwidth=bandwidth)
+        if bandwidth < 1e7:
+            raise Refused(f"{name}: {bandwidth:g} bytes a second is too slow; 10 Gbit/s is 1.25e9")
         link = (0, bandwidth * FLOPS / flops)  # with our GPUs it has the same proportion
         fast = [8 * fewest_in_memory(4, itemsize=size, link=link)[0] for size in (4, 2)]
         numbers = [f"{float(f'{tokens:.3g}'):,.0f}" for tokens in (even_tokens(flops, bandwidth), *fast)]

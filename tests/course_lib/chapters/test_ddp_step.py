@@ -135,6 +135,8 @@ def test_only_the_fraction_counts_on_any_network():
         assert abs(times / 4 - 1) < 0.01
     with pytest.raises(ValueError, match="bandwidth"):
         batches_that_pay(4e14, {"none": 0})
+    with pytest.raises(Refused, match="in GB/s: .* is too slow; 10 Gbit"):
+        batches_that_pay(4e14, {"in GB/s": 1.25})
 
 
 def test_the_fewest_tokens_are_computed_in_microbatches_that_fit():

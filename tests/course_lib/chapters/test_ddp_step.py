@@ -135,7 +135,7 @@ def test_only_the_fraction_counts_on_any_network():
         assert abs(times / 4 - 1) < 0.01
     with pytest.raises(ValueError, match="bandwidth"):
         batches_that_pay(4e14, {"none": 0})
-    with pytest.raises(Refused, match="in GB/s: .* is too slow; 10 Gbit"):
+    with pytest.raises(Refused, match=r"in GB/s: .* is too slow; 10 Gbit"):
         batches_that_pay(4e14, {"in GB/s": 1.25})
 
 

@@ -32,13 +32,10 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
         gpu: a name that it knows, or the GB of another GPU, which is otherwise like an H100.
 
     Raises:
-        Refused: there is no such model, or its GPU has no such memory.
-        ValueError: there is no such GPU.
+        Refused: there is no such model or GPU, or no GPU with such a memory.
     """
     shape = _shape_of(model)
-    if not isinstance(gpu, str) and not 1 <= gpu <= 1000:
-        raise Refused(f"the memory of a GPU must be 1 to 1,000 GB, not {gpu}")
-    device = find_device(gpu) if isinstance(gpu, str) else replace(GPUS["h100"], memory=gpu * 1e9)
+    device = _device_of(gpu)
     shared = {tp: _fewest(shape, device, tp=tp, recompute="full") for tp in (1, 2, 4, 8) if _cuts(shape, tp)}
     fitting = {tp: copies * tp for tp, copies in shared.items() if copies}
     tp = min(fitting, key=lambda width: (fitting[width], width), default=1)
@@ -47,13 +44,25 @@ def fewest_gpus(model: str | float | ModelShape, gpu: str | float) -> Shown:
     alone = f"train a GPT of {largest / 1e9:.1f} billion weights instead"
     rows = [
         ["hold 16 bytes for each weight, divided", states, "each layer is gathered", "fully_shard", "06, 07"],
-        ["and train on a text each", _fewest(shape, device) or "no number", "", "", "03"],
+        [f"and train on {shape.sequence:,} tokens each", _fewest(shape, device) or "no number", "", "", "03"],
         ["and compute activations again", shared[1] or "no number", "a second forward", "checkpoint", "08"],
         [matrices, fitting.get(tp), "messages in every layer", "parallelize_module", "09"],
         [alone, 1 if largest else "no number", "a second forward", "checkpoint", "08"],
     ]  # fmt: skip
     rows = [row for row in rows if tp > 1 or row[0] != matrices]  # shared by one, they are not shared
     return table(["GPUs that", "at least", "costs", "in PyTorch", "chapter"], rows)
+
+
+def _device_of(gpu: str | float) -> Hardware:
+    if isinstance(gpu, str):
+        try:
+            return find_device(gpu)
+        except ValueError:
+            known = ", ".join(GPUS)
+            raise Refused(f"the GPU must be one of {known}, or its GB, such as 24, not {gpu!r}") from None
+    if not 1 <= gpu <= 1000:
+        raise Refused(f"the memory of a GPU must be 1 to 1,000 GB, not {gpu}")
+    return replace(GPUS["h100"], memory=gpu * 1e9)
 
 
 def _shape_of(model: str | float | ModelShape) -> ModelShape:

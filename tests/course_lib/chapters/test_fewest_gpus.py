@@ -73,5 +73,5 @@ def test_a_gpt_with_as_many_parameters_as_gpt3_is_gpt3():
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match=r"one of gpt3-175b, .* not 'gpt5'"):
         fewest_gpus("gpt5", "h100")
-    with pytest.raises(ValueError, match="not 4090"):
-        fewest_gpus("gpt2", "4090")
+    with pytest.raises(ValueError, match="or its GB, such as 24, not '24 GB'"):
+        fewest_gpus("gpt2", "24 GB")

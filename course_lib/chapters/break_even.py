@@ -156,9 +156,8 @@ def tell_step(pair: Pair, shares: Sequence[int], wanted: float) -> str:
     parts = ", ".join(f"{name} {1e3 * own:.1f}" for name, own in of.items() if own > 5e-5)
     gain, said = pair.times(shares), "not yet"
     if gain >= wanted:
-        said = (
-            "enough, but fewer do" if sum(shares) > sum(pair.smallest(wanted)) else "enough, with the fewest"
-        )
+        fewer = sum(shares) > sum(pair.smallest(wanted))
+        said = "enough, but fewer do" if fewer else "enough, with the fewest"
     return (
         f"computing: {1e3 * fast:.1f} ms, {1e3 * slow:.1f} ms\n"
         f"messages that backward does not hide: {1e3 * late:.1f} ms ({parts})\n"

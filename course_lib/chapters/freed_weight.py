@@ -91,10 +91,8 @@ def try_lines(after_forward: Callable[..., object], before_backward: Callable[..
             raise Refused("A line read or wrote memory that is not there (signal 11).") from None
         if (cause := error.__cause__) is None:
             raise
-        said = (
-            str(cause) if isinstance(cause, Refused) else f"A line stopped: {type(cause).__name__}: {cause}"
-        )
-        raise Refused(said) from None
+        stopped = "" if isinstance(cause, Refused) else f"A line stopped: {type(cause).__name__}: "
+        raise Refused(f"{stopped}{cause}") from None
     print(verdict(seen))
 
 

@@ -74,10 +74,9 @@ def search_names(wanted: str, text: str = SHOWN[0]) -> str:
     model, found = load_task_gpt().requires_grad_(False), []
     for _, alike in groupby(sorted(names, key=len), len):
         own = list(alike)
-        first = model(torch.tensor([[*f"{name}{BEGIN}{text}{ASK}".encode()] for name in own]))[:, -1].argmax(
-            -1
-        )
-        begun = [name for name, letter in zip(own, first.tolist(), strict=True) if letter == ord(wanted[0])]
+        tokens = torch.tensor([[*f"{name}{BEGIN}{text}{ASK}".encode()] for name in own])
+        first = model(tokens)[:, -1].argmax(-1).tolist()
+        begun = [name for name, letter in zip(own, first, strict=True) if letter == ord(wanted[0])]
         found += [name for name in begun if answer(model, text, name) == wanted]
     return f"{len(names):,} names tried; these make it write {wanted}: {', '.join(found) or 'none'}"
 

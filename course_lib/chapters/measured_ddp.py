@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from course_lib.by_hand.ddp import Bucket, Overlap
 from course_lib.chapters.fsdp_step import slow_blocks
-from course_lib.chapters.refused import Refused
+from course_lib.chapters.refused import Refused, refused_on_ranks
 from course_lib.models.gpt import GPT, GPTConfig
 from course_lib.observe.ledgers.timeline import gather_timeline, record_timeline, trace_modules
 from course_lib.observe.show.rows import rows_of_rank
 from course_lib.one_device.loop import cross_entropy
-from course_lib.runtime import RankError, launch
+from course_lib.runtime import launch
 from course_lib.runtime.slow_link import slow_link
 from simulator.ledgers.timeline import Timeline
 
@@ -103,12 +103,8 @@ def quickest_step(rung: Any, x: Tensor, y: Tensor, **options: Any) -> tuple[Time
             (measured_step(rung, x, y, **options) for _ in range(3)), key=lambda step: step[0].makespan
         )
 
-    try:
+    with refused_on_ranks():
         return launch(quickest, 4)[0]
-    except RankError as error:
-        if isinstance(error.__cause__, Refused):
-            raise error.__cause__ from None
-        raise
 
 
 def named_messages(timeline: Timeline, names: list[str]) -> Timeline:

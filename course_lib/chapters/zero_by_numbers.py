@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.by_hand import zero
-from course_lib.chapters.refused import Refused
+from course_lib.chapters.refused import Refused, refused_on_ranks
 from course_lib.chapters.zero_step import draw_halves
 from course_lib.observe.ledgers.traffic import record_traffic
-from course_lib.runtime import RankError, launch
+from course_lib.runtime import launch
 from simulator.plots.picture import Picture, render
 from simulator.plots.style import TEXT, TITLE, WIDTH
 
@@ -104,10 +104,8 @@ def plot_step(before_update: Callable[..., object], after_update: Callable[..., 
     """
     from matplotlib.figure import Figure
 
-    try:
+    with refused_on_ranks():
         seen, others = zip(*launch(steps_on_rank, 4, args=(before_update, after_update)), strict=True)
-    except RankError as error:
-        raise error.__cause__ if isinstance(error.__cause__, Refused) else error from None
     mean, new = right_mean().tolist(), right_weights()
     own = [[one.mean if i == rank else None for i in range(4)] for rank, one in enumerate(seen)]
     panels = {
